@@ -1,0 +1,3 @@
+//! The coplace command.
+
+fn main() {}
