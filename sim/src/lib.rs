@@ -1,1 +1,6 @@
-//! coplace sim.
+//! coplace-sim simulates what it is told: kernels on an accelerator, their schedule on its cores, collectives on a fabric,
+//! and the pipeline of a training step. It never decides and never speaks of models.
+
+pub mod kernel;
+pub mod status;
+pub mod units;

@@ -1,0 +1,381 @@
+//! Kernels: what hardware executes. The vocabulary between `workloads` (which lowers operators to kernels)
+//! and [`crate::cost`] (which says what a kernel costs on an accelerator). Nothing here knows what a model is.
+
+use crate::units::{Bytes, Flops};
+use petgraph::graph::{DiGraph, NodeIndex};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The type of a number in memory and on the arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataType {
+    /// IEEE binary32.
+    Fp32,
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary16.
+    Fp16,
+    /// 8-bit floating point (E4M3 or E5M2).
+    Fp8,
+    /// 8-bit integer.
+    Int8,
+}
+
+impl DataType {
+    /// Bytes of one number.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Fp32 => 4,
+            Self::Bf16 | Self::Fp16 => 2,
+            Self::Fp8 | Self::Int8 => 1,
+        }
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fp32 => "fp32",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+        })
+    }
+}
+
+/// `batch` independent products (m, k) x (k, n) -> (m, n).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Contraction {
+    /// Independent products.
+    pub batch: u64,
+    /// Rows of the left operand and of the result.
+    pub m: u64,
+    /// Columns of the right operand and of the result.
+    pub n: u64,
+    /// The contracted dimension.
+    pub k: u64,
+    /// Type of both operands.
+    pub operand: DataType,
+    /// Type of the result as it is written to memory (fp32 for accumulated main gradients, for instance).
+    pub result: DataType,
+}
+
+impl Contraction {
+    /// Multiply-accumulates count as two operations.
+    #[must_use]
+    pub fn flops(&self) -> Flops {
+        Flops(2 * u128::from(self.batch) * u128::from(self.m) * u128::from(self.n) * u128::from(self.k))
+    }
+
+    /// Bytes that must cross the outermost memory at least once: both operands in, the result out.
+    #[must_use]
+    pub fn compulsory_bytes(&self) -> Bytes {
+        let element = Bytes(self.operand.bytes()) * self.batch;
+        element * self.m * self.k + element * self.k * self.n + Bytes(self.result.bytes()) * self.batch * self.m * self.n
+    }
+}
+
+/// Whether a kernel belongs to the forward or the backward pass of its function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// The function itself.
+    Forward,
+    /// Its gradient with respect to its inputs.
+    Backward,
+}
+
+/// An elementwise function; [`crate::cost`] holds the vector-core cycles of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Function {
+    /// A plain copy (also the identity activation, "linear").
+    Copy,
+    /// Addition or subtraction (residual, bias, embedding sum, gradient accumulation).
+    Add,
+    /// Multiplication (gating, scaling, masking).
+    Mul,
+    /// Rectified linear unit.
+    Relu,
+    /// Leaky ReLU (fixed slope).
+    LeakyRelu,
+    /// Parametric ReLU (learned slope).
+    ParametricRelu,
+    /// Exponential linear unit.
+    Elu,
+    /// Scaled exponential linear unit.
+    Selu,
+    /// Gaussian error linear unit.
+    Gelu,
+    /// Sigmoid linear unit, x * sigmoid(x).
+    Silu,
+    /// silu(gate) * up, the gated unit of Llama's MLP.
+    SwiGlu,
+    /// Logistic sigmoid.
+    Sigmoid,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Exponential.
+    Exp,
+    /// Heaviside step.
+    BinaryStep,
+    /// Rotary position embedding (a rotation of pairs).
+    Rope,
+    /// Dropout, with the random mask drawn or reread.
+    Dropout,
+    /// Change of number format (quantise or dequantise).
+    Convert,
+    /// Gather of rows (embedding lookup, expert dispatch).
+    Gather,
+    /// Scatter-add of rows (embedding gradient, expert combine).
+    Scatter,
+    /// One parameter update of plain SGD.
+    Sgd,
+    /// One parameter update of SGD with momentum.
+    Momentum,
+    /// One parameter update of Adam.
+    Adam,
+}
+
+/// One function over `elements` numbers, one pass over memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Elementwise {
+    /// The function.
+    pub function: Function,
+    /// Its direction.
+    pub direction: Direction,
+    /// Results computed (for [`Function::SwiGlu`], of the gated product).
+    pub elements: u64,
+    /// Bytes read, all operands together.
+    pub read: Bytes,
+    /// Bytes written, all results together.
+    pub written: Bytes,
+}
+
+/// A function that reduces along rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowFunction {
+    /// Softmax along the row.
+    Softmax,
+    /// Layer normalisation along the row.
+    LayerNorm,
+    /// Root-mean-square normalisation along the row.
+    RmsNorm,
+    /// Softmax cross-entropy against one label per row.
+    CrossEntropy,
+    /// Plain sum along the row (bias gradients, for instance).
+    Sum,
+}
+
+/// A row-wise reduction over `rows` x `columns`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Reduction {
+    /// The function.
+    pub function: RowFunction,
+    /// Its direction.
+    pub direction: Direction,
+    /// Independent rows.
+    pub rows: u64,
+    /// Numbers in a row.
+    pub columns: u64,
+    /// Compulsory bytes read, each operand once; the cost model adds passes where a row does not stay on chip.
+    pub read: Bytes,
+    /// Bytes written.
+    pub written: Bytes,
+}
+
+/// Attention fused over tiles of the sequence (scores never reach memory): softmax(Q K^T) V per head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FusedAttention {
+    /// Forward, or backward (which recomputes the scores from the saved log-sum-exp).
+    pub direction: Direction,
+    /// Sequences.
+    pub batch: u64,
+    /// Query heads on this device.
+    pub heads: u64,
+    /// Key/value heads on this device.
+    pub kv_heads: u64,
+    /// Query length.
+    pub queries: u64,
+    /// Key/value length.
+    pub keys: u64,
+    /// Dimension of a head.
+    pub head_dim: u64,
+    /// Whether only the causal half of the scores is computed.
+    pub causal: bool,
+    /// Type of Q, K, V and the output.
+    pub operand: DataType,
+}
+
+impl FusedAttention {
+    /// Forward: two products per score; backward: five (scores again, dV, dP, dQ, dK). Causal masking halves the scores.
+    #[must_use]
+    pub fn flops(&self) -> Flops {
+        let scores = u128::from(self.batch) * u128::from(self.heads) * u128::from(self.queries) * u128::from(self.keys);
+        let products = match self.direction {
+            Direction::Forward => 2,
+            Direction::Backward => 5,
+        };
+        let full = 2 * products * scores * u128::from(self.head_dim);
+        Flops(if self.causal { full / 2 } else { full })
+    }
+
+    /// Compulsory bytes: forward Q, K, V in, O and the fp32 log-sum-exp out; backward those and dO in, dQ, dK, dV out.
+    #[must_use]
+    pub fn compulsory_bytes(&self) -> Bytes {
+        let q = Bytes(self.operand.bytes()) * self.batch * self.heads * self.queries * self.head_dim;
+        let kv = Bytes(self.operand.bytes()) * self.batch * self.kv_heads * self.keys * self.head_dim * 2;
+        let lse = Bytes(4) * self.batch * self.heads * self.queries;
+        match self.direction {
+            Direction::Forward => q * 2 + kv + lse,
+            Direction::Backward => q * 4 + kv * 2 + lse,
+        }
+    }
+}
+
+/// A contraction and the elementwise work on its result while it is still on chip: one tensor core and one vector core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Epilogue {
+    /// The contraction; its `result` is what the epilogue writes.
+    pub contraction: Contraction,
+    /// The function applied to each result (bytes it reads besides the contraction's result).
+    pub elementwise: Elementwise,
+}
+
+/// The kind of a collective operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CollectiveKind {
+    /// Every rank ends with the sum of all buffers.
+    AllReduce,
+    /// Every rank ends with the concatenation of all shards.
+    AllGather,
+    /// Every rank ends with its shard of the sum.
+    ReduceScatter,
+    /// Every rank sends a distinct shard to every other.
+    AllToAll,
+    /// One rank's buffer reaches all.
+    Broadcast,
+    /// One rank's buffer reaches one other (pipeline boundary).
+    SendRecv,
+}
+
+/// The ranks of a collective: `ranks` devices, `stride` apart in device numbering. The stride tells which tiers of a
+/// fabric the group crosses: tensor-parallel groups have stride 1, data-parallel groups the product of the inner axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Group {
+    /// Members.
+    pub ranks: u32,
+    /// Distance of neighbours in device numbering.
+    pub stride: u32,
+}
+
+/// A collective operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Collective {
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// Bytes of the full buffer (of the gathered result for all-gather, of the input for reduce-scatter).
+    pub bytes: Bytes,
+    /// Who takes part.
+    pub group: Group,
+}
+
+/// Where a transfer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// Device to host memory or back.
+    Host,
+    /// Device (or host) to storage or back.
+    Storage,
+}
+
+/// A copy out of the device's own memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Transfer {
+    /// The link it crosses.
+    pub link: Link,
+    /// Bytes moved.
+    pub bytes: Bytes,
+}
+
+/// What hardware executes. `Copy` and hashable: a kernel's cost is memoised by its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// A matrix product, on a tensor core.
+    Contraction(Contraction),
+    /// An elementwise pass, on a vector core.
+    Elementwise(Elementwise),
+    /// A row-wise reduction, on a vector core.
+    Reduction(Reduction),
+    /// A contraction with its epilogue, on a tensor and a vector core.
+    Epilogue(Epilogue),
+    /// Tiled attention, on a tensor and a vector core.
+    FusedAttention(FusedAttention),
+    /// A collective, on the network.
+    Collective(Collective),
+    /// A copy to or from host memory or storage, on its link.
+    Transfer(Transfer),
+}
+
+impl Kernel {
+    /// Floating-point operations of the matrix products (what "model FLOPs" count).
+    #[must_use]
+    pub fn flops(&self) -> Flops {
+        match self {
+            Self::Contraction(c) => c.flops(),
+            Self::Epilogue(e) => e.contraction.flops(),
+            Self::FusedAttention(a) => a.flops(),
+            Self::Elementwise(_) | Self::Reduction(_) | Self::Collective(_) | Self::Transfer(_) => Flops::ZERO,
+        }
+    }
+
+    /// Bytes that must cross the device's outermost memory at least once.
+    #[must_use]
+    pub fn compulsory_bytes(&self) -> Bytes {
+        match self {
+            Self::Contraction(c) => c.compulsory_bytes(),
+            Self::Elementwise(e) => e.read + e.written,
+            Self::Reduction(r) => r.read + r.written,
+            Self::Epilogue(e) => e.contraction.compulsory_bytes() + e.elementwise.read + e.elementwise.written,
+            Self::FusedAttention(a) => a.compulsory_bytes(),
+            Self::Collective(c) => c.bytes,
+            Self::Transfer(t) => t.bytes,
+        }
+    }
+}
+
+/// A kernel in a graph: what it is called and what it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelNode {
+    /// A name that users know, unique in its graph: `layer.mlp.fc1.forward`.
+    pub name: String,
+    /// What is executed.
+    pub kernel: Kernel,
+}
+
+/// Kernels and what each waits for. The edge weight is unused by the schedule: data passes through memory.
+pub type KernelGraph = DiGraph<KernelNode, ()>;
+
+/// A kernel's place in its [`KernelGraph`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KernelId(pub u32);
+
+impl From<NodeIndex> for KernelId {
+    fn from(index: NodeIndex) -> Self {
+        Self(index.index() as u32)
+    }
+}
+
+impl fmt::Display for KernelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel{}", self.0)
+    }
+}

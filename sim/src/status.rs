@@ -1,0 +1,70 @@
+//! How good an answer is: carried inside every schedule, placement and search result.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How far a solver got. A bounded answer never poses as an optimal one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "status")]
+pub enum SolveStatus {
+    /// Proven: no better answer exists (within the stated arithmetic, 1e-9 relative).
+    Optimal,
+    /// An answer of value `upper_bound` is at hand and no answer is below `lower_bound` (same unit as the objective).
+    Gap {
+        /// No answer is better than this.
+        lower_bound: f64,
+        /// The value of the answer at hand.
+        upper_bound: f64,
+    },
+    /// Proven: no answer exists.
+    Infeasible {
+        /// What rules every answer out, with the best attempt and what it lacked.
+        why: String,
+    },
+}
+
+impl SolveStatus {
+    /// `Optimal` where the bounds meet to 1e-9 relative, else `Gap`. For minimisation.
+    #[must_use]
+    pub fn from_bounds(lower_bound: f64, upper_bound: f64) -> Self {
+        if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() {
+            Self::Optimal
+        } else {
+            Self::Gap { lower_bound, upper_bound }
+        }
+    }
+
+    /// The relative gap (upper - lower) / upper: 0 when optimal, `None` when there is no answer.
+    #[must_use]
+    pub fn gap(&self) -> Option<f64> {
+        match self {
+            Self::Optimal => Some(0.0),
+            Self::Gap { lower_bound, upper_bound } => Some((upper_bound - lower_bound) / upper_bound),
+            Self::Infeasible { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for SolveStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Optimal => write!(f, "optimal (proven)"),
+            Self::Gap { lower_bound, upper_bound } => {
+                let percent = (upper_bound - lower_bound) / upper_bound * 100.0;
+                write!(f, "within {percent:.3} % of the optimum (bounds {lower_bound:.6e} to {upper_bound:.6e})")
+            }
+            Self::Infeasible { why } => write!(f, "infeasible: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_never_poses_as_optimal() {
+        assert_eq!(SolveStatus::from_bounds(1.0, 1.0), SolveStatus::Optimal);
+        assert_eq!(SolveStatus::from_bounds(0.99, 1.0).gap().map(|g| (g * 100.0).round()), Some(1.0));
+    }
+}
