@@ -1,1 +1,3 @@
-//! coplace search.
+//! coplace-search decides: which chip, which placement, what to do with every activation. It never prints.
+
+pub mod study;

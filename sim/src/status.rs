@@ -27,11 +27,7 @@ impl SolveStatus {
     /// `Optimal` where the bounds meet to 1e-9 relative, else `Gap`. For minimisation.
     #[must_use]
     pub fn from_bounds(lower_bound: f64, upper_bound: f64) -> Self {
-        if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() {
-            Self::Optimal
-        } else {
-            Self::Gap { lower_bound, upper_bound }
-        }
+        if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() { Self::Optimal } else { Self::Gap { lower_bound, upper_bound } }
     }
 
     /// The relative gap (upper - lower) / upper: 0 when optimal, `None` when there is no answer.
