@@ -1,0 +1,112 @@
+//! The physical scalars of a chip that are fitted on measurements: few, named, bounded, ideal by default.
+
+use crate::units::Seconds;
+use serde::{Deserialize, Serialize};
+
+/// What measurements say about a chip beyond its data sheet. The default is the ideal chip: no overhead, no latency beyond
+/// the memories' own, every peak reached. At most eight; none depends on a kernel's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Start of a kernel on the device, in every measurement.
+    pub launch_overhead: Seconds,
+    /// What the host adds where a kernel is timed from the host.
+    pub host_overhead: Seconds,
+    /// Fraction of the HBM's peak bandwidth that a long stream reaches.
+    pub hbm_achieved_fraction: f64,
+    /// Time from a kernel's first request to its first byte from HBM, added once per pass.
+    pub hbm_latency: Seconds,
+    /// Fraction of the arrays' peak that a large contraction reaches.
+    pub tensor_achieved_fraction: f64,
+    /// Fraction of the lanes' peak that a long elementwise stream reaches.
+    pub vector_achieved_fraction: f64,
+}
+
+impl Default for Calibration {
+    fn default() -> Self {
+        Self {
+            launch_overhead: Seconds::ZERO,
+            host_overhead: Seconds::ZERO,
+            hbm_achieved_fraction: 1.0,
+            hbm_latency: Seconds::ZERO,
+            tensor_achieved_fraction: 1.0,
+            vector_achieved_fraction: 1.0,
+        }
+    }
+}
+
+/// One scalar of [`Calibration`], for fitting: its key in the chip's file and the range a fit may move it in.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// The key in the `[calibration]` table of a chip's file.
+    pub key: &'static str,
+    /// The value of an ideal chip, in the key's unit.
+    pub ideal: f64,
+    /// The smallest physical value, in the key's unit.
+    pub min: f64,
+    /// The largest plausible value, in the key's unit.
+    pub max: f64,
+    /// Reads it, in the key's unit.
+    pub get: fn(&Calibration) -> f64,
+    /// Sets it, in the key's unit.
+    pub set: fn(&mut Calibration, f64),
+}
+
+impl Calibration {
+    /// Every scalar.
+    pub const PARAMETERS: [Parameter; 6] = [
+        Parameter {
+            key: "launch_overhead_us",
+            ideal: 0.0,
+            min: 0.0,
+            max: 1000.0,
+            get: |c| c.launch_overhead.micros(),
+            set: |c, v| c.launch_overhead = Seconds::from_micros(v),
+        },
+        Parameter {
+            key: "host_overhead_us",
+            ideal: 0.0,
+            min: 0.0,
+            max: 10_000.0,
+            get: |c| c.host_overhead.micros(),
+            set: |c, v| c.host_overhead = Seconds::from_micros(v),
+        },
+        Parameter {
+            key: "hbm_achieved_fraction",
+            ideal: 1.0,
+            min: 0.01,
+            max: 1.0,
+            get: |c| c.hbm_achieved_fraction,
+            set: |c, v| c.hbm_achieved_fraction = v,
+        },
+        Parameter {
+            key: "hbm_latency_us",
+            ideal: 0.0,
+            min: 0.0,
+            max: 100.0,
+            get: |c| c.hbm_latency.micros(),
+            set: |c, v| c.hbm_latency = Seconds::from_micros(v),
+        },
+        Parameter {
+            key: "tensor_achieved_fraction",
+            ideal: 1.0,
+            min: 0.01,
+            max: 1.0,
+            get: |c| c.tensor_achieved_fraction,
+            set: |c, v| c.tensor_achieved_fraction = v,
+        },
+        Parameter {
+            key: "vector_achieved_fraction",
+            ideal: 1.0,
+            min: 0.01,
+            max: 1.0,
+            get: |c| c.vector_achieved_fraction,
+            set: |c, v| c.vector_achieved_fraction = v,
+        },
+    ];
+
+    /// The scalar of a key.
+    #[must_use]
+    pub fn parameter(key: &str) -> Option<&'static Parameter> {
+        const { &Self::PARAMETERS }.iter().find(|parameter| parameter.key == key)
+    }
+}

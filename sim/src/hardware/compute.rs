@@ -1,0 +1,123 @@
+//! The units that compute: systolic arrays in tensor cores, lanes in vector cores.
+
+use crate::kernel::DataType;
+use crate::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Which operand stays in the array while the others stream through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dataflow {
+    /// Results accumulate in place; both operands stream in.
+    OutputStationary,
+    /// The right operand stays; the left streams in, partial sums stream out.
+    #[default]
+    WeightStationary,
+    /// The left operand stays; the right streams in, partial sums stream out.
+    InputStationary,
+}
+
+/// A value per data type; absent where the type is not supported.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerDataType<T> {
+    /// IEEE binary32.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub fp32: Option<T>,
+    /// bfloat16.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub bf16: Option<T>,
+    /// IEEE binary16.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub fp16: Option<T>,
+    /// 8-bit floating point.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub fp8: Option<T>,
+    /// 8-bit integer.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub int8: Option<T>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+impl<T> Default for PerDataType<T> {
+    fn default() -> Self {
+        Self { fp32: None, bf16: None, fp16: None, fp8: None, int8: None }
+    }
+}
+
+/// Every data type, in the order of [`PerDataType`]'s fields.
+const DATA_TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
+
+impl<T: Copy> PerDataType<T> {
+    /// The value for a type.
+    #[must_use]
+    pub fn get(&self, data_type: DataType) -> Option<T> {
+        match data_type {
+            DataType::Fp32 => self.fp32,
+            DataType::Bf16 => self.bf16,
+            DataType::Fp16 => self.fp16,
+            DataType::Fp8 => self.fp8,
+            DataType::Int8 => self.int8,
+        }
+    }
+
+    /// The supported types with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (DataType, T)> + '_ {
+        DATA_TYPES.into_iter().filter_map(|data_type| Some((data_type, self.get(data_type)?)))
+    }
+
+    /// The same table with every value mapped.
+    #[must_use]
+    pub fn map<U>(&self, mut f: impl FnMut(T) -> U) -> PerDataType<U> {
+        PerDataType {
+            fp32: self.fp32.map(&mut f),
+            bf16: self.bf16.map(&mut f),
+            fp16: self.fp16.map(&mut f),
+            fp8: self.fp8.map(&mut f),
+            int8: self.int8.map(&mut f),
+        }
+    }
+}
+
+/// The matrix units: `cores` cores of `arrays_per_core` systolic arrays of `rows` x `columns` multiply-accumulate units.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TensorCores {
+    /// Cores on the chip (TPU TensorCores, GPU streaming multiprocessors or compute units).
+    pub cores: u32,
+    /// Arrays in each core (TPU MXUs, GPU tensor cores).
+    pub arrays_per_core: u32,
+    /// Rows of an array: the dimension its streaming operand enters by.
+    pub rows: u32,
+    /// Columns of an array: the dimension results leave by.
+    pub columns: u32,
+    /// The stationary operand.
+    pub dataflow: Dataflow,
+    /// Whether the next stationary tile is loaded while the present one computes (a second weight register per unit), so
+    /// that fill is paid once per kernel and not once per tile.
+    pub preload: bool,
+    /// Multiply-accumulates per unit and cycle, by operand type; 1 is one per cycle, 2 for a half-width type that packs
+    /// two, a fraction where a wide type takes several passes. Absent: not supported.
+    pub macs_per_unit_per_cycle: PerDataType<f64>,
+}
+
+impl TensorCores {
+    /// Multiply-accumulate units on the chip.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        u64::from(self.cores) * u64::from(self.arrays_per_core) * u64::from(self.rows) * u64::from(self.columns)
+    }
+}
+
+/// The vector units.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct VectorCores {
+    /// Cores on the chip.
+    pub cores: u32,
+    /// Results of the simplest function (an addition) per core and cycle: lanes x sublanes.
+    pub lanes: u32,
+    /// A buffer of its own per vector core; `None` where it shares the tensor core's local buffer.
+    pub buffer: Option<Bytes>,
+}

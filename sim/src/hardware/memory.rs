@@ -1,0 +1,73 @@
+//! Memories and the links to what lies outside the device.
+
+use crate::units::{Bytes, BytesPerSecond, Joules, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// Who shares a memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// One instance per tensor core (and the vector core beside it).
+    Core,
+    /// One instance, shared by all cores.
+    Chip,
+}
+
+/// One level of the memory hierarchy. Capacity, bandwidth and energy are of one instance ([`Scope`]).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MemoryLevel {
+    /// What users call it: `vmem`, `l2`, `hbm`.
+    pub name: String,
+    /// Who shares it.
+    pub scope: Scope,
+    /// Usable bytes of an instance.
+    pub capacity: Bytes,
+    /// Peak rate out of an instance.
+    pub read_bandwidth: BytesPerSecond,
+    /// Peak rate into an instance.
+    pub write_bandwidth: BytesPerSecond,
+    /// 1: reads and writes share the port, their times add. 2 or more: they proceed side by side.
+    pub ports: u32,
+    /// From a request to its first byte.
+    pub latency: Seconds,
+    /// Energy of reading one byte.
+    pub read_energy_per_byte: Joules,
+    /// Energy of writing one byte.
+    pub write_energy_per_byte: Joules,
+}
+
+impl MemoryLevel {
+    /// The time the level's ports are busy with this traffic through one instance: the sum of both directions behind one
+    /// port, the slower of the two otherwise. Latency not included.
+    #[must_use]
+    pub fn busy(&self, read: Bytes, written: Bytes) -> Seconds {
+        let (reading, writing) = (read / self.read_bandwidth, written / self.write_bandwidth);
+        if self.ports <= 1 { reading + writing } else { reading.max(writing) }
+    }
+
+    /// The energy of this traffic.
+    #[must_use]
+    pub fn energy(&self, read: Bytes, written: Bytes) -> Joules {
+        self.read_energy_per_byte * read.as_f64() + self.write_energy_per_byte * written.as_f64()
+    }
+}
+
+/// The link to the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct HostLink {
+    /// One direction, per device; both directions proceed side by side.
+    pub bandwidth: BytesPerSecond,
+    /// Host memory at this device's disposal.
+    pub capacity: Bytes,
+}
+
+/// Storage behind the host.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Storage {
+    /// Reads, per device.
+    pub read_bandwidth: BytesPerSecond,
+    /// Writes, per device.
+    pub write_bandwidth: BytesPerSecond,
+    /// Bytes at this device's disposal.
+    pub capacity: Bytes,
+}

@@ -1,0 +1,159 @@
+//! One accelerator: tensor cores, vector cores, a hierarchy of memories, links to the host and to storage, its area and
+//! energy models, and what is published about it.
+//!
+//! TPU-like chips (few cores, large arrays) and GPU-like chips (many cores, several small arrays and vector lanes per
+//! core) are the same type with different numbers. Chips are described in `sim/templates/chips/*.toml` (`template`),
+//! points of a design space are built by [`phaze::design`].
+
+mod calibration;
+mod compute;
+mod energy;
+mod memory;
+pub mod phaze;
+mod technology;
+
+pub use calibration::{Calibration, Parameter};
+pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
+pub use energy::EnergyModel;
+pub use memory::{HostLink, MemoryLevel, Scope, Storage};
+pub use technology::Node;
+
+use crate::kernel::DataType;
+use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
+use serde::{Deserialize, Serialize};
+
+/// Which vector core a fused kernel takes beside its tensor core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pairing {
+    /// Any vector core with any tensor core.
+    #[default]
+    AnyPair,
+    /// The vector core with the tensor core's own index.
+    SameIndex,
+}
+
+/// What a kernel that runs across all cores blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exclusivity {
+    /// Every tensor and every vector core.
+    #[default]
+    AllCores,
+    /// The cores of the kinds it uses; the other kind stays free.
+    OwnKind,
+}
+
+/// How the silicon area of an accelerator is computed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AreaModel {
+    /// PHAZE's 22 nm tables: multiply-accumulate units, local buffers and the global buffer; exact on its design space.
+    #[default]
+    Phaze22nm,
+    /// Unit areas of a technology node: transistor counts over densities, bit cells over array efficiency, PHYs.
+    UnitAreas {
+        /// The process.
+        node: Node,
+    },
+}
+
+/// What the vendor publishes, kept beside the model to be compared with it; never used to predict.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Published {
+    /// Area of the die (of all compute dies where there are several).
+    pub die_area: Option<SquareMillimeters>,
+    /// Thermal design power.
+    pub tdp: Option<Watts>,
+    /// Dense peak rate of the matrix units, per type.
+    pub peak: PerDataType<FlopsPerSecond>,
+}
+
+/// An accelerator as the simulator sees it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Accelerator {
+    /// The name users know: a template's, or a design point's dimensions.
+    pub name: String,
+    /// Clock of the cores and of the on-chip memories.
+    pub clock: Hertz,
+    /// The matrix units.
+    pub tensor: TensorCores,
+    /// The vector units.
+    pub vector: VectorCores,
+    /// Memories on the die, innermost first; may be empty.
+    pub on_chip: Vec<MemoryLevel>,
+    /// The outermost memory of the device (HBM), where weights and activations live.
+    pub hbm: MemoryLevel,
+    /// The link to the host's memory, where there is one.
+    pub host: Option<HostLink>,
+    /// Storage behind the host, where there is any.
+    pub storage: Option<Storage>,
+    /// Which cores a fused kernel occupies.
+    pub pairing: Pairing,
+    /// What a kernel on all cores blocks.
+    pub exclusivity: Exclusivity,
+    /// Whether collectives proceed while the cores compute (a DMA engine of their own).
+    pub collectives_overlap: bool,
+    /// Where its area comes from.
+    pub area_model: AreaModel,
+    /// Energy per operation and static power; energy per byte is a property of each memory level.
+    pub energy: EnergyModel,
+    /// Physical scalars fitted on measurements; ideal by default.
+    pub calibration: Calibration,
+    /// What its vendor states.
+    pub published: Published,
+}
+
+impl Accelerator {
+    /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock.
+    /// `None` where the arrays do not support the type.
+    #[must_use]
+    pub fn peak(&self, data_type: DataType) -> Option<FlopsPerSecond> {
+        let rate = self.tensor.macs_per_unit_per_cycle.get(data_type)?;
+        Some(FlopsPerSecond(2.0 * self.tensor.units() as f64 * rate * self.clock.0))
+    }
+
+    /// Peak of the vector units, counting one operation per lane and cycle.
+    #[must_use]
+    pub fn vector_peak(&self) -> FlopsPerSecond {
+        FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
+    }
+
+    /// Capacity of the device's memory: what a stage's weights, gradients, optimiser states and activations must fit.
+    #[must_use]
+    pub fn memory_capacity(&self) -> Bytes {
+        self.hbm.capacity
+    }
+
+    /// All memories, innermost first, the device's memory last.
+    pub fn levels(&self) -> impl DoubleEndedIterator<Item = &MemoryLevel> {
+        self.on_chip.iter().chain(std::iter::once(&self.hbm))
+    }
+
+    /// Number of memory levels, the device's memory included: at least 1.
+    #[must_use]
+    pub fn level_count(&self) -> usize {
+        self.on_chip.len() + 1
+    }
+
+    /// The innermost memory that each core has for itself, if any.
+    #[must_use]
+    pub fn local_buffer(&self) -> Option<&MemoryLevel> {
+        self.on_chip.iter().find(|level| level.scope == Scope::Core)
+    }
+
+    /// The outermost memory on the die that all cores share, if any.
+    #[must_use]
+    pub fn global_buffer(&self) -> Option<&MemoryLevel> {
+        self.on_chip.iter().rev().find(|level| level.scope == Scope::Chip)
+    }
+
+    /// Instances of a level on this chip: one per tensor core, or one.
+    #[must_use]
+    pub fn instances(&self, level: &MemoryLevel) -> u32 {
+        match level.scope {
+            Scope::Core => self.tensor.cores,
+            Scope::Chip => 1,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! PHAZE's design space (Wang et al., *Integrated Hardware Architecture and Device Placement Search*, ICML 2024): an
+//! accelerator from its dimensions, cheaply enough for a search.
+//!
+//! What the dimensions fix is as in PHAZE's `Estimator/architecture.py`: one `width` x `depth` array per tensor core with
+//! a local buffer of max(1 KiB, width x depth x 16 B), `width` lanes per vector core with max(1 KiB, width x 16 B), one
+//! global buffer. PHAZE gives every chip 64, 256 and 128 words per cycle from these memories, however large: more
+//! cores then gain nothing. Here bandwidth follows what is built:
+//!
+//! - A **local buffer** feeds its array's edges: [`ELEMENT_BYTES`] per cycle to each of the `width` rows (streaming operand)
+//!   and `depth` columns (stationary operand being preloaded), and takes 4-byte partial sums from each column
+//!   besides what refills it.
+//! - The **global buffer** has one port per core, and never more than its banks deliver. A tensor core's port reads
+//!   [`ELEMENT_BYTES`] per edge lane and cycle and writes half of that: TPU v4i's CMEM serves four 128 x 128 arrays with
+//!   2048 GB/s reads and 1024 GB/s writes at 1.05 GHz, 1.9 B per edge lane and cycle (accelforge,
+//!   `examples/arches/tpu_v4i.yaml`). A vector core's port reads two operands per lane and cycle and writes
+//!   one. A bank is 512 KiB with 64 B per cycle: an L2 slice of the A100, 40 MiB and 5120 B per cycle in all
+//!   (NVIDIA A100 white paper).
+//! - **HBM** has TPU v4's bandwidth, whatever its capacity.
+//!
+//! All of it is monotone: more cores, wider arrays or a larger buffer never have less bandwidth.
+
+use super::{
+    Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, MemoryLevel, Pairing, PerDataType, Published, Scope,
+};
+use super::{TensorCores, VectorCores};
+use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of an operand at the array's edge (bf16, as PHAZE trains).
+pub const ELEMENT_BYTES: f64 = 2.0;
+/// Bytes of a partial sum (fp32).
+const PARTIAL_SUM_BYTES: f64 = 4.0;
+/// A global-buffer bank (an A100 L2 slice).
+const BANK_BYTES: f64 = 524_288.0;
+/// What a bank delivers per cycle (an A100 L2 slice).
+const BANK_BYTES_PER_CYCLE: f64 = 64.0;
+
+/// A point of PHAZE's design space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PhazeConfig {
+    /// Tensor cores, of one array each.
+    pub num_tc: u32,
+    /// Vector cores.
+    pub num_vc: u32,
+    /// Rows of an array.
+    pub width: u32,
+    /// Columns of an array.
+    pub depth: u32,
+    /// Lanes of a vector core (PHAZE: equal to `width`).
+    pub width_vc: u32,
+    /// The global buffer.
+    pub global_buffer: Bytes,
+    /// Capacity of HBM.
+    pub hbm: Bytes,
+}
+
+impl PhazeConfig {
+    /// The TPUv4-like point that PHAZE's area limit and comparison come from: 8 tensor cores of 128 x 128, 2 vector cores of 128
+    /// lanes, 128 MiB, and TPU v4's 32 GiB of HBM.
+    #[must_use]
+    pub fn tpu_v4_like() -> Self {
+        Self {
+            num_tc: 8,
+            num_vc: 2,
+            width: 128,
+            depth: 128,
+            width_vc: 128,
+            global_buffer: Bytes(128 << 20),
+            hbm: Bytes(32 << 30),
+        }
+    }
+
+    /// The local buffer of a tensor core: max(1 KiB, width x depth x 16 B).
+    #[must_use]
+    pub fn tensor_local_buffer(&self) -> Bytes {
+        Bytes((u64::from(self.width) * u64::from(self.depth) * 16).max(1024))
+    }
+
+    /// The local buffer of a vector core: max(1 KiB, lanes x 16 B).
+    #[must_use]
+    pub fn vector_local_buffer(&self) -> Bytes {
+        Bytes((u64::from(self.width_vc) * 16).max(1024))
+    }
+
+    /// Bytes per cycle that the global buffer delivers and takes.
+    #[must_use]
+    pub fn global_buffer_bytes_per_cycle(&self) -> (f64, f64) {
+        let banks = (self.global_buffer.as_f64() / BANK_BYTES).max(1.0) * BANK_BYTES_PER_CYCLE;
+        let edge = f64::from(self.width) + f64::from(self.depth);
+        let tensor = f64::from(self.num_tc) * edge * ELEMENT_BYTES;
+        let vector = f64::from(self.num_vc) * f64::from(self.width_vc) * 2.0 * ELEMENT_BYTES;
+        let read = (tensor + vector).min(banks);
+        (read, read / 2.0)
+    }
+}
+
+/// The accelerator of a design point. Nothing is read or searched; cheap enough to be called for every point of a space.
+#[must_use]
+pub fn design(config: &PhazeConfig) -> Accelerator {
+    let clock = Hertz(1.05e9); // TPU v4, and what PHAZE states (and misspells by a factor of 1000)
+    let per_cycle = |bytes: f64| BytesPerSecond(bytes * clock.0);
+    let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
+    let feed = ELEMENT_BYTES * (rows + columns);
+    let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
+    let level = |name: &str, scope, capacity, read, write, ports| MemoryLevel {
+        name: name.to_owned(),
+        scope,
+        capacity,
+        read_bandwidth: read,
+        write_bandwidth: write,
+        ports,
+        latency: Seconds::ZERO,
+        read_energy_per_byte: Joules::ZERO,
+        write_energy_per_byte: Joules::ZERO,
+    };
+    let local_write = feed + PARTIAL_SUM_BYTES * columns;
+    let hbm_bandwidth = BytesPerSecond(1.2e12); // TPU v4: cloud.google.com/tpu/docs/v4, 1200 GB/s
+    Accelerator {
+        name: format!(
+            "tc{}_vc{}_{}x{}_glb{}MiB_hbm{:.0}GiB",
+            config.num_tc,
+            config.num_vc,
+            config.width,
+            config.depth,
+            config.global_buffer.0 >> 20,
+            config.hbm.gib()
+        ),
+        clock,
+        tensor: TensorCores {
+            cores: config.num_tc,
+            arrays_per_core: 1,
+            rows: config.width,
+            columns: config.depth,
+            dataflow: Dataflow::WeightStationary,
+            preload: true,
+            macs_per_unit_per_cycle: PerDataType { bf16: Some(1.0), fp16: Some(1.0), ..PerDataType::default() },
+        },
+        vector: VectorCores { cores: config.num_vc, lanes: config.width_vc, buffer: Some(config.vector_local_buffer()) },
+        on_chip: vec![
+            level("local_buffer", Scope::Core, config.tensor_local_buffer(), per_cycle(feed), per_cycle(local_write), 2),
+            level("global_buffer", Scope::Chip, config.global_buffer, per_cycle(global_read), per_cycle(global_write), 2),
+        ],
+        hbm: level("hbm", Scope::Chip, config.hbm, hbm_bandwidth, hbm_bandwidth, 1),
+        host: None,
+        storage: None,
+        pairing: Pairing::AnyPair,
+        exclusivity: Exclusivity::AllCores,
+        collectives_overlap: false,
+        area_model: AreaModel::Phaze22nm,
+        energy: EnergyModel::default(),
+        calibration: Calibration::default(),
+        published: Published::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::kernel::DataType;
+
+    #[test]
+    fn the_tpu_v4_like_point_has_tpu_v4s_peak() {
+        let chip = design(&PhazeConfig::tpu_v4_like());
+        let peak = chip.peak(DataType::Bf16).unwrap();
+        assert!((peak.0 / 275e12 - 1.0).abs() < 0.01, "{peak}");
+        assert_eq!(chip.local_buffer().unwrap().capacity, Bytes(256 << 10));
+        assert_eq!(chip.global_buffer().unwrap().capacity, Bytes(128 << 20));
+        assert_eq!(chip.level_count(), 3);
+        assert_eq!(chip.levels().last().unwrap().name, "hbm");
+    }
+}
