@@ -1,0 +1,55 @@
+//! The policies that can be on the front for some times, found once per layer structure.
+
+use super::labels::{AnyTimes, undominated};
+use super::layer::{LayerTensors, OperatorSet};
+
+/// Above this many, finding the candidates (quadratic in their number) costs more than solving afresh for each hardware.
+const CANDIDATE_LIMIT: usize = 4_096;
+
+/// One policy that some times may make optimal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    pub stash: u64,
+    pub workspace: u64,
+    pub operators: OperatorSet,
+}
+
+/// All candidates in ascending (stash, workspace, set) order, or `None` where there are too many of them.
+///
+/// A policy is left out only if another one with no more stash reruns a subset of its operators: for any times that are not negative the other
+/// is then no slower, and it rebuilds no more bytes.
+pub(super) fn candidates(layer: &LayerTensors) -> Option<Vec<Candidate>> {
+    let labels = undominated(layer, AnyTimes(OperatorSet::EMPTY), CANDIDATE_LIMIT)?;
+    let mut found: Vec<Candidate> = labels
+        .into_iter()
+        .map(|label| Candidate { stash: label.stash, workspace: layer.policy(label.cost.0).workspace.0, operators: label.cost.0 })
+        .collect();
+    found.sort_by_key(|c| (c.stash, c.workspace, c.operators));
+    Some(found)
+}
+
+/// Sums of times over operator sets, sixteen table look-ups per set at most.
+pub(super) struct SetTimes {
+    tables: Vec<[f64; 256]>,
+}
+
+impl SetTimes {
+    /// Tables for one time per operator.
+    pub fn new(seconds: &[f64]) -> Self {
+        let table = |chunk: &[f64]| {
+            let mut sums = [0.0; 256];
+            for set in 1..256_usize {
+                let highest = set.ilog2() as usize;
+                sums[set] = sums[set & !(1 << highest)] + chunk.get(highest).copied().unwrap_or(0.0);
+            }
+            sums
+        };
+        Self { tables: seconds.chunks(8).map(table).collect() }
+    }
+
+    /// The sum over a set.
+    pub fn of(&self, set: OperatorSet) -> f64 {
+        let byte = |i: usize| (set.0 >> (8 * i) & 0xff) as usize;
+        self.tables.iter().enumerate().map(|(i, table)| table[byte(i)]).sum()
+    }
+}

@@ -1,0 +1,112 @@
+//! The same front from the integer program: slow, and independent of the label method.
+
+use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
+use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
+use thiserror::Error;
+
+/// Why the integer program gave no front.
+#[derive(Debug, Error)]
+pub enum IlpError {
+    /// The layer description is inconsistent.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// The solver stopped without an optimum.
+    #[error("the integer program for a stash of at most {budget_bytes} bytes was not solved: {source}")]
+    Solver {
+        /// The stash limit in bytes.
+        budget_bytes: u64,
+        /// What the solver said.
+        source: good_lp::ResolutionError,
+    },
+}
+
+/// The variables of one program: one per tensor and choice that needs one, one per operator that may be rerun.
+struct Program {
+    variables: ProblemVariables,
+    keep: Vec<Variable>,
+    rerun: Vec<Option<Variable>>,
+    rows: Vec<good_lp::Constraint>,
+}
+
+/// The exact Pareto front for the layer's own times, fastest policy first, by repeated integer programs: fastest policy within the
+/// stash limit, then the smallest stash at that time, then the same with a limit one unit below it.
+///
+/// Policies equal in stash and time are not told apart here, so workspaces may be larger than
+/// [`super::RecomputeSpace::front`] finds.
+///
+/// # Errors
+/// [`IlpError::Layer`] for an inconsistent layer, [`IlpError::Solver`] when the solver fails.
+pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, IlpError> {
+    layer.check()?;
+    let unit = layer.tensors.iter().fold(0, |unit, t| greatest_common_divisor(unit, t.bytes.0)).max(1);
+    let keep_all = layer.policy(OperatorSet::EMPTY).stash.0 / unit;
+    let longest = layer.operators.iter().map(|o| o.forward.0).fold(0.0, f64::max);
+    let scale = if longest > 0.0 { 1.0 / longest } else { 1.0 };
+    let mut front: Vec<RecomputePolicy> = Vec::new();
+    let mut budget = keep_all as f64 + 0.5;
+    while budget > 0.0 {
+        let failed = |source| IlpError::Solver { budget_bytes: (budget * unit as f64) as u64, source };
+        let fastest = match solve(layer, unit, scale, budget, None) {
+            Ok(set) => layer.policy(set),
+            Err(good_lp::ResolutionError::Infeasible) => break,
+            Err(source) => return Err(failed(source)),
+        };
+        // A hair above the time just found, for the solver's tolerance; distinct sums of times lie farther apart than that.
+        let time_limit = fastest.extra.0 * scale * (1.0 + 1e-9) + 1e-9;
+        let set = solve(layer, unit, scale, budget, Some(time_limit)).map_err(failed)?;
+        let policy = layer.policy(set);
+        budget = (policy.stash.0 / unit) as f64 - 0.5;
+        front.push(policy);
+    }
+    Ok(front)
+}
+
+/// Fastest operators within the stash budget (in units), or with a time limit the smallest stash.
+fn solve(
+    layer: &LayerTensors,
+    unit: u64,
+    scale: f64,
+    budget: f64,
+    time_limit: Option<f64>,
+) -> Result<OperatorSet, good_lp::ResolutionError> {
+    let Program { variables, keep, rerun, rows } = program(layer);
+    let units = |t: usize| (TensorChoice::Keep.stash(layer.tensors[t].bytes).0 / unit) as f64;
+    let stash: Expression = keep.iter().enumerate().map(|(t, &x)| units(t) * x).sum();
+    let reruns = || rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)));
+    let seconds: Expression = reruns().map(|(o, r)| layer.operators[o].forward.0 * scale * r).sum();
+    let objective = if time_limit.is_some() { stash.clone() } else { seconds.clone() };
+    let mut model = variables.minimise(objective).using(microlp);
+    model = model.with(stash.leq(budget));
+    if let Some(limit) = time_limit {
+        model = model.with(seconds.leq(limit));
+    }
+    let solution = rows.into_iter().fold(model, SolverModel::with).solve()?;
+    Ok(reruns().filter(|(_, r)| solution.value(*r) > 0.5).fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o)))
+}
+
+fn program(layer: &LayerTensors) -> Program {
+    let mut variables = ProblemVariables::new();
+    let keep: Vec<Variable> = layer.tensors.iter().map(|_| variables.add(variable().binary())).collect();
+    let rerun: Vec<Option<Variable>> =
+        layer.operators.iter().map(|o| o.recomputable.then(|| variables.add(variable().binary()))).collect();
+    // Kept, or rebuilt by its producer.
+    let at_hand = |t: TensorIndex| -> Expression {
+        let producer = match layer.tensors[t.0].source {
+            TensorSource::Operator(o) => rerun[o.0],
+            TensorSource::LayerInput => None,
+        };
+        producer.map_or_else(|| Expression::from(keep[t.0]), |r| keep[t.0] + r)
+    };
+    let needed = (0..layer.tensors.len()).filter(|&t| layer.tensors[t].needed_by_backward);
+    let mut rows: Vec<good_lp::Constraint> = needed.map(|t| at_hand(TensorIndex(t)).geq(1)).collect();
+    for (operator, rerun) in layer.operators.iter().zip(&rerun) {
+        if let Some(rerun) = *rerun {
+            rows.extend(operator.inputs.iter().map(|&u| (at_hand(u) - rerun).geq(0)));
+        }
+    }
+    Program { variables, keep, rerun, rows }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}

@@ -1,0 +1,158 @@
+//! The exact method: one pass over the operators with labels and dominance.
+//!
+//! A label is a decision (rerun or not) for every operator so far. What later operators can see of it is only which of the
+//! tensors they read, and the backward pass does not, are at hand in the backward pass: kept already or rebuilt. So of two labels the one
+//! that has at least the same tensors at hand, at most the same stash and at most the same cost makes the other superfluous.
+
+use super::layer::{LayerTensors, OperatorIndex, OperatorSet, TensorIndex, TensorSource};
+
+/// What rerunning operators costs, as far as the caller wants labels compared.
+pub(super) trait RerunCost: Clone {
+    /// The cost with one more operator rerun.
+    fn rerun(&self, operator: usize) -> Self;
+    /// Whether this cost is at most `other`, whatever operators both add from here on.
+    fn at_most(&self, other: &Self) -> bool;
+    /// The operators rerun.
+    fn operators(&self) -> OperatorSet;
+}
+
+/// Cost as the set itself: smaller means a subset, so a comparison holds for any times that are not negative.
+#[derive(Clone)]
+pub(super) struct AnyTimes(pub OperatorSet);
+
+impl RerunCost for AnyTimes {
+    fn rerun(&self, operator: usize) -> Self {
+        Self(self.0.with(operator))
+    }
+    fn at_most(&self, other: &Self) -> bool {
+        self.0.is_subset(other.0)
+    }
+    fn operators(&self) -> OperatorSet {
+        self.0
+    }
+}
+
+/// Cost in seconds for given times, equal times decided by the workspace.
+#[derive(Clone)]
+pub(super) struct GivenTimes<'a> {
+    pub per_operator: &'a [(f64, u64)],
+    pub seconds: f64,
+    pub workspace: u64,
+    pub set: OperatorSet,
+}
+
+impl RerunCost for GivenTimes<'_> {
+    fn rerun(&self, operator: usize) -> Self {
+        let (seconds, workspace) = self.per_operator[operator];
+        Self {
+            per_operator: self.per_operator,
+            seconds: self.seconds + seconds,
+            workspace: self.workspace.saturating_add(workspace),
+            set: self.set.with(operator),
+        }
+    }
+    fn at_most(&self, other: &Self) -> bool {
+        self.seconds < other.seconds || (self.seconds == other.seconds && self.workspace <= other.workspace)
+    }
+    fn operators(&self) -> OperatorSet {
+        self.set
+    }
+}
+
+/// A partial decision.
+#[derive(Clone)]
+pub(super) struct Label<C> {
+    /// Tensors later operators may read that are at hand in the backward pass although the backward pass does not read them.
+    at_hand: u128,
+    /// Bytes kept so far.
+    pub stash: u64,
+    /// The operators rerun so far.
+    pub cost: C,
+}
+
+/// The layer as the pass sees it: per operator what a rerun reads and what is at stake.
+struct Step {
+    recomputable: bool,
+    /// Inputs the backward pass does not read: (bit, bytes). The others are at hand anyway.
+    reads: Vec<(u128, u64)>,
+    /// Bytes of outputs the backward pass reads: kept unless the operator is rerun.
+    needed_bytes: u64,
+    /// Bits of the outputs the backward pass does not read.
+    makes: u128,
+    /// Bits of tensors no later recomputable operator reads.
+    forget: u128,
+}
+
+fn steps(layer: &LayerTensors) -> Vec<Step> {
+    let bit = |t: TensorIndex| 1_u128 << t.0;
+    let silent = |t: &TensorIndex| !layer.tensors[t.0].needed_by_backward;
+    let mut later_reads = 0_u128;
+    let mut steps: Vec<Step> = Vec::with_capacity(layer.operators.len());
+    for operator in layer.operators.iter().rev() {
+        let forget = !later_reads;
+        let mut inputs = operator.inputs.clone();
+        inputs.sort_unstable();
+        inputs.dedup();
+        if operator.recomputable {
+            later_reads |= inputs.iter().fold(0, |mask, &t| mask | bit(t));
+        }
+        steps.push(Step {
+            recomputable: operator.recomputable,
+            reads: inputs.iter().filter(|t| silent(t)).map(|&t| (bit(t), layer.tensors[t.0].bytes.0)).collect(),
+            needed_bytes: operator.outputs.iter().filter(|t| !silent(t)).map(|t| layer.tensors[t.0].bytes.0).sum(),
+            makes: operator.outputs.iter().filter(|t| silent(t)).fold(0, |mask, &t| mask | bit(t)),
+            forget,
+        });
+    }
+    steps.reverse();
+    steps
+}
+
+/// Every decision no other is at least as good as. `None` once more than `limit` labels are alive.
+pub(super) fn undominated<C: RerunCost>(layer: &LayerTensors, nothing: C, limit: usize) -> Option<Vec<Label<C>>> {
+    let is_input = |t: &&super::layer::SavedTensor| t.source == TensorSource::LayerInput && t.needed_by_backward;
+    let stash = layer.tensors.iter().filter(is_input).map(|t| t.bytes.0).fold(0, u64::saturating_add);
+    let mut labels = vec![Label { at_hand: 0, stash, cost: nothing }];
+    for (o, step) in steps(layer).iter().enumerate() {
+        let mut next = Vec::with_capacity(labels.len() * 2);
+        for label in labels {
+            if step.recomputable {
+                next.push(rerun(&label, OperatorIndex(o), step));
+            }
+            next.push(Label {
+                at_hand: label.at_hand & !step.forget,
+                stash: label.stash.saturating_add(step.needed_bytes),
+                cost: label.cost,
+            });
+        }
+        labels = keep_undominated(next);
+        if labels.len() > limit {
+            return None;
+        }
+    }
+    Some(labels)
+}
+
+fn rerun<C: RerunCost>(label: &Label<C>, operator: OperatorIndex, step: &Step) -> Label<C> {
+    let missing = step.reads.iter().filter(|(bit, _)| label.at_hand & bit == 0);
+    let stash = missing.fold(label.stash, |stash, (_, bytes)| stash.saturating_add(*bytes));
+    let reads = step.reads.iter().fold(0, |mask, (bit, _)| mask | bit);
+    Label { at_hand: (label.at_hand | reads | step.makes) & !step.forget, stash, cost: label.cost.rerun(operator.0) }
+}
+
+/// Drops every label another one makes superfluous; of equal ones the first in (stash, set size, set) order stays.
+fn keep_undominated<C: RerunCost>(mut labels: Vec<Label<C>>) -> Vec<Label<C>> {
+    let order = |l: &Label<C>| (l.stash, l.cost.operators().len(), l.cost.operators());
+    labels.sort_by_cached_key(order);
+    let mut kept: Vec<Label<C>> = Vec::with_capacity(labels.len());
+    for label in labels {
+        let superfluous = |better: &Label<C>| {
+            // Sorted by stash: `better.stash <= label.stash` holds already.
+            label.at_hand & !better.at_hand == 0 && better.cost.at_most(&label.cost)
+        };
+        if !kept.iter().any(superfluous) {
+            kept.push(label);
+        }
+    }
+    kept
+}

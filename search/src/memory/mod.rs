@@ -1,0 +1,34 @@
+//! What to do with every tensor a layer saves for its backward pass.
+//!
+//! One layer's forward pass is a list of operators and the tensors between them ([`LayerTensors`]). For each tensor a
+//! policy chooses a [`TensorChoice`]: keep it until the backward pass, rebuild it there by running operators again, or drop it
+//! because nobody reads it. Each operator is rerun at most once per backward pass and what it rebuilt stays until the
+//! layer's backward pass ends, so no time index is needed and the optimum is a small integer program:
+//!
+//! 1. a tensor takes at most one choice;
+//! 2. a tensor the backward pass reads is kept or its producer is rerun;
+//! 3. an operator is rerun only if each of its inputs is kept or rebuilt;
+//! 4. an input of the layer has no producer here, so if anything reads it, it is kept.
+//!
+//! [`RecomputeSpace`] gives the exact Pareto front of stash bytes against extra seconds, thousands of times per second;
+//! [`pareto_by_ilp`] gives the same front from the integer program, slowly; [`verify_policy`] checks a policy by walking it.
+//!
+//! Further choices (offload to the host, compress, sample rows) are further variants of [`TensorChoice`], each with what it
+//! keeps on the device and what it costs.
+
+mod candidates;
+mod ilp;
+mod labels;
+mod layer;
+mod space;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use ilp::{IlpError, pareto_by_ilp};
+pub use layer::{
+    LayerError, LayerOperator, LayerTensors, MAX_OPERATORS, OperatorIndex, OperatorSet, RecomputePolicy, SavedTensor,
+    TensorChoice, TensorIndex, TensorSource,
+};
+pub use space::RecomputeSpace;
+pub use verify::{PolicyFault, verify_policy};

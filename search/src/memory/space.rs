@@ -1,0 +1,106 @@
+//! The exact Pareto front of one layer for any hardware's times.
+
+use super::candidates::{Candidate, SetTimes, candidates};
+use super::labels::{GivenTimes, undominated};
+use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorIndex};
+use sim::units::{Bytes, Seconds};
+
+/// All a layer's recompute policies that some hardware may want, found once; each hardware then only sums times and filters.
+#[derive(Debug, Clone)]
+pub struct RecomputeSpace {
+    layer: LayerTensors,
+    candidates: Option<Vec<Candidate>>,
+}
+
+impl RecomputeSpace {
+    /// Prepares a layer. Its operators' own times play no part here.
+    ///
+    /// # Errors
+    /// [`LayerError`] when the description is inconsistent.
+    pub fn new(layer: LayerTensors) -> Result<Self, LayerError> {
+        layer.check()?;
+        let candidates = candidates(&layer);
+        Ok(Self { layer, candidates })
+    }
+
+    /// The layer.
+    #[must_use]
+    pub fn layer(&self) -> &LayerTensors {
+        &self.layer
+    }
+
+    /// How many policies can be on the front for some times; `None` where there are too many to list, in which case each call of
+    /// [`RecomputeSpace::front`] solves afresh.
+    #[must_use]
+    pub fn candidate_count(&self) -> Option<usize> {
+        self.candidates.as_ref().map(Vec::len)
+    }
+
+    /// The Pareto front for the layer's own times, see [`RecomputeSpace::front`].
+    ///
+    /// # Errors
+    /// As [`RecomputeSpace::front`].
+    pub fn front_for_own_times(&self) -> Result<Vec<RecomputePolicy>, LayerError> {
+        let times: Vec<Seconds> = self.layer.operators.iter().map(|o| o.forward).collect();
+        self.front(&times)
+    }
+
+    /// The Pareto front of stash bytes against extra seconds when operator `i` takes `forward[i]`: fastest policy (nothing rerun,
+    /// largest stash) first. Of policies equal in both, the one with the smallest workspace.
+    ///
+    /// # Errors
+    /// [`LayerError::TimeCount`] or [`LayerError::Time`] for unusable times.
+    pub fn front(&self, forward: &[Seconds]) -> Result<Vec<RecomputePolicy>, LayerError> {
+        self.check_times(forward)?;
+        let seconds: Vec<f64> = forward.iter().map(|t| t.0).collect();
+        Ok(match &self.candidates {
+            Some(candidates) => filter(candidates, &SetTimes::new(&seconds)),
+            None => self.solve(&seconds),
+        })
+    }
+
+    fn check_times(&self, forward: &[Seconds]) -> Result<(), LayerError> {
+        if forward.len() != self.layer.operators.len() {
+            return Err(LayerError::TimeCount { given: forward.len(), operators: self.layer.operators.len() });
+        }
+        let bad = forward.iter().zip(&self.layer.operators).find(|(t, _)| !(t.is_finite() && t.0 >= 0.0));
+        bad.map_or(Ok(()), |(t, o)| Err(LayerError::Time { operator: o.name.clone(), seconds: t.0 }))
+    }
+
+    /// The front from labels compared by these very times: what [`RecomputeSpace::front`] does when candidates are too many.
+    pub(super) fn solve(&self, seconds: &[f64]) -> Vec<RecomputePolicy> {
+        let bytes = |t: &TensorIndex| self.layer.tensors[t.0].bytes.0;
+        let rebuilt = self.layer.operators.iter().map(|o| o.outputs.iter().map(bytes).fold(0, u64::saturating_add));
+        let per_operator: Vec<(f64, u64)> = seconds.iter().copied().zip(rebuilt).collect();
+        let nothing = GivenTimes { per_operator: &per_operator, seconds: 0.0, workspace: 0, set: OperatorSet::EMPTY };
+        let labels = undominated(&self.layer, nothing, usize::MAX).unwrap_or_default();
+        let mut found: Vec<Candidate> = labels
+            .into_iter()
+            .map(|l| Candidate { stash: l.stash, workspace: l.cost.workspace, operators: l.cost.set })
+            .collect();
+        found.sort_by_key(|c| (c.stash, c.workspace, c.operators));
+        filter(&found, &SetTimes::new(seconds))
+    }
+}
+
+/// The front of candidates sorted by (stash, workspace, set): one pass, since only a faster policy may follow.
+fn filter(sorted: &[Candidate], times: &SetTimes) -> Vec<RecomputePolicy> {
+    let mut front: Vec<RecomputePolicy> = Vec::new();
+    for candidate in sorted {
+        let seconds = times.of(candidate.operators);
+        let policy = RecomputePolicy {
+            stash: Bytes(candidate.stash),
+            extra: Seconds(seconds),
+            workspace: Bytes(candidate.workspace),
+            operators: candidate.operators,
+        };
+        match front.last_mut() {
+            // Sums taken in another order differ in their last bits: that is no gain.
+            Some(last) if seconds >= last.extra.0 * (1.0 - 1e-12) => {}
+            Some(last) if last.stash == policy.stash => *last = policy,
+            _ => front.push(policy),
+        }
+    }
+    front.reverse();
+    front
+}
