@@ -1,1 +1,8 @@
-//! coplace results.
+//! Keeps and shows: run records, the store of designs, comparisons, validation against measured data, figures and
+//! text. It never decides: what is best is settled by `search`.
+
+pub mod design;
+pub mod files;
+pub mod report;
+mod seal;
+pub mod store;

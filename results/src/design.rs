@@ -1,0 +1,399 @@
+//! One row per design that a search looked at: what `designs.parquet` holds and `compare` and `pareto` read.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// What became of a design.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Its best plan was computed: the throughput is exact within the stated arithmetic.
+    Evaluated,
+    /// Rejected by its bound: no plan on it can beat what is already known.
+    Pruned,
+    /// No plan fits it; the reason says what the best attempt lacked.
+    Infeasible,
+    /// Outside the area window of the study.
+    OverArea,
+    /// The search stopped before it was decided.
+    Open,
+}
+
+impl Outcome {
+    /// All outcomes, in the order used for counting and drawing.
+    pub const ALL: [Self; 5] = [Self::Evaluated, Self::Pruned, Self::Infeasible, Self::OverArea, Self::Open];
+
+    /// The name used in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evaluated => "evaluated",
+            Self::Pruned => "pruned",
+            Self::Infeasible => "infeasible",
+            Self::OverArea => "over_area",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Outcome {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|o| o.name() == text).ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|o| o.name()).collect();
+            format!("`{text}` is no outcome; known are {}", known.join(", "))
+        })
+    }
+}
+
+/// A cell of the store.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// No value.
+    Null,
+    /// An integer.
+    Int(i64),
+    /// A finite number.
+    Float(f64),
+    /// A text.
+    Text(String),
+}
+
+/// The type of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// 64-bit integers.
+    Int,
+    /// 64-bit floating-point numbers.
+    Float,
+    /// UTF-8 text.
+    Text,
+}
+
+/// How a field of [`DesignRow`] becomes a cell and comes back.
+trait Field: Sized {
+    const KIND: Kind;
+    const REQUIRED: bool;
+    fn cell(&self) -> Cell;
+    /// The value, or what is wrong with the cell.
+    fn from_cell(cell: Cell) -> Result<Self, String>;
+}
+
+impl Field for i64 {
+    const KIND: Kind = Kind::Int;
+    const REQUIRED: bool = true;
+    fn cell(&self) -> Cell {
+        Cell::Int(*self)
+    }
+    fn from_cell(cell: Cell) -> Result<Self, String> {
+        if let Cell::Int(v) = cell { Ok(v) } else { Err("a value is required".into()) }
+    }
+}
+
+impl Field for f64 {
+    const KIND: Kind = Kind::Float;
+    const REQUIRED: bool = true;
+    fn cell(&self) -> Cell {
+        Cell::Float(*self)
+    }
+    fn from_cell(cell: Cell) -> Result<Self, String> {
+        match cell {
+            Cell::Float(v) if v.is_finite() => Ok(v),
+            Cell::Float(v) => Err(format!("{v} is not a finite number")),
+            _ => Err("a value is required".into()),
+        }
+    }
+}
+
+impl Field for Outcome {
+    const KIND: Kind = Kind::Text;
+    const REQUIRED: bool = true;
+    fn cell(&self) -> Cell {
+        Cell::Text(self.name().into())
+    }
+    fn from_cell(cell: Cell) -> Result<Self, String> {
+        if let Cell::Text(v) = cell { v.parse() } else { Err("a value is required".into()) }
+    }
+}
+
+impl Field for Option<i64> {
+    const KIND: Kind = Kind::Int;
+    const REQUIRED: bool = false;
+    fn cell(&self) -> Cell {
+        self.map_or(Cell::Null, Cell::Int)
+    }
+    fn from_cell(cell: Cell) -> Result<Self, String> {
+        if matches!(cell, Cell::Null) { Ok(None) } else { i64::from_cell(cell).map(Some) }
+    }
+}
+
+impl Field for Option<f64> {
+    const KIND: Kind = Kind::Float;
+    const REQUIRED: bool = false;
+    fn cell(&self) -> Cell {
+        self.map_or(Cell::Null, Cell::Float)
+    }
+    fn from_cell(cell: Cell) -> Result<Self, String> {
+        if matches!(cell, Cell::Null) { Ok(None) } else { f64::from_cell(cell).map(Some) }
+    }
+}
+
+impl Field for Option<String> {
+    const KIND: Kind = Kind::Text;
+    const REQUIRED: bool = false;
+    fn cell(&self) -> Cell {
+        self.clone().map_or(Cell::Null, Cell::Text)
+    }
+    fn from_cell(cell: Cell) -> Result<Self, String> {
+        match cell {
+            Cell::Null => Ok(None),
+            Cell::Text(v) => Ok(Some(v)),
+            _ => Err("a text is required".into()),
+        }
+    }
+}
+
+/// A column of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Its name: the field's name in [`DesignRow`], unit included.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Whether every row has a value.
+    pub required: bool,
+}
+
+/// Declares [`DesignRow`] once: the struct, its columns, and the way to and from cells. A new column is one line here.
+macro_rules! design_row {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty,)*) => {
+        /// One design and what became of it. Every unit is in the field's name; `None` means that the step which
+        /// would have computed the value was not needed or not possible.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct DesignRow {
+            $($(#[$doc])* pub $field: $kind,)*
+        }
+
+        impl DesignRow {
+            /// The columns, in the order in which they are stored.
+            pub const COLUMNS: &'static [Column] = &[
+                $(Column {
+                    name: stringify!($field),
+                    kind: <$kind as Field>::KIND,
+                    required: <$kind as Field>::REQUIRED,
+                },)*
+            ];
+
+            /// The row's cells, in the order of [`Self::COLUMNS`].
+            #[must_use]
+            pub fn cells(&self) -> Vec<Cell> {
+                vec![$(self.$field.cell(),)*]
+            }
+
+            /// The row made of these cells, taken in the order of [`Self::COLUMNS`]; cells that are missing at the end
+            /// count as null.
+            ///
+            /// # Errors
+            /// The first column whose cell does not fit it, and why.
+            pub fn from_cells(cells: impl IntoIterator<Item = Cell>) -> Result<Self, (&'static str, String)> {
+                let mut cells = cells.into_iter();
+                Ok(Self {
+                    $($field: Field::from_cell(cells.next().unwrap_or(Cell::Null))
+                        .map_err(|why| (stringify!($field), why))?,)*
+                })
+            }
+        }
+    };
+}
+
+design_row! {
+    /// Position of the design in the study's order, from 0.
+    index: i64,
+    /// Tensor cores per chip.
+    tensor_cores: i64,
+    /// Vector cores per chip.
+    vector_cores: i64,
+    /// Columns of each tensor core's array, and lanes of each vector core.
+    array_width: i64,
+    /// Rows of each tensor core's array.
+    array_depth: i64,
+    /// Global buffer in MiB.
+    global_buffer_mib: i64,
+    /// HBM capacity in GiB.
+    hbm_gib: f64,
+    /// Die area in mm^2.
+    area_mm2: f64,
+    /// What became of the design.
+    outcome: Outcome,
+    /// Why, in words, where the outcome needs them: what an infeasible design lacks.
+    reason: Option<String>,
+    /// Upper bound of the throughput over every plan, in sequences per second.
+    bound_sequences_per_s: Option<f64>,
+    /// Throughput of the best plan, in sequences per second over the whole cluster.
+    throughput_sequences_per_s: Option<f64>,
+    /// Throughput of the best plan, in tokens per second over the whole cluster.
+    throughput_tokens_per_s: Option<f64>,
+    /// Time of one optimizer step in seconds.
+    step_time_s: Option<f64>,
+    /// Model FLOPs utilisation: the model's FLOPs over peak times time, as a fraction.
+    mfu: Option<f64>,
+    /// Energy of one optimizer step over the whole cluster, in joules.
+    energy_per_step_j: Option<f64>,
+    /// Pipeline stages of the best plan.
+    stages: Option<i64>,
+    /// Tensor-parallel width of the best plan.
+    tensor_parallel: Option<i64>,
+    /// Data-parallel degree of the best plan.
+    data_parallel: Option<i64>,
+    /// Sequences per micro-batch and data-parallel rank.
+    micro_batch_sequences: Option<i64>,
+    /// Devices that the plan uses.
+    devices_used: Option<i64>,
+    /// Pipeline schedule, by name.
+    pipeline_schedule: Option<String>,
+    /// What is recomputed or kept, summarised over the stages.
+    memory_policy: Option<String>,
+    /// Peak memory of the fullest device, in GiB.
+    peak_memory_gib: Option<f64>,
+    /// What bounds the step, in words.
+    bound_by: Option<String>,
+    /// How good the plan is proven to be: `optimal`, or a gap.
+    plan_status: Option<String>,
+}
+
+impl DesignRow {
+    /// A design that is not decided yet: its dimensions, and nothing else.
+    #[must_use]
+    pub fn undecided(index: i64, dimensions: Dimensions) -> Self {
+        Self {
+            index,
+            tensor_cores: dimensions.tensor_cores,
+            vector_cores: dimensions.vector_cores,
+            array_width: dimensions.array_width,
+            array_depth: dimensions.array_depth,
+            global_buffer_mib: dimensions.global_buffer_mib,
+            hbm_gib: dimensions.hbm_gib,
+            area_mm2: dimensions.area_mm2,
+            outcome: Outcome::Open,
+            reason: None,
+            bound_sequences_per_s: None,
+            throughput_sequences_per_s: None,
+            throughput_tokens_per_s: None,
+            step_time_s: None,
+            mfu: None,
+            energy_per_step_j: None,
+            stages: None,
+            tensor_parallel: None,
+            data_parallel: None,
+            micro_batch_sequences: None,
+            devices_used: None,
+            pipeline_schedule: None,
+            memory_policy: None,
+            peak_memory_gib: None,
+            bound_by: None,
+            plan_status: None,
+        }
+    }
+
+    /// The chip in one line: `8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM`.
+    #[must_use]
+    pub fn chip(&self) -> String {
+        format!(
+            "{} x {}x{} TC, {} x {} VC, {} MiB, {} GiB HBM",
+            self.tensor_cores,
+            self.array_depth,
+            self.array_width,
+            self.vector_cores,
+            self.array_width,
+            self.global_buffer_mib,
+            self.hbm_gib
+        )
+    }
+
+    /// The plan in one line, where there is one: `p 8, t 1, d 128, micro-batch 1, 1f1b`.
+    #[must_use]
+    pub fn plan(&self) -> Option<String> {
+        let (p, t, d) = (self.stages?, self.tensor_parallel?, self.data_parallel?);
+        let mut text = format!("p {p}, t {t}, d {d}");
+        if let Some(micro_batch) = self.micro_batch_sequences {
+            text.push_str(&format!(", micro-batch {micro_batch}"));
+        }
+        if let Some(schedule) = &self.pipeline_schedule {
+            text.push_str(&format!(", {schedule}"));
+        }
+        Some(text)
+    }
+}
+
+/// The dimensions of a design in the store's units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dimensions {
+    /// Tensor cores per chip.
+    pub tensor_cores: i64,
+    /// Vector cores per chip.
+    pub vector_cores: i64,
+    /// Columns of each tensor core's array, and lanes of each vector core.
+    pub array_width: i64,
+    /// Rows of each tensor core's array.
+    pub array_depth: i64,
+    /// Global buffer in MiB.
+    pub global_buffer_mib: i64,
+    /// HBM capacity in GiB.
+    pub hbm_gib: f64,
+    /// Die area in mm^2.
+    pub area_mm2: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn row() -> DesignRow {
+        let dimensions = Dimensions {
+            tensor_cores: 8,
+            vector_cores: 2,
+            array_width: 128,
+            array_depth: 64,
+            global_buffer_mib: 128,
+            hbm_gib: 32.0,
+            area_mm2: 278.8,
+        };
+        DesignRow { throughput_sequences_per_s: Some(12.5), ..DesignRow::undecided(7, dimensions) }
+    }
+
+    #[test]
+    fn cells_round_trip_and_match_the_columns() {
+        let row = row();
+        assert_eq!(row.cells().len(), DesignRow::COLUMNS.len());
+        assert_eq!(DesignRow::from_cells(row.cells()).unwrap(), row);
+    }
+
+    #[test]
+    fn a_cell_that_does_not_fit_is_named() {
+        let mut cells = row().cells();
+        cells[7] = Cell::Float(f64::NAN);
+        assert_eq!(DesignRow::from_cells(cells).unwrap_err(), ("area_mm2", "NaN is not a finite number".into()));
+        let (column, why) = DesignRow::from_cells([]).unwrap_err();
+        assert_eq!((column, why.as_str()), ("index", "a value is required"));
+    }
+
+    #[test]
+    fn one_line_summaries() {
+        let mut row = row();
+        assert_eq!(row.chip(), "8 x 64x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM");
+        assert_eq!(row.plan(), None);
+        (row.stages, row.tensor_parallel, row.data_parallel) = (Some(8), Some(1), Some(128));
+        row.micro_batch_sequences = Some(2);
+        assert_eq!(row.plan().unwrap(), "p 8, t 1, d 128, micro-batch 2");
+    }
+}

@@ -1,0 +1,7 @@
+//! Text for people: numbers with units, aligned tables, key-value blocks. Pure functions; nothing here prints.
+
+mod number;
+mod table;
+
+pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, seconds, signed_percent, significant};
+pub use table::{Align, Table, fields, heading};

@@ -1,0 +1,160 @@
+//! Numbers as people read them: at most four significant digits, the unit always beside the number.
+
+use sim::units::{Bytes, Seconds, SquareMillimeters};
+
+/// The decimal prefixes of the SI, from 10^-12 to 10^18.
+const SI_PREFIXES: [(f64, &str); 11] = [
+    (1e18, "E"),
+    (1e15, "P"),
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "µ"),
+    (1e-9, "n"),
+    (1e-12, "p"),
+];
+
+/// `value` with `digits` significant digits and no exponent between 10^-4 and 10^7; trailing zeros stay, because they
+/// say how precise the number is. Not-a-number and infinities print as `NaN`, `inf`, `-inf`.
+#[must_use]
+pub fn significant(value: f64, digits: usize) -> String {
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    if value == 0.0 {
+        return "0".into();
+    }
+    let digits = digits.max(1);
+    let magnitude = value.abs().log10().floor() as i32;
+    if !(-4..7).contains(&magnitude) {
+        return format!("{value:.*e}", digits - 1);
+    }
+    let decimals = usize::try_from(digits as i32 - 1 - magnitude).unwrap_or(0);
+    let text = format!("{value:.decimals$}");
+    // 9.9996 rounds up to 10.000 at four digits: one decimal too many.
+    let rounded: f64 = text.parse().unwrap_or(value);
+    let grew = rounded != 0.0 && rounded.abs().log10().floor() as i32 > magnitude;
+    if grew && decimals > 0 { format!("{value:.*}", decimals - 1) } else { text }
+}
+
+/// `value` with an SI prefix and four significant digits: `power_of_ten_rate(2.75e14, "FLOP/s")` is `275.0 TFLOP/s`.
+#[must_use]
+pub fn power_of_ten_rate(value: f64, unit: &str) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{} {unit}", significant(value, 4));
+    }
+    let last = SI_PREFIXES[SI_PREFIXES.len() - 1];
+    // 0.99995 of a prefix already prints as 1.000 of it.
+    let (scale, prefix) = SI_PREFIXES.into_iter().find(|(scale, _)| value.abs() >= scale * 0.99995).unwrap_or(last);
+    format!("{} {prefix}{unit}", significant(value / scale, 4))
+}
+
+/// A time: `1.234 s`, `56.70 ms`, `8.900 µs`.
+#[must_use]
+pub fn seconds(time: Seconds) -> String {
+    if time.0.abs() >= 1.0 { format!("{} s", significant(time.0, 4)) } else { power_of_ten_rate(time.0, "s") }
+}
+
+/// A size in binary units: `512 B`, `1.500 KiB`, `80.00 GiB`.
+#[must_use]
+pub fn bytes(size: Bytes) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if size.0 < 1024 {
+        return format!("{} B", size.0);
+    }
+    let mut value = size.as_f64();
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", significant(value, 4), UNITS[unit])
+}
+
+/// A size in GiB whatever its magnitude, for columns that must compare at a glance: `0.125 GiB`.
+#[must_use]
+pub fn gib(size: Bytes) -> String {
+    format!("{:.3} GiB", size.gib())
+}
+
+/// A fraction as a percentage with one decimal: `percent(0.4567)` is `45.7 %`.
+#[must_use]
+pub fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
+}
+
+/// A fraction as a signed percentage with one decimal: `+3.2 %`.
+#[must_use]
+pub fn signed_percent(fraction: f64) -> String {
+    format!("{:+.1} %", fraction * 100.0)
+}
+
+/// An area: `278.8 mm²`.
+#[must_use]
+pub fn area(area: SquareMillimeters) -> String {
+    format!("{} mm²", significant(area.0, 4))
+}
+
+/// A count with thousands separators: `29,360`.
+#[must_use]
+pub fn count(n: impl Into<u128>) -> String {
+    let digits = n.into().to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn significant_digits_survive_every_magnitude() {
+        assert_eq!(significant(0.0, 4), "0");
+        assert_eq!(significant(1.0, 4), "1.000");
+        assert_eq!(significant(278.8267, 4), "278.8");
+        assert_eq!(significant(9.9996, 4), "10.00");
+        assert_eq!(significant(-0.001_234_56, 4), "-0.001235");
+        assert_eq!(significant(123_456.7, 4), "123457");
+        assert_eq!(significant(1.234e12, 4), "1.234e12");
+        assert_eq!(significant(f64::NAN, 4), "NaN");
+        assert_eq!(significant(f64::INFINITY, 4), "inf");
+    }
+
+    #[test]
+    fn prefixes_change_where_the_digits_do() {
+        assert_eq!(power_of_ten_rate(2.75e14, "FLOP/s"), "275.0 TFLOP/s");
+        assert_eq!(power_of_ten_rate(999_990.0, "B/s"), "1.000 MB/s");
+        assert_eq!(power_of_ten_rate(0.0, "W"), "0 W");
+        assert_eq!(seconds(Seconds(0.0567)), "56.70 ms");
+        assert_eq!(seconds(Seconds(8.9e-6)), "8.900 µs");
+        assert_eq!(seconds(Seconds(1234.0)), "1234 s");
+    }
+
+    #[test]
+    fn sizes_are_binary() {
+        assert_eq!(bytes(Bytes(512)), "512 B");
+        assert_eq!(bytes(Bytes(1536)), "1.500 KiB");
+        assert_eq!(bytes(Bytes::from_gib(80.0)), "80.00 GiB");
+        assert_eq!(bytes(Bytes(u64::MAX)), "16.00 EiB");
+        assert_eq!(gib(Bytes(1 << 27)), "0.125 GiB");
+    }
+
+    #[test]
+    fn counts_and_fractions() {
+        assert_eq!(count(29_360_u64), "29,360");
+        assert_eq!(count(999_u64), "999");
+        assert_eq!(count(1_000_000_u64), "1,000,000");
+        assert_eq!(percent(0.4567), "45.7 %");
+        assert_eq!(signed_percent(0.032), "+3.2 %");
+        assert_eq!(area(SquareMillimeters(278.826_676)), "278.8 mm²");
+    }
+}

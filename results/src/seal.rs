@@ -1,0 +1,81 @@
+//! A checksum inside a binary file, so that damage is found before a parser trusts any of its lengths and offsets.
+//!
+//! The file carries the text `fnv1a64:` followed by 16 hexadecimal digits (in a store: a value in the footer). They are
+//! the 64-bit FNV-1a hash of the whole file with those digits replaced by zeros. The last such text in the file counts.
+
+/// What a sealed file contains where the digits of its checksum go, before it is sealed.
+pub(crate) const PLACEHOLDER: &str = "fnv1a64:0000000000000000";
+
+const MARK: &[u8] = b"fnv1a64:";
+const DIGITS: usize = 16;
+
+/// What a look at the seal tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seal {
+    /// The file is as it was written.
+    Intact,
+    /// Some byte is not as it was written.
+    Broken,
+    /// There is no seal: something else wrote the file, or its end is cut off.
+    Missing,
+}
+
+/// 64-bit FNV-1a (Fowler, Noll, Vo; offset basis and prime of the 64-bit variant), continued from `hash`.
+fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// The hash of the file with the digits at `at` read as zeros, as 16 hexadecimal digits.
+fn digits(file: &[u8], at: usize) -> String {
+    let hash = fnv1a(0xcbf2_9ce4_8422_2325, &file[..at]);
+    let hash = fnv1a(hash, &[b'0'; DIGITS]);
+    format!("{:016x}", fnv1a(hash, &file[at + DIGITS..]))
+}
+
+/// Where the digits of the seal lie.
+fn find(file: &[u8]) -> Option<usize> {
+    let at = file.windows(MARK.len()).rposition(|window| window == MARK)? + MARK.len();
+    (at + DIGITS <= file.len()).then_some(at)
+}
+
+/// Fills in the checksum; a file without the placeholder stays as it is.
+pub(crate) fn seal(file: &mut [u8]) {
+    if let Some(at) = find(file) {
+        let digits = digits(file, at);
+        file[at..at + DIGITS].copy_from_slice(digits.as_bytes());
+    }
+}
+
+/// Whether the file is as it was sealed.
+pub(crate) fn check(file: &[u8]) -> Seal {
+    match find(file) {
+        None => Seal::Missing,
+        Some(at) if file[at..at + DIGITS] == *digits(file, at).as_bytes() => Seal::Intact,
+        Some(_) => Seal::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_byte_is_found() {
+        let mut file = format!("PAR1 some data {PLACEHOLDER} PAR1").into_bytes();
+        assert_eq!(check(&file), Seal::Broken, "a placeholder is no seal");
+        seal(&mut file);
+        assert_eq!(check(&file), Seal::Intact);
+        for at in 0..file.len() {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1;
+            assert_ne!(check(&damaged), Seal::Intact, "byte {at}");
+            assert_ne!(check(&file[..at]), Seal::Intact, "cut at {at}");
+        }
+        assert_eq!(check(b""), Seal::Missing);
+    }
+
+    #[test]
+    fn the_hash_is_the_published_one() {
+        assert_eq!(fnv1a(0xcbf2_9ce4_8422_2325, b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,343 @@
+//! `designs.parquet`: every design of a search, evaluated or rejected, and why.
+//!
+//! The bytes depend on the rows alone: a fixed `created_by`, no time stamps, row groups cut at fixed counts. The file
+//! says which format it has in the key `coplace.format`; columns are found by name, so any Parquet tool reads it.
+//! The key `coplace.checksum` covers the whole file (see `seal.rs`) and is checked before anything is decoded, because
+//! Parquet readers trust the lengths and offsets that they find.
+
+use crate::design::{Cell, Column, DesignRow, Kind};
+use crate::files::{self, WriteError};
+use crate::seal::{self, Seal};
+use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
+use parquet::column::reader::ColumnReader;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, RowGroupMetaData};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{Type, TypePtr};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The version of the store's format that this build writes and reads.
+pub const FORMAT: &str = "1";
+
+/// The key in the file's metadata that holds the format.
+const FORMAT_KEY: &str = "coplace.format";
+
+/// The key in the file's metadata that holds the checksum.
+const CHECKSUM_KEY: &str = "coplace.checksum";
+
+/// Rows per row group: some megabytes of memory while writing, whatever the size of the space.
+const ROW_GROUP: usize = 65_536;
+
+/// What is wrong with a store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A value to be written is not a number.
+    #[error("design {index}: {column} = {value} is not a finite number and cannot be stored; leave it out")]
+    NotFinite {
+        /// The design's index.
+        index: i64,
+        /// The column.
+        column: &'static str,
+        /// The value.
+        value: f64,
+    },
+    /// It cannot be opened.
+    #[error("{}: cannot be opened: {why}; give a run directory that `coplace search` wrote", file.display())]
+    Open {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// It is truncated or damaged, or nothing that coplace wrote.
+    #[error("{}: damaged, or no store of coplace ({why}); run the search again, or give another run directory", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What shows it.
+        why: String,
+    },
+    /// It was written by another version of coplace.
+    #[error(
+        "{}: `{FORMAT_KEY}` is {found}, this version of coplace reads {FORMAT}; \
+         give a designs.parquet that it wrote, or run the search again", file.display()
+    )]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+        /// The format found, or `missing`.
+        found: String,
+    },
+    /// A column that every row needs is missing or has another type.
+    #[error("{}: column `{column}` {problem}, expected {expected}; run the search again", file.display())]
+    Column {
+        /// The file.
+        file: PathBuf,
+        /// The column.
+        column: &'static str,
+        /// `is missing` or the type found.
+        problem: String,
+        /// The type expected.
+        expected: &'static str,
+    },
+    /// A cell does not fit its column.
+    #[error("{}: row {row}, column `{column}`: {why}; run the search again", file.display())]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// The row, from 1.
+        row: usize,
+        /// The column.
+        column: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+fn physical(kind: Kind) -> PhysicalType {
+    match kind {
+        Kind::Int => PhysicalType::INT64,
+        Kind::Float => PhysicalType::DOUBLE,
+        Kind::Text => PhysicalType::BYTE_ARRAY,
+    }
+}
+
+fn schema() -> Result<TypePtr, ParquetError> {
+    let field = |column: &Column| {
+        let repetition = if column.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
+        let logical = (column.kind == Kind::Text).then_some(LogicalType::String);
+        let field = Type::primitive_type_builder(column.name, physical(column.kind))
+            .with_repetition(repetition)
+            .with_logical_type(logical);
+        field.build().map(Arc::new)
+    };
+    let fields = DesignRow::COLUMNS.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+    Ok(Arc::new(Type::group_type_builder("designs").with_fields(fields).build()?))
+}
+
+fn properties() -> WriterProperties {
+    WriterProperties::builder()
+        .set_created_by("coplace".into())
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(vec![
+            KeyValue::new(FORMAT_KEY.into(), FORMAT.to_owned()),
+            KeyValue::new(CHECKSUM_KEY.into(), seal::PLACEHOLDER.to_owned()),
+        ]))
+        .build()
+}
+
+/// Writes the rows, in the order given, to `path`, atomically. The encoded file is held in memory (some tens of bytes
+/// per row), because its checksum is known only at the end.
+///
+/// # Errors
+/// A value that is not a finite number, or whatever the system reports.
+pub fn write_designs<I>(path: &Path, rows: I) -> Result<(), StoreError>
+where
+    I: IntoIterator<Item = DesignRow>,
+{
+    let mut bytes = encode(rows.into_iter()).map_err(|failure| match failure {
+        EncodeError::NotFinite { index, column, value } => StoreError::NotFinite { index, column, value },
+        EncodeError::Parquet(why) => StoreError::Write(WriteError { file: path.into(), why: io::Error::other(why) }),
+    })?;
+    seal::seal(&mut bytes);
+    Ok(files::write(path, &bytes)?)
+}
+
+/// Why rows could not be encoded.
+#[derive(Debug)]
+enum EncodeError {
+    NotFinite { index: i64, column: &'static str, value: f64 },
+    Parquet(ParquetError),
+}
+
+impl From<ParquetError> for EncodeError {
+    fn from(error: ParquetError) -> Self {
+        Self::Parquet(error)
+    }
+}
+
+fn encode(rows: impl Iterator<Item = DesignRow>) -> Result<Vec<u8>, EncodeError> {
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema()?, Arc::new(properties()))?;
+    let mut rows = rows.peekable();
+    while rows.peek().is_some() {
+        let mut columns: Vec<Vec<Cell>> = vec![Vec::new(); DesignRow::COLUMNS.len()];
+        for row in rows.by_ref().take(ROW_GROUP) {
+            for ((cells, cell), column) in columns.iter_mut().zip(row.cells()).zip(DesignRow::COLUMNS) {
+                if let Cell::Float(value) = cell
+                    && !value.is_finite()
+                {
+                    return Err(EncodeError::NotFinite { index: row.index, column: column.name, value });
+                }
+                cells.push(cell);
+            }
+        }
+        let mut group = writer.next_row_group()?;
+        for (cells, column) in columns.into_iter().zip(DesignRow::COLUMNS) {
+            let Some(mut open) = group.next_column()? else { break };
+            write_column(open.untyped(), cells, column.required)?;
+            open.close()?;
+        }
+        group.close()?;
+    }
+    Ok(writer.into_inner()?)
+}
+
+fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<Cell>, required: bool) -> Result<(), ParquetError> {
+    let levels: Vec<i16> = cells.iter().map(|cell| i16::from(!matches!(cell, Cell::Null))).collect();
+    let levels = (!required).then_some(levels.as_slice());
+    match writer {
+        ColumnWriter::Int64ColumnWriter(w) => {
+            let values: Vec<i64> = cells.iter().filter_map(|c| if let Cell::Int(v) = c { Some(*v) } else { None }).collect();
+            w.write_batch(&values, levels, None)?;
+        }
+        ColumnWriter::DoubleColumnWriter(w) => {
+            let values: Vec<f64> = cells.iter().filter_map(|c| if let Cell::Float(v) = c { Some(*v) } else { None }).collect();
+            w.write_batch(&values, levels, None)?;
+        }
+        ColumnWriter::ByteArrayColumnWriter(w) => {
+            let text = |c: Cell| if let Cell::Text(v) = c { Some(ByteArray::from(v.into_bytes())) } else { None };
+            let values: Vec<ByteArray> = cells.into_iter().filter_map(text).collect();
+            w.write_batch(&values, levels, None)?;
+        }
+        _ => return Err(ParquetError::General("the schema has a type that no column has".into())),
+    }
+    Ok(())
+}
+
+/// Reads every row of a store. Unknown columns are ignored; optional columns that are missing count as empty.
+///
+/// # Errors
+/// A file that is missing, damaged, foreign, of another format, or has a value that does not fit.
+pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
+    let damaged = |why: ParquetError| StoreError::Damaged { file: path.into(), why: why.to_string() };
+    let open = |why| StoreError::Open { file: path.into(), why };
+    let broken = |why: &str| Err(StoreError::Damaged { file: path.into(), why: why.into() });
+    match seal::check(&std::fs::read(path).map_err(open)?) {
+        Seal::Intact => {}
+        Seal::Broken => return broken("its checksum does not match"),
+        Seal::Missing => return broken("it has no checksum"),
+    }
+    let file = File::open(path).map_err(open)?;
+    let reader = SerializedFileReader::new(file).map_err(damaged)?;
+    let metadata = reader.metadata();
+    let keys = metadata.file_metadata().key_value_metadata();
+    let format = keys.and_then(|keys| keys.iter().find(|k| k.key == FORMAT_KEY)).and_then(|k| k.value.clone());
+    if format.as_deref() != Some(FORMAT) {
+        return Err(StoreError::Foreign { file: path.into(), found: format.unwrap_or_else(|| "missing".into()) });
+    }
+    let mut rows = Vec::new();
+    for group in 0..metadata.num_row_groups() {
+        let group = reader.get_row_group(group).map_err(damaged)?;
+        let columns = read_columns(path, group.as_ref())?;
+        append(path, columns, &mut rows)?;
+    }
+    Ok(rows)
+}
+
+fn append(path: &Path, columns: Vec<Vec<Cell>>, rows: &mut Vec<DesignRow>) -> Result<(), StoreError> {
+    let count = columns.first().map_or(0, Vec::len);
+    let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
+    for _ in 0..count {
+        let cells = columns.iter_mut().map(|column| column.next().unwrap_or(Cell::Null));
+        let row = DesignRow::from_cells(cells).map_err(|(column, why)| StoreError::Value {
+            file: path.into(),
+            row: rows.len() + 1,
+            column,
+            why,
+        })?;
+        rows.push(row);
+    }
+    Ok(())
+}
+
+/// Every column of a row group, in the order of [`DesignRow::COLUMNS`].
+fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<Cell>>, StoreError> {
+    let metadata = group.metadata();
+    let damaged = |why: String| StoreError::Damaged { file: path.into(), why };
+    let rows = usize::try_from(metadata.num_rows()).map_err(|e| damaged(e.to_string()))?;
+    let mut columns = Vec::with_capacity(DesignRow::COLUMNS.len());
+    for column in DesignRow::COLUMNS {
+        let Some(at) = find(path, metadata, column)? else {
+            columns.push(vec![Cell::Null; rows]);
+            continue;
+        };
+        let reader = group.get_column_reader(at).map_err(|e| damaged(e.to_string()))?;
+        let nullable = metadata.column(at).column_descr().max_def_level() > 0;
+        let cells = read_column(reader, rows, nullable).map_err(|e| damaged(e.to_string()))?;
+        if cells.len() != rows {
+            return Err(damaged(format!("column `{}` has {} of {rows} rows", column.name, cells.len())));
+        }
+        columns.push(cells);
+    }
+    Ok(columns)
+}
+
+/// Where the column lies in the file, if it does; a required column must be there with its type.
+fn find(path: &Path, group: &RowGroupMetaData, column: &Column) -> Result<Option<usize>, StoreError> {
+    let expected = match column.kind {
+        Kind::Int => "INT64",
+        Kind::Float => "DOUBLE",
+        Kind::Text => "BYTE_ARRAY (UTF-8)",
+    };
+    let wrong = |problem: String| StoreError::Column { file: path.into(), column: column.name, problem, expected };
+    let at = group.columns().iter().position(|c| c.column_path().string() == column.name);
+    match at {
+        None if column.required => Err(wrong("is missing".into())),
+        None => Ok(None),
+        Some(at) => {
+            let descriptor = group.column(at).column_descr();
+            let found = descriptor.physical_type();
+            if found != physical(column.kind) {
+                return Err(wrong(format!("has type {found}")));
+            }
+            if descriptor.max_rep_level() > 0 || descriptor.max_def_level() > 1 {
+                return Err(wrong("is nested".into()));
+            }
+            Ok(Some(at))
+        }
+    }
+}
+
+fn read_column(reader: ColumnReader, rows: usize, nullable: bool) -> Result<Vec<Cell>, ParquetError> {
+    let mut levels = Vec::new();
+    let levels_wanted = nullable.then_some(&mut levels);
+    let values: Vec<Cell> = match reader {
+        ColumnReader::Int64ColumnReader(mut r) => {
+            let mut values = Vec::new();
+            r.read_records(rows, levels_wanted, None, &mut values)?;
+            values.into_iter().map(Cell::Int).collect()
+        }
+        ColumnReader::DoubleColumnReader(mut r) => {
+            let mut values = Vec::new();
+            r.read_records(rows, levels_wanted, None, &mut values)?;
+            values.into_iter().map(Cell::Float).collect()
+        }
+        ColumnReader::ByteArrayColumnReader(mut r) => {
+            let mut values: Vec<ByteArray> = Vec::new();
+            r.read_records(rows, levels_wanted, None, &mut values)?;
+            let text = |bytes: ByteArray| bytes.as_utf8().map(|text| Cell::Text(text.to_owned()));
+            values.into_iter().map(text).collect::<Result<_, _>>()?
+        }
+        _ => return Err(ParquetError::General("a column has an unexpected type".into())),
+    };
+    if !nullable {
+        return Ok(values);
+    }
+    let mut values = values.into_iter();
+    Ok(levels.into_iter().map(|level| if level == 0 { Cell::Null } else { values.next().unwrap_or(Cell::Null) }).collect())
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::design::{Dimensions, Outcome};
+use proptest::prelude::*;
+
+fn row(index: i64) -> DesignRow {
+    let dimensions = Dimensions {
+        tensor_cores: 8,
+        vector_cores: 2,
+        array_width: 128,
+        array_depth: 128,
+        global_buffer_mib: 1 << (index % 7),
+        hbm_gib: 32.0,
+        area_mm2: 100.0 + index as f64 / 3.0,
+    };
+    let mut row = DesignRow::undecided(index, dimensions);
+    row.outcome = Outcome::ALL[index as usize % Outcome::ALL.len()];
+    if row.outcome == Outcome::Evaluated {
+        row.throughput_sequences_per_s = Some(index as f64 * 0.1);
+        row.stages = Some(index % 9);
+        row.memory_policy = Some(format!("recompute attention in stage {index} – µ"));
+    } else {
+        row.reason = Some("stage 0 of 8 lacks 12 bytes".into());
+    }
+    row
+}
+
+fn written(rows: &[DesignRow]) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("designs.parquet");
+    write_designs(&path, rows.iter().cloned()).unwrap();
+    (dir, path)
+}
+
+#[test]
+fn rows_come_back_as_they_were() {
+    for count in [0, 1, 7, 1000] {
+        let rows: Vec<DesignRow> = (0..count).map(row).collect();
+        let (_dir, path) = written(&rows);
+        assert_eq!(read_designs(&path).unwrap(), rows);
+    }
+}
+
+#[test]
+fn more_than_one_row_group_keeps_the_order() {
+    let rows: Vec<DesignRow> = (0..ROW_GROUP as i64 + 10).map(row).collect();
+    let (_dir, path) = written(&rows);
+    assert!(read_designs(&path).unwrap() == rows);
+}
+
+#[test]
+fn equal_rows_give_equal_bytes() {
+    let rows: Vec<DesignRow> = (0..500).map(row).collect();
+    let (_a, first) = written(&rows);
+    let (_b, second) = written(&rows);
+    assert_eq!(std::fs::read(first).unwrap(), std::fs::read(second).unwrap());
+}
+
+#[test]
+fn a_value_that_is_no_number_is_refused_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("designs.parquet");
+    let bad = DesignRow { mfu: Some(f64::NAN), ..row(3) };
+    let error = write_designs(&path, [row(1), bad]).unwrap_err();
+    assert_eq!(error.to_string(), "design 3: mfu = NaN is not a finite number and cannot be stored; leave it out");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_no_store_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("designs.parquet");
+    let missing = read_designs(&path).unwrap_err().to_string();
+    assert!(missing.contains("designs.parquet: cannot be opened"), "{missing}");
+    std::fs::write(&path, "id,area\n1,2\n").unwrap();
+    let text = read_designs(&path).unwrap_err().to_string();
+    assert!(text.contains("damaged, or no store of coplace (it has no checksum)"), "{text}");
+    std::fs::write(&path, "").unwrap();
+    assert!(read_designs(&path).unwrap_err().to_string().contains("damaged, or no store of coplace (it has no checksum)"));
+}
+
+/// A Parquet file with one INT64 column `index` and the given format key.
+fn foreign(path: &Path, format: Option<&str>) {
+    let column = Type::primitive_type_builder("index", PhysicalType::INT64).with_repetition(Repetition::REQUIRED).build();
+    let schema = Type::group_type_builder("x").with_fields(vec![Arc::new(column.unwrap())]).build().unwrap();
+    let mut keys = vec![KeyValue::new(CHECKSUM_KEY.into(), seal::PLACEHOLDER.to_owned())];
+    keys.extend(format.map(|f| KeyValue::new(FORMAT_KEY.into(), f.to_owned())));
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(keys)).build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut open = group.next_column().unwrap().unwrap();
+    write_column(open.untyped(), vec![Cell::Int(1)], true).unwrap();
+    open.close().unwrap();
+    group.close().unwrap();
+    let mut bytes = writer.into_inner().unwrap();
+    seal::seal(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_foreign_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.parquet");
+    foreign(&path, None);
+    assert!(read_designs(&path).unwrap_err().to_string().contains("`coplace.format` is missing, this version"));
+    foreign(&path, Some("99"));
+    assert!(read_designs(&path).unwrap_err().to_string().contains("`coplace.format` is 99, this version"));
+    foreign(&path, Some(FORMAT));
+    let error = read_designs(&path).unwrap_err().to_string();
+    assert!(error.contains("column `tensor_cores` is missing, expected INT64"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A damaged store is an error, never a panic and never other rows.
+    #[test]
+    fn damage_is_an_error(cut in 0.0_f64..1.0, flips in prop::collection::vec((0.0_f64..1.0, 1_u8..), 0..4), truncate: bool) {
+        let rows: Vec<DesignRow> = (0..40).map(row).collect();
+        let (_dir, path) = written(&rows);
+        let whole = std::fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        for (at, byte) in flips {
+            let at = (at * bytes.len() as f64) as usize;
+            bytes[at] ^= byte;
+        }
+        if truncate {
+            bytes.truncate((cut * bytes.len() as f64) as usize);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        match read_designs(&path) {
+            Ok(read) => prop_assert!(bytes == whole && read == rows),
+            Err(error) => {
+                prop_assert!(bytes != whole);
+                prop_assert!(error.to_string().contains("damaged, or no store of coplace"), "{}", error);
+            }
+        }
+    }
+}
