@@ -1,0 +1,267 @@
+//! The formulas themselves, written out: the time and the memory of a given plan. Shares no table with the search.
+
+use super::instance::{Chain, Instance, Optimizer};
+use super::{Plan, Stage};
+use serde::Serialize;
+use thiserror::Error;
+
+/// What a plan costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Time per batch, in the unit of the latencies.
+    pub time_per_batch: f64,
+    /// The largest stage load: what the pipeline advances by.
+    pub bottleneck: f64,
+    /// Micro-batches of each copy of the pipeline, rounded up.
+    pub micro_batches: usize,
+    /// Time of the first stage's gradient synchronisation.
+    pub synchronization: f64,
+    /// Devices of all copies.
+    pub devices: usize,
+    /// Bytes of the fullest device.
+    pub peak_memory_bytes: f64,
+}
+
+/// A rule that a plan breaks.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum PlanFault {
+    /// The instance has no graph of the plan's tensor width.
+    #[error("tensor width {width} has no graph; the instance has {known:?}")]
+    UnknownWidth {
+        /// The plan's width.
+        width: usize,
+        /// The instance's widths.
+        known: Vec<usize>,
+    },
+    /// The data-parallel degree is 0, or above the devices or the micro-batches.
+    #[error("data-parallel degree {degree} is not from 1 to {most}")]
+    DataParallel {
+        /// The plan's degree.
+        degree: usize,
+        /// The smaller of devices and micro-batches.
+        most: usize,
+    },
+    /// The stages do not cover the chain once, in order.
+    #[error("stage {stage} holds layers {first} to {last}; it has to begin at position {expected} of the chain and end within it")]
+    Cover {
+        /// Index of the stage.
+        stage: usize,
+        /// Id of its first layer.
+        first: i64,
+        /// Id of its last layer.
+        last: i64,
+        /// Position in the chain where it has to begin.
+        expected: usize,
+    },
+    /// Layers are left over behind the last stage.
+    #[error("the stages end after {covered} of {layers} layers")]
+    Uncovered {
+        /// Layers in stages.
+        covered: usize,
+        /// Layers of the chain.
+        layers: usize,
+    },
+    /// A stage states the wrong number of devices.
+    #[error("stage {stage} states {stated} devices; its layers need {needed}")]
+    StageDevices {
+        /// Index of the stage.
+        stage: usize,
+        /// Devices stated.
+        stated: usize,
+        /// Devices by the rule.
+        needed: usize,
+    },
+    /// The plan uses more devices than there are.
+    #[error("the plan uses {used} devices of {available}")]
+    Devices {
+        /// Devices of all copies.
+        used: usize,
+        /// Devices of the cluster.
+        available: usize,
+    },
+    /// A stage does not fit a device.
+    #[error("stage {stage} needs {need} bytes on each device, {} more than the limit of {limit}", need - limit)]
+    Memory {
+        /// Index of the stage.
+        stage: usize,
+        /// Bytes needed.
+        need: f64,
+        /// Bytes of a device.
+        limit: f64,
+    },
+    /// A stage states a load or a memory that the formulas do not give.
+    #[error("stage {stage} states a {what} of {stated}; the formulas give {computed}")]
+    Stated {
+        /// Index of the stage.
+        stage: usize,
+        /// `load` or `memory`.
+        what: &'static str,
+        /// The number in the plan.
+        stated: f64,
+        /// The number by the formulas.
+        computed: f64,
+    },
+}
+
+/// Recomputes the time per batch of `plan` from the formulas, and checks it.
+///
+/// # Errors
+/// Every rule the plan breaks, not the first only.
+pub fn evaluate_plan(instance: &Instance, plan: &Plan) -> Result<Evaluation, Vec<PlanFault>> {
+    let Some(chain) = instance.chain(plan.tensor_width) else {
+        return Err(vec![PlanFault::UnknownWidth { width: plan.tensor_width, known: instance.widths() }]);
+    };
+    let mut faults = Vec::new();
+    let most = instance.max_devices.min(instance.micro_batches);
+    if plan.data_parallel == 0 || plan.data_parallel > most {
+        faults.push(PlanFault::DataParallel { degree: plan.data_parallel, most });
+    }
+    let ranges = stage_ranges(chain, plan, &mut faults);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    for (index, &(first, end)) in ranges.iter().enumerate() {
+        check_stage(instance, chain, plan, (index, first, end), &mut faults);
+    }
+    if plan.devices() > instance.max_devices {
+        faults.push(PlanFault::Devices { used: plan.devices(), available: instance.max_devices });
+    }
+    if faults.is_empty() { Ok(cost(instance, chain, plan)) } else { Err(faults) }
+}
+
+/// First position and end (not in it) of every stage.
+fn stage_ranges(chain: &Chain, plan: &Plan, faults: &mut Vec<PlanFault>) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::with_capacity(plan.stages.len());
+    let mut expected = 0;
+    let position = |id: i64| chain.layers.iter().position(|layer| layer.id == id);
+    for (stage, Stage { first_layer, last_layer, .. }) in plan.stages.iter().enumerate() {
+        match (position(*first_layer), position(*last_layer)) {
+            (Some(first), Some(last)) if first == expected && last >= first => {
+                ranges.push((first, last + 1));
+                expected = last + 1;
+            }
+            _ => {
+                faults.push(PlanFault::Cover { stage, first: *first_layer, last: *last_layer, expected });
+                return ranges;
+            }
+        }
+    }
+    if expected != chain.len() {
+        faults.push(PlanFault::Uncovered { covered: expected, layers: chain.len() });
+    }
+    ranges
+}
+
+fn check_stage(
+    instance: &Instance,
+    chain: &Chain,
+    plan: &Plan,
+    (index, first, end): (usize, usize, usize),
+    faults: &mut Vec<PlanFault>,
+) {
+    let from_end = plan.stages.len() - index;
+    let stage = &plan.stages[index];
+    let needed = chain.devices(first, end);
+    if stage.devices != needed {
+        faults.push(PlanFault::StageDevices { stage: index, stated: stage.devices, needed });
+    }
+    if !fits(instance, chain, (first, end), from_end) {
+        let need = memory(instance, chain, (first, end), from_end);
+        faults.push(PlanFault::Memory { stage: index, need, limit: instance.max_memory });
+    }
+    let stated = [
+        ("load", stage.load, load(instance, chain, (first, end), from_end)),
+        ("memory", stage.memory_bytes, memory(instance, chain, (first, end), from_end)),
+    ];
+    for (what, stated, computed) in stated {
+        let close = (stated - computed).abs() <= 1e-9 * computed.abs();
+        if !close {
+            faults.push(PlanFault::Stated { stage: index, what, stated, computed });
+        }
+    }
+}
+
+/// The cost of a plan whose stages cover the chain and state the loads and bytes of the formulas.
+fn cost(instance: &Instance, chain: &Chain, plan: &Plan) -> Evaluation {
+    let bottleneck = plan.stages.iter().fold(0.0_f64, |most, stage| most.max(stage.load));
+    let peak_memory_bytes = plan.stages.iter().fold(0.0_f64, |most, stage| most.max(stage.memory_bytes));
+    let micro_batches = instance.micro_batches.div_ceil(plan.data_parallel);
+    let end = plan.stages.first().map(|stage| stage.last_layer);
+    let mut first_parameters = 0.0;
+    for layer in &chain.layers {
+        first_parameters += layer.parameter_bytes;
+        if Some(layer.id) == end {
+            break;
+        }
+    }
+    let d = plan.data_parallel as f64;
+    let synchronization = 4.0 * (d - 1.0) * first_parameters / instance.bandwidth / d;
+    Evaluation {
+        time_per_batch: bottleneck * (micro_batches + plan.stages.len() - 1) as f64 + synchronization,
+        bottleneck,
+        micro_batches,
+        synchronization,
+        devices: plan.devices(),
+        peak_memory_bytes,
+    }
+}
+
+/// Time per micro-batch of the stage at `from_end` (1 = last stage), the unit of the latencies.
+pub(super) fn load(instance: &Instance, chain: &Chain, (first, end): (usize, usize), from_end: usize) -> f64 {
+    let layers = &chain.layers[first..end];
+    let (mut arrive, mut depart) = (vec![0.0_f64; layers.len()], vec![0.0_f64; layers.len()]);
+    for link in chain.crossing(first, end) {
+        let transfer = link.bytes / instance.bandwidth;
+        let wait = if link.from < first { &mut arrive[link.to - first] } else { &mut depart[link.from - first] };
+        *wait = wait.max(transfer);
+    }
+    let forward = layers.iter().zip(&arrive).fold(0.0_f64, |done, (layer, &at)| done.max(at) + layer.forward);
+    let again = if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
+    let backward = layers.iter().zip(&depart).rev().fold(again, |done, (layer, &at)| done.max(at) + layer.backward);
+    forward + backward
+}
+
+/// Bytes of a stage that do not depend on its place, and bytes it keeps per micro-batch in flight behind the first.
+pub(super) fn memory_parts(instance: &Instance, chain: &Chain, (first, end): (usize, usize)) -> (f64, f64) {
+    let layers = &chain.layers[first..end];
+    let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
+    let activations: f64 = layers.iter().map(|layer| layer.activation_bytes).sum();
+    let stash = if instance.recompute {
+        chain.crossing(first, end).filter(|link| link.from < first).map(|link| link.bytes).sum()
+    } else {
+        activations
+    };
+    let state = if instance.optimizer == Optimizer::Adam { parameters } else { 0.0 };
+    (2.0 * parameters + state + activations, stash)
+}
+
+/// Bytes on each device of the stage at `from_end` (1 = last stage).
+pub(super) fn memory(instance: &Instance, chain: &Chain, range: (usize, usize), from_end: usize) -> f64 {
+    let (fixed, stash) = memory_parts(instance, chain, range);
+    fixed + (from_end - 1) as f64 * stash
+}
+
+/// Whether the stage fits at `from_end`, with PHAZE's own order of the arithmetic, which decides exact ties.
+pub(super) fn fits(instance: &Instance, chain: &Chain, range: (usize, usize), from_end: usize) -> bool {
+    let (fixed, stash) = memory_parts(instance, chain, range);
+    let limit = instance.max_memory;
+    if fixed + (instance.max_devices - 1) as f64 * stash <= limit {
+        return true;
+    }
+    fixed <= limit && (from_end - 1) as f64 <= ((limit - fixed) / stash).floor()
+}
+
+/// Time per batch and plan of a split found by the search, whose stages cover the chain: all of it stated by the formulas
+/// above, nothing taken from the search.
+pub(super) fn realise(instance: &Instance, chain: &Chain, degree: usize, ranges: &[(usize, usize)]) -> (f64, Plan) {
+    let stages = ranges.iter().enumerate().map(|(index, &(first, end))| Stage {
+        first_layer: chain.layers[first].id,
+        last_layer: chain.layers[end - 1].id,
+        devices: chain.devices(first, end),
+        load: load(instance, chain, (first, end), ranges.len() - index),
+        memory_bytes: memory(instance, chain, (first, end), ranges.len() - index),
+    });
+    let plan = Plan { data_parallel: degree, tensor_width: chain.width, stages: stages.collect() };
+    (cost(instance, chain, &plan).time_per_batch, plan)
+}

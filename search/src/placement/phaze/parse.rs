@@ -1,0 +1,268 @@
+//! Reading PHAZE's placement instance files.
+
+use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
+use super::PlacementError;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Keys of the problem. The last four describe PHAZE's fixed baseline, which the optimum does not depend on.
+const PROBLEM_KEYS: [&str; 12] = [
+    "maxMemoryPerDevice",
+    "maxDevices",
+    "bandwidth",
+    "mbsInBatch",
+    "nodes",
+    "edges",
+    "activationRecomputation",
+    "optimizerAlgorithm",
+    "fixedPP",
+    "fixedTMPC",
+    "fixedDP",
+    "numTransformerLayers",
+];
+const LAYER_KEYS: [&str; 6] =
+    ["id", "parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw", "isTensorParallelized"];
+const EDGE_KEYS: [&str; 3] = ["sourceId", "destId", "communicationCost"];
+/// Keys beside the problem that a bare problem may also carry.
+const COMPANIONS: [&str; 2] = ["meta", "expected"];
+/// PHAZE's infinity: a recorded time from here on means "infeasible".
+const INFEASIBLE_TIME: f64 = 1e29;
+
+impl Instance {
+    /// Reads an instance from JSON: the problem itself, or an object that holds it under `input` (whatever else that
+    /// object holds is left alone).
+    ///
+    /// # Errors
+    /// Text that is not JSON, missing or unknown keys of the problem, values of the wrong type, and all that
+    /// [`Instance::new`] rejects.
+    pub fn from_json_str(text: &str) -> Result<Self, PlacementError> {
+        let root = as_object("the file", &parse(text)?)?.clone();
+        match root.get("input") {
+            Some(input) => Self::new(problem(as_object("input", input)?)?),
+            None => Self::new(problem(&root)?),
+        }
+    }
+
+    /// Reads an instance file.
+    ///
+    /// # Errors
+    /// As [`Instance::from_json_str`], with the name of the file, and files that cannot be read.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
+        Self::from_json_str(&text)
+            .map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
+    }
+}
+
+/// The answer that an instance file records beside its problem.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    /// The optimum, in the unit of the latencies; `None`: infeasible.
+    pub time_per_batch: Option<f64>,
+    /// The optimum of each tensor width alone.
+    pub per_width: BTreeMap<usize, Option<f64>>,
+    /// Seconds PHAZE's own search took (compiled -O2, one core of a 2-core machine), if recorded.
+    pub phaze_seconds: Option<f64>,
+}
+
+impl Recorded {
+    /// The `expected` part of an instance file; `None` if the file has none.
+    ///
+    /// # Errors
+    /// Text that is not JSON, or an `expected` without a time.
+    pub fn from_json_str(text: &str) -> Result<Option<Self>, PlacementError> {
+        let root = parse(text)?;
+        let Some(expected) = root.get("expected").filter(|value| !value.is_null()) else { return Ok(None) };
+        let expected = as_object("expected", expected)?;
+        let feasible = |time: f64| Some(time).filter(|&time| time < INFEASIBLE_TIME);
+        let mut per_width = BTreeMap::new();
+        if let Some(widths) = expected.get("time_per_batch_per_width") {
+            for (key, value) in as_object("expected.time_per_batch_per_width", widths)? {
+                let at = format!("expected.time_per_batch_per_width.{key}");
+                per_width.insert(width_of(&at, key)?, feasible(as_number(&at, value)?));
+            }
+        }
+        let phaze_seconds = expected.get("phaze_seconds").map(|value| as_number("expected.phaze_seconds", value));
+        Ok(Some(Self {
+            time_per_batch: feasible(number(expected, "expected.", "time_per_batch")?),
+            per_width,
+            phaze_seconds: phaze_seconds.transpose()?,
+        }))
+    }
+}
+
+fn parse(text: &str) -> Result<Value, PlacementError> {
+    serde_json::from_str(text).map_err(|source| PlacementError::NotJson { source })
+}
+
+fn problem(object: &Map<String, Value>) -> Result<Problem, PlacementError> {
+    known_keys("", object, &PROBLEM_KEYS, &COMPANIONS)?;
+    let optimizer = match text(object, "optimizerAlgorithm")? {
+        "SGD" => Optimizer::Sgd,
+        "Adam" => Optimizer::Adam,
+        other => {
+            return Err(PlacementError::OutOfRange {
+                at: "optimizerAlgorithm".into(),
+                value: format!("{other:?}"),
+                limit: "only SGD and Adam are known".into(),
+                cure: "write \"SGD\" or \"Adam\"",
+            });
+        }
+    };
+    Ok(Problem {
+        max_memory_per_device: number(object, "", "maxMemoryPerDevice")?,
+        max_devices: whole(object, "maxDevices", false)?,
+        bandwidth: number(object, "", "bandwidth")?,
+        // PHAZE reads this number into an integer: 7.9 micro-batches are 7.
+        micro_batches: whole(object, "mbsInBatch", true)?,
+        activation_recomputation: flag(object, "", "activationRecomputation")?,
+        optimizer,
+        graphs: graphs(object)?,
+    })
+}
+
+fn graphs(object: &Map<String, Value>) -> Result<BTreeMap<usize, WidthGraph>, PlacementError> {
+    let nodes = as_object("nodes", field(object, "", "nodes", "an object with one list of layers per tensor width")?)?;
+    let edges = as_object("edges", field(object, "", "edges", "an object with one list of edges per tensor width")?)?;
+    let mut graphs = BTreeMap::new();
+    for (key, value) in nodes {
+        let at = format!("nodes.\"{key}\"");
+        let layers = list(&at, value, layer)?;
+        let place = format!("edges.\"{key}\"");
+        let value = edges.get(key);
+        let value = value.ok_or(PlacementError::Missing { at: place.clone(), expected: "the edges of that width" })?;
+        let graph = WidthGraph { layers, edges: list(&place, value, edge)? };
+        let width = width_of(&at, key)?;
+        if graphs.insert(width, graph).is_some() {
+            return Err(PlacementError::OutOfRange {
+                at,
+                value: key.clone(),
+                limit: format!("width {width} has a graph already"),
+                cure: "give each tensor width once",
+            });
+        }
+    }
+    if let Some(key) = edges.keys().find(|&key| !nodes.contains_key(key)) {
+        return Err(PlacementError::Missing { at: format!("nodes.\"{key}\""), expected: "the layers of that width" });
+    }
+    Ok(graphs)
+}
+
+fn layer(at: &str, object: &Map<String, Value>) -> Result<Layer, PlacementError> {
+    known_keys(at, object, &LAYER_KEYS, &[])?;
+    Ok(Layer {
+        id: id(object, at, "id")?,
+        parameter_bytes: number(object, at, "parameterSize")?,
+        activation_bytes: number(object, at, "activationSize")?,
+        forward: number(object, at, "optimalLatencyFw")?,
+        backward: number(object, at, "optimalLatencyBw")?,
+        tensor_parallel: flag(object, at, "isTensorParallelized")?,
+    })
+}
+
+fn edge(at: &str, object: &Map<String, Value>) -> Result<Edge, PlacementError> {
+    known_keys(at, object, &EDGE_KEYS, &[])?;
+    Ok(Edge {
+        source: id(object, at, "sourceId")?,
+        destination: id(object, at, "destId")?,
+        bytes: number(object, at, "communicationCost")?,
+    })
+}
+
+fn list<T>(
+    at: &str,
+    value: &Value,
+    item: fn(&str, &Map<String, Value>) -> Result<T, PlacementError>,
+) -> Result<Vec<T>, PlacementError> {
+    let items = value.as_array().ok_or_else(|| wrong(at, value, "a list"))?;
+    items
+        .iter()
+        .enumerate()
+        .map(|(index, value)| {
+            let place = format!("{at}[{index}]");
+            let object = as_object(&place, value)?;
+            item(&format!("{place}."), object)
+        })
+        .collect()
+}
+
+fn known_keys(at: &str, object: &Map<String, Value>, known: &[&str], also: &[&str]) -> Result<(), PlacementError> {
+    match object.keys().find(|key| !known.contains(&key.as_str()) && !also.contains(&key.as_str())) {
+        Some(key) => Err(PlacementError::UnknownKey { at: format!("{at}{key}"), known: known.join(", ") }),
+        None => Ok(()),
+    }
+}
+
+fn field<'a>(
+    object: &'a Map<String, Value>,
+    at: &str,
+    key: &str,
+    expected: &'static str,
+) -> Result<&'a Value, PlacementError> {
+    object.get(key).ok_or_else(|| PlacementError::Missing { at: format!("{at}{key}"), expected })
+}
+
+fn wrong(at: &str, value: &Value, expected: &'static str) -> PlacementError {
+    let mut found = value.to_string();
+    if found.chars().count() > 40 {
+        found = found.chars().take(37).chain("...".chars()).collect();
+    }
+    PlacementError::WrongType { at: at.to_owned(), found, expected }
+}
+
+fn as_object<'a>(at: &str, value: &'a Value) -> Result<&'a Map<String, Value>, PlacementError> {
+    value.as_object().ok_or_else(|| wrong(at, value, "an object"))
+}
+
+fn as_number(at: &str, value: &Value) -> Result<f64, PlacementError> {
+    value.as_f64().ok_or_else(|| wrong(at, value, "a number"))
+}
+
+fn number(object: &Map<String, Value>, at: &str, key: &str) -> Result<f64, PlacementError> {
+    as_number(&format!("{at}{key}"), field(object, at, key, "a number")?)
+}
+
+fn flag(object: &Map<String, Value>, at: &str, key: &str) -> Result<bool, PlacementError> {
+    let value = field(object, at, key, "true or false")?;
+    value.as_bool().ok_or_else(|| wrong(&format!("{at}{key}"), value, "true or false"))
+}
+
+fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, PlacementError> {
+    let value = field(object, "", key, "a string")?;
+    value.as_str().ok_or_else(|| wrong(key, value, "a string"))
+}
+
+fn id(object: &Map<String, Value>, at: &str, key: &str) -> Result<i64, PlacementError> {
+    let value = field(object, at, key, "a whole number")?;
+    value.as_i64().ok_or_else(|| wrong(&format!("{at}{key}"), value, "a whole number"))
+}
+
+/// A count. `truncate`: a fraction is cut off instead of rejected.
+fn whole(object: &Map<String, Value>, key: &str, truncate: bool) -> Result<usize, PlacementError> {
+    let value = field(object, "", key, "a whole number")?;
+    let number = as_number(key, value)?;
+    if !truncate && number.fract() != 0.0 {
+        return Err(wrong(key, value, "a whole number"));
+    }
+    if !(1.0..=f64::from(i32::MAX)).contains(&number) {
+        return Err(PlacementError::OutOfRange {
+            at: key.to_owned(),
+            value: number.to_string(),
+            limit: format!("it must be from 1 to {}", i32::MAX),
+            cure: "give a count of at least one",
+        });
+    }
+    Ok(number as usize)
+}
+
+fn width_of(at: &str, key: &str) -> Result<usize, PlacementError> {
+    key.trim().parse().map_err(|_| PlacementError::OutOfRange {
+        at: at.to_owned(),
+        value: format!("{key:?}"),
+        limit: "a tensor width is a whole number of at least 1".into(),
+        cure: "name the graph after its tensor width",
+    })
+}

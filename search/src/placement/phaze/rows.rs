@@ -1,0 +1,258 @@
+//! Loads and memory of stages, by first position and end, computed only as far as they can matter.
+
+use super::evaluate;
+use super::instance::{Chain, Instance};
+
+/// Relative width of the band round the memory limit within which sums are redone in the literal order: prefix sums are off
+/// by a few units in the last place, and exact ties are decided the way PHAZE decides them.
+const MEMORY_TIE: f64 = 1e-12;
+
+/// Sums over the layers before each position: a stage's sum is a difference of two.
+pub(super) struct Sums {
+    pub forward: Vec<f64>,
+    pub backward: Vec<f64>,
+    pub parameters: Vec<f64>,
+    pub activations: Vec<f64>,
+    /// Parameters times the optimiser's copies, plus activations.
+    fixed: Vec<f64>,
+}
+
+impl Sums {
+    fn new(instance: &Instance, chain: &Chain) -> Self {
+        let prefix = |cost: &dyn Fn(usize) -> f64| {
+            let mut sums = Vec::with_capacity(chain.len() + 1);
+            let mut sum = 0.0;
+            sums.push(0.0);
+            for at in 0..chain.len() {
+                sum += cost(at);
+                sums.push(sum);
+            }
+            sums
+        };
+        let copies = instance.optimizer.copies();
+        Self {
+            forward: prefix(&|at| chain.layers[at].forward),
+            backward: prefix(&|at| chain.layers[at].backward),
+            parameters: prefix(&|at| chain.layers[at].parameter_bytes),
+            activations: prefix(&|at| chain.layers[at].activation_bytes),
+            fixed: prefix(&|at| copies * chain.layers[at].parameter_bytes + chain.layers[at].activation_bytes),
+        }
+    }
+}
+
+/// Skip edges as seen from their ends: `(other end, transfer time, bytes)`.
+struct Skips {
+    into: Vec<Vec<(usize, f64, f64)>>,
+    out_of: Vec<Vec<(usize, f64, f64)>>,
+}
+
+/// Stage costs of one chain.
+pub(super) struct Stages<'a> {
+    pub instance: &'a Instance,
+    pub chain: &'a Chain,
+    pub sums: Sums,
+    /// `transfer[i]`: time of the tensor from position `i` to `i + 1`; 0 for the last.
+    transfer: Vec<f64>,
+    skips: Option<Skips>,
+    tie: f64,
+}
+
+impl<'a> Stages<'a> {
+    pub fn new(instance: &'a Instance, chain: &'a Chain) -> Self {
+        let sums = Sums::new(instance, chain);
+        let mut transfer: Vec<f64> = chain.between.iter().map(|bytes| bytes / instance.bandwidth).collect();
+        transfer.push(0.0);
+        let skips = (!chain.skips.is_empty()).then(|| {
+            let mut skips = Skips { into: vec![Vec::new(); chain.len()], out_of: vec![Vec::new(); chain.len()] };
+            for link in &chain.skips {
+                let time = link.bytes / instance.bandwidth;
+                skips.into[link.to].push((link.from, time, link.bytes));
+                skips.out_of[link.from].push((link.to, time, link.bytes));
+            }
+            skips
+        });
+        let tie = MEMORY_TIE * (instance.max_memory + sums.fixed[chain.len()]);
+        Self { instance, chain, sums, transfer, skips, tie }
+    }
+
+    /// Compute time of the stage, forward and backward once: below its load at any place.
+    pub fn work(&self, first: usize, end: usize) -> f64 {
+        self.forward(first, end) + self.sums.backward[end] - self.sums.backward[first]
+    }
+
+    pub fn forward(&self, first: usize, end: usize) -> f64 {
+        self.sums.forward[end] - self.sums.forward[first]
+    }
+
+    /// Whether the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
+    fn exceeds(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
+        let excess =
+            self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
+        let tie = self.tie + MEMORY_TIE * (from_end - 1) as f64 * self.sums.activations[self.chain.len()];
+        if excess.abs() > tie { excess > 0.0 } else { !evaluate::fits(self.instance, self.chain, (first, end), from_end) }
+    }
+
+    /// Whether the stage fits as the last one, where nothing is stashed.
+    pub fn fits_last(&self, first: usize, end: usize) -> bool {
+        !self.exceeds(first, end, 1, 0.0)
+    }
+
+    /// The load of the last stage, which begins at `first`: nothing leaves it, and it never recomputes.
+    pub fn last_load(&self, first: usize) -> f64 {
+        let end = self.chain.len();
+        let Some(skips) = &self.skips else {
+            return self.arrival(first) + self.work(first, end);
+        };
+        let mut done = self.arrival(first);
+        for at in first..end {
+            for &(from, time, _) in &skips.into[at] {
+                if from < first && time > done {
+                    done = time;
+                }
+            }
+            done += self.chain.layers[at].forward;
+        }
+        done + self.sums.backward[end] - self.sums.backward[first]
+    }
+
+    fn arrival(&self, first: usize) -> f64 {
+        if first == 0 { 0.0 } else { self.transfer[first - 1] }
+    }
+}
+
+/// Loads of all stages that are not the last one, by first position: row `i` holds the ends `i + 1`, `i + 2`, ... as far as
+/// memory at the second place from the end and the largest useful load allow.
+pub(super) struct Rows {
+    loads: Vec<f64>,
+    /// Bytes stashed per micro-batch, beside `loads`; only with recomputation and skip edges, else in closed form.
+    stashes: Vec<f64>,
+    start: Vec<usize>,
+    /// The largest end of each row.
+    pub extent: Vec<usize>,
+    /// The largest end still in reach of each row; shrinks as the place moves away from the end.
+    pub reach: Vec<usize>,
+}
+
+impl Rows {
+    /// `limit`: loads above it are of no use.
+    pub fn new(stages: &Stages<'_>, limit: f64) -> Self {
+        let count = stages.chain.len();
+        let mut rows = Self {
+            loads: Vec::with_capacity(count * (count + 1) / 2),
+            stashes: Vec::new(),
+            start: vec![0; count],
+            extent: vec![0; count],
+            reach: vec![0; count],
+        };
+        let mut backward = if stages.skips.is_some() { vec![0.0; count + 1] } else { Vec::new() };
+        for first in (0..count).rev() {
+            rows.start[first] = rows.loads.len();
+            match &stages.skips {
+                None => rows.push_chain_row(stages, first, limit),
+                Some(skips) => rows.push_skip_row(stages, skips, first, limit, &mut backward),
+            }
+            rows.extent[first] = first + rows.loads.len() - rows.start[first];
+        }
+        rows
+    }
+
+    fn push_chain_row(&mut self, stages: &Stages<'_>, first: usize, limit: f64) {
+        let (count, sums) = (stages.chain.len(), &stages.sums);
+        let recompute = stages.instance.recompute;
+        let arrival = stages.arrival(first);
+        let (forward0, backward0) = (sums.forward[first], sums.backward[first]);
+        for end in first + 1..count {
+            let (forward, backward) = (sums.forward[end] - forward0, sums.backward[end] - backward0);
+            let least = arrival + forward + backward + if recompute { forward } else { 0.0 };
+            if least > limit || stages.exceeds(first, end, 2, self.stash(stages, first, end)) {
+                break;
+            }
+            let departure = stages.transfer[end - 1];
+            let wait = if recompute { forward.max(departure) } else { departure };
+            self.loads.push(arrival + forward + wait + backward);
+        }
+    }
+
+    /// `backward[end]`: the backward pass of the stage `first + 1 .. end`; moved on to `first .. end` here.
+    fn push_skip_row(&mut self, stages: &Stages<'_>, skips: &Skips, first: usize, limit: f64, backward: &mut [f64]) {
+        let (count, sums) = (stages.chain.len(), &stages.sums);
+        let recompute = stages.instance.recompute;
+        backward[first + 1] = stages.transfer[first];
+        for &(to, time, _) in &skips.out_of[first] {
+            for done in &mut backward[first + 1..=to] {
+                *done = done.max(time);
+            }
+        }
+        for done in &mut backward[first + 1..] {
+            *done += stages.chain.layers[first].backward;
+        }
+        let mut forward = stages.arrival(first);
+        let mut stash = if first == 0 { 0.0 } else { stages.chain.between[first - 1] };
+        for end in first + 1..count {
+            let at = end - 1;
+            for &(from, time, bytes) in &skips.into[at] {
+                if from < first {
+                    forward = forward.max(time);
+                    stash += bytes;
+                }
+            }
+            forward += stages.chain.layers[at].forward;
+            let (again, pass) = (stages.forward(first, end), sums.backward[end] - sums.backward[first]);
+            let least = forward + pass + if recompute { again } else { 0.0 };
+            let kept = if recompute { stash } else { sums.activations[end] - sums.activations[first] };
+            if least > limit || stages.exceeds(first, end, 2, kept) {
+                break;
+            }
+            self.loads.push(forward + if recompute { backward[end].max(again + pass) } else { backward[end] });
+            if recompute {
+                self.stashes.push(stash);
+            }
+        }
+    }
+
+    /// Puts every end back in reach.
+    pub fn reset(&mut self) {
+        self.reach.clone_from(&self.extent);
+    }
+
+    /// Bytes the stage keeps per micro-batch in flight behind the first.
+    fn stash(&self, stages: &Stages<'_>, first: usize, end: usize) -> f64 {
+        if !stages.instance.recompute {
+            stages.sums.activations[end] - stages.sums.activations[first]
+        } else if stages.skips.is_some() {
+            self.stashes[self.start[first] + end - first - 1]
+        } else if first == 0 {
+            0.0
+        } else {
+            stages.chain.between[first - 1]
+        }
+    }
+
+    /// The load of the stage `first..end`; `end` at most the row's first `reach`.
+    pub fn load(&self, first: usize, end: usize) -> f64 {
+        self.loads[self.start[first] + end - first - 1]
+    }
+
+    /// Loads of the ends `from..=to` of the row.
+    pub fn slice(&self, first: usize, from: usize, to: usize) -> &[f64] {
+        let start = self.start[first];
+        &self.loads[start + from - first - 1..start + to - first]
+    }
+
+    /// Drops the ends of the row that do not fit at `from_end`, or whose load is above `limit`, from its far end on. Memory
+    /// grows with the end and with the place, and limits only fall: what is dropped stays out.
+    pub fn shrink(&mut self, stages: &Stages<'_>, first: usize, from_end: usize, limit: f64) {
+        let mut end = self.reach[first];
+        while end > first
+            && (self.load(first, end) > limit || stages.exceeds(first, end, from_end, self.stash(stages, first, end)))
+        {
+            end -= 1;
+        }
+        self.reach[first] = end;
+    }
+
+    /// Whether the stage fits at `from_end`.
+    pub fn fits(&self, stages: &Stages<'_>, first: usize, end: usize, from_end: usize) -> bool {
+        !stages.exceeds(first, end, from_end, self.stash(stages, first, end))
+    }
+}
