@@ -1,8 +1,10 @@
 //! Keeps and shows: run records, the store of designs, comparisons, validation against measured data, figures and
 //! text. It never decides: what is best is settled by `search`.
 
+pub mod compare;
 pub mod design;
 pub mod files;
+pub mod record;
 pub mod report;
 mod seal;
 pub mod store;

@@ -1,0 +1,171 @@
+//! Designs and runs side by side: a table for people, the same as data.
+
+use crate::design::DesignRow;
+use crate::report::{Align, Table, area, fields, significant};
+use serde::{Deserialize, Serialize};
+use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
+
+/// One design under one plan, as it appears in a comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// What the reader knows it by: `best found`, `TPUv4, expert's plan`.
+    pub label: String,
+    /// The chip, in words.
+    pub chip: String,
+    /// The plan, in words; `null` when none fits.
+    pub plan: Option<String>,
+    /// Die area in mm^2.
+    pub area_mm2: Option<f64>,
+    /// Throughput in sequences per second over the whole cluster; `null` when no plan fits.
+    pub throughput_sequences_per_s: Option<f64>,
+    /// Throughput in tokens per second over the whole cluster.
+    pub throughput_tokens_per_s: Option<f64>,
+    /// Time of one optimizer step in seconds.
+    pub step_time_s: Option<f64>,
+    /// Model FLOPs utilisation, as a fraction.
+    pub mfu: Option<f64>,
+    /// Energy of one optimizer step over the whole cluster, in joules.
+    pub energy_per_step_j: Option<f64>,
+    /// Peak memory of the fullest device, in GiB.
+    pub peak_memory_gib: Option<f64>,
+    /// What bounds it, in words.
+    pub bound_by: Option<String>,
+    /// What the reader should know: why it is infeasible, what was changed to make it run.
+    pub note: Option<String>,
+}
+
+/// Designs side by side, each against the first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// The entries; ratios are taken to the first.
+    pub entries: Vec<Entry>,
+}
+
+impl Entry {
+    /// The entry of a design of the store.
+    #[must_use]
+    pub fn from_design(label: impl Into<String>, row: &DesignRow) -> Self {
+        Self {
+            label: label.into(),
+            chip: row.chip(),
+            plan: row.plan(),
+            area_mm2: Some(row.area_mm2),
+            throughput_sequences_per_s: row.throughput_sequences_per_s,
+            throughput_tokens_per_s: row.throughput_tokens_per_s,
+            step_time_s: row.step_time_s,
+            mfu: row.mfu,
+            energy_per_step_j: row.energy_per_step_j,
+            peak_memory_gib: row.peak_memory_gib,
+            bound_by: row.bound_by.clone(),
+            note: row.reason.clone(),
+        }
+    }
+
+    /// Mean power over the whole cluster: energy per step over time per step.
+    #[must_use]
+    pub fn mean_power(&self) -> Option<Watts> {
+        let (energy, time) = (self.energy_per_step_j?, self.step_time_s?);
+        (time > 0.0).then(|| Joules(energy) / Seconds(time))
+    }
+}
+
+impl Comparison {
+    /// The first entry's throughput over this entry's: how many times faster the first is. `None` where either
+    /// does not run.
+    #[must_use]
+    pub fn speedup_over(&self, entry: &Entry) -> Option<f64> {
+        let first = self.entries.first()?.throughput_sequences_per_s?;
+        let other = entry.throughput_sequences_per_s?;
+        (other > 0.0).then(|| first / other)
+    }
+
+    /// What each entry is, the table of its figures, one line per entry, and the notes. `first is` says how many times
+    /// the entry's throughput the first entry's is.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let what = |e: &Entry| format!("{}; {}", e.chip, e.plan.as_deref().unwrap_or("no plan fits"));
+        let pairs: Vec<(&str, String)> = self.entries.iter().map(|e| (e.label.as_str(), what(e))).collect();
+        let mut text = fields(&pairs);
+        text.push('\n');
+        text.push_str(&self.figures().render());
+        for entry in &self.entries {
+            if let Some(note) = &entry.note {
+                text.push_str(&format!("{}: {note}\n", entry.label));
+            }
+        }
+        text
+    }
+
+    fn figures(&self) -> Table {
+        let dash = || "-".to_owned();
+        let number = |value: Option<f64>| value.map_or_else(dash, |v| significant(v, 4));
+        let head = ["design", "area", "seq/s", "tokens/s", "step s", "MFU %", "kJ/step", "peak GiB", "first is", "bound by"];
+        let mut table = Table::new(head).align(9, Align::Left);
+        for entry in &self.entries {
+            table.row([
+                entry.label.clone(),
+                entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
+                number(entry.throughput_sequences_per_s),
+                number(entry.throughput_tokens_per_s),
+                number(entry.step_time_s),
+                entry.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)),
+                number(entry.energy_per_step_j.map(|e| e / 1e3)),
+                entry.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")),
+                self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
+                entry.bound_by.clone().unwrap_or_default(),
+            ]);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(label: &str, throughput: Option<f64>) -> Entry {
+        Entry {
+            label: label.into(),
+            chip: "8 x 128x128 TC".into(),
+            plan: throughput.map(|_| "p 8, t 1, d 128".into()),
+            area_mm2: Some(278.826_676),
+            throughput_sequences_per_s: throughput,
+            throughput_tokens_per_s: throughput.map(|t| t * 4096.0),
+            step_time_s: throughput.map(|t| 4096.0 / t),
+            mfu: throughput.map(|_| 0.5),
+            energy_per_step_j: None,
+            peak_memory_gib: throughput.map(|_| 27.5),
+            bound_by: throughput.map(|_| "HBM".into()),
+            note: throughput.is_none().then(|| "stage 0 of 8 lacks 1.200 GiB".into()),
+        }
+    }
+
+    #[test]
+    fn the_table_reads() {
+        let comparison =
+            Comparison { entries: vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("small", None)] };
+        assert_eq!(
+            comparison.to_text(),
+            "  best found  8 x 128x128 TC; p 8, t 1, d 128\n  \
+               TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
+               small       8 x 128x128 TC; no plan fits\n\
+             \n\
+             design           area  seq/s  tokens/s  step s  MFU %  kJ/step  peak GiB  first is  bound by\n\
+             ----------  ---------  -----  --------  ------  -----  -------  --------  --------  --------\n\
+             best found  278.8 mm²  50.00    204800   81.92   50.0        -     27.50     1.00x  HBM\n\
+             TPUv4       278.8 mm²  40.00    163840   102.4   50.0        -     27.50     1.25x  HBM\n\
+             small       278.8 mm²      -         -       -      -        -         -         -\n\
+             small: stage 0 of 8 lacks 1.200 GiB\n"
+        );
+    }
+
+    #[test]
+    fn power_needs_energy_and_time() {
+        let mut e = entry("x", Some(1.0));
+        assert_eq!(e.mean_power(), None);
+        e.energy_per_step_j = Some(8192.0);
+        assert_eq!(e.mean_power(), Some(Watts(2.0)));
+    }
+}

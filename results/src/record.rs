@@ -1,0 +1,279 @@
+//! `record.json`: what a run was asked, what it found, how sure it is, and how long it took.
+//!
+//! The file is one JSON object. Everything outside `times` depends on the study and the seed alone, so that two runs
+//! with the same seed differ there and nowhere else. Every number carries its unit in its key; what was not computed is
+//! `null`. The schema is this module's structs; [`FORMAT`] changes whenever a key changes its meaning or goes away.
+
+use crate::compare::Comparison;
+use crate::design::DesignRow;
+use crate::files::{self, WriteError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The version of the record's format that this build writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// What is wrong with a record.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// It holds a number that JSON cannot hold.
+    #[error("the record cannot be stored: {why}; a value that is not finite must be left out")]
+    NotStorable {
+        /// What reading it back said.
+        why: String,
+    },
+    /// It cannot be opened.
+    #[error("{}: cannot be opened: {why}; give a run directory that `coplace search` wrote", file.display())]
+    Open {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// It is not JSON, or lacks keys of the format that it claims.
+    #[error("{}: {why}; run the search again, or give another run directory", file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, with line, column and key.
+        why: String,
+    },
+    /// It was written by another version of coplace.
+    #[error("{}: format = {found}, this version of coplace reads {FORMAT}; run the search again with it", file.display())]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// The format found, or `missing`.
+        found: String,
+    },
+}
+
+/// A run of `search`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Version of this schema: [`FORMAT`].
+    pub format: u32,
+    /// What wrote it.
+    pub versions: Versions,
+    /// What was asked.
+    pub study: StudyRecord,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// How good the best design is, and how the space was dealt with.
+    pub certificate: Certificate,
+    /// How many operator schedules each method settled, by method.
+    pub schedule_methods: BTreeMap<String, u64>,
+    /// The best design with its plan; `null` when nothing fits.
+    pub best: Option<BestDesign>,
+    /// The best design beside its baselines.
+    pub comparison: Option<Comparison>,
+    /// Wall-clock times in seconds, by phase. The only part that differs between two runs with one seed.
+    pub times: BTreeMap<String, f64>,
+}
+
+/// What wrote a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// The version of coplace.
+    pub coplace: String,
+}
+
+/// What a run was asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StudyRecord {
+    /// The study's name, or the path of its file.
+    pub name: String,
+    /// The model's name, or the path of its configuration.
+    pub model: String,
+    /// Trainable parameters of the model.
+    pub parameters: u64,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+    /// Designs in the space.
+    pub space_designs: u64,
+    /// The chip whose area is the upper limit.
+    pub reference_chip: String,
+    /// Accelerators in the cluster.
+    pub devices: u64,
+    /// The fabric between them, by name.
+    pub fabric: String,
+    /// Sequences per optimizer step over the whole cluster.
+    pub global_batch_sequences: u64,
+    /// What is maximised.
+    pub objective: String,
+    /// Further options that change the result, as given or by default.
+    pub options: BTreeMap<String, String>,
+}
+
+/// How far the proof got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// No design in the space is better (within the stated arithmetic).
+    Proven,
+    /// No design in the space is better by more than the gap.
+    Gap,
+    /// Proven that no design in the space runs the model.
+    Infeasible,
+}
+
+/// "No design in this space is better by more than `gap`", and how each design was dealt with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Certificate {
+    /// How far the proof got.
+    pub proof: Proof,
+    /// Designs in the space.
+    pub designs: u64,
+    /// Evaluated exactly.
+    pub evaluated: u64,
+    /// Rejected by their bound.
+    pub pruned: u64,
+    /// Rejected because no plan fits them.
+    pub infeasible: u64,
+    /// Rejected for their area.
+    pub over_area: u64,
+    /// Not decided before the search stopped.
+    pub open: u64,
+    /// The best throughput found, in sequences per second.
+    pub best_sequences_per_s: Option<f64>,
+    /// No design is faster than this, in sequences per second.
+    pub bound_sequences_per_s: Option<f64>,
+    /// (bound - best) / best, as a fraction: 0 when proven.
+    pub gap: Option<f64>,
+    /// In words: what rules every design out, or why the proof stopped.
+    pub why: Option<String>,
+}
+
+/// The best design, its plan, and what it does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BestDesign {
+    /// Chip, plan and totals: the row of the design in `designs.parquet`.
+    pub design: DesignRow,
+    /// The pipeline's stages, first to last.
+    pub stages: Vec<StageRecord>,
+    /// The step's time by what bounds it, as fractions of the step, largest first.
+    pub time_shares: Vec<Share>,
+}
+
+/// A pipeline stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageRecord {
+    /// Position in the pipeline, from 0.
+    pub stage: u64,
+    /// What it holds, in words: `embedding, layers 0-3`.
+    pub layers: String,
+    /// Forward time of one micro-batch in seconds.
+    pub forward_s: f64,
+    /// Backward time of one micro-batch in seconds, recomputation included.
+    pub backward_s: f64,
+    /// What is kept and what is recomputed, in words.
+    pub memory_policy: String,
+    /// Peak memory of one device by class (weights, gradients, optimizer states, activations, ...), in GiB.
+    pub memory_gib: BTreeMap<String, f64>,
+    /// Peak memory of one device in GiB: the sum of the classes.
+    pub peak_gib: f64,
+    /// What the device holds, in GiB.
+    pub capacity_gib: f64,
+}
+
+/// A named part of a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// The part.
+    pub name: String,
+    /// Its fraction of the whole.
+    pub fraction: f64,
+}
+
+impl Versions {
+    /// This build's.
+    #[must_use]
+    pub fn current() -> Self {
+        Self { coplace: env!("CARGO_PKG_VERSION").into() }
+    }
+}
+
+impl Certificate {
+    /// (bound - best) / best, never below zero; `None` without a best value.
+    #[must_use]
+    pub fn relative_gap(best: f64, bound: f64) -> Option<f64> {
+        (best > 0.0 && bound.is_finite()).then(|| ((bound - best) / best).max(0.0))
+    }
+}
+
+impl Record {
+    /// The record as the JSON that is stored: indented, keys in the structs' order, one line break at the end.
+    ///
+    /// # Errors
+    /// A number that is not finite.
+    pub fn to_json(&self) -> Result<String, RecordError> {
+        let unstorable = |e: serde_json::Error| RecordError::NotStorable { why: e.to_string() };
+        let mut text = serde_json::to_string_pretty(self).map_err(unstorable)?;
+        text.push('\n');
+        // JSON has no NaN: serde writes null, which a number does not read back from, and an optional number would
+        // lose. Reading it back finds both.
+        let back: Self = serde_json::from_str(&text).map_err(unstorable)?;
+        if back == *self {
+            Ok(text)
+        } else {
+            Err(RecordError::NotStorable { why: "a value does not read back as it was".into() })
+        }
+    }
+
+    /// Writes the record atomically.
+    ///
+    /// # Errors
+    /// A number that is not finite, or whatever the system reports.
+    pub fn write(&self, path: &Path) -> Result<(), RecordError> {
+        Ok(files::write(path, self.to_json()?.as_bytes())?)
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// A file that is missing, truncated, no record, or of another format.
+    pub fn read(path: &Path) -> Result<Self, RecordError> {
+        let text = std::fs::read_to_string(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads a record from its text; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Text that is truncated, no record, or of another format.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, RecordError> {
+        let malformed = |e: serde_json::Error| RecordError::Malformed { file: file.into(), why: e.to_string() };
+        let value: serde_json::Value = serde_json::from_str(text).map_err(malformed)?;
+        match value.get("format") {
+            Some(format) if format.as_u64() == Some(u64::from(FORMAT)) => {}
+            found => {
+                let found = found.map_or_else(|| "missing".into(), ToString::to_string);
+                return Err(RecordError::Format { file: file.into(), found });
+            }
+        }
+        // From the text, not from the value: only so does an error name line and column.
+        serde_json::from_str(text).map_err(malformed)
+    }
+
+    /// The record without its times: what two runs with one seed have in common.
+    #[must_use]
+    pub fn without_times(&self) -> Self {
+        Self { times: BTreeMap::new(), ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

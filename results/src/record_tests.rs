@@ -1,0 +1,134 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::design::{Dimensions, Outcome};
+use std::path::Path;
+
+fn record() -> Record {
+    let dimensions = Dimensions {
+        tensor_cores: 8,
+        vector_cores: 2,
+        array_width: 128,
+        array_depth: 128,
+        global_buffer_mib: 128,
+        hbm_gib: 32.0,
+        area_mm2: 278.826_676_31,
+    };
+    let mut design = DesignRow::undecided(3, dimensions);
+    design.outcome = Outcome::Evaluated;
+    design.throughput_sequences_per_s = Some(0.1 + 0.2);
+    let stage = StageRecord {
+        stage: 0,
+        layers: "embedding, layers 0-3".into(),
+        forward_s: 0.01,
+        backward_s: 0.02,
+        memory_policy: "keep all".into(),
+        memory_gib: BTreeMap::from([("weights".into(), 1.5), ("activations".into(), 2.5)]),
+        peak_gib: 4.0,
+        capacity_gib: 32.0,
+    };
+    Record {
+        format: FORMAT,
+        versions: Versions::current(),
+        study: StudyRecord {
+            name: "smoke".into(),
+            model: "llama2-7b".into(),
+            parameters: 6_738_415_616,
+            sequence_tokens: 4096,
+            space_designs: 60,
+            reference_chip: "phaze_tpuv4".into(),
+            devices: 1024,
+            fabric: "phaze_flat".into(),
+            global_batch_sequences: 4096,
+            objective: "throughput".into(),
+            options: BTreeMap::from([("optimizer".into(), "adam".into())]),
+        },
+        seed: 1,
+        certificate: Certificate {
+            proof: Proof::Gap,
+            designs: 60,
+            evaluated: 10,
+            pruned: 40,
+            infeasible: 5,
+            over_area: 3,
+            open: 2,
+            best_sequences_per_s: Some(0.1 + 0.2),
+            bound_sequences_per_s: Some(0.31),
+            gap: Certificate::relative_gap(0.1 + 0.2, 0.31),
+            why: Some("the limit of 10 evaluations was reached".into()),
+        },
+        schedule_methods: BTreeMap::from([("list".into(), 7)]),
+        best: Some(BestDesign {
+            design,
+            stages: vec![stage],
+            time_shares: vec![Share { name: "tensor cores".into(), fraction: 0.75 }],
+        }),
+        comparison: None,
+        times: BTreeMap::from([("search".into(), 1.25)]),
+    }
+}
+
+#[test]
+fn a_record_reads_back_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("record.json");
+    record().write(&path).unwrap();
+    assert_eq!(Record::read(&path).unwrap(), record());
+    let other = Record { times: BTreeMap::from([("search".into(), 9.0)]), ..record() };
+    assert_eq!(other.without_times().to_json().unwrap(), record().without_times().to_json().unwrap());
+    assert_ne!(other.to_json().unwrap(), record().to_json().unwrap());
+}
+
+#[test]
+fn numbers_that_json_cannot_hold_are_refused() {
+    let mut lost = record();
+    lost.certificate.gap = Some(f64::NAN);
+    assert!(lost.to_json().unwrap_err().to_string().contains("a value does not read back as it was"));
+    let mut broken = record();
+    broken.times.insert("search".into(), f64::INFINITY);
+    assert!(broken.to_json().unwrap_err().to_string().contains("must be left out"));
+}
+
+#[test]
+fn what_is_no_record_is_named() {
+    let file = Path::new("run/record.json");
+    let text = record().to_json().unwrap();
+    let error = |text: &str| Record::parse(file, text).unwrap_err().to_string();
+    for cut in [0, 1, text.len() / 2, text.len() - 3] {
+        assert!(error(&text[..cut]).starts_with("run/record.json: EOF while parsing"), "{}", error(&text[..cut]));
+    }
+    assert_eq!(
+        error(&text.replace("\"format\": 1", "\"format\": 2")),
+        "run/record.json: format = 2, this version of coplace reads 1; run the search again with it"
+    );
+    assert!(error("[1, 2]").contains("format = missing"));
+    let missing = error(&text.replace("\"seed\": 1,", ""));
+    assert!(missing.contains("missing field `seed`") && missing.contains("line"), "{missing}");
+    let unknown = error(&text.replace("\"seed\": 1,", "\"seed\": 1, \"sede\": 1,"));
+    assert!(unknown.contains("unknown field `sede`"), "{unknown}");
+    assert!(Record::read(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains("cannot be opened"));
+}
+
+#[test]
+fn a_gap_is_relative_to_the_best_and_never_negative() {
+    assert_eq!(Certificate::relative_gap(100.0, 101.0), Some(0.01));
+    assert_eq!(Certificate::relative_gap(100.0, 100.0 - 1e-12), Some(0.0));
+    assert_eq!(Certificate::relative_gap(0.0, 1.0), None);
+    assert_eq!(Certificate::relative_gap(1.0, f64::INFINITY), None);
+}
+
+#[test]
+fn the_report_of_a_run_reads() {
+    let text = crate::report::run(&record());
+    let expected = "llama2-7b on 1,024 x phaze_flat, 4,096 sequences of 4,096 tokens per step; study smoke\n";
+    assert!(text.starts_with(expected), "{text}");
+    for line in [
+        "  chip           8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",
+        "  throughput     0.3000 sequences/s\n",
+        "  tensor cores   75.0 %\n",
+        "stage  layers                  forward  backward  activations GiB  weights GiB  peak GiB  of GiB  kept\n",
+        "0      embedding, layers 0-3  10.00 ms  20.00 ms             2.50         1.50      4.00      32  keep all\n",
+        "No design of this space is better by more than 3.333 %.\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}

@@ -1,0 +1,165 @@
+//! A run of `search` as text: the answer first, then what it rests on.
+
+use super::{Align, Table, area, count, fields, heading, percent, seconds, significant};
+use crate::record::{BestDesign, Certificate, Proof, Record};
+use sim::units::{Seconds, SquareMillimeters};
+
+/// The whole report of a run.
+#[must_use]
+pub fn run(record: &Record) -> String {
+    let study = &record.study;
+    let mut text = format!(
+        "{} on {} x {}, {} sequences of {} tokens per step; study {}\n",
+        study.model,
+        count(study.devices),
+        study.fabric,
+        count(study.global_batch_sequences),
+        count(study.sequence_tokens),
+        study.name
+    );
+    match &record.best {
+        Some(best) => text.push_str(&best_design(best)),
+        None => text.push_str("\nNo design of this space runs the model.\n"),
+    }
+    text.push_str(&heading("Proof"));
+    text.push_str(&certificate(&record.certificate));
+    if let Some(comparison) = &record.comparison {
+        text.push_str(&heading("Comparison"));
+        text.push_str(&comparison.to_text());
+    }
+    text
+}
+
+/// The best design: chip, plan, totals, its stages, and where the time goes.
+#[must_use]
+pub fn best_design(best: &BestDesign) -> String {
+    let row = &best.design;
+    let unknown = || "unknown".to_owned();
+    let mut pairs = vec![
+        ("chip", row.chip()),
+        ("area", area(SquareMillimeters(row.area_mm2))),
+        ("plan", row.plan().unwrap_or_else(unknown)),
+        ("memory policy", row.memory_policy.clone().unwrap_or_else(unknown)),
+    ];
+    let rate = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", significant(v, 4)));
+    let optional = [
+        ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(count)),
+        ("throughput", rate(row.throughput_sequences_per_s, "sequences/s")),
+        ("", rate(row.throughput_tokens_per_s, "tokens/s")),
+        ("MFU", row.mfu.map(percent)),
+        ("step", row.step_time_s.map(|t| seconds(Seconds(t)))),
+        ("energy", row.energy_per_step_j.map(|e| format!("{} kJ per step", significant(e / 1e3, 4)))),
+        ("peak memory", row.peak_memory_gib.map(|g| format!("{g:.2} of {} GiB", row.hbm_gib))),
+        ("bound by", row.bound_by.clone()),
+        ("plan is", row.plan_status.clone()),
+    ];
+    pairs.extend(optional.into_iter().filter_map(|(key, value)| value.map(|v| (key, v))));
+    let mut text = heading("Best design");
+    text.push_str(&fields(&pairs));
+    if !best.time_shares.is_empty() {
+        text.push_str(&heading("Where the step's time goes"));
+        let shares: Vec<(&str, String)> =
+            best.time_shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", percent(s.fraction)))).collect();
+        text.push_str(&fields(&shares));
+    }
+    if !best.stages.is_empty() {
+        text.push_str(&heading("Pipeline stages"));
+        text.push_str(&stages(best));
+    }
+    text
+}
+
+/// The table of the stages: neighbours that differ only in the layers' numbers stay separate lines, because the reader
+/// looks for one stage.
+fn stages(best: &BestDesign) -> String {
+    let mut classes: Vec<&str> = Vec::new();
+    for class in best.stages.iter().flat_map(|s| s.memory_gib.keys()) {
+        if !classes.contains(&class.as_str()) {
+            classes.push(class);
+        }
+    }
+    let mut head = vec!["stage".to_owned(), "layers".into(), "forward".into(), "backward".into()];
+    head.extend(classes.iter().map(|c| format!("{c} GiB")));
+    head.extend(["peak GiB".into(), "of GiB".into(), "kept".into()]);
+    let last = head.len() - 1;
+    let mut table = Table::new(head).align(1, Align::Left).align(last, Align::Left);
+    for stage in &best.stages {
+        let mut row = vec![
+            stage.stage.to_string(),
+            stage.layers.clone(),
+            seconds(Seconds(stage.forward_s)),
+            seconds(Seconds(stage.backward_s)),
+        ];
+        row.extend(classes.iter().map(|c| stage.memory_gib.get(*c).map_or_else(String::new, |g| format!("{g:.2}"))));
+        row.extend([format!("{:.2}", stage.peak_gib), significant_capacity(stage.capacity_gib), stage.memory_policy.clone()]);
+        table.row(row);
+    }
+    table.render()
+}
+
+/// A capacity as it is sold: no decimals that it does not have.
+fn significant_capacity(gib: f64) -> String {
+    if gib.fract() == 0.0 { format!("{gib:.0}") } else { format!("{gib:.2}") }
+}
+
+/// The proof in a sentence and the counts behind it.
+#[must_use]
+pub fn certificate(certificate: &Certificate) -> String {
+    let c = certificate;
+    let mut text = match c.proof {
+        Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
+        Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
+        Proof::Gap => match c.gap {
+            Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),
+            None => "Not proven: the search stopped before it had a bound.\n".to_owned(),
+        },
+    };
+    let mut pairs = vec![
+        ("designs", count(c.designs)),
+        ("evaluated exactly", count(c.evaluated)),
+        ("rejected by bound", count(c.pruned)),
+        ("infeasible", count(c.infeasible)),
+        ("over the area", count(c.over_area)),
+        ("undecided", count(c.open)),
+    ];
+    if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
+        pairs.push(("best, bound", format!("{}, {} sequences/s", significant(best, 6), significant(bound, 6))));
+    }
+    if let Some(why) = &c.why {
+        pairs.push(("because", why.clone()));
+    }
+    text.push_str(&fields(&pairs));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(proof: Proof, gap: Option<f64>) -> String {
+        let certificate = Certificate {
+            proof,
+            designs: 88_080,
+            evaluated: 12,
+            pruned: 88_000,
+            infeasible: 68,
+            over_area: 0,
+            open: 0,
+            best_sequences_per_s: Some(100.0),
+            bound_sequences_per_s: gap.map(|g| 100.0 * (1.0 + g)),
+            gap,
+            why: None,
+        };
+        super::certificate(&certificate)
+    }
+
+    #[test]
+    fn a_gap_never_reads_as_a_proof() {
+        assert!(gap(Proof::Proven, Some(0.0)).starts_with("Proven: no design of this space is better.\n"));
+        let text = gap(Proof::Gap, Some(0.012_34));
+        assert!(text.starts_with("No design of this space is better by more than 1.234 %.\n"), "{text}");
+        assert!(text.contains("  designs            88,080\n"), "{text}");
+        assert!(text.contains("  best, bound        100.000, 101.234 sequences/s\n"), "{text}");
+        assert!(gap(Proof::Gap, None).starts_with("Not proven"));
+    }
+}
