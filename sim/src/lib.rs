@@ -3,5 +3,6 @@
 
 pub mod hardware;
 pub mod kernel;
+pub mod network;
 pub mod status;
 pub mod units;

@@ -1,0 +1,399 @@
+//! What a collective costs.
+
+use super::fabric::Fabric;
+use super::level::{Level, Levels};
+use crate::kernel::{Collective, CollectiveKind};
+use crate::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The most tiers a fabric may have.
+pub const MAX_TIERS: usize = 4;
+
+/// How a collective is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// Nothing to do: one rank, or no bytes.
+    None,
+    /// One ring through all members, pipelined: the slowest tier decides, latency grows with the members.
+    Ring,
+    /// A chain inside each innermost unit, binary trees between units (both halves of the message at once).
+    Tree,
+    /// Phase by phase through the tiers: reduce-scatter inward, the outermost tier, all-gather back.
+    Hierarchical,
+    /// All dimensions of a torus at once, each on its part of the message.
+    TorusDimensions,
+    /// The switch reduces and multicasts.
+    InNetwork,
+    /// The switch reduces inside a unit, trees between units, pipelined.
+    InNetworkTree,
+    /// Every member sends to every other.
+    Direct,
+    /// One member sends to one other.
+    PointToPoint,
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Ring => "ring",
+            Self::Tree => "tree",
+            Self::Hierarchical => "hierarchical",
+            Self::TorusDimensions => "torus dimensions",
+            Self::InNetwork => "in-network",
+            Self::InNetworkTree => "in-network + tree",
+            Self::Direct => "direct",
+            Self::PointToPoint => "point to point",
+        })
+    }
+}
+
+/// The cost of a collective, for every member.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveCost {
+    /// From start to the last member's end: `launch + startup + transfer`.
+    pub latency: Seconds,
+    /// The part that starting it costs, which an asynchronous launch hides.
+    pub launch: Seconds,
+    /// The part that steps cost, whatever the size.
+    pub startup: Seconds,
+    /// The part that grows with the size.
+    pub transfer: Seconds,
+    /// The algorithm that was cheapest.
+    pub algorithm: Algorithm,
+    /// The tier whose links take longest.
+    pub bound_tier: usize,
+    /// Bytes that a device sends into each tier.
+    pub link_bytes: [Bytes; MAX_TIERS],
+}
+
+/// What an algorithm asks of one tier.
+#[derive(Clone, Copy)]
+struct Demand {
+    tier: usize,
+    bytes: f64,
+    /// Nominal bytes per second.
+    rate: f64,
+    steps: f64,
+    /// Messages whose injection (one low-latency step each) queues up besides the steps.
+    messages: f64,
+}
+
+/// A candidate, launch aside.
+#[derive(Clone, Copy)]
+struct Draft {
+    algorithm: Algorithm,
+    startup: f64,
+    transfer: f64,
+    /// The tier that takes longest, and its time.
+    bound: (usize, f64),
+    bytes: [f64; MAX_TIERS],
+}
+
+impl Draft {
+    fn total(&self) -> f64 {
+        self.startup + self.transfer
+    }
+
+    fn faster(self, other: Self) -> Self {
+        if other.total() < self.total() { other } else { self }
+    }
+
+    /// One after the other.
+    fn then(mut self, next: Self) -> Self {
+        self.startup += next.startup;
+        self.transfer += next.transfer;
+        if next.bound.1 > self.bound.1 {
+            self.bound = next.bound;
+        }
+        for (mine, theirs) in self.bytes.iter_mut().zip(next.bytes) {
+            *mine += theirs;
+        }
+        self
+    }
+}
+
+impl Fabric {
+    /// The cost of a collective whose group runs beside its sibling groups (every device takes part in one). Slower
+    /// links or more bytes never make it faster. A group beyond the fabric is costed as if the outermost tier went on:
+    /// [`Fabric::check_group`] tells.
+    #[must_use]
+    pub fn collective(&self, collective: &Collective) -> CollectiveCost {
+        self.collective_sharing(collective, 1.0)
+    }
+
+    /// As [`Fabric::collective`], while `flows` flows of equal weight (this one included, at least 1) share every port.
+    #[must_use]
+    pub fn collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
+        let levels = self.levels(collective.group);
+        let size = collective.bytes.as_f64();
+        if levels.as_slice().is_empty() || size == 0.0 {
+            return self.finish(None);
+        }
+        let pricer = Pricer { fabric: self, flows: flows.max(1.0) };
+        self.finish(pricer.price(collective.kind, &levels, size))
+    }
+
+    /// The cost of sending `bytes` from device `from` to device `to` while all other devices send as far.
+    #[must_use]
+    pub fn send_recv_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
+        let pricer = Pricer { fabric: self, flows: 1.0 };
+        let level = self.meeting(from, to).filter(|_| bytes > Bytes::ZERO);
+        self.finish(level.map(|level| pricer.point_to_point(&level, bytes.as_f64())))
+    }
+
+    fn finish(&self, draft: Option<Draft>) -> CollectiveCost {
+        let Some(d) = draft else {
+            return CollectiveCost {
+                latency: Seconds::ZERO,
+                launch: Seconds::ZERO,
+                startup: Seconds::ZERO,
+                transfer: Seconds::ZERO,
+                algorithm: Algorithm::None,
+                bound_tier: 0,
+                link_bytes: [Bytes::ZERO; MAX_TIERS],
+            };
+        };
+        CollectiveCost {
+            latency: self.launch + Seconds(d.total()),
+            launch: self.launch,
+            startup: Seconds(d.startup),
+            transfer: Seconds(d.transfer),
+            algorithm: d.algorithm,
+            bound_tier: d.bound.0,
+            link_bytes: d.bytes.map(|b| Bytes(b.round() as u64)),
+        }
+    }
+}
+
+/// Prices candidates on a fabric.
+struct Pricer<'a> {
+    fabric: &'a Fabric,
+    flows: f64,
+}
+
+impl Pricer<'_> {
+    fn price(&self, kind: CollectiveKind, levels: &Levels, size: f64) -> Option<Draft> {
+        let levels = levels.as_slice();
+        let flat = levels.iter().all(|l| !self.fabric.is_torus(l));
+        match kind {
+            CollectiveKind::SendRecv => levels.last().map(|l| self.point_to_point(l, size)),
+            CollectiveKind::AllToAll => Some(self.direct(levels, size)),
+            CollectiveKind::Broadcast => {
+                let ring = self.through(Algorithm::Ring, levels, size, 1.0, 0.0);
+                Some(if flat { ring.faster(self.through(Algorithm::Tree, levels, size, 1.0, 0.0)) } else { ring })
+            }
+            CollectiveKind::AllGather | CollectiveKind::ReduceScatter => {
+                let phases = self.gather_phases(levels, size);
+                Some(if flat && levels.len() > 1 { phases.faster(self.flat_ring(levels, size, 1.0)) } else { phases })
+            }
+            CollectiveKind::AllReduce => self.all_reduce(levels, size, flat),
+        }
+    }
+
+    fn all_reduce(&self, levels: &[Level], size: f64, flat: bool) -> Option<Draft> {
+        let (top, inner) = levels.split_last()?;
+        let top_size = size / f64::from(top.members_below);
+        let top_draft = self.level_all_reduce(top, top_size);
+        if inner.is_empty() {
+            return Some(top_draft);
+        }
+        let gathers = self.gather_phases(inner, size);
+        let mut best = gathers.then(top_draft).then(gathers);
+        best.algorithm = Algorithm::Hierarchical;
+        if flat {
+            best = best.faster(self.flat_ring(levels, size, 2.0));
+            best = best.faster(self.through(Algorithm::Tree, levels, 2.0 * size, 2.0, self.final_copy(levels, size)));
+        }
+        if let Some(draft) = self.in_network_tree(levels, size) {
+            best = best.faster(draft);
+        }
+        Some(best)
+    }
+
+    /// All-reduce over one level: by the ring (or the torus' dimensions), or in the switch.
+    fn level_all_reduce(&self, level: &Level, size: f64) -> Draft {
+        let ring = self.level_pass(level, size, 2.0);
+        match self.in_network(level, size) {
+            Some(draft) => ring.faster(draft),
+            None => ring,
+        }
+    }
+
+    /// One (all-gather, reduce-scatter) or two (all-reduce) passes over one level on `size` bytes per member.
+    fn level_pass(&self, level: &Level, size: f64, passes: f64) -> Draft {
+        let k = f64::from(level.fan_out);
+        let torus = self.fabric.is_torus(level);
+        let algorithm = if torus { Algorithm::TorusDimensions } else { Algorithm::Ring };
+        let demand = Demand {
+            tier: level.tier,
+            bytes: passes * size * (k - 1.0) / k,
+            rate: self.fabric.ring_rate(level),
+            steps: passes * self.fabric.pass_steps(level),
+            messages: 0.0,
+        };
+        let copy = size / k / self.fabric.tiers[level.tier].final_copy.0;
+        self.pipelined(algorithm, &[demand], copy)
+    }
+
+    /// All-gather (or reduce-scatter, its mirror) level after level: the outer tiers on the shards, the inner ones on more.
+    fn gather_phases(&self, levels: &[Level], size: f64) -> Draft {
+        let mut total: Option<Draft> = None;
+        for level in levels {
+            let phase = self.level_pass(level, size / f64::from(level.members_below), 1.0);
+            total = Some(match total {
+                None => phase,
+                Some(t) => Draft { algorithm: Algorithm::Hierarchical, ..t.then(phase) },
+            });
+        }
+        total.unwrap_or(Draft {
+            algorithm: Algorithm::None,
+            startup: 0.0,
+            transfer: 0.0,
+            bound: (0, 0.0),
+            bytes: [0.0; MAX_TIERS],
+        })
+    }
+
+    /// One ring through all members, as many rings as ports.
+    fn flat_ring(&self, levels: &[Level], size: f64, passes: f64) -> Draft {
+        let n = members(levels);
+        self.through(Algorithm::Ring, levels, passes * size * (n - 1.0) / n, passes, self.final_copy(levels, size))
+    }
+
+    /// A pipeline through all levels that carries `traffic` bytes out of every unit, shared by the unit's ports.
+    fn through(&self, algorithm: Algorithm, levels: &[Level], traffic: f64, passes: f64, copy: f64) -> Draft {
+        let none = Demand { tier: 0, bytes: 0.0, rate: 1.0, steps: 0.0, messages: 0.0 };
+        let mut demands = [none; MAX_TIERS];
+        for (i, (demand, level)) in demands.iter_mut().zip(levels).enumerate() {
+            let steps = match algorithm {
+                Algorithm::Tree => self.tree_steps(level, i == 0),
+                _ => self.ring_steps(level, members(levels), i + 1 == levels.len()),
+            };
+            *demand = Demand {
+                tier: level.tier,
+                bytes: traffic / f64::from(level.ports),
+                rate: self.fabric.ring_rate(level),
+                steps: passes * steps,
+                messages: 0.0,
+            };
+        }
+        self.pipelined(algorithm, &demands[..levels.len()], copy)
+    }
+
+    /// Steps of one pass that cross this level, of the `n - 1` of a ring through `n` members.
+    fn ring_steps(&self, level: &Level, n: f64, outermost: bool) -> f64 {
+        if self.fabric.is_torus(level) {
+            return self.fabric.pass_steps(level);
+        }
+        let back = if outermost { 1.0 } else { n / f64::from(level.members) };
+        (n / f64::from(level.members_below) - back).max(0.0)
+    }
+
+    /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between units
+    /// (NCCL src/graph/tuning.cc: `ranks per node - 1` inner and `log2(nodes)` outer steps).
+    fn tree_steps(&self, level: &Level, innermost: bool) -> f64 {
+        if innermost { f64::from(level.fan_out - 1) } else { f64::from(level.fan_out).log2().ceil() }
+    }
+
+    fn final_copy(&self, levels: &[Level], size: f64) -> f64 {
+        let innermost = levels.first().map_or(f64::INFINITY, |l| self.fabric.tiers[l.tier].final_copy.0);
+        size / members(levels) / innermost
+    }
+
+    /// The switch reduces: a member sends its buffer once and its share of the result, `1 + 1/k` of the size.
+    fn in_network(&self, level: &Level, size: f64) -> Option<Draft> {
+        let engine = self.fabric.tiers[level.tier].in_network?;
+        let sent = size * (1.0 + 1.0 / f64::from(level.fan_out));
+        let wire = sent * self.flows / (self.fabric.ring_rate(level) * engine.fraction);
+        let time = ramped(wire, engine.chunk.0);
+        let mut bytes = [0.0; MAX_TIERS];
+        bytes[level.tier] = sent;
+        Some(Draft {
+            algorithm: Algorithm::InNetwork,
+            startup: engine.latency.0,
+            transfer: time,
+            bound: (level.tier, time),
+            bytes,
+        })
+    }
+
+    /// The innermost switch reduces and multicasts while trees join the units (NCCL's NVLSTree): the slower part decides.
+    fn in_network_tree(&self, levels: &[Level], size: f64) -> Option<Draft> {
+        let (inner, outer) = levels.split_first()?;
+        if outer.is_empty() || outer.iter().any(|l| self.fabric.is_torus(l)) {
+            return None;
+        }
+        let local = self.in_network(inner, size)?;
+        let demands = outer.iter().map(|level| Demand {
+            tier: level.tier,
+            bytes: 2.0 * size / f64::from(level.ports),
+            rate: self.fabric.ring_rate(level),
+            steps: 2.0 * self.tree_steps(level, false),
+            messages: 0.0,
+        });
+        let trees = self.pipelined(Algorithm::Tree, &demands.collect::<Vec<_>>(), 0.0);
+        let mut both = local.then(trees);
+        both.transfer = local.transfer.max(trees.transfer);
+        both.algorithm = Algorithm::InNetworkTree;
+        Some(both)
+    }
+
+    /// Every member sends a distinct share to every other; shares for all tiers travel at once.
+    fn direct(&self, levels: &[Level], size: f64) -> Draft {
+        let n = members(levels);
+        let mut demands = Vec::with_capacity(levels.len());
+        for level in levels {
+            let peers = f64::from(level.members - level.members_below);
+            demands.push(Demand {
+                tier: level.tier,
+                bytes: size * peers / n,
+                rate: self.fabric.exchange_rate(level),
+                steps: 1.0,
+                messages: peers - 1.0,
+            });
+        }
+        self.pipelined(Algorithm::Direct, &demands, 0.0)
+    }
+
+    fn point_to_point(&self, level: &Level, size: f64) -> Draft {
+        let rate = self.fabric.pair_rate(level);
+        self.pipelined(Algorithm::PointToPoint, &[Demand { tier: level.tier, bytes: size, rate, steps: 1.0, messages: 0.0 }], 0.0)
+    }
+
+    /// Demands that proceed together: steps add, the slowest tier decides the transfer. The faster of the two protocols; a
+    /// tier without a low-latency one keeps its bulk figures.
+    fn pipelined(&self, algorithm: Algorithm, demands: &[Demand], copy: f64) -> Draft {
+        let empty = Draft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: [0.0; MAX_TIERS] };
+        let (mut bulk, mut low) = (empty, empty);
+        for d in demands {
+            let tier = &self.fabric.tiers[d.tier];
+            let nominal = d.bytes * self.flows / d.rate;
+            let gap = tier.low_latency.map_or(0.0, |l| l.step.0) * d.messages.max(0.0);
+            let slow = (d.steps * tier.step.0 + gap, ramped(nominal / tier.achieved_fraction, tier.chunk.0));
+            let quick = tier.low_latency.map_or(slow, |l| (d.steps * l.step.0 + gap, nominal / l.fraction));
+            for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick)] {
+                draft.startup += startup;
+                draft.bytes[d.tier] += d.bytes;
+                if wire > draft.bound.1 {
+                    draft.bound = (d.tier, wire);
+                }
+            }
+        }
+        bulk.transfer = bulk.bound.1 + copy;
+        low.transfer = low.bound.1;
+        if demands.iter().any(|d| self.fabric.tiers[d.tier].low_latency.is_some()) { bulk.faster(low) } else { bulk }
+    }
+}
+
+/// Members of the whole group.
+fn members(levels: &[Level]) -> f64 {
+    f64::from(levels.last().map_or(1, |l| l.members))
+}
+
+/// A transfer of `wire` seconds cut into chunks that cost `chunk` seconds each, at the best chunk size.
+fn ramped(wire: f64, chunk: f64) -> f64 {
+    wire + 2.0 * (chunk * wire).sqrt()
+}

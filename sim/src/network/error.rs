@@ -1,0 +1,96 @@
+//! What can be wrong with a fabric, or with using one.
+
+use std::fmt;
+use thiserror::Error;
+
+/// One broken rule of a fabric's description.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The key, with its tier: `tier[1] "infiniband".bandwidth_gb_per_s`.
+    pub key: String,
+    /// The offending value.
+    pub value: String,
+    /// The rule it breaks.
+    pub limit: &'static str,
+    /// What to do.
+    pub cure: &'static str,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}: {}; {}", self.key, self.value, self.limit, self.cure)
+    }
+}
+
+/// What is wrong with a fabric or with its use.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NetworkError {
+    /// No template of this name.
+    #[error("unknown fabric `{name}`: built in are {known}; or give the path of a fabric file (.toml)")]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The built-in names.
+        known: String,
+    },
+    /// The text is not the TOML that a fabric needs.
+    #[error("{file}: {why}")]
+    Malformed {
+        /// The file or template.
+        file: String,
+        /// What the parser said, with line and key.
+        why: String,
+    },
+    /// Values that cannot be; every fault is listed.
+    #[error("fabric `{fabric}`: {}", list(faults))]
+    Invalid {
+        /// The fabric.
+        fabric: String,
+        /// All that is wrong.
+        faults: Vec<Fault>,
+    },
+    /// A fabric shared by several chips has no figures for this one.
+    #[error(
+        "fabric `{fabric}` has no figures for chip `{chip}`: it has {known}; give the bandwidth explicitly or add a [[chip]] table"
+    )]
+    NoChip {
+        /// The fabric.
+        fabric: String,
+        /// The chip asked for.
+        chip: String,
+        /// The chips it knows.
+        known: String,
+    },
+    /// The fabric does not hold that many devices.
+    #[error("fabric `{fabric}` cannot hold {devices} devices: {limit}; {cure}")]
+    DoesNotFit {
+        /// The fabric.
+        fabric: String,
+        /// Devices asked for.
+        devices: u32,
+        /// What it can hold.
+        limit: String,
+        /// The nearest numbers that fit.
+        cure: String,
+    },
+    /// A group reaches beyond the fabric.
+    #[error(
+        "a group of {ranks} ranks {stride} apart spans {span} devices, fabric `{fabric}` has {devices}; use fewer ranks, a smaller stride or a larger fabric"
+    )]
+    GroupTooLarge {
+        /// The fabric.
+        fabric: String,
+        /// Members.
+        ranks: u32,
+        /// Distance of neighbours in device numbering.
+        stride: u32,
+        /// Devices from the first member to the last.
+        span: u64,
+        /// Devices of the fabric.
+        devices: u32,
+    },
+}
+
+fn list(faults: &[Fault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and ")
+}

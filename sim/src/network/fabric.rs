@@ -1,0 +1,239 @@
+//! A fabric: tiers of links between devices.
+
+use super::error::NetworkError;
+use super::matrix::LinkMatrix;
+use super::torus::{self, TorusDim};
+use crate::kernel::Group;
+use crate::units::{BytesPerSecond, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// How the units of a tier are joined.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// Every port at full rate to every other (NVSwitch, a non-blocking rail or fat tree).
+    Switch,
+    /// A fat tree whose upper levels carry `1/oversubscription` of the ports' bandwidth.
+    FatTree {
+        /// Downlink over uplink bandwidth, at least 1.
+        oversubscription: f64,
+    },
+    /// Every unit has a link to each of the others; a port's bandwidth is the sum of its links.
+    FullyConnected {
+        /// Units that are wired up, whether a cluster uses all of them or not.
+        units: u32,
+    },
+    /// A ring (one dimension), or a 2D/3D torus or mesh; a port's bandwidth is the sum of its `2 * dims` links.
+    Torus {
+        /// The sides of this fabric, first fastest in device numbering.
+        dims: Vec<TorusDim>,
+        /// The largest sides that can be built.
+        limits: Vec<u32>,
+        /// A side wraps around when it is a multiple of this (1: always; TPU v4/v5p: 4; TPU v5e/v6e: 16).
+        wrap_multiple: u32,
+    },
+    /// A measured bandwidth between any two units.
+    Matrix(LinkMatrix),
+}
+
+/// The low-latency protocol of a tier: flags travel with the data, nothing waits for a fence.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LowLatency {
+    /// Latency of a step.
+    pub step: Seconds,
+    /// Bandwidth achieved, as a fraction of nominal.
+    pub fraction: f64,
+}
+
+/// Reduction and multicast in the switch (NVLink SHARP).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct InNetwork {
+    /// Latency of the whole operation beside the launch.
+    pub latency: Seconds,
+    /// Bandwidth achieved, as a fraction of nominal.
+    pub fraction: f64,
+    /// Time per pipelined chunk.
+    pub chunk: Seconds,
+}
+
+/// One tier of links.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// `nvlink`, `infiniband`, `ici`, `dcn`, ...
+    pub name: String,
+    /// Devices in one unit of this tier, all inner tiers included; `u32::MAX` where the network sets no limit.
+    pub devices: u32,
+    /// How the units of the tier below are joined.
+    pub topology: Topology,
+    /// Nominal bandwidth of a device's port into this tier, one direction. For a matrix: of the slowest link, per device.
+    pub bandwidth: BytesPerSecond,
+    /// Fraction of it that bulk transfers achieve.
+    pub achieved_fraction: f64,
+    /// Latency of one step (hop) of the bulk protocol.
+    pub step: Seconds,
+    /// Time that each pipelined chunk adds (synchronisation of sender and receiver).
+    pub chunk: Seconds,
+    /// Rate of the local copy that ends a collective; infinite where it is hidden.
+    pub final_copy: BytesPerSecond,
+    /// The low-latency protocol, where there is one.
+    pub low_latency: Option<LowLatency>,
+    /// Reduction in the switch, where there is any.
+    pub in_network: Option<InNetwork>,
+    /// Where the figures are from.
+    pub source: String,
+}
+
+/// A network of devices. Built by [`Fabric::template`] or [`Fabric::from_toml_str`], both of which verify it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// The template's name.
+    pub name: String,
+    /// One line for `list fabrics`.
+    pub description: String,
+    /// Fixed cost of starting a collective (kernel launch and the first synchronisation).
+    pub launch: Seconds,
+    /// Innermost first.
+    pub tiers: Vec<Tier>,
+    /// The measurements that the scalars were fitted on; empty where none were.
+    pub fitted_on: String,
+}
+
+impl Fabric {
+    /// Devices of the whole fabric (`u32::MAX` where it sets no limit).
+    #[must_use]
+    pub fn devices(&self) -> u32 {
+        self.tiers.last().map_or(1, |t| t.devices)
+    }
+
+    /// Devices in one unit of the innermost tier: an NVLink node, an ICI slice.
+    #[must_use]
+    pub fn fast_domain(&self) -> u32 {
+        self.tiers.first().map_or(1, |t| t.devices)
+    }
+
+    /// Devices in one unit *joined by* tier `tier`: those of the tier below, 1 for the innermost.
+    #[must_use]
+    pub(crate) fn unit_devices(&self, tier: usize) -> u32 {
+        if tier == 0 { 1 } else { self.tiers[tier - 1].devices }
+    }
+
+    /// The part of this fabric that `devices` devices use: inner tiers filled first, outer ones dropped where not needed, a
+    /// torus cut to its most compact slice.
+    ///
+    /// # Errors
+    /// More devices than the fabric has, a number that leaves a unit partly filled, or one that no torus slice has.
+    pub fn for_devices(&self, devices: u32) -> Result<Self, NetworkError> {
+        let fail =
+            |limit: String, cure: String| Err(NetworkError::DoesNotFit { fabric: self.name.clone(), devices, limit, cure });
+        if devices == 0 {
+            return fail("a cluster has at least one device".into(), "give 1 or more".into());
+        }
+        let Some(outer) = self.tiers.iter().position(|t| t.devices >= devices) else {
+            return fail(format!("it holds at most {}", self.devices()), "use fewer devices or a larger fabric".into());
+        };
+        let unit = self.unit_devices(outer);
+        if !devices.is_multiple_of(unit) {
+            let (low, high) = (devices / unit * unit, (devices / unit + 1).saturating_mul(unit));
+            return fail(format!("its {} joins units of {unit}", self.tiers[outer].name), format!("use {low} or {high}"));
+        }
+        let mut fabric = self.clone();
+        fabric.tiers.truncate(outer + 1);
+        match fabric.resized(outer, devices) {
+            Some(resized) => Ok(resized),
+            None => {
+                let fits = |n: &u32| self.clone().resized(outer, *n).is_some();
+                let low = (1..devices / unit).rev().map(|u| u * unit).find(fits).unwrap_or(unit);
+                let high = (devices / unit + 1..=self.tiers[outer].devices / unit).map(|u| u * unit).find(fits);
+                let cure = high.map_or_else(|| format!("use {low}"), |high| format!("use {low} or {high}"));
+                fail(format!("no slice of its {} torus has that many", self.tiers[outer].name), cure)
+            }
+        }
+    }
+
+    /// This fabric with units of `devices` devices at `tier`; outer tiers keep their device counts, rounded down to whole units.
+    /// `None` when no torus slice has that size or the inner units do not divide it.
+    pub(crate) fn resized(mut self, tier: usize, devices: u32) -> Option<Self> {
+        let below = self.unit_devices(tier);
+        if devices == 0 || !devices.is_multiple_of(below) {
+            return None;
+        }
+        let units = devices / below;
+        let t = self.tiers.get_mut(tier)?;
+        match &mut t.topology {
+            Topology::Torus { dims, limits, wrap_multiple } => *dims = torus::slice(limits, *wrap_multiple, units)?,
+            Topology::Matrix(matrix) => {
+                if units > matrix.units() {
+                    return None;
+                }
+                *matrix = matrix.truncated(units);
+            }
+            Topology::Switch | Topology::FatTree { .. } | Topology::FullyConnected { .. } => {}
+        }
+        t.devices = devices;
+        for outer in &mut self.tiers[tier + 1..] {
+            if outer.devices != u32::MAX {
+                outer.devices = (outer.devices / devices).max(1) * devices;
+            }
+        }
+        Some(self)
+    }
+
+    /// This fabric with fast domains (NVLink nodes, ICI slices) of `devices` devices.
+    ///
+    /// # Errors
+    /// A size that no unit of the innermost tier can have.
+    pub fn with_fast_domain(&self, devices: u32) -> Result<Self, NetworkError> {
+        let limit = match self.tiers.first().map(|t| &t.topology) {
+            Some(Topology::Torus { limits, .. }) => limits.iter().product(),
+            _ => u32::MAX,
+        };
+        self.clone().resized(0, devices).ok_or_else(|| NetworkError::DoesNotFit {
+            fabric: self.name.clone(),
+            devices,
+            limit: format!("a unit of its innermost tier holds at most {limit}"),
+            cure: "give the size of one node or slice".into(),
+        })
+    }
+
+    /// This fabric with another nominal bandwidth of `tier` (per device, one direction). A measured matrix keeps its links.
+    #[must_use]
+    pub fn with_bandwidth(mut self, tier: usize, bandwidth: BytesPerSecond) -> Self {
+        if let Some(t) = self.tiers.get_mut(tier) {
+            t.bandwidth = bandwidth;
+        }
+        self
+    }
+
+    /// This fabric with the units of its matrix tier in another order (`order[i]` = the hardware unit that takes place `i`):
+    /// what a mapping of ranks to devices changes. Other tiers look the same from everywhere; an order of the wrong
+    /// length changes nothing.
+    #[must_use]
+    pub fn permuted(mut self, order: &[u32]) -> Self {
+        for tier in &mut self.tiers {
+            if let Topology::Matrix(matrix) = &mut tier.topology
+                && order.len() == matrix.units() as usize
+            {
+                *matrix = matrix.permuted(order);
+            }
+        }
+        self
+    }
+
+    /// Whether a group lies within the fabric.
+    ///
+    /// # Errors
+    /// It reaches beyond the last device.
+    pub fn check_group(&self, group: Group) -> Result<(), NetworkError> {
+        let span = u64::from(group.ranks.max(1) - 1) * u64::from(group.stride) + 1;
+        if span <= u64::from(self.devices()) {
+            return Ok(());
+        }
+        Err(NetworkError::GroupTooLarge {
+            fabric: self.name.clone(),
+            ranks: group.ranks,
+            stride: group.stride,
+            span,
+            devices: self.devices(),
+        })
+    }
+}

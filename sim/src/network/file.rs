@@ -1,0 +1,214 @@
+//! Fabric files: one TOML per fabric in `sim/templates/fabrics/`, every number with its source.
+
+use super::error::NetworkError;
+use super::fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
+use super::matrix::LinkMatrix;
+use super::torus::TorusDim;
+use super::verify;
+use crate::units::{BytesPerSecond, Seconds};
+use serde::Deserialize;
+
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+}
+
+/// A fabric file as written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FabricFile {
+    pub name: String,
+    pub description: String,
+    pub source: String,
+    #[serde(default)]
+    pub fitted_on: String,
+    pub launch_us: f64,
+    #[serde(rename = "tier")]
+    pub tiers: Vec<TierFile>,
+    #[serde(rename = "chip", default)]
+    pub chips: Vec<ChipFile>,
+}
+
+/// A `[[tier]]` table.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TierFile {
+    pub name: String,
+    pub topology: TopologyName,
+    pub devices: Option<u32>,
+    pub dims: Option<Vec<u32>>,
+    pub wrap_multiple: Option<u32>,
+    pub oversubscription: Option<f64>,
+    pub links_gb_per_s: Option<Vec<Vec<f64>>>,
+    pub bandwidth_gb_per_s: Option<f64>,
+    pub achieved_fraction: f64,
+    pub step_latency_us: f64,
+    #[serde(default)]
+    pub chunk_overhead_us: f64,
+    pub final_copy_gb_per_s: Option<f64>,
+    pub low_latency_step_us: Option<f64>,
+    pub low_latency_fraction: Option<f64>,
+    pub in_network_latency_us: Option<f64>,
+    pub in_network_fraction: Option<f64>,
+    pub in_network_chunk_us: Option<f64>,
+    pub source: String,
+}
+
+/// A `[[chip]]` table: the figures of one chip on a fabric that several chips have.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChipFile {
+    pub name: String,
+    pub bandwidth_gb_per_s: Vec<f64>,
+    pub dims: Option<Vec<u32>>,
+    pub wrap_multiple: Option<u32>,
+    #[serde(rename = "source")]
+    pub _source: String,
+}
+
+/// The topologies by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TopologyName {
+    Switch,
+    FatTree,
+    FullyConnected,
+    Ring,
+    Torus,
+    Matrix,
+}
+
+impl Fabric {
+    /// Names of the built-in fabrics, sorted.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        embedded::FABRICS.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// A built-in fabric. Where several chips share the fabric's name, the figures of the first of its chips.
+    ///
+    /// # Errors
+    /// [`NetworkError::Unknown`] names those that exist.
+    pub fn template(name: &str) -> Result<Self, NetworkError> {
+        let file = parse(name, template_text(name)?)?;
+        build(&file)
+    }
+
+    /// A built-in fabric with the figures that it has for `chip`. Fabrics of one chip ignore it; `ici_3d_torus` and its like
+    /// have one set of figures per TPU generation.
+    ///
+    /// # Errors
+    /// An unknown fabric, or one whose figures for this chip are not known.
+    pub fn template_for(name: &str, chip: &str) -> Result<Self, NetworkError> {
+        let mut file = parse(name, template_text(name)?)?;
+        if file.chips.is_empty() {
+            return build(&file);
+        }
+        let Some(figures) = file.chips.iter().find(|c| c.name == chip).cloned() else {
+            let known = file.chips.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(NetworkError::NoChip { fabric: name.into(), chip: chip.into(), known });
+        };
+        apply(&mut file, &figures);
+        build(&file)
+    }
+
+    /// Reads and verifies a fabric file; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
+    pub fn from_toml_str(file: &str, text: &str) -> Result<Self, NetworkError> {
+        build(&parse(file, text)?)
+    }
+}
+
+fn template_text(name: &str) -> Result<&'static str, NetworkError> {
+    embedded::FABRICS
+        .iter()
+        .find(|(n, _)| *n == name)
+        .map(|(_, text)| *text)
+        .ok_or_else(|| NetworkError::Unknown { name: name.into(), known: Fabric::names().join(", ") })
+}
+
+/// Parses, checks every set of figures that the file holds, and applies those of its first chip, if it lists chips.
+fn parse(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
+    let mut file: FabricFile =
+        toml::from_str(text).map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?;
+    let mut faults: Vec<_> = file.chips.iter().flat_map(|chip| verify::chip_faults(&file, chip)).collect();
+    if let Some(first) = file.chips.first().cloned() {
+        apply(&mut file, &first);
+    }
+    faults.extend(verify::faults(&file));
+    if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { fabric: file.name, faults }) }
+}
+
+fn apply(file: &mut FabricFile, chip: &ChipFile) {
+    for (tier, bandwidth) in file.tiers.iter_mut().zip(&chip.bandwidth_gb_per_s) {
+        tier.bandwidth_gb_per_s = Some(*bandwidth);
+    }
+    if let Some(tier) = file.tiers.first_mut() {
+        tier.dims = chip.dims.clone().or(tier.dims.take());
+        tier.wrap_multiple = chip.wrap_multiple.or(tier.wrap_multiple);
+    }
+}
+
+fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
+    let mut below = 1_u32;
+    let mut tiers = Vec::with_capacity(file.tiers.len());
+    for t in &file.tiers {
+        let tier = build_tier(t, below);
+        below = tier.devices;
+        tiers.push(tier);
+    }
+    Ok(Fabric {
+        name: file.name.clone(),
+        description: file.description.clone(),
+        launch: Seconds::from_micros(file.launch_us),
+        tiers,
+        fitted_on: file.fitted_on.clone(),
+    })
+}
+
+/// Everything here has been verified: an absent key has its documented default.
+fn build_tier(t: &TierFile, below: u32) -> Tier {
+    let gb = |x: f64| BytesPerSecond(x * 1e9);
+    let wrap_multiple = t.wrap_multiple.unwrap_or(1);
+    let torus = |limits: Vec<u32>| {
+        let dims = limits.iter().map(|&size| TorusDim { size, wrap: size > 1 && size % wrap_multiple == 0 }).collect();
+        Topology::Torus { dims, limits, wrap_multiple }
+    };
+    let units = t.devices.map_or(u32::MAX, |d| d / below);
+    let topology = match t.topology {
+        TopologyName::Switch => Topology::Switch,
+        TopologyName::FatTree => Topology::FatTree { oversubscription: t.oversubscription.unwrap_or(1.0) },
+        TopologyName::FullyConnected => Topology::FullyConnected { units },
+        TopologyName::Ring => torus(vec![units]),
+        TopologyName::Torus => torus(t.dims.clone().unwrap_or_default()),
+        TopologyName::Matrix => {
+            let rows: Vec<Vec<f64>> = t.links_gb_per_s.clone().unwrap_or_default();
+            Topology::Matrix(LinkMatrix::from_rows(&rows.iter().map(|r| r.iter().map(|x| x * 1e9).collect()).collect::<Vec<_>>()))
+        }
+    };
+    let (units, bandwidth) = match &topology {
+        Topology::Torus { limits, .. } => (limits.iter().product(), gb(t.bandwidth_gb_per_s.unwrap_or(0.0))),
+        Topology::Matrix(m) => (m.units(), BytesPerSecond(m.ring_rate(m.units(), 1) / f64::from(below))),
+        _ => (units, gb(t.bandwidth_gb_per_s.unwrap_or(0.0))),
+    };
+    let low_latency = t.low_latency_step_us.zip(t.low_latency_fraction);
+    let in_network = t.in_network_latency_us.zip(t.in_network_fraction);
+    Tier {
+        name: t.name.clone(),
+        devices: units.saturating_mul(below),
+        topology,
+        bandwidth,
+        achieved_fraction: t.achieved_fraction,
+        step: Seconds::from_micros(t.step_latency_us),
+        chunk: Seconds::from_micros(t.chunk_overhead_us),
+        final_copy: t.final_copy_gb_per_s.map_or(BytesPerSecond(f64::INFINITY), gb),
+        low_latency: low_latency.map(|(step, fraction)| LowLatency { step: Seconds::from_micros(step), fraction }),
+        in_network: in_network.map(|(latency, fraction)| InNetwork {
+            latency: Seconds::from_micros(latency),
+            fraction,
+            chunk: Seconds::from_micros(t.in_network_chunk_us.unwrap_or(0.0)),
+        }),
+        source: t.source.clone(),
+    }
+}

@@ -1,0 +1,147 @@
+//! Where a group lies on the tiers of a fabric, and the rates and steps that it gets on each.
+
+use super::collective::MAX_TIERS;
+use super::fabric::{Fabric, Tier, Topology};
+use super::torus::{self, Extents};
+use crate::kernel::Group;
+
+/// A group's part on one tier.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Level {
+    /// The tier's index.
+    pub tier: usize,
+    /// Units of the tier below that the group joins here.
+    pub fan_out: u32,
+    /// Members inside the smallest of those units: ports that share the unit's traffic.
+    pub ports: u32,
+    /// Members inside the units up to and including this tier.
+    pub members: u32,
+    /// Members inside the units below this tier.
+    pub members_below: u32,
+    /// Units from one of its units to the next.
+    pub spacing: u32,
+}
+
+/// The levels of a group, innermost first; tiers that it does not cross are left out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Levels {
+    list: [Level; MAX_TIERS],
+    len: usize,
+}
+
+impl Levels {
+    /// The levels, innermost first.
+    pub fn as_slice(&self) -> &[Level] {
+        &self.list[..self.len]
+    }
+}
+
+impl Fabric {
+    /// Where a group lies. A group beyond the fabric is taken to go on through its outermost tier.
+    pub(crate) fn levels(&self, group: Group) -> Levels {
+        let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));
+        let none = Level { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
+        let mut levels = Levels { list: [none; MAX_TIERS], len: 0 };
+        let mut below = 1;
+        for (i, tier) in self.tiers.iter().enumerate().take(MAX_TIERS) {
+            let last = i + 1 == self.tiers.len();
+            let members = if last { ranks } else { ranks.min((tier.devices / stride).max(1)).max(below) };
+            if members > below {
+                let partial = members % below;
+                levels.list[levels.len] = Level {
+                    tier: i,
+                    fan_out: members.div_ceil(below),
+                    ports: if partial == 0 { below } else { partial },
+                    members,
+                    members_below: below,
+                    spacing: (stride / self.unit_devices(i)).max(1),
+                };
+                levels.len += 1;
+            }
+            below = members;
+        }
+        levels
+    }
+
+    /// The tier that two devices `a` and `b` meet on, as a level; `None` when they are the same.
+    pub(crate) fn meeting(&self, a: u32, b: u32) -> Option<Level> {
+        let tier = self.tiers.iter().position(|t| a / t.devices == b / t.devices).unwrap_or(self.tiers.len().checked_sub(1)?);
+        let unit = self.unit_devices(tier);
+        let spacing = (a / unit).abs_diff(b / unit).max(1);
+        (a != b).then_some(Level { tier, fan_out: 2, ports: 1, members: 2, members_below: 1, spacing })
+    }
+
+    /// Nominal bytes per second of a device in ring-like patterns (all-reduce, all-gather, reduce-scatter, broadcast), beside
+    /// the sibling groups.
+    pub(crate) fn ring_rate(&self, level: &Level) -> f64 {
+        let tier = &self.tiers[level.tier];
+        match &tier.topology {
+            Topology::Switch => tier.bandwidth.0,
+            Topology::FatTree { oversubscription } => tier.bandwidth.0 / oversubscription,
+            Topology::FullyConnected { units } => tier.bandwidth.0 * peers(level.fan_out) / peers(*units).max(1.0),
+            Topology::Torus { dims, .. } => {
+                let links: f64 = extents(tier, level).iter().map(torus::Extent::links).sum();
+                tier.bandwidth.0 * links / (2 * dims.len()) as f64
+            }
+            Topology::Matrix(m) => m.ring_rate(level.fan_out, level.spacing) / f64::from(self.unit_devices(level.tier)),
+        }
+    }
+
+    /// Nominal bytes per second of a device in an all-to-all, per byte that leaves its unit through this tier.
+    pub(crate) fn exchange_rate(&self, level: &Level) -> f64 {
+        let tier = &self.tiers[level.tier];
+        match &tier.topology {
+            Topology::Torus { dims, .. } => {
+                let load = extents(tier, level).iter().map(torus::Extent::exchange_load).fold(0.0, f64::max);
+                let leaving = 1.0 - 1.0 / f64::from(level.fan_out);
+                leaving * tier.bandwidth.0 / (2 * dims.len()) as f64 / load
+            }
+            Topology::Matrix(m) => m.exchange_rate(level.fan_out, level.spacing) / f64::from(self.unit_devices(level.tier)),
+            Topology::Switch | Topology::FatTree { .. } | Topology::FullyConnected { .. } => self.ring_rate(level),
+        }
+    }
+
+    /// Nominal bytes per second of a device that sends to one other, `spacing` units away, while all devices do the same.
+    pub(crate) fn pair_rate(&self, level: &Level) -> f64 {
+        let tier = &self.tiers[level.tier];
+        match &tier.topology {
+            Topology::Switch => tier.bandwidth.0,
+            Topology::FatTree { oversubscription } => tier.bandwidth.0 / oversubscription,
+            Topology::FullyConnected { units } => tier.bandwidth.0 / peers(*units).max(1.0),
+            Topology::Torus { dims, .. } => {
+                // One link, shared by the `spacing` flows that pass through it.
+                let hops = extents(tier, level).iter().map(|e| e.spacing).max().unwrap_or(1);
+                tier.bandwidth.0 / (2 * dims.len()) as f64 / f64::from(hops)
+            }
+            Topology::Matrix(m) => {
+                let places = (m.units() / level.spacing).max(2);
+                m.line_rate(places, level.spacing) / f64::from(self.unit_devices(level.tier))
+            }
+        }
+    }
+
+    /// Steps of one pass (all-gather or reduce-scatter) over this level alone.
+    pub(crate) fn pass_steps(&self, level: &Level) -> f64 {
+        let tier = &self.tiers[level.tier];
+        match &tier.topology {
+            Topology::Torus { .. } => extents(tier, level).iter().map(|e| f64::from(e.steps())).sum(),
+            _ => peers(level.fan_out),
+        }
+    }
+
+    /// Whether the tier's links form a torus, which the flat ring and tree algorithms do not apply to.
+    pub(crate) fn is_torus(&self, level: &Level) -> bool {
+        matches!(self.tiers[level.tier].topology, Topology::Torus { .. })
+    }
+}
+
+fn peers(n: u32) -> f64 {
+    f64::from(n.saturating_sub(1))
+}
+
+fn extents(tier: &Tier, level: &Level) -> Extents {
+    match &tier.topology {
+        Topology::Torus { dims, .. } => torus::extents(dims, level.fan_out, level.spacing),
+        _ => torus::extents(&[], 1, 1),
+    }
+}

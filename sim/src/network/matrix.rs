@@ -1,0 +1,96 @@
+//! A measured bandwidth between any two units.
+
+use serde::{Deserialize, Serialize};
+
+/// Bandwidths between the units of a tier, one direction, bytes per second, of the *whole unit* (a node, not a device).
+/// Symmetric: a measurement of both directions is averaged where it is imported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkMatrix {
+    units: u32,
+    /// Row-major, `units * units`; the diagonal is not used.
+    rates: Vec<f64>,
+}
+
+impl LinkMatrix {
+    /// From rows; the caller verifies squareness, symmetry and positivity ([`super::Fabric::from_toml_str`] does).
+    #[must_use]
+    pub(crate) fn from_rows(rows: &[Vec<f64>]) -> Self {
+        Self { units: rows.len() as u32, rates: rows.iter().flatten().copied().collect() }
+    }
+
+    /// Units on each side.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// Bytes per second from unit `a` to unit `b` (indices wrap around).
+    #[must_use]
+    pub fn rate(&self, a: u32, b: u32) -> f64 {
+        let (a, b) = (a % self.units, b % self.units);
+        self.rates[(a * self.units + b) as usize]
+    }
+
+    /// The first `units` rows and columns.
+    #[must_use]
+    pub(crate) fn truncated(&self, units: u32) -> Self {
+        let rates = (0..units).flat_map(|a| (0..units).map(move |b| (a, b))).map(|(a, b)| self.rate(a, b)).collect();
+        Self { units, rates }
+    }
+
+    /// The same links with unit `i` of the result at unit `order[i]` of this matrix: a mapping of ranks to hardware.
+    #[must_use]
+    pub(crate) fn permuted(&self, order: &[u32]) -> Self {
+        let rates = order.iter().flat_map(|&a| order.iter().map(move |&b| (a, b))).map(|(a, b)| self.rate(a, b)).collect();
+        Self { units: order.len() as u32, rates }
+    }
+
+    /// Members of every sibling group of `fan_out` units, `spacing` apart, both cut to what the matrix holds.
+    fn groups(&self, fan_out: u32, spacing: u32) -> impl Iterator<Item = Vec<u32>> {
+        let spacing = spacing.clamp(1, (self.units / 2).max(1));
+        let fan_out = fan_out.clamp(2, (self.units / spacing).max(2));
+        let span = fan_out * spacing;
+        let blocks = (self.units / span).max(1);
+        (0..blocks).flat_map(move |block| {
+            (0..spacing).map(move |first| (0..fan_out).map(|i| block * span + first + i * spacing).collect())
+        })
+    }
+
+    /// The slowest link of the rings of all sibling groups, in rank order, bytes per second of the unit.
+    #[must_use]
+    pub(crate) fn ring_rate(&self, fan_out: u32, spacing: u32) -> f64 {
+        let mut slowest = f64::INFINITY;
+        for group in self.groups(fan_out, spacing) {
+            for (i, &from) in group.iter().enumerate() {
+                slowest = slowest.min(self.rate(from, group[(i + 1) % group.len()]));
+            }
+        }
+        slowest
+    }
+
+    /// The slowest link between neighbours in rank order (no link back from the last to the first).
+    #[must_use]
+    pub(crate) fn line_rate(&self, fan_out: u32, spacing: u32) -> f64 {
+        let mut slowest = f64::INFINITY;
+        for group in self.groups(fan_out, spacing) {
+            for pair in group.windows(2) {
+                slowest = slowest.min(self.rate(pair[0], pair[1]));
+            }
+        }
+        slowest
+    }
+
+    /// The rate at which the slowest member of any sibling group exchanges equal shares with all others: the harmonic
+    /// mean of its links.
+    #[must_use]
+    pub(crate) fn exchange_rate(&self, fan_out: u32, spacing: u32) -> f64 {
+        let mut slowest = f64::INFINITY;
+        for group in self.groups(fan_out, spacing) {
+            for &from in &group {
+                let time: f64 = group.iter().filter(|&&to| to != from).map(|&to| 1.0 / self.rate(from, to)).sum();
+                slowest = slowest.min((group.len() - 1) as f64 / time);
+            }
+        }
+        slowest
+    }
+}

@@ -1,0 +1,49 @@
+//! The network: fabrics as data files, and what a collective costs on one.
+//!
+//! # Model
+//! A [`Fabric`] is a list of tiers from the innermost (an NVLink node, an ICI slice) outward (InfiniBand, RoCE, a data-centre
+//! network). A tier joins units of the tier below; every *device* owns a port into every tier, with a bandwidth per
+//! direction. Two protocols move a message, as in NCCL; the faster one is taken:
+//!
+//! - bulk: `launch + steps * step + w + 2 * sqrt(chunk * w) + shard / final_copy`, with `w = link bytes / (bandwidth *
+//!   achieved fraction)`. The square root is what cutting a message into pipelined chunks costs when the chunk size is
+//!   chosen best: with `chunk` seconds per chunk, `k` chunks cost `k * chunk + w / k`, least at `2 * sqrt(chunk * w)`. It
+//!   is why bandwidth still ramps at a gigabyte. The last hop of a shard is a local copy that no link step hides.
+//! - low latency (NCCL's LL, flags travel with the data): `launch + steps * low_latency_step + link bytes / (bandwidth *
+//!   low_latency_fraction)`.
+//!
+//! All are physical scalars of the tier, in its file; nothing depends on a message size otherwise.
+//!
+//! # Algorithms
+//! Ring (pipelined through all tiers: the slowest tier decides), tree (chain inside the innermost tier, binary between
+//! units, as NCCL's), hierarchical (reduce-scatter inward, all-reduce on top, all-gather back; phases add), dimension-wise
+//! on tori (all dimensions at once on disjoint parts of the message; Scaling Book, "Collectives"), in-network (the switch
+//! reduces and multicasts: a device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`), direct (all-to-all), point to point. The
+//! cheapest that the tiers allow is taken, per group and message.
+//!
+//! # Contention
+//! All groups of a parallel axis run at once, so a cost is that of a group *beside its siblings*. On switches every
+//! device has its own port and siblings do not meet (a node's NICs are counted per device: nominal bandwidth of
+//! the node over its devices). On a torus, members `h` apart along a dimension send through the nodes between them: `h`
+//! sibling groups share every link, which leaves each `1/h`. On a measured matrix the slowest sibling decides.
+//! Different axes that run at the same time share ports: [`Fabric::collective_sharing`] takes the number of flows.
+//!
+//! # Not modelled
+//! Twisted tori, adaptive routing and congestion beyond the shares above, the compute units that a collective takes.
+
+mod collective;
+mod error;
+mod fabric;
+mod file;
+mod level;
+mod matrix;
+#[cfg(test)]
+mod tests;
+mod torus;
+mod verify;
+
+pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
+pub use error::{Fault, NetworkError};
+pub use fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
+pub use matrix::LinkMatrix;
+pub use torus::TorusDim;

@@ -1,0 +1,271 @@
+//! Laws of the network model, and its errors.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::{Algorithm, Fabric, NetworkError, Topology};
+use crate::kernel::{Collective, CollectiveKind, Group};
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+use proptest::prelude::*;
+
+const KINDS: [CollectiveKind; 6] = [
+    CollectiveKind::AllReduce,
+    CollectiveKind::AllGather,
+    CollectiveKind::ReduceScatter,
+    CollectiveKind::AllToAll,
+    CollectiveKind::Broadcast,
+    CollectiveKind::SendRecv,
+];
+
+fn op(kind: CollectiveKind, bytes: u64, ranks: u32, stride: u32) -> Collective {
+    Collective { kind, bytes: Bytes(bytes), group: Group { ranks, stride } }
+}
+
+fn two_tier(topology: &str) -> String {
+    format!(
+        r#"
+name = "test"
+description = "two tiers"
+source = "a test"
+launch_us = 2.0
+[[tier]]
+name = "inner"
+topology = "switch"
+devices = 4
+bandwidth_gb_per_s = 100.0
+achieved_fraction = 0.8
+step_latency_us = 1.0
+source = "a test"
+[[tier]]
+name = "outer"
+achieved_fraction = 0.9
+step_latency_us = 5.0
+chunk_overhead_us = 1.0
+source = "a test"
+{topology}
+"#
+    )
+}
+
+fn flat_switch() -> Fabric {
+    Fabric::from_toml_str("t", &two_tier("topology = \"switch\"\ndevices = 32\nbandwidth_gb_per_s = 5.0")).unwrap()
+}
+
+fn matrix_text(mut entry: impl FnMut(usize, usize) -> f64) -> String {
+    let rows: Vec<Vec<f64>> = (0..8).map(|i| (0..8).map(|j| if i == j { 0.0 } else { entry(i, j) }).collect()).collect();
+    two_tier(&format!("topology = \"matrix\"\nlinks_gb_per_s = {rows:?}"))
+}
+
+#[test]
+fn every_template_loads_and_says_where_it_is_from() {
+    assert!(Fabric::names().len() >= 28);
+    for name in Fabric::names() {
+        let fabric = Fabric::template(name).unwrap();
+        assert_eq!(fabric.name, name);
+        assert!(fabric.tiers.iter().all(|t| !t.source.is_empty()));
+    }
+}
+
+#[test]
+fn phaze_flat_is_phazes_formula() {
+    let fabric = Fabric::template("phaze_flat").unwrap();
+    for ranks in [2_u32, 4, 8, 1024] {
+        let bytes = 123_456_789_u64;
+        let t = f64::from(ranks);
+        let expected = 2.0 * bytes as f64 * (t - 1.0) / t / (4.0 * 1_073_741_824.0);
+        let cost = fabric.collective(&op(CollectiveKind::AllReduce, bytes, ranks, 1));
+        assert!((cost.latency.0 / expected - 1.0).abs() < 1e-12);
+    }
+    let p2p = fabric.collective(&op(CollectiveKind::SendRecv, 1 << 32, 2, 8));
+    assert!((p2p.latency.0 - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn nothing_to_do_costs_nothing() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    for kind in KINDS {
+        for cost in [fabric.collective(&op(kind, 1 << 20, 1, 8)), fabric.collective(&op(kind, 0, 8, 1))] {
+            assert_eq!((cost.latency, cost.algorithm), (Seconds::ZERO, Algorithm::None));
+        }
+    }
+    assert_eq!(fabric.send_recv_between(3, 3, Bytes(1)).latency, Seconds::ZERO);
+}
+
+#[test]
+fn in_switch_reduction_carries_less_and_wins_on_large_messages() {
+    let fabric = Fabric::template("nvlink4_node").unwrap();
+    let large = fabric.collective(&op(CollectiveKind::AllReduce, 1 << 30, 8, 1));
+    assert_eq!(large.algorithm, Algorithm::InNetwork);
+    assert_eq!(large.link_bytes[0], Bytes((1 << 30) + (1 << 27)));
+    assert_eq!(fabric.collective(&op(CollectiveKind::AllReduce, 1 << 15, 8, 1)).algorithm, Algorithm::Ring);
+}
+
+#[test]
+fn a_group_across_nodes_is_bound_by_the_network_and_uses_every_port() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let bytes = 1_u64 << 30;
+    let wide = fabric.collective(&op(CollectiveKind::AllReduce, bytes, 64, 1));
+    let narrow = fabric.collective(&op(CollectiveKind::AllReduce, bytes, 8, 8));
+    assert_eq!((wide.bound_tier, narrow.bound_tier), (1, 1));
+    // Eight ports of a node share what one member per node sends through its own.
+    assert!(narrow.transfer.0 > 4.0 * wide.transfer.0);
+    assert!(wide.link_bytes[1].0 <= 2 * bytes / 8);
+}
+
+#[test]
+fn strided_groups_on_a_torus_share_links() {
+    let fabric = Fabric::template("tpu_v4_ici").unwrap().for_devices(64).unwrap();
+    let bytes = 1 << 30;
+    let line = fabric.collective(&op(CollectiveKind::AllGather, bytes, 4, 1));
+    let column = fabric.collective(&op(CollectiveKind::AllGather, bytes, 4, 4));
+    assert_eq!(line, column);
+    let cube = fabric.collective(&op(CollectiveKind::AllGather, bytes, 64, 1));
+    assert_eq!(cube.algorithm, Algorithm::TorusDimensions);
+    let (one, three) = (line.transfer.0 / 0.75, cube.transfer.0 / (63.0 / 64.0));
+    assert!((one / three - 3.0).abs() < 1e-9, "three dimensions carry three times one's: {one} {three}");
+    // Every second chip of a row: an open pair on links that its sibling uses too.
+    let spread = fabric.collective(&op(CollectiveKind::AllGather, bytes, 2, 2));
+    let adjacent = fabric.collective(&op(CollectiveKind::AllGather, bytes, 2, 1));
+    assert!((spread.transfer.0 / adjacent.transfer.0 - 2.0).abs() < 1e-9);
+}
+
+#[test]
+fn torus_all_to_all_is_bound_by_the_bisection() {
+    let fabric = Fabric::template("tpu_v5e_ici").unwrap();
+    // 16 x 16 closed: half of every chip's bytes cross the middle, 2 x 16 links of 50 GB/s each way.
+    let bytes = 1_u64 << 30;
+    let bisection = 128.0 * bytes as f64 / 2.0 / (32.0 * 50e9 * 0.9);
+    let cost = fabric.collective(&op(CollectiveKind::AllToAll, bytes, 256, 1));
+    assert!((cost.transfer.0 / bisection - 1.0).abs() < 1e-6, "{} {bisection}", cost.transfer);
+}
+
+#[test]
+fn slices_are_compact_and_wrap_where_they_can() {
+    let fabric = Fabric::template("tpu_v4_ici").unwrap();
+    let dims = |n: u32| match &fabric.for_devices(n).unwrap().tiers[0].topology {
+        Topology::Torus { dims, .. } => dims.iter().map(|d| (d.size, d.wrap)).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(dims(8), [(2, false), (2, false), (2, false)]);
+    assert_eq!(dims(64), [(4, true), (4, true), (4, true)]);
+    assert_eq!(dims(1024), [(8, true), (8, true), (16, true)]);
+    let error = fabric.for_devices(4097).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "fabric `tpu_v4_ici` cannot hold 4097 devices: it holds at most 4096; use fewer devices or a larger fabric"
+    );
+    let error = fabric.for_devices(19).unwrap_err().to_string();
+    assert_eq!(error, "fabric `tpu_v4_ici` cannot hold 19 devices: no slice of its ici torus has that many; use 18 or 20");
+}
+
+#[test]
+fn clusters_are_whole_nodes() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    assert_eq!(fabric.for_devices(4).unwrap().tiers.len(), 1);
+    assert_eq!(fabric.for_devices(3072).unwrap().devices(), 3072);
+    let error = fabric.for_devices(12).unwrap_err().to_string();
+    assert_eq!(error, "fabric `selene_hdr200x8` cannot hold 12 devices: its infiniband joins units of 8; use 8 or 16");
+    let node = Fabric::template("nvlink3_node").unwrap();
+    let group = Group { ranks: 4, stride: 4 };
+    let error = node.check_group(group).unwrap_err().to_string();
+    assert!(error.starts_with("a group of 4 ranks 4 apart spans 13 devices, fabric `nvlink3_node` has 8;"), "{error}");
+}
+
+#[test]
+fn chips_that_share_a_fabric_have_their_own_figures() {
+    let v5p = Fabric::template_for("ici_3d_torus", "tpu_v5p").unwrap();
+    assert_eq!(v5p.tiers[0].bandwidth, BytesPerSecond(600e9));
+    assert_eq!(v5p.devices(), 8960);
+    let error = Fabric::template_for("ici_3d_torus_dcn", "tpu_v4").unwrap_err();
+    assert!(matches!(error, NetworkError::NoChip { .. }), "{error}");
+    let slices = Fabric::template_for("ici_2d_torus_dcn", "tpu_v6e").unwrap();
+    assert_eq!(slices.with_fast_domain(64).unwrap().for_devices(128).unwrap().devices(), 128);
+}
+
+#[test]
+fn every_fault_is_named() {
+    let text = two_tier("topology = \"switch\"\ndevices = 6\nbandwidth_gb_per_s = nan").replace("= 0.8", "= -0.8");
+    let NetworkError::Invalid { faults, .. } = Fabric::from_toml_str("t", &text).unwrap_err() else { panic!() };
+    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "tier[0] \"inner\".achieved_fraction = -0.8: must be above 0 and at most 1; give achieved over nominal bandwidth",
+            "tier[1] \"outer\".bandwidth_gb_per_s = NaN: must be a finite number above 0; give GB/s of one device, one direction",
+            "tier[1] \"outer\".devices = 6: must be a multiple of the inner tier's devices; give whole units",
+        ]
+    );
+    let typo = two_tier("topology = \"star\"");
+    assert!(Fabric::from_toml_str("my.toml", &typo).unwrap_err().to_string().contains("unknown variant `star`"));
+    let error = Fabric::template("nvlink9").unwrap_err().to_string();
+    assert!(error.starts_with("unknown fabric `nvlink9`: built in are azure_ndr400x8"), "{error}");
+}
+
+#[test]
+fn bad_matrices_are_refused() {
+    let fault = |text: &str| Fabric::from_toml_str("t", text).unwrap_err().to_string();
+    let asymmetric = matrix_text(|i, j| if (i, j) == (1, 2) { 9.0 } else { 10.0 });
+    assert_eq!(
+        fault(&asymmetric),
+        "fabric `test`: tier[1] \"outer\".links_gb_per_s[1][2] = 9 but 10 back: must be symmetric; average the two directions"
+    );
+    let negative = matrix_text(|i, j| if i.min(j) == 0 && i.max(j) == 5 { -1.0 } else { 10.0 });
+    assert!(fault(&negative).contains("links_gb_per_s[0][5] = -1: must be a finite number above 0"));
+    let ragged = two_tier("topology = \"matrix\"\nlinks_gb_per_s = [[0.0, 1.0], [1.0]]");
+    assert!(fault(&ragged).contains("links_gb_per_s[1] = 1 entries: must have as many entries"));
+}
+
+#[test]
+fn a_matrix_of_equal_links_is_the_flat_switch() {
+    let flat = flat_switch();
+    let equal = Fabric::from_toml_str("t", &matrix_text(|_, _| 20.0)).unwrap();
+    for kind in KINDS {
+        for (ranks, stride) in [(2, 1), (4, 1), (8, 1), (32, 1), (8, 4), (4, 8), (2, 16), (16, 2)] {
+            for bytes in [1_u64 << 10, 1 << 20, 1 << 30] {
+                let (a, b) =
+                    (flat.collective(&op(kind, bytes, ranks, stride)), equal.collective(&op(kind, bytes, ranks, stride)));
+                assert!((a.latency.0 / b.latency.0 - 1.0).abs() < 1e-12, "{kind:?} {ranks} {stride}: {a:?} {b:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_order_of_nodes_matters_on_a_matrix() {
+    // Two racks of four, interleaved: neighbours in numbering are far apart until the order sorts them.
+    let racks = Fabric::from_toml_str("t", &matrix_text(|i, j| if i % 2 == j % 2 { 40.0 } else { 10.0 })).unwrap();
+    let pairs = op(CollectiveKind::AllReduce, 1 << 30, 4, 4);
+    let sorted = racks.clone().permuted(&[0, 2, 4, 6, 1, 3, 5, 7]);
+    assert!(sorted.collective(&pairs).latency < racks.collective(&pairs).latency);
+}
+
+proptest! {
+    #[test]
+    fn more_bytes_or_slower_links_are_never_faster(
+        name in prop::sample::select(Fabric::names()),
+        kind in prop::sample::select(KINDS.to_vec()),
+        bytes in 1_u64..1 << 34, more in 0_u64..1 << 30,
+        ranks in 2_u32..600, stride in prop::sample::select(vec![1_u32, 2, 3, 4, 8, 16, 64]),
+        slower in 0.05_f64..1.0, tier in 0_usize..2, flows in 1.0_f64..8.0,
+    ) {
+        let fabric = Fabric::template(name).unwrap();
+        let base = fabric.collective(&op(kind, bytes, ranks, stride)).latency;
+        prop_assert!(base.0 > 0.0 && base.is_finite());
+        prop_assert!(fabric.collective(&op(kind, bytes + more, ranks, stride)).latency >= base);
+        prop_assert!(fabric.collective_sharing(&op(kind, bytes, ranks, stride), flows).latency >= base);
+        let tier = tier.min(fabric.tiers.len() - 1);
+        let less = BytesPerSecond(fabric.tiers[tier].bandwidth.0 * slower);
+        prop_assert!(fabric.clone().with_bandwidth(tier, less).collective(&op(kind, bytes, ranks, stride)).latency >= base);
+        let mut late = fabric;
+        late.tiers[tier].step += Seconds(1e-6);
+        prop_assert!(late.collective(&op(kind, bytes, ranks, stride)).latency >= base);
+    }
+
+    #[test]
+    fn latency_is_at_least_what_the_ports_can_carry(
+        bytes in 1_u64..1 << 34, ranks in 2_u32..=8, kind in prop::sample::select(KINDS[..3].to_vec()),
+    ) {
+        let fabric = Fabric::template("nvlink3_node").unwrap();
+        let passes = if kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 };
+        let floor = passes * bytes as f64 * f64::from(ranks - 1) / f64::from(ranks) / 300e9;
+        prop_assert!(fabric.collective(&op(kind, bytes, ranks, 1)).latency.0 >= floor);
+    }
+}

@@ -1,0 +1,121 @@
+//! Groups on rings and tori.
+
+use serde::{Deserialize, Serialize};
+
+/// One dimension of a torus or mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TorusDim {
+    /// Units along it.
+    pub size: u32,
+    /// Whether the last unit links back to the first.
+    pub wrap: bool,
+}
+
+/// The part of a group that lies along one dimension.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Extent {
+    /// Members along the dimension.
+    pub members: u32,
+    /// Units from one member to the next: this many sibling groups share every link.
+    pub spacing: u32,
+    /// Whether the members close a ring over the wrap-around link.
+    pub closed: bool,
+}
+
+impl Extent {
+    /// Links that one member drives along this dimension, after the siblings' share: two on a closed ring of three and
+    /// more, one on a line (its inner nodes have two, its ends one, and the ends decide).
+    pub fn links(&self) -> f64 {
+        let links = if self.closed && self.members > 2 { 2.0 } else { 1.0 };
+        links / f64::from(self.spacing)
+    }
+
+    /// Steps of one pass (all-gather or reduce-scatter): both ways round a closed ring, end to end on a line.
+    pub fn steps(&self) -> u32 {
+        let hops = if self.closed { self.members / 2 } else { self.members.saturating_sub(1) };
+        hops.saturating_mul(self.spacing)
+    }
+
+    /// Time units of an all-to-all in which every member holds one unit of data per unit of link rate: the load of the
+    /// busiest link, the bisection. `g/8` on a closed ring (two links across), `g/4` on a line.
+    pub fn exchange_load(&self) -> f64 {
+        f64::from(self.members) / (4.0 * self.links())
+    }
+}
+
+/// The extents of a group on up to three dimensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extents {
+    list: [Extent; 3],
+    len: usize,
+}
+
+impl Extents {
+    /// The extents, first dimension first.
+    pub fn iter(&self) -> impl Iterator<Item = &Extent> {
+        self.list.iter().take(self.len)
+    }
+
+    fn push(&mut self, extent: Extent) {
+        if let Some(slot) = self.list.get_mut(self.len) {
+            *slot = extent;
+            self.len += 1;
+        }
+    }
+}
+
+/// How a group of `members` units, `spacing` apart in row-major numbering (first dimension fastest), lies on the torus.
+/// Dimensions it does not touch are left out; members beyond the torus extend the last dimension.
+pub(crate) fn extents(dims: &[TorusDim], members: u32, spacing: u32) -> Extents {
+    let (mut left, mut spacing) = (members, spacing.max(1));
+    let unused = Extent { members: 1, spacing: 1, closed: false };
+    let mut found = Extents { list: [unused; 3], len: 0 };
+    for (i, dim) in dims.iter().enumerate() {
+        let last = i + 1 == dims.len();
+        if spacing >= dim.size && !last {
+            spacing = (spacing / dim.size).max(1);
+            continue;
+        }
+        let room = if last { left } else { (dim.size / spacing).max(1) };
+        let here = left.min(room);
+        if here > 1 {
+            let closed = dim.wrap && here * spacing == dim.size;
+            found.push(Extent { members: here, spacing, closed });
+        }
+        left = left.div_ceil(here.max(1));
+        spacing = 1;
+        if left <= 1 {
+            break;
+        }
+    }
+    found
+}
+
+/// The most compact torus of `units` units within `limits`: least sum of sides, then the one with the longer last side.
+/// A side wraps when it is a multiple of `wrap_multiple`. `None` when no shape fits.
+pub(crate) fn slice(limits: &[u32], wrap_multiple: u32, units: u32) -> Option<Vec<TorusDim>> {
+    let mut best: Option<(u64, Vec<u32>)> = None;
+    shapes(limits, units, &mut Vec::new(), &mut |shape| {
+        let sum = shape.iter().map(|&d| u64::from(d)).sum();
+        if best.as_ref().is_none_or(|(s, _)| sum < *s) {
+            best = Some((sum, shape.to_vec()));
+        }
+    });
+    let dims = best?.1;
+    Some(dims.into_iter().map(|size| TorusDim { size, wrap: size > 1 && size % wrap_multiple.max(1) == 0 }).collect())
+}
+
+/// Calls `found` with every way to write `units` as a product of sides within `limits`, smaller first sides first.
+fn shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut impl FnMut(&[u32])) {
+    let Some((&limit, rest)) = limits.split_first() else {
+        if units == 1 {
+            found(prefix);
+        }
+        return;
+    };
+    for side in (1..=limit.min(units)).filter(|side| units.is_multiple_of(*side)) {
+        prefix.push(side);
+        shapes(rest, units / side, prefix, found);
+        prefix.pop();
+    }
+}

@@ -1,0 +1,69 @@
+//! Collectives against the measurements that the NVLink fabrics were fitted on (seven scalars for 102 A100 rows, five for 20
+//! H200 rows): `tests/data/collectives.csv`, each row with its source. This shows the fit, not a forecast. The limits are those the
+//! project sets itself: 7 % mean absolute error from 16 MiB, 20 % from 4 KiB, per chip and collective.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+use coplace_sim::kernel::{Collective, CollectiveKind, Group};
+use coplace_sim::network::Fabric;
+use coplace_sim::units::Bytes;
+use std::collections::BTreeMap;
+
+struct Row {
+    dataset: String,
+    chip: String,
+    fabric: String,
+    ranks: u32,
+    bytes: u64,
+    measured_us: f64,
+}
+
+fn rows() -> Vec<Row> {
+    let text = include_str!("data/collectives.csv");
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().starts_with("id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us"));
+    lines
+        .map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            assert_eq!(cells[4], "all_reduce");
+            Row {
+                dataset: cells[1].into(),
+                chip: cells[2].into(),
+                fabric: cells[3].into(),
+                ranks: cells[5].parse().unwrap(),
+                bytes: cells[7].parse().unwrap(),
+                measured_us: cells[8].parse().unwrap(),
+            }
+        })
+        .collect()
+}
+
+fn predicted_us(row: &Row) -> f64 {
+    let fabric = Fabric::template_for(&row.fabric, &row.chip).unwrap();
+    let group = Group { ranks: row.ranks, stride: 1 };
+    let collective = Collective { kind: CollectiveKind::AllReduce, bytes: Bytes(row.bytes), group };
+    fabric.collective(&collective).latency.micros()
+}
+
+#[test]
+fn all_reduce_is_within_the_limits_of_the_measurements() {
+    let mut errors: BTreeMap<(String, String, &str), Vec<f64>> = BTreeMap::new();
+    for row in rows() {
+        let error = (predicted_us(&row) / row.measured_us - 1.0).abs() * 100.0;
+        let size = match row.bytes {
+            0..4096 => "tiny",
+            4096..0x100_0000 => "from 4 KiB",
+            _ => "from 16 MiB",
+        };
+        errors.entry((row.chip.clone(), "all".into(), size)).or_default().push(error);
+        errors.entry((row.chip, row.dataset, size)).or_default().push(error);
+    }
+    for ((chip, dataset, size), errors) in errors {
+        let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+        println!("{chip} {dataset} {size}: n={} mean error {mean:.1} %", errors.len());
+        let limit = match size {
+            "from 16 MiB" => 7.0,
+            _ => 20.0,
+        };
+        assert!(mean <= limit, "{chip} {dataset} {size}: {mean:.1} % > {limit} %");
+    }
+}
