@@ -9,16 +9,23 @@ use serde::{Deserialize, Serialize};
 pub struct Calibration {
     /// Start of a kernel on the device, in every measurement.
     pub launch_overhead: Seconds,
-    /// What the host adds where a kernel is timed from the host.
+    /// What the host adds to a native library call (a contraction, a softmax, a copy) that is timed from the host.
     pub host_overhead: Seconds,
+    /// The least that a composed operation (a normalisation, an activation written in the framework's language) takes where
+    /// it is timed from the host: the host is busy that long, and the device starts `host_overhead` before it is done.
+    pub host_dispatch: Seconds,
     /// Fraction of the HBM's peak bandwidth that a long stream reaches.
     pub hbm_achieved_fraction: f64,
-    /// Time from a kernel's first request to its first byte from HBM, added once per pass.
-    pub hbm_latency: Seconds,
     /// Fraction of the arrays' peak that a large contraction reaches.
     pub tensor_achieved_fraction: f64,
     /// Fraction of the lanes' peak that a long elementwise stream reaches.
     pub vector_achieved_fraction: f64,
+    /// Fraction of the shorter of computing and moving data that is hidden behind the longer one in a contraction:
+    /// 1 with perfect double buffering, 0 where the software stack loads, computes and stores in turn.
+    pub overlap_fraction: f64,
+    /// Fraction of a row function's elementary passes (mean, centring, variance, scaling, ...) that the software stack runs
+    /// as kernels of their own instead of fused: 0 with hand-written kernels.
+    pub unfused_fraction: f64,
 }
 
 impl Default for Calibration {
@@ -26,10 +33,12 @@ impl Default for Calibration {
         Self {
             launch_overhead: Seconds::ZERO,
             host_overhead: Seconds::ZERO,
+            host_dispatch: Seconds::ZERO,
             hbm_achieved_fraction: 1.0,
-            hbm_latency: Seconds::ZERO,
             tensor_achieved_fraction: 1.0,
             vector_achieved_fraction: 1.0,
+            overlap_fraction: 1.0,
+            unfused_fraction: 0.0,
         }
     }
 }
@@ -53,7 +62,7 @@ pub struct Parameter {
 
 impl Calibration {
     /// Every scalar.
-    pub const PARAMETERS: [Parameter; 6] = [
+    pub const PARAMETERS: [Parameter; 8] = [
         Parameter {
             key: "launch_overhead_us",
             ideal: 0.0,
@@ -71,20 +80,20 @@ impl Calibration {
             set: |c, v| c.host_overhead = Seconds::from_micros(v),
         },
         Parameter {
+            key: "host_dispatch_us",
+            ideal: 0.0,
+            min: 0.0,
+            max: 10_000.0,
+            get: |c| c.host_dispatch.micros(),
+            set: |c, v| c.host_dispatch = Seconds::from_micros(v),
+        },
+        Parameter {
             key: "hbm_achieved_fraction",
             ideal: 1.0,
             min: 0.01,
             max: 1.0,
             get: |c| c.hbm_achieved_fraction,
             set: |c, v| c.hbm_achieved_fraction = v,
-        },
-        Parameter {
-            key: "hbm_latency_us",
-            ideal: 0.0,
-            min: 0.0,
-            max: 100.0,
-            get: |c| c.hbm_latency.micros(),
-            set: |c, v| c.hbm_latency = Seconds::from_micros(v),
         },
         Parameter {
             key: "tensor_achieved_fraction",
@@ -101,6 +110,22 @@ impl Calibration {
             max: 1.0,
             get: |c| c.vector_achieved_fraction,
             set: |c, v| c.vector_achieved_fraction = v,
+        },
+        Parameter {
+            key: "overlap_fraction",
+            ideal: 1.0,
+            min: 0.0,
+            max: 1.0,
+            get: |c| c.overlap_fraction,
+            set: |c, v| c.overlap_fraction = v,
+        },
+        Parameter {
+            key: "unfused_fraction",
+            ideal: 0.0,
+            min: 0.0,
+            max: 1.0,
+            get: |c| c.unfused_fraction,
+            set: |c, v| c.unfused_fraction = v,
         },
     ];
 
