@@ -1,7 +1,8 @@
 //! Time of the placement search on PHAZE's instance files, beside the time PHAZE's own search took on them.
 //!
 //! `cargo bench -p coplace-search --bench phaze_placement`. Prints the fastest of a few batches per instance, in
-//! microseconds: the whole of `solve`, plan and its evaluation included, without reading the file.
+//! microseconds: the whole of `solve`, plan and its evaluation included, without reading the file. `-- FOLDER` takes the
+//! instances of another folder.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use coplace_search::placement::phaze::{self, Instance, Recorded};
@@ -33,7 +34,8 @@ fn microseconds(instance: &Instance) -> (f64, f64) {
 }
 
 fn main() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../results/reference/phaze/placement");
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let folder = folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../results/reference/phaze/placement").into());
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     println!("{:<20} {:>6} {:>7} {:>9} {:>9} {:>9} {:>9}", "instance", "layers", "devices", "first_us", "best_us", "phaze_us", "ratio");
@@ -41,7 +43,7 @@ fn main() {
     for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
         let instance = Instance::read(path).unwrap();
         let recorded = Recorded::from_json_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let phaze = recorded.and_then(|recorded| recorded.phaze_seconds).unwrap() * 1e6;
+        let phaze = recorded.and_then(|recorded| recorded.phaze_seconds).unwrap_or(f64::NAN) * 1e6;
         let (best, first) = microseconds(&instance);
         let ratio = phaze / best;
         all.push(ratio);

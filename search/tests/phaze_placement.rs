@@ -129,13 +129,13 @@ mod literal {
         let mut best = NEVER;
         for degree in 1..=devices.min(problem.micro_batches) {
             let (share, per_copy) = (problem.micro_batches.div_ceil(degree), devices / degree);
-            for end in 1..=count {
+            for (end, rest) in table.iter().enumerate().skip(1) {
                 let cost = stage(problem, width, graph, 0, end);
                 if cost.devices > per_copy {
                     continue;
                 }
                 for stages in 1..=cost.deepest {
-                    let bottleneck = table[end][per_copy - cost.devices][stages - 1].max(load(&cost, stages));
+                    let bottleneck = rest[per_copy - cost.devices][stages - 1].max(load(&cost, stages));
                     let d = degree as f64;
                     let synchronization = 4.0 * (d - 1.0) * cost.parameters / problem.bandwidth / d;
                     best = best.min(bottleneck * (share + stages - 1) as f64 + synchronization);
@@ -199,6 +199,12 @@ fn problems() -> impl Strategy<Value = Problem> {
     })
 }
 
+/// The bytes that an infeasible answer says are lacking.
+fn lacking(why: &str) -> Option<f64> {
+    let (_, rest) = why.split_once("lacks ")?;
+    rest.split_once(' ')?.0.parse().ok()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, ..ProptestConfig::default() })]
 
@@ -207,5 +213,28 @@ proptest! {
         let expected = literal::optimum(&problem);
         let instance = Instance::new(problem).unwrap();
         assert_same(verified(&instance, "random problem"), expected, "random problem");
+    }
+
+    #[test]
+    fn an_infeasible_answer_says_exactly_what_is_lacking(mut problem in problems()) {
+        problem.max_memory_per_device = (problem.max_memory_per_device / 5.0).ceil();
+        let solution = phaze::solve(&Instance::new(problem.clone()).unwrap());
+        prop_assume!(!solution.feasible());
+        let why = solution.why().unwrap();
+        match lacking(why) {
+            Some(bytes) => {
+                // All costs are whole, so the lack is: with one byte less than it there is still no plan.
+                prop_assert!(bytes >= 1.0, "{}", why);
+                problem.max_memory_per_device += bytes - 1.0;
+                prop_assert_eq!(literal::optimum(&problem), None);
+                problem.max_memory_per_device += 1.0;
+                prop_assert!(literal::optimum(&problem).is_some(), "{}", why);
+            }
+            None => {
+                prop_assert!(why.contains("no tensor width can be used"), "{}", why);
+                problem.max_memory_per_device = 1e12;
+                prop_assert_eq!(literal::optimum(&problem), None);
+            }
+        }
     }
 }

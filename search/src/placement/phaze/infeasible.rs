@@ -1,8 +1,171 @@
 //! Why no plan fits: the split that needs the least memory, and what it lacks.
+//!
+//! One copy of the pipeline has all devices, so data parallelism is left out. The split that needs the least memory is found
+//! exactly, by the same recurrence as the bottleneck: the least, over the ends of the first stage, of the larger of its memory
+//! and of what the rest needs.
 
-use super::instance::Instance;
+use super::evaluate;
+use super::instance::{Chain, Instance};
+use super::rows::Stages;
 
-/// States the reason.
+/// The least memory found so far.
+struct Attempt {
+    bytes: f64,
+    /// A split of `chain` that needs it.
+    split: Option<(usize, Vec<(usize, usize)>)>,
+}
+
+/// Least bytes by first position, and the end of the first stage that leads to them.
+struct Level {
+    bytes: Vec<f64>,
+    end: Vec<usize>,
+}
+
+impl Level {
+    fn new(count: usize) -> Self {
+        Self { bytes: vec![f64::INFINITY; count + 1], end: vec![0; count + 1] }
+    }
+}
+
+/// The recurrence at one tensor width. `levels[plane][stages]`: at least `plane` stages take one device (see
+/// [`super::width`]).
+struct LeastMemory<'a> {
+    stages: Stages<'a>,
+    narrow_end: Vec<usize>,
+    levels: Vec<Vec<Level>>,
+}
+
+/// States what rules every plan out.
 pub(super) fn explain(instance: &Instance) -> String {
-    format!("no split fits {} bytes per device", instance.max_memory)
+    let mut best = Attempt { bytes: f64::INFINITY, split: None };
+    let mut too_wide = Vec::new();
+    for (index, chain) in instance.chains.iter().enumerate() {
+        let parallel = chain.layers.iter().any(|layer| layer.tensor_parallel);
+        if parallel && chain.width > instance.max_devices {
+            too_wide.push(chain.width.to_string());
+        } else {
+            LeastMemory::new(instance, chain).run(index, &mut best);
+        }
+    }
+    let mut why = match &best.split {
+        Some((index, ranges)) => lacking(instance, &instance.chains[*index], ranges),
+        None => String::from("no tensor width can be used"),
+    };
+    if !too_wide.is_empty() {
+        let (widths, devices) = (too_wide.join(", "), instance.max_devices);
+        why.push_str(&format!("; tensor width {widths} needs more than the {devices} device(s) there are"));
+    }
+    why
+}
+
+/// The sentence about the fullest stage of the best attempt.
+fn lacking(instance: &Instance, chain: &Chain, ranges: &[(usize, usize)]) -> String {
+    let depth = ranges.len();
+    let need = |index: usize| evaluate::memory(instance, chain, ranges[index], depth - index);
+    let fullest = (0..depth).max_by(|&a, &b| need(a).total_cmp(&need(b))).unwrap_or(0);
+    let (first, end) = ranges[fullest];
+    let (bytes, limit) = (need(fullest), instance.max_memory);
+    format!(
+        "no split fits {limit:.0} bytes per device; the nearest (tensor width {}, {depth} stage(s)) needs {bytes:.0} bytes for stage {} \
+         (layers {} to {}) and lacks {:.0} bytes ({:.3} GB)",
+        chain.width,
+        fullest + 1,
+        chain.layers[first].id,
+        chain.layers[end - 1].id,
+        (bytes - limit).ceil(),
+        (bytes - limit) / 1e9,
+    )
+}
+
+impl<'a> LeastMemory<'a> {
+    fn new(instance: &'a Instance, chain: &'a Chain) -> Self {
+        Self { stages: Stages::new(instance, chain), narrow_end: chain.narrow_ends(), levels: Vec::new() }
+    }
+
+    fn run(&mut self, index: usize, best: &mut Attempt) {
+        let count = self.stages.chain.len();
+        // No split needs less than the largest layer alone, in the last place.
+        let floor = (0..count).fold(0.0_f64, |most, at| most.max(self.stages.fixed(at, at + 1)));
+        for plane in 0..=self.planes() {
+            self.levels.push(vec![self.none()]);
+            // The least memory of a split that has too few narrow stages yet.
+            let mut pending = f64::INFINITY;
+            for stages in 1..=count {
+                if best.bytes <= floor {
+                    return;
+                }
+                let level = self.level(plane, stages, best.bytes);
+                let bytes = level.bytes[0];
+                self.levels[plane].push(level);
+                if self.devices(stages, plane) > self.stages.instance.max_devices {
+                    pending = pending.min(bytes);
+                } else if bytes < best.bytes {
+                    *best = Attempt { bytes, split: Some((index, self.trace(plane, stages))) };
+                }
+            }
+            if pending >= best.bytes {
+                return;
+            }
+        }
+    }
+
+    /// Level 0: nothing is left to place.
+    fn none(&self) -> Level {
+        let count = self.stages.chain.len();
+        let mut level = Level::new(count);
+        if self.levels.is_empty() {
+            level.bytes[count] = 0.0;
+        }
+        level
+    }
+
+    /// The most stages that can be narrow at a width where that saves devices.
+    fn planes(&self) -> usize {
+        let chain = self.stages.chain;
+        let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel).count();
+        if parallel == 0 || parallel == chain.len() { 0 } else { chain.len() - parallel }
+    }
+
+    fn devices(&self, stages: usize, plane: usize) -> usize {
+        let chain = self.stages.chain;
+        let wide = if chain.layers.iter().any(|layer| layer.tensor_parallel) { chain.width } else { 1 };
+        wide * (stages - plane.min(stages)) + plane.min(stages)
+    }
+
+    /// One level; bytes of `cut` and above are of no use.
+    fn level(&self, plane: usize, stages: usize, cut: f64) -> Level {
+        let count = self.stages.chain.len();
+        let mut level = Level::new(count);
+        for first in 0..=count - stages {
+            let mut stash = self.stages.stash_at(first);
+            for end in first + 1..=count + 1 - stages {
+                let kept = stash.next(end);
+                let bytes = self.stages.fixed(first, end) + (stages - 1) as f64 * kept;
+                if bytes >= cut.min(level.bytes[first]) {
+                    break;
+                }
+                let behind = if end <= self.narrow_end[first] { plane.saturating_sub(1) } else { plane };
+                let total = bytes.max(self.levels[behind][stages - 1].bytes[end]);
+                if total < level.bytes[first].min(cut) {
+                    level.bytes[first] = total;
+                    level.end[first] = end;
+                }
+            }
+        }
+        level
+    }
+
+    fn trace(&self, plane: usize, stages: usize) -> Vec<(usize, usize)> {
+        let (mut first, mut plane) = (0, plane);
+        let mut ranges = Vec::with_capacity(stages);
+        for left in (1..=stages).rev() {
+            let end = self.levels[plane][left].end[first];
+            ranges.push((first, end));
+            if end <= self.narrow_end[first] {
+                plane = plane.saturating_sub(1);
+            }
+            first = end;
+        }
+        ranges
+    }
 }

@@ -118,6 +118,19 @@ impl Chain {
         chain.chain(self.skips.iter().copied().filter(move |link| inside(link.from) != inside(link.to)))
     }
 
+    /// By position, the end of the longest stage that begins there and has no tensor-parallel layer.
+    pub fn narrow_ends(&self) -> Vec<usize> {
+        let mut next = self.len();
+        let mut ends = vec![next; self.len()];
+        for (at, layer) in self.layers.iter().enumerate().rev() {
+            if layer.tensor_parallel {
+                next = at;
+            }
+            ends[at] = next;
+        }
+        ends
+    }
+
     /// Devices of one copy of the stage of positions `first..end`.
     pub fn devices(&self, first: usize, end: usize) -> usize {
         if self.layers[first..end].iter().any(|layer| layer.tensor_parallel) { self.width } else { 1 }

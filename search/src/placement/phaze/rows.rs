@@ -84,6 +84,17 @@ impl<'a> Stages<'a> {
         self.sums.forward[end] - self.sums.forward[first]
     }
 
+    /// Bytes of the stage that do not depend on its place.
+    pub fn fixed(&self, first: usize, end: usize) -> f64 {
+        self.sums.fixed[end] - self.sums.fixed[first]
+    }
+
+    /// The bytes that a stage from `first` on stashes per micro-batch, for one end after the other.
+    pub fn stash_at(&self, first: usize) -> Stash<'_> {
+        let arriving = if first == 0 { 0.0 } else { self.chain.between[first - 1] };
+        Stash { stages: self, first, arriving }
+    }
+
     /// Whether the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
     fn exceeds(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
         let excess =
@@ -117,6 +128,29 @@ impl<'a> Stages<'a> {
 
     fn arrival(&self, first: usize) -> f64 {
         if first == 0 { 0.0 } else { self.transfer[first - 1] }
+    }
+}
+
+/// See [`Stages::stash_at`].
+pub(super) struct Stash<'a> {
+    stages: &'a Stages<'a>,
+    first: usize,
+    /// Bytes that have entered the stage so far.
+    arriving: f64,
+}
+
+impl Stash<'_> {
+    /// The stash of the stage that ends at `end`; ends must be asked for in order, from `first + 1` on.
+    pub fn next(&mut self, end: usize) -> f64 {
+        if let Some(skips) = &self.stages.skips {
+            let entering = skips.into[end - 1].iter().filter(|&&(from, _, _)| from < self.first);
+            self.arriving += entering.map(|&(_, _, bytes)| bytes).sum::<f64>();
+        }
+        if self.stages.instance.recompute {
+            self.arriving
+        } else {
+            self.stages.sums.activations[end] - self.stages.sums.activations[self.first]
+        }
     }
 }
 
@@ -187,25 +221,24 @@ impl Rows {
             *done += stages.chain.layers[first].backward;
         }
         let mut forward = stages.arrival(first);
-        let mut stash = if first == 0 { 0.0 } else { stages.chain.between[first - 1] };
-        for end in first + 1..count {
+        let mut stash = stages.stash_at(first);
+        for (end, &done) in backward.iter().enumerate().take(count).skip(first + 1) {
             let at = end - 1;
-            for &(from, time, bytes) in &skips.into[at] {
+            for &(from, time, _) in &skips.into[at] {
                 if from < first {
                     forward = forward.max(time);
-                    stash += bytes;
                 }
             }
             forward += stages.chain.layers[at].forward;
             let (again, pass) = (stages.forward(first, end), sums.backward[end] - sums.backward[first]);
             let least = forward + pass + if recompute { again } else { 0.0 };
-            let kept = if recompute { stash } else { sums.activations[end] - sums.activations[first] };
+            let kept = stash.next(end);
             if least > limit || stages.exceeds(first, end, 2, kept) {
                 break;
             }
-            self.loads.push(forward + if recompute { backward[end].max(again + pass) } else { backward[end] });
+            self.loads.push(forward + if recompute { done.max(again + pass) } else { done });
             if recompute {
-                self.stashes.push(stash);
+                self.stashes.push(kept);
             }
         }
     }

@@ -102,14 +102,7 @@ impl<'a> WidthSearch<'a> {
     pub fn new(instance: &'a Instance, chain: &'a Chain, index: usize, degrees: &'a Degrees) -> Self {
         let count = chain.len();
         let stages = Stages::new(instance, chain);
-        let mut narrow_end = vec![count; count];
-        let mut next = count;
-        for (at, layer) in chain.layers.iter().enumerate().rev() {
-            if layer.tensor_parallel {
-                next = at;
-            }
-            narrow_end[at] = next;
-        }
+        let narrow_end = chain.narrow_ends();
         let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel).count();
         let mixed = chain.width > 1 && parallel > 0 && parallel < count;
         let wide = if parallel > 0 { chain.width } else { 1 };
@@ -255,11 +248,11 @@ impl<'a> WidthSearch<'a> {
         })
     }
 
-    fn fill_plane(&mut self, plane: usize, last: usize, rows: &mut Rows, table: &mut Table, best: &mut Best) {
-        let mut last = last;
+    fn fill_plane(&mut self, plane: usize, mut last: usize, rows: &mut Rows, table: &mut Table, best: &mut Best) {
         let first_level = self.last_stages(plane, self.cut(2, best.time));
         table.levels.push(vec![Level::default(), first_level]);
-        for stages in 2..=last {
+        let mut stages = 2;
+        while stages <= last {
             if table.exhausted(plane, stages - 1) {
                 self.floor[stages..=last].fill(f64::INFINITY);
                 return;
@@ -267,11 +260,11 @@ impl<'a> WidthSearch<'a> {
             if self.complete(stages, plane, rows, table, best) {
                 last = self.last_useful(stages + 1, plane, best.time).unwrap_or(0);
             }
-            if stages >= last {
-                return;
+            if stages < last {
+                let level = self.next_level(stages, plane, self.cut(stages + 1, best.time), rows, table);
+                table.levels[plane].push(level);
             }
-            let level = self.next_level(stages, plane, self.cut(stages + 1, best.time), rows, table);
-            table.levels[plane].push(level);
+            stages += 1;
         }
     }
 
