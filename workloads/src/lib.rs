@@ -1,1 +1,22 @@
-//! coplace workloads.
+//! coplace-workloads says what is trained: model configurations, their operators, the training graph with both
+//! gradients of every product, its split over tensor-parallel devices, and the bytes that training keeps. It lowers operators to
+//! [`sim::kernel`]s as a compiler lowers to an intermediate representation, and knows nothing of what they cost.
+//!
+//! The way through: [`model::Model::load`] reads a configuration, [`training::Lowering`] says how it is trained,
+//! [`training::TrainingGraph::new`] makes the pipeline segments, and each segment gives its kernel graphs and bytes.
+
+pub mod error;
+pub mod footprint;
+pub mod graph;
+pub mod import;
+mod lower;
+pub mod model;
+mod op;
+pub mod parallel;
+pub mod training;
+mod transformer;
+
+pub use error::WorkloadError;
+pub use graph::{OpId, RecomputeSet, TensorId};
+pub use model::Model;
+pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};

@@ -1,0 +1,348 @@
+//! The operator graph of one segment of a model: operators, the tensors between them, what the backward pass reads.
+
+use serde::{Deserialize, Serialize};
+use sim::kernel::{DataType, Kernel};
+use sim::units::Bytes;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// An operator's place in its segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OpId(pub u32);
+
+impl OpId {
+    /// The index into [`OperatorGraph::operators`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "op{}", self.0)
+    }
+}
+
+/// A tensor's place in its segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TensorId(pub u32);
+
+impl TensorId {
+    /// The index into [`OperatorGraph::tensors`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for TensorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tensor{}", self.0)
+    }
+}
+
+/// An activation: per micro-batch, on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorInfo {
+    /// Its place.
+    pub id: TensorId,
+    /// A name that users know: `layer.mlp.fc1.out`.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// Bytes of its gradient; zero where it has none (masks, statistics, token ids).
+    pub gradient_bytes: Bytes,
+    /// The operator that makes it; none for the segment's input.
+    pub producer: Option<OpId>,
+    /// Whether some operator's backward pass reads it: it must then be kept, or rebuilt.
+    pub saved: bool,
+    /// Whether it enters the segment from outside (a recomputation starts from it).
+    pub is_segment_input: bool,
+}
+
+/// A kernel and the end of its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What the kernel is to its operator: `forward`, `backward_input`, `backward_weight.all_gather`.
+    pub label: String,
+    /// What is executed.
+    pub kernel: Kernel,
+}
+
+/// What a chain of backward kernels computes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gradient {
+    /// The gradients of these inputs (dX). No kernels means that the gradient passes through unchanged (a sum).
+    Inputs(Vec<TensorId>),
+    /// The gradients of the operator's parameters (dW): nothing else in the micro-batch waits for them.
+    Weights,
+}
+
+/// Kernels of an operator's backward pass that run one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackwardChain {
+    /// What it computes.
+    pub gradient: Gradient,
+    /// The activations it reads besides the gradients of the operator's outputs.
+    pub reads: Vec<TensorId>,
+    /// Its kernels, in order.
+    pub steps: Vec<Step>,
+}
+
+/// Parameters on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Parameters {
+    /// This device's slice of parameters that tensor parallelism splits.
+    pub sharded: u64,
+    /// Parameters that every device of the tensor-parallel group holds in full.
+    pub replicated: u64,
+}
+
+impl Parameters {
+    /// All on one device.
+    #[must_use]
+    pub fn per_device(self) -> u64 {
+        self.sharded.saturating_add(self.replicated)
+    }
+}
+
+/// An operator: its kernels forward and backward, what it reads and makes, its parameters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorNode {
+    /// Its place.
+    pub id: OpId,
+    /// A name that users know: `layer.mlp.fc1`.
+    pub name: String,
+    /// Activations read.
+    pub inputs: Vec<TensorId>,
+    /// Activations made.
+    pub outputs: Vec<TensorId>,
+    /// Forward kernels, one after the other.
+    pub forward: Vec<Step>,
+    /// Backward kernels that precede every chain (the all-gather of a sharded output gradient).
+    pub backward_prepare: Vec<Step>,
+    /// The backward pass: one chain per gradient, independent of each other.
+    pub backward: Vec<BackwardChain>,
+    /// Its parameters.
+    pub parameters: Parameters,
+    /// Bytes that exist only while one of its kernels runs and are in no tensor (gathered shards).
+    pub workspace: Bytes,
+}
+
+/// The operators to run again in the backward pass.
+///
+/// With one backward pass per layer and everything rebuilt kept until that layer's backward ends, each operator runs again at
+/// most once, so a set says everything.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RecomputeSet(BTreeSet<OpId>);
+
+impl RecomputeSet {
+    /// Nothing is recomputed: every saved tensor is kept.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Whether the operator is recomputed.
+    #[must_use]
+    pub fn contains(&self, op: OpId) -> bool {
+        self.0.contains(&op)
+    }
+
+    /// Adds an operator.
+    pub fn insert(&mut self, op: OpId) {
+        self.0.insert(op);
+    }
+
+    /// The operators, in order.
+    pub fn iter(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is recomputed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<OpId> for RecomputeSet {
+    fn from_iter<I: IntoIterator<Item = OpId>>(ops: I) -> Self {
+        Self(ops.into_iter().collect())
+    }
+}
+
+/// The operators of a segment, in an order in which they can run, and its tensors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorGraph {
+    /// Operators; every input is made by an earlier operator or is a segment input.
+    pub operators: Vec<OperatorNode>,
+    /// Tensors, indexed by [`TensorId`].
+    pub tensors: Vec<TensorInfo>,
+    /// What leaves the segment.
+    pub output: TensorId,
+    /// Type of activations and of their gradients.
+    pub operand: DataType,
+}
+
+impl OperatorGraph {
+    /// The tensors kept from forward to backward when `recompute` is run again: the least set from which every tensor that
+    /// the backward pass reads can be had. A tensor that the backward pass or a recomputed operator reads is kept unless its own
+    /// producer is recomputed; a segment input that anybody reads is always kept.
+    #[must_use]
+    pub fn kept(&self, recompute: &RecomputeSet) -> Vec<TensorId> {
+        let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
+        for op in recompute.iter().filter_map(|id| self.operators.get(id.index())) {
+            for input in &op.inputs {
+                needed[input.index()] = true;
+            }
+        }
+        let rebuilt = |t: &TensorInfo| t.producer.is_some_and(|op| recompute.contains(op));
+        self.tensors.iter().filter(|t| needed[t.id.index()] && !rebuilt(t)).map(|t| t.id).collect()
+    }
+
+    /// Bytes of [`Self::kept`]: per micro-batch in flight, on one device.
+    #[must_use]
+    pub fn saved_bytes(&self, recompute: &RecomputeSet) -> Bytes {
+        self.kept(recompute).into_iter().map(|id| self.tensors[id.index()].bytes).sum()
+    }
+
+    /// Bytes that the recomputed operators rebuild for the backward pass of the segment: alive while it runs.
+    #[must_use]
+    pub fn rebuilt_bytes(&self, recompute: &RecomputeSet) -> Bytes {
+        let operators = recompute.iter().filter_map(|id| self.operators.get(id.index()));
+        operators.flat_map(|op| &op.outputs).map(|id| self.tensors[id.index()].bytes).sum()
+    }
+
+    /// The set that keeps only segment inputs: every operator whose result the backward pass needs, directly or
+    /// to rebuild another (Megatron's full recomputation).
+    #[must_use]
+    pub fn full_recompute(&self) -> RecomputeSet {
+        let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
+        let mut set = RecomputeSet::none();
+        for op in self.operators.iter().rev() {
+            if op.outputs.iter().any(|t| needed[t.index()]) {
+                set.insert(op.id);
+                for input in &op.inputs {
+                    needed[input.index()] = true;
+                }
+            }
+        }
+        set
+    }
+
+    /// The operator of this name.
+    #[must_use]
+    pub fn operator(&self, name: &str) -> Option<&OperatorNode> {
+        self.operators.iter().find(|op| op.name == name)
+    }
+
+    /// Bytes alive in the worst moment of one operator besides what is kept: forward its inputs and outputs that are not
+    /// saved, backward the gradients of its outputs and inputs, either way its workspace.
+    #[must_use]
+    pub fn transient_bytes(&self) -> Bytes {
+        let worst = |op: &OperatorNode| {
+            let touched = || op.inputs.iter().chain(&op.outputs).map(|id| &self.tensors[id.index()]);
+            let forward: Bytes = touched().filter(|t| !t.saved).map(|t| t.bytes).sum();
+            let backward: Bytes = touched().map(|t| t.gradient_bytes).sum();
+            forward.max(backward) + op.workspace
+        };
+        self.operators.iter().map(worst).max().unwrap_or(Bytes::ZERO)
+    }
+}
+
+/// What the parts of an operator are, before it has a place.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NewOperator {
+    pub(crate) name: String,
+    pub(crate) inputs: Vec<TensorId>,
+    pub(crate) outputs: Vec<TensorId>,
+    pub(crate) forward: Vec<Step>,
+    pub(crate) backward_prepare: Vec<Step>,
+    pub(crate) backward: Vec<BackwardChain>,
+    pub(crate) parameters: Parameters,
+    pub(crate) workspace: Bytes,
+}
+
+/// Builds the graph of one segment, operator after operator.
+#[derive(Debug)]
+pub(crate) struct GraphBuilder {
+    operators: Vec<OperatorNode>,
+    tensors: Vec<TensorInfo>,
+    operand: DataType,
+}
+
+impl GraphBuilder {
+    /// For activations of type `operand`.
+    pub(crate) fn new(operand: DataType) -> Self {
+        Self { operators: Vec::new(), tensors: Vec::new(), operand }
+    }
+
+    /// A tensor of `elements` numbers that has a gradient of the same type.
+    pub(crate) fn activation(&mut self, name: &str, elements: u64) -> TensorId {
+        let bytes = Bytes(self.operand.bytes()) * elements;
+        self.push(name, bytes, bytes)
+    }
+
+    /// A tensor without a gradient: a mask, statistics, token ids.
+    pub(crate) fn constant(&mut self, name: &str, bytes: Bytes) -> TensorId {
+        self.push(name, bytes, Bytes::ZERO)
+    }
+
+    fn push(&mut self, name: &str, bytes: Bytes, gradient_bytes: Bytes) -> TensorId {
+        let id = TensorId(self.tensors.len() as u32);
+        self.tensors.push(TensorInfo {
+            id,
+            name: name.to_owned(),
+            bytes,
+            gradient_bytes,
+            producer: None,
+            saved: false,
+            is_segment_input: true,
+        });
+        id
+    }
+
+    pub(crate) fn bytes(&self, id: TensorId) -> Bytes {
+        self.tensors[id.index()].bytes
+    }
+
+    /// Adds an operator; its outputs stop being segment inputs, what its chains read is saved.
+    pub(crate) fn add(&mut self, op: NewOperator) {
+        let id = OpId(self.operators.len() as u32);
+        for output in &op.outputs {
+            let tensor = &mut self.tensors[output.index()];
+            tensor.producer = Some(id);
+            tensor.is_segment_input = false;
+        }
+        for read in op.backward.iter().flat_map(|chain| &chain.reads) {
+            self.tensors[read.index()].saved = true;
+        }
+        self.operators.push(OperatorNode {
+            id,
+            name: op.name,
+            inputs: op.inputs,
+            outputs: op.outputs,
+            forward: op.forward,
+            backward_prepare: op.backward_prepare,
+            backward: op.backward,
+            parameters: op.parameters,
+            workspace: op.workspace,
+        });
+    }
+
+    pub(crate) fn finish(self, output: TensorId) -> OperatorGraph {
+        OperatorGraph { operators: self.operators, tensors: self.tensors, output, operand: self.operand }
+    }
+}

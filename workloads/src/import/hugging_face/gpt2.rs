@@ -1,0 +1,99 @@
+//! GPT-2 (and GPT-3, Megatron's GPTs): pre-norm, learned positions, GELU, tied head.
+
+use super::Family;
+use super::reader::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Reader};
+use crate::error::WorkloadError;
+use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use sim::kernel::Function;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["gpt2"],
+    keys: &[
+        "activation_function",
+        "attn_pdrop",
+        "embd_pdrop",
+        "n_ctx",
+        "n_embd",
+        "n_head",
+        "n_inner",
+        "n_layer",
+        "n_positions",
+        "resid_pdrop",
+        "vocab_size",
+    ],
+    irrelevant: &[
+        "layer_norm_epsilon",
+        "predict_special_tokens",
+        "reorder_and_upcast_attn",
+        "scale_attn_by_inverse_layer_idx",
+        "scale_attn_weights",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_hidden_size",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+    ],
+    synonyms: &[
+        ("hidden_size", "n_embd"),
+        ("num_hidden_layers", "n_layer"),
+        ("num_attention_heads", "n_head"),
+        ("intermediate_size", "n_inner"),
+        ("max_position_embeddings", "n_positions"),
+        ("hidden_act", "activation_function"),
+    ],
+    read,
+};
+
+fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.dimension("n_embd", MAX_WIDTH)?;
+    let heads = reader.dimension("n_head", MAX_HEADS)?;
+    reader.divides(("n_head", heads), ("n_embd", hidden))?;
+    let positions = reader.dimension("n_positions", MAX_POSITIONS)?;
+    if let Some(context) = reader.optional_dimension("n_ctx", MAX_POSITIONS)?
+        && context != positions
+    {
+        return Err(reader.error(
+            "n_ctx",
+            context,
+            &format!("`n_positions` ({positions})"),
+            "both say the longest sequence: remove n_ctx or make them equal",
+        ));
+    }
+    Ok(Model {
+        name: reader.name.to_owned(),
+        family: reader.model_type.clone(),
+        layers: reader.dimension("n_layer", MAX_LAYERS)?,
+        hidden,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.vocabulary_multiple()?,
+        max_sequence: positions,
+        embedding_width: hidden,
+        position: Position::Learned { rows: positions },
+        token_types: 0,
+        norm: Norm::LayerNorm,
+        norm_affine: true,
+        norm_placement: NormPlacement::Pre,
+        embedding_norm: false,
+        final_norm: true,
+        activation: reader.activation("activation_function", Function::Gelu)?,
+        gated: false,
+        qkv_bias: true,
+        attention_output_bias: true,
+        mlp_bias: true,
+        causal: true,
+        dropout: Dropout {
+            embedding: reader.probability("embd_pdrop", 0.1)?,
+            attention: reader.probability("attn_pdrop", 0.1)?,
+            residual: reader.probability("resid_pdrop", 0.1)?,
+            activation: 0.0,
+        },
+        tied_head: reader.flag("tie_word_embeddings", true)?,
+        head_transform: false,
+        head_bias: false,
+    })
+}

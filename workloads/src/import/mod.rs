@@ -1,0 +1,3 @@
+//! Readers of model descriptions; a new format is a file here and a line below.
+
+pub mod hugging_face;

@@ -1,0 +1,173 @@
+//! Operators to kernels: a segment's forward graph, and its backward graph with what is recomputed.
+
+use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, Step, TensorId};
+use petgraph::graph::NodeIndex;
+use sim::kernel::{Direction, Elementwise, Epilogue, Function, Kernel, KernelGraph, KernelNode};
+use sim::units::Bytes;
+
+/// Nodes that must have ended before something can start.
+type After = Vec<NodeIndex>;
+
+/// Turns the operators of one segment into kernel graphs.
+pub(crate) struct Lowerer<'a> {
+    operators: &'a OperatorGraph,
+    epilogues: bool,
+    graph: KernelGraph,
+}
+
+impl<'a> Lowerer<'a> {
+    pub(crate) fn new(operators: &'a OperatorGraph, epilogues: bool) -> Self {
+        Self { operators, epilogues, graph: KernelGraph::new() }
+    }
+
+    /// The forward kernels of all operators.
+    pub(crate) fn forward(mut self) -> KernelGraph {
+        self.run_forward(|_| true, "forward");
+        self.graph
+    }
+
+    /// The forward kernels of what is recomputed, and the backward kernels of all operators. Recomputation waits for nothing
+    /// outside the segment; a gradient's kernels wait for the gradients of the operator's outputs and for the recomputed tensors they
+    /// read; nothing waits for weight gradients.
+    pub(crate) fn backward(mut self, recompute: &RecomputeSet) -> KernelGraph {
+        let rebuilt = self.run_forward(|op| recompute.contains(op.id), "recompute");
+        let mut gradients: Vec<Vec<After>> = vec![Vec::new(); self.operators.tensors.len()];
+        for op in self.operators.operators.iter().rev() {
+            let mut after: After = Vec::new();
+            for output in &op.outputs {
+                after.extend(self.accumulated(*output, &mut gradients));
+            }
+            dedup(&mut after);
+            let after = self.chain(op, &op.backward_prepare, after, None);
+            for chain in &op.backward {
+                let mut start = after.clone();
+                start.extend(chain.reads.iter().flat_map(|t| rebuilt[t.index()].iter().copied()));
+                dedup(&mut start);
+                let end = self.chain(op, &chain.steps, start, None);
+                if let Gradient::Inputs(inputs) = &chain.gradient {
+                    for input in inputs {
+                        gradients[input.index()].push(end.clone());
+                    }
+                }
+            }
+        }
+        // A segment input that several operators read (post-norm: the first product and the residual sum) gets one gradient.
+        for tensor in self.operators.tensors.iter().filter(|t| t.is_segment_input) {
+            self.accumulated(tensor.id, &mut gradients);
+        }
+        self.graph
+    }
+
+    /// Adds the forward kernels of the chosen operators; returns, per tensor, the node after which it is there.
+    fn run_forward(&mut self, chosen: impl Fn(&OperatorNode) -> bool, label: &str) -> Vec<After> {
+        let mut ready: Vec<After> = vec![Vec::new(); self.operators.tensors.len()];
+        let mut done = vec![false; self.operators.operators.len()];
+        for op in self.operators.operators.iter().filter(|op| chosen(op)) {
+            if done[op.id.index()] {
+                continue;
+            }
+            let mut after: After = op.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()).collect();
+            dedup(&mut after);
+            let follower = if self.epilogues { epilogue_of(self.operators, op).filter(|next| chosen(next)) } else { None };
+            let end = match follower {
+                Some(next) => {
+                    done[next.id.index()] = true;
+                    after.extend(next.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()));
+                    dedup(&mut after);
+                    let end = self.with_epilogue(op, next, after, label);
+                    for output in &next.outputs {
+                        ready[output.index()] = end.clone();
+                    }
+                    end
+                }
+                None => self.chain(op, &op.forward, after, Some(label)),
+            };
+            for output in &op.outputs {
+                ready[output.index()] = end.clone();
+            }
+        }
+        ready
+    }
+
+    /// Adds kernels one after the other; returns what follows must wait for. A forward pass run again is called `recompute`.
+    fn chain(&mut self, op: &OperatorNode, steps: &[Step], mut after: After, label: Option<&str>) -> After {
+        for step in steps {
+            let name = match label {
+                Some(label) => format!("{}.{}", op.name, step.label.replacen("forward", label, 1)),
+                None => format!("{}.{}", op.name, step.label),
+            };
+            after = vec![self.node(name, step.kernel, &after)];
+        }
+        after
+    }
+
+    fn node(&mut self, name: String, kernel: Kernel, after: &[NodeIndex]) -> NodeIndex {
+        let node = self.graph.add_node(KernelNode { name, kernel });
+        for before in after {
+            self.graph.add_edge(*before, node, ());
+        }
+        node
+    }
+
+    /// The gradient of a tensor that several operators read is the sum of their contributions: one addition for each
+    /// but the first, as automatic differentiation runs them.
+    fn accumulated(&mut self, tensor: TensorId, gradients: &mut [Vec<After>]) -> After {
+        let info = &self.operators.tensors[tensor.index()];
+        let mut parts = std::mem::take(&mut gradients[tensor.index()]).into_iter();
+        let Some(mut sum) = parts.next() else { return Vec::new() };
+        for (i, part) in parts.enumerate() {
+            let mut after = sum;
+            after.extend(part);
+            dedup(&mut after);
+            let size = info.gradient_bytes;
+            let add = Kernel::Elementwise(Elementwise {
+                function: Function::Add,
+                direction: Direction::Backward,
+                elements: size.0 / self.operators.operand.bytes(),
+                read: size * 2,
+                written: size,
+            });
+            let count = if i == 0 { String::new() } else { format!(".{}", i + 1) };
+            sum = vec![self.node(format!("{}.backward_accumulate{count}", info.name), add, &after)];
+        }
+        sum
+    }
+
+    /// A product and the elementwise operator that alone reads it, as one kernel.
+    fn with_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: After, label: &str) -> After {
+        let last = op.forward.len().saturating_sub(1);
+        let after = self.chain(op, &op.forward[..last], after, Some(label));
+        let (Some(Kernel::Contraction(contraction)), Some(Kernel::Elementwise(elementwise))) =
+            (op.forward.last().map(|s| s.kernel), next.forward.first().map(|s| s.kernel))
+        else {
+            return self.chain(op, &op.forward[last..], after, Some(label));
+        };
+        let product: Bytes = op.outputs.iter().map(|t| self.operators.tensors[t.index()].bytes).sum();
+        let kept = op.outputs.iter().any(|t| self.operators.tensors[t.index()].saved);
+        // The product's result stays on chip for the function. Where the backward pass does not want it, the function's
+        // result is written in its place.
+        let written = if kept { elementwise.written } else { elementwise.written.saturating_sub(product) };
+        let kernel = Kernel::Epilogue(Epilogue {
+            contraction,
+            elementwise: Elementwise { read: elementwise.read.saturating_sub(product), written, ..elementwise },
+        });
+        let short = next.name.rsplit('.').next().unwrap_or(&next.name);
+        vec![self.node(format!("{}+{short}.{label}", op.name), kernel, &after)]
+    }
+}
+
+/// The elementwise operator that can run in the epilogue of `op`: the only reader of all its results, one kernel long, after
+/// a product that ends the operator (no collective in between).
+fn epilogue_of<'g>(operators: &'g OperatorGraph, op: &OperatorNode) -> Option<&'g OperatorNode> {
+    let Some(Kernel::Contraction(_)) = op.forward.last().map(|s| s.kernel) else { return None };
+    let mut readers = operators.operators.iter().filter(|next| next.inputs.iter().any(|t| op.outputs.contains(t)));
+    let (first, second) = (readers.next()?, readers.next());
+    let elementwise = first.forward.len() == 1 && matches!(first.forward[0].kernel, Kernel::Elementwise(_));
+    let earlier = |t: &TensorId| operators.tensors[t.index()].producer.is_none_or(|p| p <= op.id);
+    (second.is_none() && elementwise && first.inputs.iter().all(earlier)).then_some(first)
+}
+
+fn dedup(nodes: &mut After) {
+    nodes.sort_unstable();
+    nodes.dedup();
+}

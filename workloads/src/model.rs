@@ -1,0 +1,203 @@
+//! What is trained: the hyper-parameters of a transformer that decide its cost, whatever family it comes from.
+
+use crate::error::WorkloadError;
+use crate::import::hugging_face;
+use serde::{Deserialize, Serialize};
+use sim::kernel::Function;
+use sim::units::Flops;
+use std::path::Path;
+
+/// The built-in models: (name, text of the config.json), sorted by name; the files of `workloads/models`.
+static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
+
+/// How positions enter the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Position {
+    /// A learned table of this many rows, added to the token embedding.
+    Learned {
+        /// Rows of the table (OPT keeps two more than its longest sequence).
+        rows: u64,
+    },
+    /// A rotation of queries and keys in every layer; no parameters.
+    Rotary,
+}
+
+/// The normalisation of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// Mean and variance, with gain and bias.
+    LayerNorm,
+    /// Root mean square, with gain only.
+    RmsNorm,
+}
+
+/// Where a layer normalises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormPlacement {
+    /// Before attention and before the MLP (GPT-2, Llama).
+    Pre,
+    /// After each residual sum (BERT, OPT-350m).
+    Post,
+}
+
+/// Probability of dropping, per site; 0 means that the operator does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Dropout {
+    /// On the embedding's output.
+    pub embedding: f64,
+    /// On the attention probabilities.
+    pub attention: f64,
+    /// On the outputs of attention and MLP, before the residual sum.
+    pub residual: f64,
+    /// On the MLP's activation (OPT's `activation_dropout`; 0 in all published models).
+    pub activation: f64,
+}
+
+/// A transformer, by the numbers that decide its cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// What the user called it: a built-in name or the path of its file.
+    pub name: String,
+    /// The family it was read as: Hugging Face's `model_type`.
+    pub family: String,
+    /// Transformer layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key/value heads (fewer than `heads` under grouped-query attention).
+    pub kv_heads: u64,
+    /// Dimension of a head; `heads * head_dim` is `hidden` in most models.
+    pub head_dim: u64,
+    /// Width of the MLP.
+    pub ffn: u64,
+    /// Tokens in the vocabulary.
+    pub vocabulary: u64,
+    /// The embedding's rows are padded to a multiple of this times the tensor-parallel degree
+    /// (Megatron's `make_vocab_size_divisible_by`; 1 where the model does not say).
+    pub vocabulary_multiple: u64,
+    /// The longest sequence it was made for, and the default length in training.
+    pub max_sequence: u64,
+    /// Width of the token embedding (OPT's `word_embed_proj_dim`): where it is not `hidden`, projections lead in and out.
+    pub embedding_width: u64,
+    /// How positions enter.
+    pub position: Position,
+    /// Rows of BERT's token-type table; 0 where there is none.
+    pub token_types: u64,
+    /// Which normalisation.
+    pub norm: Norm,
+    /// Whether norms have parameters (OPT's `layer_norm_elementwise_affine`).
+    pub norm_affine: bool,
+    /// Where layers normalise.
+    pub norm_placement: NormPlacement,
+    /// Whether the embedding's output is normalised (BERT).
+    pub embedding_norm: bool,
+    /// Whether the last layer's output is normalised (pre-norm families).
+    pub final_norm: bool,
+    /// The MLP's nonlinearity.
+    pub activation: Function,
+    /// Whether the MLP is gated: activation(gate) * up (Llama).
+    pub gated: bool,
+    /// Whether query, key, value have biases.
+    pub qkv_bias: bool,
+    /// Whether the attention's output projection has a bias.
+    pub attention_output_bias: bool,
+    /// Whether the MLP's products have biases.
+    pub mlp_bias: bool,
+    /// Whether a token only sees earlier ones.
+    pub causal: bool,
+    /// Dropout probabilities.
+    pub dropout: Dropout,
+    /// Whether the head's matrix is the token embedding.
+    pub tied_head: bool,
+    /// Whether the head begins with a product, an activation and a norm (BERT's masked-language-model head).
+    pub head_transform: bool,
+    /// Whether the head's logits have a bias (BERT).
+    pub head_bias: bool,
+}
+
+/// The built-in models' names, sorted.
+pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|(name, _)| *name)
+}
+
+impl Model {
+    /// A built-in model by name, or a `config.json` by path (or by the folder that holds it).
+    ///
+    /// # Errors
+    /// Where the name is neither built in nor a file, and where the file is not a usable configuration.
+    pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
+        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
+            return hugging_face::parse(name, name, text);
+        }
+        let path = Path::new(name_or_path);
+        if path.exists() {
+            return Self::from_file(path);
+        }
+        Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
+    }
+
+    /// A `config.json` in Hugging Face's format; a folder means the `config.json` in it.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is not a usable configuration.
+    pub fn from_file(path: &Path) -> Result<Self, WorkloadError> {
+        let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+        let place = file.display().to_string();
+        let text = std::fs::read_to_string(&file)
+            .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
+        hugging_face::parse(&place, &place, &text)
+    }
+
+    /// Width of all query heads together.
+    #[must_use]
+    pub fn query_width(&self) -> u64 {
+        self.heads * self.head_dim
+    }
+
+    /// Width of all key (or value) heads together.
+    #[must_use]
+    pub fn kv_width(&self) -> u64 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
+    /// `vocabulary_multiple * tensor_parallel` (Megatron-LM, `_vocab_size_with_padding`).
+    #[must_use]
+    pub fn padded_vocabulary(&self, tensor_parallel: u32) -> u64 {
+        self.vocabulary.next_multiple_of(self.vocabulary_multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
+    }
+
+    /// Weights of a layer that take part in matrix products.
+    #[must_use]
+    pub fn layer_matrix_parameters(&self) -> u64 {
+        let attention = self.hidden * (self.query_width() + 2 * self.kv_width()) + self.query_width() * self.hidden;
+        let products = if self.gated { 3 } else { 2 };
+        attention + products * self.hidden * self.ffn
+    }
+
+    /// Weights of the whole model that take part in matrix products, with `vocabulary_rows` logits per token: layers,
+    /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
+    #[must_use]
+    pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
+        let transform = if self.head_transform { self.hidden * self.hidden } else { 0 };
+        let projections = if self.embedding_width == self.hidden { 0 } else { 2 * self.embedding_width * self.hidden };
+        self.layers * self.layer_matrix_parameters() + self.embedding_width * vocabulary_rows + transform + projections
+    }
+
+    /// The closed form of a training step's matrix operations, forward and both gradients, without recomputation and
+    /// with all scores counted (Megatron's and PaLM's convention for model FLOPs, causal or not):
+    /// 6 * matrix parameters * tokens, and 12 * layers * query width * sequence per token for scores and context.
+    /// For GPT this is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without recomputation's quarter).
+    #[must_use]
+    pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
+        let tokens = u128::from(sequences) * u128::from(sequence_length);
+        let products = 6 * u128::from(self.matrix_parameters(vocabulary_rows));
+        let attention = 12 * u128::from(self.layers) * u128::from(self.query_width()) * u128::from(sequence_length);
+        Flops(tokens * (products + attention))
+    }
+}

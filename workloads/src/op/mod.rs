@@ -1,0 +1,124 @@
+//! Operators: one file each, saying which kernels run forward and backward on one device, which tensors they make and
+//! which the backward pass reads. A new operator is a file here and a line below; [`crate::transformer`] places it.
+
+pub(crate) mod activation;
+pub(crate) mod context;
+pub(crate) mod dropout;
+pub(crate) mod embedding;
+pub(crate) mod fused_attention;
+pub(crate) mod gated;
+pub(crate) mod linear;
+pub(crate) mod loss;
+pub(crate) mod norm;
+pub(crate) mod residual;
+pub(crate) mod rope;
+pub(crate) mod scores;
+pub(crate) mod softmax;
+
+use crate::graph::{BackwardChain, Gradient, Step, TensorId};
+use sim::kernel::{Collective, CollectiveKind, DataType, Direction, Elementwise, Function, Group, Kernel, Reduction, RowFunction};
+use sim::units::Bytes;
+
+/// What all operators of a segment share: the micro-batch, its split over devices, the number formats.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Sequences in a micro-batch.
+    pub(crate) batch: u64,
+    /// Tokens in a sequence.
+    pub(crate) sequence: u64,
+    /// Tensor-parallel devices.
+    pub(crate) ranks: u32,
+    /// Whether norms, dropout and residual sums are split along the sequence over those devices.
+    pub(crate) sequence_parallel: bool,
+    /// Type of activations and weights.
+    pub(crate) operand: DataType,
+    /// Type in which weight gradients are written.
+    pub(crate) gradient: DataType,
+    /// Whether neighbouring elementwise work is one kernel.
+    pub(crate) fused: bool,
+}
+
+impl Shape {
+    /// Tokens of the micro-batch.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.batch.saturating_mul(self.sequence)
+    }
+
+    /// Tokens outside the split products, on this device: a share of them under sequence parallelism.
+    pub(crate) fn local_tokens(&self) -> u64 {
+        self.batch.saturating_mul(self.local_sequence())
+    }
+
+    /// Positions outside the split products, on this device.
+    pub(crate) fn local_sequence(&self) -> u64 {
+        if self.sequence_parallel { self.sequence / u64::from(self.ranks) } else { self.sequence }
+    }
+
+    /// Bytes of `elements` activations.
+    pub(crate) fn bytes(&self, elements: u64) -> Bytes {
+        Bytes(self.operand.bytes()) * elements
+    }
+
+    /// Bytes of `elements` weight gradients.
+    pub(crate) fn gradient_bytes(&self, elements: u64) -> Bytes {
+        Bytes(self.gradient.bytes()) * elements
+    }
+
+    /// Whether there is anything to communicate.
+    pub(crate) fn parallel(&self) -> bool {
+        self.ranks > 1
+    }
+
+    /// A collective among the tensor-parallel devices, which are neighbours.
+    pub(crate) fn collective(&self, kind: CollectiveKind, bytes: Bytes) -> Kernel {
+        Kernel::Collective(Collective { kind, bytes, group: Group { ranks: self.ranks, stride: 1 } })
+    }
+
+    /// Sums a full activation of `bytes` over the devices: an all-reduce, or a reduce-scatter along the sequence.
+    pub(crate) fn sum_step(&self, label: &str, bytes: Bytes) -> Option<Step> {
+        self.parallel().then(|| {
+            if self.sequence_parallel {
+                step(&format!("{label}.reduce_scatter"), self.collective(CollectiveKind::ReduceScatter, bytes))
+            } else {
+                step(&format!("{label}.all_reduce"), self.collective(CollectiveKind::AllReduce, bytes))
+            }
+        })
+    }
+
+    /// Gathers an activation that is split along the sequence to its full `bytes`; nothing where it is not split.
+    pub(crate) fn gather_step(&self, label: &str, bytes: Bytes) -> Option<Step> {
+        (self.parallel() && self.sequence_parallel)
+            .then(|| step(&format!("{label}.all_gather"), self.collective(CollectiveKind::AllGather, bytes)))
+    }
+}
+
+/// A kernel under its label.
+pub(crate) fn step(label: &str, kernel: Kernel) -> Step {
+    Step { label: label.to_owned(), kernel }
+}
+
+/// A chain that computes input gradients.
+pub(crate) fn input_chain(inputs: &[TensorId], reads: &[TensorId], steps: Vec<Step>) -> BackwardChain {
+    BackwardChain { gradient: Gradient::Inputs(inputs.to_vec()), reads: reads.to_vec(), steps }
+}
+
+/// A chain that computes parameter gradients.
+pub(crate) fn weight_chain(reads: &[TensorId], steps: Vec<Step>) -> BackwardChain {
+    BackwardChain { gradient: Gradient::Weights, reads: reads.to_vec(), steps }
+}
+
+/// An elementwise kernel.
+pub(crate) fn elementwise(function: Function, direction: Direction, elements: u64, read: Bytes, written: Bytes) -> Kernel {
+    Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
+}
+
+/// A row-wise kernel over (rows, columns).
+pub(crate) fn reduction(
+    function: RowFunction,
+    direction: Direction,
+    (rows, columns): (u64, u64),
+    read: Bytes,
+    written: Bytes,
+) -> Kernel {
+    Kernel::Reduction(Reduction { function, direction, rows, columns, read, written })
+}

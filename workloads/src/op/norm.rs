@@ -1,0 +1,119 @@
+//! Normalisation of rows. LayerNorm keeps its input and derives mean and variance again in the backward pass
+//! (as Korthikanti et al. 2022 account it); RMSNorm keeps its input and one fp32 factor per row.
+//! Unfused RMSNorm (Hugging Face's eager one) keeps an fp32 copy of the input and the normalised rows instead.
+
+use super::{Shape, elementwise, input_chain, reduction, step, weight_chain};
+use crate::graph::{BackwardChain, GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use crate::model::Norm;
+use sim::kernel::{DataType, Direction, Function, RowFunction};
+use sim::units::Bytes;
+
+/// A norm over rows of `width`.
+#[derive(Debug)]
+pub(crate) struct NormOperator {
+    pub(crate) name: String,
+    pub(crate) norm: Norm,
+    pub(crate) width: u64,
+    /// Whether it has parameters.
+    pub(crate) affine: bool,
+}
+
+impl NormOperator {
+    /// Adds the operator; returns the normalised rows.
+    pub(crate) fn add(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId) -> TensorId {
+        let elements = shape.local_tokens().saturating_mul(self.width);
+        let output = graph.activation(&format!("{}.out", self.name), elements);
+        if self.norm == Norm::RmsNorm && !shape.fused {
+            self.add_eager_rms(graph, shape, input, output);
+            return output;
+        }
+        let mut outputs = vec![output];
+        let mut reads = vec![input];
+        let function = match self.norm {
+            Norm::LayerNorm => RowFunction::LayerNorm,
+            Norm::RmsNorm => {
+                let factor = graph.constant(&format!("{}.rstd", self.name), Bytes(4) * shape.local_tokens());
+                outputs.push(factor);
+                reads.push(factor);
+                RowFunction::RmsNorm
+            }
+        };
+        let size = shape.bytes(elements);
+        let rows = (shape.local_tokens(), self.width);
+        let written = outputs.iter().map(|t| graph.bytes(*t)).sum();
+        let read: Bytes = reads.iter().map(|t| graph.bytes(*t)).sum();
+        let forward = reduction(function, Direction::Forward, rows, size, written);
+        let backward = reduction(function, Direction::Backward, rows, size + read, size);
+        let mut chains = vec![input_chain(&[input], &reads, vec![step("backward_input", backward)])];
+        chains.extend(self.weight_gradient(shape, &reads, read));
+        graph.add(NewOperator {
+            inputs: vec![input],
+            outputs,
+            forward: vec![step("forward", forward)],
+            backward: chains,
+            parameters: self.parameters(),
+            name: self.name,
+            ..NewOperator::default()
+        });
+        output
+    }
+
+    /// Gains and biases are sums over the tokens of dY * normalised x and dY.
+    fn weight_gradient(&self, shape: &Shape, reads: &[TensorId], read: Bytes) -> Option<BackwardChain> {
+        let parameters = self.parameters().per_device();
+        let size = shape.bytes(shape.local_tokens().saturating_mul(self.width));
+        let kernel = reduction(
+            RowFunction::Sum,
+            Direction::Backward,
+            (parameters, shape.local_tokens()),
+            size + read,
+            shape.gradient_bytes(parameters),
+        );
+        (parameters > 0).then(|| weight_chain(reads, vec![step("backward_weight", kernel)]))
+    }
+
+    fn parameters(&self) -> Parameters {
+        let per_column = match (self.affine, self.norm) {
+            (false, _) => 0,
+            (true, Norm::LayerNorm) => 2,
+            (true, Norm::RmsNorm) => 1,
+        };
+        Parameters { sharded: 0, replicated: self.width.saturating_mul(per_column) }
+    }
+
+    fn add_eager_rms(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId, output: TensorId) {
+        let rows = shape.local_tokens();
+        let elements = rows.saturating_mul(self.width);
+        let wide = graph.constant(&format!("{}.fp32", self.name), Bytes(DataType::Fp32.bytes()) * elements);
+        let factor = graph.constant(&format!("{}.rstd", self.name), Bytes(4) * rows);
+        let normalised = graph.activation(&format!("{}.normalised", self.name), elements);
+        let (small, large, row) = (shape.bytes(elements), graph.bytes(wide), graph.bytes(factor));
+        let gain = shape.bytes(self.width);
+        let forward: Vec<Step> = vec![
+            step("forward.upcast", elementwise(Function::Convert, Direction::Forward, elements, small, large)),
+            step(
+                "forward.normalise",
+                reduction(RowFunction::RmsNorm, Direction::Forward, (rows, self.width), large, row + small),
+            ),
+            step("forward.gain", elementwise(Function::Mul, Direction::Forward, elements, small + gain, small)),
+        ];
+        let backward = vec![
+            step("backward_input.gain", elementwise(Function::Mul, Direction::Backward, elements, small + gain, small)),
+            step(
+                "backward_input",
+                reduction(RowFunction::RmsNorm, Direction::Backward, (rows, self.width), small + large + row, small),
+            ),
+        ];
+        let mut chains = vec![input_chain(&[input], &[wide, factor], backward)];
+        chains.extend(self.weight_gradient(shape, &[normalised], small));
+        graph.add(NewOperator {
+            inputs: vec![input],
+            outputs: vec![output, wide, factor, normalised],
+            forward,
+            backward: chains,
+            parameters: self.parameters(),
+            name: self.name,
+            ..NewOperator::default()
+        });
+    }
+}

@@ -1,0 +1,34 @@
+//! Rotary position embedding of queries and keys: linear, so that the backward pass (the inverse rotation) reads only the
+//! tables of sines and cosines, which the model has once.
+
+use super::{Shape, elementwise, input_chain, step};
+use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use sim::kernel::{Direction, Function};
+use sim::units::Bytes;
+
+/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`); returns both rotated.
+pub(crate) fn add(
+    graph: &mut GraphBuilder,
+    shape: &Shape,
+    name: &str,
+    (query_width, key_width, head_dim): (u64, u64, u64),
+    (query, key): (TensorId, TensorId),
+) -> (TensorId, TensorId) {
+    let (queries, keys) = (shape.tokens().saturating_mul(query_width), shape.tokens().saturating_mul(key_width));
+    let rotated_query = graph.activation(&format!("{name}.query"), queries);
+    let rotated_key = graph.activation(&format!("{name}.key"), keys);
+    let elements = queries.saturating_add(keys);
+    let size = shape.bytes(elements);
+    // One sine and one cosine, fp32, per position and pair of dimensions.
+    let tables = Bytes(4) * shape.sequence * head_dim;
+    let kernel = |direction| elementwise(Function::Rope, direction, elements, size + tables, size);
+    graph.add(NewOperator {
+        name: name.to_owned(),
+        inputs: vec![query, key],
+        outputs: vec![rotated_query, rotated_key],
+        forward: vec![step("forward", kernel(Direction::Forward))],
+        backward: vec![input_chain(&[query, key], &[], vec![step("backward_input", kernel(Direction::Backward))])],
+        ..NewOperator::default()
+    });
+    (rotated_query, rotated_key)
+}

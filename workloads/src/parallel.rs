@@ -1,0 +1,124 @@
+//! Tensor parallelism: what one device holds of the model, and what a degree must obey.
+
+use crate::error::WorkloadError;
+use crate::model::Model;
+use crate::op::scores::Heads;
+use crate::training::Lowering;
+
+/// Most sequences in a micro-batch (2^20).
+pub const MAX_MICRO_BATCH: u64 = 1 << 20;
+/// Most tokens in a sequence (2^24).
+pub const MAX_SEQUENCE: u64 = 1 << 24;
+/// Most tensor-parallel devices (2^16).
+pub const MAX_TENSOR_PARALLEL: u32 = 1 << 16;
+
+/// One device's share of the dimensions that tensor parallelism splits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Query heads.
+    pub heads: u64,
+    /// Key/value heads: at least one, so that they are replicated where there are more devices than key heads.
+    pub kv_heads: u64,
+    /// MLP width.
+    pub ffn: u64,
+    /// Rows of the token embedding and of the head.
+    pub vocabulary: u64,
+}
+
+impl Slice {
+    /// The share under `lowering`.
+    ///
+    /// # Errors
+    /// Where the micro-batch, the sequence length or the degree is out of range, or the degree does not divide
+    /// what it must; the message names the nearest values that obey.
+    pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
+        check_ranges(model, lowering)?;
+        let t = u64::from(lowering.tensor_parallel);
+        check_divides(model, t, "heads", model.heads)?;
+        if t <= model.kv_heads {
+            check_divides(model, t, "key/value heads", model.kv_heads)?;
+        } else if !t.is_multiple_of(model.kv_heads) {
+            return Err(degree_error(model, t, format!("a multiple of the {} key/value heads where it exceeds them", model.kv_heads)));
+        }
+        check_divides(model, t, "MLP width", model.ffn)?;
+        if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t) {
+            return Err(WorkloadError::BadLowering {
+                model: model.name.clone(),
+                setting: "the sequence length under sequence parallelism".to_owned(),
+                value: lowering.sequence_length.to_string(),
+                limit: format!("a multiple of the tensor-parallel degree {t}"),
+                cure: format!("use {}, or switch sequence parallelism off", neighbours(lowering.sequence_length, t)),
+            });
+        }
+        Ok(Self {
+            heads: model.heads / t,
+            kv_heads: (model.kv_heads / t).max(1),
+            ffn: model.ffn / t,
+            vocabulary: model.padded_vocabulary(lowering.tensor_parallel) / t,
+        })
+    }
+
+    /// The heads of the device.
+    pub(crate) fn attention(&self, model: &Model) -> Heads {
+        Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim }
+    }
+}
+
+/// The tensor-parallel degrees up to `limit` that the model allows, rising.
+#[must_use]
+pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
+    (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys(model, u64::from(*t))).collect()
+}
+
+fn obeys(model: &Model, t: u64) -> bool {
+    let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
+    model.heads.is_multiple_of(t) && kv && model.ffn.is_multiple_of(t)
+}
+
+fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {
+    if count.is_multiple_of(t) { Ok(()) } else { Err(degree_error(model, t, format!("a divisor of the {count} {what}"))) }
+}
+
+fn degree_error(model: &Model, t: u64, limit: String) -> WorkloadError {
+    let degrees = tensor_parallel_degrees(model, MAX_TENSOR_PARALLEL);
+    let below = degrees.iter().rev().find(|d| u64::from(**d) < t);
+    let above = degrees.iter().find(|d| u64::from(**d) > t);
+    let near: Vec<String> = [below, above].into_iter().flatten().map(ToString::to_string).collect();
+    WorkloadError::BadLowering {
+        model: model.name.clone(),
+        setting: "the tensor-parallel degree".to_owned(),
+        value: t.to_string(),
+        limit,
+        cure: format!("the nearest degree that this model allows is {}", near.join(" or ")),
+    }
+}
+
+fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
+    let range = |setting: &str, value: u64, limit: u64, cure: &str| {
+        if (1..=limit).contains(&value) {
+            return Ok(());
+        }
+        Err(WorkloadError::BadLowering {
+            model: model.name.clone(),
+            setting: setting.to_owned(),
+            value: value.to_string(),
+            limit: format!("between 1 and {limit}"),
+            cure: cure.to_owned(),
+        })
+    };
+    range("the micro-batch", lowering.micro_batch, MAX_MICRO_BATCH, "give the sequences of one micro-batch, 1 to 64 in practice")?;
+    let degree = u64::from(lowering.tensor_parallel);
+    range("the tensor-parallel degree", degree, u64::from(MAX_TENSOR_PARALLEL), "give the devices of one group, 1 to 64 in practice")?;
+    let (longest, cure) = match model.position {
+        crate::model::Position::Learned { .. } => (model.max_sequence, "its table of learned positions ends there: train on shorter sequences"),
+        crate::model::Position::Rotary => (MAX_SEQUENCE, "give the tokens of one sequence"),
+    };
+    range("the sequence length", lowering.sequence_length, longest, cure)
+}
+
+/// The multiples of `step` around `value`, as text.
+fn neighbours(value: u64, step: u64) -> String {
+    let below = value / step * step;
+    let above = below + step;
+    if below == 0 { above.to_string() } else { format!("{below} or {above}") }
+}

@@ -1,0 +1,298 @@
+//! The training graph: a model lowered for one device of a tensor-parallel group, as pipeline segments whose forward, backward
+//! and optimiser kernels and bytes the search asks for.
+
+use crate::error::WorkloadError;
+use crate::footprint::{BytesPerParameter, Optimizer, Precision};
+use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, TensorInfo};
+use crate::lower::Lowerer;
+use crate::model::Model;
+use crate::parallel::Slice;
+use crate::transformer::Plan;
+use serde::{Deserialize, Serialize};
+use sim::kernel::{Collective, CollectiveKind, Direction, Elementwise, Group, Kernel, KernelGraph, KernelNode};
+use sim::units::{Bytes, Flops};
+use std::fmt;
+
+/// How attention is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attention {
+    /// Over tiles; scores never reach memory (FlashAttention).
+    #[default]
+    Fused,
+    /// Scores, softmax, dropout, context as operators of their own, all scores computed (causal or not).
+    Unfused,
+}
+
+/// Everything about a training run that changes a device's kernels and bytes, besides the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Lowering {
+    /// Sequences in a micro-batch.
+    pub micro_batch: u64,
+    /// Tokens in a sequence.
+    pub sequence_length: u64,
+    /// Devices over which every layer is split (Megatron-LM).
+    pub tensor_parallel: u32,
+    /// Whether norms, dropout and residual sums are split along the sequence over the same devices (Korthikanti et al. 2022).
+    pub sequence_parallel: bool,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Number formats.
+    pub precision: Precision,
+    /// The optimiser.
+    pub optimizer: Optimizer,
+    /// Whether neighbouring elementwise work is one kernel: dropout + residual sum, SwiGLU, RMSNorm with its conversions, scaled
+    /// masked softmax. Off is the eager execution of PyTorch, with the tensors that it keeps.
+    pub elementwise_fusion: bool,
+    /// Whether an elementwise operator runs on the result of the product before it while that is on chip
+    /// ([`Kernel::Epilogue`]: one tensor and one vector core, as PHAZE's fused operators).
+    pub epilogues: bool,
+}
+
+impl Lowering {
+    /// The defaults for a model: one sequence of the model's length per micro-batch, no parallelism, fused attention and
+    /// elementwise work, no epilogues, Adam in mixed precision.
+    #[must_use]
+    pub fn new(model: &Model) -> Self {
+        Self {
+            micro_batch: 1,
+            sequence_length: model.max_sequence,
+            tensor_parallel: 1,
+            sequence_parallel: false,
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            elementwise_fusion: true,
+            epilogues: false,
+        }
+    }
+}
+
+/// Which part of the pipeline a segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentKind {
+    /// Before the first layer.
+    Embedding,
+    /// The layers, all alike.
+    Layer,
+    /// After the last layer: final norm, logits, loss.
+    Head,
+}
+
+impl fmt::Display for SegmentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Embedding => "embedding",
+            Self::Layer => "layer",
+            Self::Head => "head",
+        })
+    }
+}
+
+/// A run of identical pieces of the pipeline; every number is for one piece, one micro-batch and one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Which part.
+    pub kind: SegmentKind,
+    /// Its name, the first part of its operators' names.
+    pub name: String,
+    /// How many identical pieces follow each other.
+    pub repeat: u64,
+    /// Operators and tensors of one piece.
+    pub graph: OperatorGraph,
+    /// Parameters of one piece on one device.
+    pub parameters: Parameters,
+    /// Parameters on one device that this segment shares with the embedding segment (a tied head); not in `parameters`. A
+    /// pipeline stage that holds this segment without the embedding keeps a copy of them, with gradient and optimiser state.
+    pub tied_parameters: u64,
+    /// Bytes of the activation (and of its gradient) that the next piece receives; zero after the head.
+    pub boundary_bytes: Bytes,
+    /// The run's settings.
+    pub lowering: Lowering,
+}
+
+impl Segment {
+    fn new(kind: SegmentKind, repeat: u64, graph: OperatorGraph, lowering: &Lowering) -> Self {
+        let mut parameters = Parameters::default();
+        for op in &graph.operators {
+            parameters.sharded = parameters.sharded.saturating_add(op.parameters.sharded);
+            parameters.replicated = parameters.replicated.saturating_add(op.parameters.replicated);
+        }
+        let boundary_bytes = if kind == SegmentKind::Head { Bytes::ZERO } else { graph.tensors[graph.output.index()].bytes };
+        Self { kind, name: kind.to_string(), repeat, graph, parameters, tied_parameters: 0, boundary_bytes, lowering: *lowering }
+    }
+
+    /// Operators in an order in which they can run.
+    #[must_use]
+    pub fn operators(&self) -> &[OperatorNode] {
+        &self.graph.operators
+    }
+
+    /// Tensors, indexed by their ids.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.graph.tensors
+    }
+
+    /// The kernels of the forward pass.
+    #[must_use]
+    pub fn forward(&self) -> KernelGraph {
+        Lowerer::new(&self.graph, self.lowering.epilogues).forward()
+    }
+
+    /// The kernels of the backward pass: what is recomputed, both gradients of every operator.
+    #[must_use]
+    pub fn backward(&self, recompute: &RecomputeSet) -> KernelGraph {
+        Lowerer::new(&self.graph, self.lowering.epilogues).backward(recompute)
+    }
+
+    /// Bytes kept from forward to backward per micro-batch in flight, when `recompute` is run again.
+    #[must_use]
+    pub fn saved_bytes(&self, recompute: &RecomputeSet) -> Bytes {
+        self.graph.saved_bytes(recompute)
+    }
+
+    /// Bytes alive, in the worst moment of one piece's forward or backward pass, besides what is kept: the worst operator's unsaved tensors
+    /// or gradients, the gradient of the residual stream, and everything that recomputation has rebuilt.
+    #[must_use]
+    pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
+        self.graph.transient_bytes() + self.boundary_bytes + self.graph.rebuilt_bytes(recompute)
+    }
+
+    /// Bytes per parameter, by use.
+    #[must_use]
+    pub fn bytes_per_parameter(&self) -> BytesPerParameter {
+        BytesPerParameter::new(self.lowering.optimizer, &self.lowering.precision)
+    }
+
+    /// Bytes of one piece's weights on one device (without `tied_parameters`).
+    #[must_use]
+    pub fn weight_bytes(&self) -> Bytes {
+        self.bytes_per_parameter().weight * self.parameters.per_device()
+    }
+
+    /// Bytes of one piece's weight gradients on one device (without `tied_parameters`).
+    #[must_use]
+    pub fn gradient_bytes(&self) -> Bytes {
+        self.bytes_per_parameter().gradient * self.parameters.per_device()
+    }
+
+    /// Bytes of one piece's master weights and optimiser states on one device (without `tied_parameters`).
+    #[must_use]
+    pub fn optimizer_bytes(&self) -> Bytes {
+        self.bytes_per_parameter().optimizer() * self.parameters.per_device()
+    }
+
+    /// The kernels of one optimiser step for one piece on one device, in order: under sequence parallelism the sum of the gradients
+    /// of replicated parameters over the tensor-parallel group, then the update, which reads gradients, master weights
+    /// (or weights) and states and writes weights, master weights and states.
+    #[must_use]
+    pub fn optimizer_step(&self) -> Vec<KernelNode> {
+        let per = self.bytes_per_parameter();
+        let mut kernels = Vec::new();
+        let replicated = self.parameters.replicated;
+        let ranks = self.lowering.tensor_parallel;
+        if self.lowering.sequence_parallel && ranks > 1 && replicated > 0 {
+            kernels.push(KernelNode {
+                name: format!("{}.optimizer.all_reduce_replicated", self.name),
+                kernel: Kernel::Collective(Collective {
+                    kind: CollectiveKind::AllReduce,
+                    bytes: per.gradient * replicated,
+                    group: Group { ranks, stride: 1 },
+                }),
+            });
+        }
+        let elements = self.parameters.per_device();
+        let source = if per.master == Bytes::ZERO { per.weight } else { per.master };
+        if elements > 0 {
+            kernels.push(KernelNode {
+                name: format!("{}.optimizer.update", self.name),
+                kernel: Kernel::Elementwise(Elementwise {
+                    function: self.lowering.optimizer.function(),
+                    direction: Direction::Forward,
+                    elements,
+                    read: (per.gradient + source + per.state) * elements,
+                    written: (per.weight + per.master + per.state) * elements,
+                }),
+            });
+        }
+        kernels
+    }
+
+    /// Matrix operations of one piece's forward pass on one device.
+    #[must_use]
+    pub fn forward_flops(&self) -> Flops {
+        self.graph.operators.iter().flat_map(|op| &op.forward).map(|s| s.kernel.flops()).sum()
+    }
+
+    /// Matrix operations of one piece's backward pass on one device, without recomputation.
+    #[must_use]
+    pub fn backward_flops(&self) -> Flops {
+        self.graph.operators.iter().flat_map(|op| &op.backward).flat_map(|c| &c.steps).map(|s| s.kernel.flops()).sum()
+    }
+}
+
+/// A model lowered for one device of a tensor-parallel group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingGraph {
+    /// The model's name.
+    pub model: String,
+    /// The run's settings.
+    pub lowering: Lowering,
+    /// Embedding, layer, head: in pipeline order.
+    pub segments: Vec<Segment>,
+    /// Rows of the token embedding and of the head, all devices together, padding included.
+    pub vocabulary_rows: u64,
+    /// Model FLOPs of one micro-batch, all tensor-parallel devices together: [`Model::training_flops`], what MFU divides.
+    pub model_flops: Flops,
+}
+
+impl TrainingGraph {
+    /// Lowers a model.
+    ///
+    /// # Errors
+    /// Where the micro-batch, sequence length or tensor-parallel degree is out of range or does not fit the model.
+    pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
+        let slice = Slice::new(model, lowering)?;
+        let plan = Plan::new(model, lowering, slice);
+        let embedding = Segment::new(SegmentKind::Embedding, 1, plan.embedding(), lowering);
+        let layer = Segment::new(SegmentKind::Layer, model.layers, plan.layer(), lowering);
+        let mut head = Segment::new(SegmentKind::Head, 1, plan.head(), lowering);
+        if model.tied_head {
+            let shared = slice.vocabulary.saturating_mul(model.embedding_width);
+            head.tied_parameters = shared;
+            head.parameters.sharded = head.parameters.sharded.saturating_sub(shared);
+        }
+        let vocabulary_rows = model.padded_vocabulary(lowering.tensor_parallel);
+        Ok(Self {
+            model: model.name.clone(),
+            lowering: *lowering,
+            segments: vec![embedding, layer, head],
+            vocabulary_rows,
+            model_flops: model.training_flops(lowering.micro_batch, lowering.sequence_length, vocabulary_rows),
+        })
+    }
+
+    /// The segment of a kind.
+    #[must_use]
+    pub fn segment(&self, kind: SegmentKind) -> Option<&Segment> {
+        self.segments.iter().find(|s| s.kind == kind)
+    }
+
+    /// Parameters on one device, all segments and repetitions, tied ones once.
+    #[must_use]
+    pub fn parameters(&self) -> Parameters {
+        self.segments.iter().fold(Parameters::default(), |sum, s| Parameters {
+            sharded: sum.sharded.saturating_add(s.parameters.sharded.saturating_mul(s.repeat)),
+            replicated: sum.replicated.saturating_add(s.parameters.replicated.saturating_mul(s.repeat)),
+        })
+    }
+
+    /// Matrix operations of one micro-batch on one device, forward and both gradients, without recomputation, as its kernels do
+    /// them: fused attention skips the causal half of the scores and computes them again in the backward pass.
+    #[must_use]
+    pub fn kernel_flops(&self) -> Flops {
+        self.segments.iter().map(|s| (s.forward_flops() + s.backward_flops()) * u128::from(s.repeat)).sum()
+    }
+}

@@ -1,0 +1,201 @@
+//! Where the operators go: embedding, one layer, head, for every family.
+
+use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
+use crate::model::{Model, NormPlacement, Position};
+use crate::op::linear::{Linear, Split};
+use crate::op::norm::NormOperator;
+use crate::op::{Shape, activation, context, dropout, embedding, fused_attention, gated, loss, residual, rope, scores, softmax};
+use crate::parallel::Slice;
+use crate::training::{Attention, Lowering};
+use sim::units::Bytes;
+
+/// What building any segment needs.
+pub(crate) struct Plan<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) shape: Shape,
+    pub(crate) slice: Slice,
+    pub(crate) attention: Attention,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(model: &'a Model, lowering: &Lowering, slice: Slice) -> Self {
+        let shape = Shape {
+            batch: lowering.micro_batch,
+            sequence: lowering.sequence_length,
+            ranks: lowering.tensor_parallel,
+            sequence_parallel: lowering.sequence_parallel,
+            operand: lowering.precision.operand,
+            gradient: lowering.precision.gradient,
+            fused: lowering.elementwise_fusion,
+        };
+        Self { model, shape, slice, attention: lowering.attention }
+    }
+
+    /// Numbers of the residual stream on this device.
+    fn stream(&self) -> u64 {
+        self.shape.local_tokens().saturating_mul(self.model.hidden)
+    }
+
+    /// Token lookup, projection to the residual stream where narrower, positions, token types, norm, dropout.
+    pub(crate) fn embedding(&self) -> OperatorGraph {
+        let (model, shape) = (self.model, &self.shape);
+        let mut graph = GraphBuilder::new(self.shape.operand);
+        let ids = graph.constant("embedding.tokens", Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
+        let rows = (self.slice.vocabulary, model.embedding_width);
+        let mut x = embedding::add_token(&mut graph, shape, "embedding.token", rows, ids);
+        if model.embedding_width != model.hidden {
+            x = self.replicated(&mut graph, "embedding.projection", (model.embedding_width, model.hidden), false, x);
+        }
+        if let Position::Learned { rows } = model.position {
+            let table = (rows, shape.local_sequence(), model.hidden);
+            x = embedding::add_table(&mut graph, shape, "embedding.position", table, x);
+        }
+        if model.token_types > 0 {
+            let table = (model.token_types, model.token_types, model.hidden);
+            x = embedding::add_table(&mut graph, shape, "embedding.token_type", table, x);
+        }
+        if model.embedding_norm {
+            x = self.norm(&mut graph, "embedding.norm", model.hidden, x);
+        }
+        if model.dropout.embedding > 0.0 {
+            x = dropout::add(&mut graph, shape, "embedding.dropout", self.stream(), x);
+        }
+        graph.finish(x)
+    }
+
+    /// One transformer layer.
+    pub(crate) fn layer(&self) -> OperatorGraph {
+        let mut graph = GraphBuilder::new(self.shape.operand);
+        let x = graph.activation("layer.input", self.stream());
+        let x = self.block(&mut graph, "layer.attention", x, |graph, x| self.attention(graph, x));
+        let x = self.block(&mut graph, "layer.mlp", x, |graph, x| self.mlp(graph, x));
+        graph.finish(x)
+    }
+
+    /// A residual branch with its norm before or after.
+    fn block(
+        &self,
+        graph: &mut GraphBuilder,
+        name: &str,
+        x: TensorId,
+        branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
+    ) -> TensorId {
+        let width = self.model.hidden;
+        let pre = self.model.norm_placement == NormPlacement::Pre;
+        let input = if pre { self.norm(graph, &format!("{name}.norm"), width, x) } else { x };
+        let result = branch(graph, input);
+        let drops = self.model.dropout.residual > 0.0;
+        let sum = residual::add(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
+        if pre { sum } else { self.norm(graph, &format!("{name}.norm"), width, sum) }
+    }
+
+    fn attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        let (model, shape) = (self.model, &self.shape);
+        let heads = self.slice.attention(model);
+        let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
+        let qkv = Linear {
+            name: "layer.attention.qkv".to_owned(),
+            input: model.hidden,
+            outputs: &[("query", query_width), ("key", kv_width), ("value", kv_width)],
+            bias: model.qkv_bias,
+            split: Split::Columns,
+        };
+        let [mut query, mut key, value] = <[TensorId; 3]>::try_from(qkv.add(graph, shape, x)).unwrap_or([x; 3]);
+        if model.position == Position::Rotary {
+            let widths = (query_width, kv_width, heads.dim);
+            (query, key) = rope::add(graph, shape, "layer.attention.rope", widths, (query, key));
+        }
+        let mixed = match self.attention {
+            Attention::Fused => {
+                fused_attention::add(graph, shape, "layer.attention.core", (heads, model.causal), [query, key, value])
+            }
+            Attention::Unfused => {
+                let count = heads.scores(shape);
+                let mut p = scores::add(graph, shape, "layer.attention.scores", heads, (query, key));
+                p = softmax::add(graph, shape, "layer.attention.softmax", count, p);
+                if model.dropout.attention > 0.0 {
+                    p = dropout::add(graph, shape, "layer.attention.dropout", count, p);
+                }
+                context::add(graph, shape, "layer.attention.context", heads, (p, value))
+            }
+        };
+        self.rows(graph, "layer.attention.output", query_width, model.attention_output_bias, mixed)
+    }
+
+    fn mlp(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        let (model, shape, width) = (self.model, &self.shape, self.slice.ffn);
+        let (first, outputs): (_, &[(&str, u64)]) = if model.gated {
+            ("layer.mlp.gate_up", &[("gate", width), ("up", width)])
+        } else {
+            ("layer.mlp.fc1", &[("out", width)])
+        };
+        let product = Linear {
+            name: first.to_owned(),
+            input: model.hidden,
+            outputs,
+            bias: model.mlp_bias,
+            split: Split::Columns,
+        };
+        let parts = product.add(graph, shape, x);
+        let mut y = match parts[..] {
+            [gate, up] => gated::add(graph, shape, "layer.mlp.gated", model.activation, width, (gate, up)),
+            [out, ..] => activation::add(graph, shape, "layer.mlp.activation", model.activation, width, out),
+            [] => x,
+        };
+        if model.dropout.activation > 0.0 {
+            let elements = shape.tokens().saturating_mul(width);
+            y = dropout::add(graph, shape, "layer.mlp.activation_dropout", elements, y);
+        }
+        self.rows(graph, if model.gated { "layer.mlp.down" } else { "layer.mlp.fc2" }, width, model.mlp_bias, y)
+    }
+
+    /// Final norm, BERT's transform, OPT's projection, logits and loss.
+    pub(crate) fn head(&self) -> OperatorGraph {
+        let (model, shape) = (self.model, &self.shape);
+        let mut graph = GraphBuilder::new(self.shape.operand);
+        let mut x = graph.activation("head.input", self.stream());
+        if model.final_norm {
+            x = self.norm(&mut graph, "head.norm", model.hidden, x);
+        }
+        if model.head_transform {
+            x = self.replicated(&mut graph, "head.transform", (model.hidden, model.hidden), true, x);
+            let elements_shape = self.local_shape();
+            x = activation::add(&mut graph, &elements_shape, "head.transform_activation", model.activation, model.hidden, x);
+            x = self.norm(&mut graph, "head.transform_norm", model.hidden, x);
+        }
+        if model.embedding_width != model.hidden {
+            x = self.replicated(&mut graph, "head.projection", (model.hidden, model.embedding_width), false, x);
+        }
+        let logits = Linear {
+            name: "head.logits".to_owned(),
+            input: model.embedding_width,
+            outputs: &[("out", self.slice.vocabulary)],
+            bias: model.head_bias,
+            split: Split::Columns,
+        };
+        let logits = logits.add(&mut graph, shape, x)[0];
+        let loss = loss::add(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
+        graph.finish(loss)
+    }
+
+    /// The shape of elementwise work outside the split products: the tokens that this device has there.
+    fn local_shape(&self) -> Shape {
+        Shape { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
+    }
+
+    fn norm(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
+        let norm = NormOperator { name: name.to_owned(), norm: self.model.norm, width, affine: self.model.norm_affine };
+        norm.add(graph, &self.shape, x)
+    }
+
+    /// A product back to the residual stream, split by rows.
+    fn rows(&self, graph: &mut GraphBuilder, name: &str, input: u64, bias: bool, x: TensorId) -> TensorId {
+        let outputs = &[("out", self.model.hidden)];
+        Linear { name: name.to_owned(), input, outputs, bias, split: Split::Rows }.add(graph, &self.shape, x)[0]
+    }
+
+    fn replicated(&self, graph: &mut GraphBuilder, name: &str, (input, output): (u64, u64), bias: bool, x: TensorId) -> TensorId {
+        let outputs = &[("out", output)];
+        Linear { name: name.to_owned(), input, outputs, bias, split: Split::Replicated }.add(graph, &self.shape, x)[0]
+    }
+}
