@@ -28,7 +28,9 @@ pub enum WorkloadError {
         cure: String,
     },
     /// A key is given twice.
-    #[error("{file}: key `{key}` is given more than once (the limit is once): keep the value that is meant and delete the others")]
+    #[error(
+        "{file}: key `{key}` is given more than once (the limit is once): keep the value that is meant and delete the others"
+    )]
     DuplicateKey {
         /// The file.
         file: String,

@@ -38,7 +38,11 @@ impl Slice {
         if t <= model.kv_heads {
             check_divides(model, t, "key/value heads", model.kv_heads)?;
         } else if !t.is_multiple_of(model.kv_heads) {
-            return Err(degree_error(model, t, format!("a multiple of the {} key/value heads where it exceeds them", model.kv_heads)));
+            return Err(degree_error(
+                model,
+                t,
+                format!("a multiple of the {} key/value heads where it exceeds them", model.kv_heads),
+            ));
         }
         check_divides(model, t, "MLP width", model.ffn)?;
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t) {
@@ -106,11 +110,23 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
             cure: cure.to_owned(),
         })
     };
-    range("the micro-batch", lowering.micro_batch, MAX_MICRO_BATCH, "give the sequences of one micro-batch, 1 to 64 in practice")?;
+    range(
+        "the micro-batch",
+        lowering.micro_batch,
+        MAX_MICRO_BATCH,
+        "give the sequences of one micro-batch, 1 to 64 in practice",
+    )?;
     let degree = u64::from(lowering.tensor_parallel);
-    range("the tensor-parallel degree", degree, u64::from(MAX_TENSOR_PARALLEL), "give the devices of one group, 1 to 64 in practice")?;
+    range(
+        "the tensor-parallel degree",
+        degree,
+        u64::from(MAX_TENSOR_PARALLEL),
+        "give the devices of one group, 1 to 64 in practice",
+    )?;
     let (longest, cure) = match model.position {
-        crate::model::Position::Learned { .. } => (model.max_sequence, "its table of learned positions ends there: train on shorter sequences"),
+        crate::model::Position::Learned { .. } => {
+            (model.max_sequence, "its table of learned positions ends there: train on shorter sequences")
+        }
         crate::model::Position::Rotary => (MAX_SEQUENCE, "give the tokens of one sequence"),
     };
     range("the sequence length", lowering.sequence_length, longest, cure)

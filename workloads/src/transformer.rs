@@ -129,13 +129,8 @@ impl<'a> Plan<'a> {
         } else {
             ("layer.mlp.fc1", &[("out", width)])
         };
-        let product = Linear {
-            name: first.to_owned(),
-            input: model.hidden,
-            outputs,
-            bias: model.mlp_bias,
-            split: Split::Columns,
-        };
+        let product =
+            Linear { name: first.to_owned(), input: model.hidden, outputs, bias: model.mlp_bias, split: Split::Columns };
         let parts = product.add(graph, shape, x);
         let mut y = match parts[..] {
             [gate, up] => gated::add(graph, shape, "layer.mlp.gated", model.activation, width, (gate, up)),

@@ -6,7 +6,14 @@ use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, Function};
 
 /// Adds `function` over rows of `width`; returns its result.
-pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, function: Function, width: u64, input: TensorId) -> TensorId {
+pub(crate) fn add(
+    graph: &mut GraphBuilder,
+    shape: &Shape,
+    name: &str,
+    function: Function,
+    width: u64,
+    input: TensorId,
+) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
     let output = graph.activation(&format!("{name}.out"), elements);
     let size = shape.bytes(elements);

@@ -16,7 +16,9 @@ pub(crate) mod scores;
 pub(crate) mod softmax;
 
 use crate::graph::{BackwardChain, Gradient, Step, TensorId};
-use sim::kernel::{Collective, CollectiveKind, DataType, Direction, Elementwise, Function, Group, Kernel, Reduction, RowFunction};
+use sim::kernel::{
+    Collective, CollectiveKind, DataType, Direction, Elementwise, Function, Group, Kernel, Reduction, RowFunction,
+};
 use sim::units::Bytes;
 
 /// What all operators of a segment share: the micro-batch, its split over devices, the number formats.

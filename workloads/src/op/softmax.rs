@@ -11,8 +11,7 @@ pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, scores: u
     let size = shape.bytes(scores);
     let rows = (scores / shape.sequence.max(1), shape.sequence);
     let mut forward = Vec::new();
-    let mut backward =
-        vec![step("backward_input", reduction(RowFunction::Softmax, Direction::Backward, rows, size * 2, size))];
+    let mut backward = vec![step("backward_input", reduction(RowFunction::Softmax, Direction::Backward, rows, size * 2, size))];
     if !shape.fused {
         let mask = shape.bytes(shape.sequence.saturating_mul(shape.sequence));
         forward.push(step("forward.scale", elementwise(Function::Mul, Direction::Forward, scores, size, size)));

@@ -42,7 +42,11 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
     reader.divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
     let positions = reader.dimension("max_position_embeddings", MAX_POSITIONS)?;
-    reader.require("position_embedding_type", "absolute", "relative positions are not supported: give a model with absolute ones")?;
+    reader.require(
+        "position_embedding_type",
+        "absolute",
+        "relative positions are not supported: give a model with absolute ones",
+    )?;
     let residual = reader.probability("hidden_dropout_prob", 0.1)?;
     let post = reader.model_type == "bert";
     Ok(Model {

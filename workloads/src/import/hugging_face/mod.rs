@@ -114,7 +114,10 @@ pub fn parse(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError>
         return Err(reader::unknown_type(file, &model_type, known()));
     };
     let reader = Reader::new(name, file, model_type, family, &entries)?;
-    reader.forbid("is_encoder_decoder", "only encoder-only and decoder-only models are supported: give a decoder's or an encoder's configuration")?;
+    reader.forbid(
+        "is_encoder_decoder",
+        "only encoder-only and decoder-only models are supported: give a decoder's or an encoder's configuration",
+    )?;
     reader.forbid("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;
     (family.read)(&reader)
 }

@@ -201,7 +201,9 @@ impl<'a> Reader<'a> {
         let Some(value) = self.get(key) else { return Ok(default) };
         match value.as_f64() {
             Some(p) if (0.0..1.0).contains(&p) => Ok(p),
-            _ => Err(bad(self.file, key, value, "a probability at least 0 and below 1", "write 0.0 for none, or for instance 0.1")),
+            _ => {
+                Err(bad(self.file, key, value, "a probability at least 0 and below 1", "write 0.0 for none, or for instance 0.1"))
+            }
         }
     }
 
@@ -231,7 +233,9 @@ impl<'a> Reader<'a> {
     pub(super) fn activation(&self, key: &str, default: Function) -> Result<Function, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         let function = match value.as_str().unwrap_or_default() {
-            "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate" | "quick_gelu" => Function::Gelu,
+            "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate" | "quick_gelu" => {
+                Function::Gelu
+            }
             "relu" => Function::Relu,
             "silu" | "swish" => Function::Silu,
             "sigmoid" => Function::Sigmoid,
