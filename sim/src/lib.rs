@@ -4,5 +4,6 @@
 pub mod hardware;
 pub mod kernel;
 pub mod network;
+pub mod schedule;
 pub mod status;
 pub mod units;

@@ -1,0 +1,339 @@
+//! Lower bounds on the makespan of a piece.
+//!
+//! Three kinds. *Critical path*: no chain of operators is faster than the shortest mode of each. *Energy*: a set of operators on one
+//! kind of core takes at least its core-ticks divided by the cores, plus the shortest tail after it. *Mixed*: an operator across all cores
+//! is fast itself but stops everything else, so no bound on one chain or one kind of core sees its whole price. A weighted mean of such
+//! bounds does: with weights that sum to one over chains and kinds of core, operator `i` adds at least `min(a_i lat_i, b_i exc_i)`,
+//! where `a_i` is the weight of the chains and cores it is on and `b_i` the weight of those it stops. Good weights are found
+//! by fictitious play between the weights and the modes (Brown, "Iterative solution of games by fictitious play", 1951); every
+//! iterate is a valid bound.
+
+use super::list::successors;
+use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
+
+/// A set of operators of a piece of at most [`SEARCHABLE`] operators.
+pub(super) type Set = u128;
+
+/// The operators of a set, ascending.
+pub(super) fn members(mut set: Set) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        (set != 0).then(|| {
+            let i = set.trailing_zeros() as usize;
+            set &= set - 1;
+            i
+        })
+    })
+}
+
+/// The precedence relation of a searchable piece as sets.
+#[derive(Debug, Clone)]
+pub(super) struct Relation {
+    /// Direct predecessors of each operator.
+    pub preds: Vec<Set>,
+    /// Direct successors.
+    pub succs: Vec<Set>,
+    /// All successors.
+    pub descendants: Vec<Set>,
+}
+
+impl Relation {
+    pub fn of(piece: &Piece) -> Self {
+        let n = piece.n();
+        debug_assert!(n <= SEARCHABLE);
+        let (mut preds, mut succs, mut descendants) = (vec![0; n], vec![0; n], vec![0; n]);
+        for (i, before) in preds.iter_mut().enumerate() {
+            for &p in piece.preds(i) {
+                *before |= 1 << p;
+                succs[p as usize] |= 1 << i;
+            }
+        }
+        for i in (0..n).rev() {
+            descendants[i] = members(succs[i]).fold(succs[i], |all, s| all | descendants[s]);
+        }
+        Self { preds, succs, descendants }
+    }
+
+    /// All operators.
+    pub fn all(&self) -> Set {
+        full(self.preds.len())
+    }
+}
+
+/// The set of operators `0..n`.
+pub(super) fn full(n: usize) -> Set {
+    if n >= 128 { Set::MAX } else { (1 << n) - 1 }
+}
+
+/// Fewest core-ticks that operator `i` takes from resource `k` (0 tensor cores, 1 vector cores, 2 links).
+pub(super) fn energy(piece: &Piece, i: usize, k: usize) -> u64 {
+    if piece.kind[i] & [TENSOR, VECTOR, LINK][k] == 0 {
+        return 0;
+    }
+    piece.lat[i].min(piece.exc[i].saturating_mul(u64::from(piece.m[k])))
+}
+
+/// Longest chain from each operator to the end, itself included, every operator in its shortest mode.
+pub(super) fn chain_tails(piece: &Piece) -> Vec<u64> {
+    let n = piece.n();
+    let mut after = vec![0u64; n];
+    let mut tail = vec![0u64; n];
+    for i in (0..n).rev() {
+        tail[i] = after[i] + piece.shortest(i);
+        for &p in piece.preds(i) {
+            after[p as usize] = after[p as usize].max(tail[i]);
+        }
+    }
+    tail
+}
+
+/// Energy of the operators in `order` (sorted by falling `after`) on resource `k`: over all prefixes, work per core plus the shortest tail.
+fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, after: &[u64]) -> u64 {
+    let m = u64::from(piece.m[k]);
+    let (mut work, mut most) = (0, 0);
+    for i in order {
+        work += energy(piece, i, k);
+        most = most.max(work + m * after[i]);
+    }
+    most.div_ceil(m.max(1))
+}
+
+/// What must pass after each operator ends: the best of the chain, energy and (where operators may run across all cores) mixed bounds
+/// over its descendants.
+pub(super) fn strong_after(piece: &Piece, relation: &Relation, mixed_rounds: usize) -> Vec<u64> {
+    let n = piece.n();
+    let mut after = vec![0u64; n];
+    let mut orders: [Vec<usize>; 3] = Default::default();
+    for i in (0..n).rev() {
+        let below = relation.descendants[i];
+        let mut best = members(relation.succs[i]).map(|s| after[s] + piece.shortest(s)).max().unwrap_or(0);
+        if below.count_ones() > 1 {
+            for (k, order) in orders.iter().enumerate() {
+                best = best.max(energy_bound(piece, k, order.iter().copied().filter(|&j| below >> j & 1 == 1), &after));
+            }
+            if mixed_rounds > 0 {
+                best = best.max(Mixed::find(piece, relation, below, mixed_rounds).bound());
+            }
+        }
+        after[i] = best;
+        for (k, order) in orders.iter_mut().enumerate() {
+            if piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0 {
+                let at = order.partition_point(|&j| after[j] > best);
+                order.insert(at, i);
+            }
+        }
+    }
+    after
+}
+
+/// A lower bound in one pass over the piece: critical path and energy with tails. Any size of piece.
+pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
+    let n = piece.n();
+    let after: Vec<u64> = (0..n).map(|i| tails[i] - piece.shortest(i)).collect();
+    let mut best = tails.iter().copied().max().unwrap_or(0);
+    for k in 0..3 {
+        let mut order: Vec<usize> = (0..n).filter(|&i| piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0).collect();
+        order.sort_unstable_by_key(|&i| std::cmp::Reverse(after[i]));
+        best = best.max(energy_bound(piece, k, order.into_iter(), &after));
+    }
+    best
+}
+
+/// A weighted mean of chain and energy bounds: see the module's head.
+#[derive(Debug, Clone)]
+pub(super) struct Mixed {
+    /// Per operator, the weight of the chains and cores it is on.
+    pub on: Vec<f64>,
+    /// Per operator, the weight of the chains and cores it stops while it runs across all cores.
+    pub stops: Vec<f64>,
+    /// Per operator, what it adds at least: `min(on * lat, stops * exc)`.
+    pub adds: Vec<f64>,
+    /// The sum of `adds` over the set.
+    pub value: f64,
+}
+
+/// Sums of up to 128 products of weights below one carry a relative error below 1e-13; a bound must not be rounded up past it.
+pub(super) fn safe_ceil(value: f64) -> u64 {
+    (value * (1.0 - 1e-12) - 1e-9).max(0.0).ceil() as u64
+}
+
+/// The chains of one class that a mixed bound can weigh.
+struct ChainClass {
+    /// Kinds whose latency counts on the chain.
+    counted: u8,
+    /// Operators across all cores stop the chain even when they are not on it, if they block one of these kinds.
+    blocked_through: u8,
+}
+
+impl Mixed {
+    /// The integer bound.
+    pub fn bound(&self) -> u64 {
+        safe_ceil(self.value)
+    }
+
+    /// Plays `rounds` rounds over the operators of `set` and keeps the best weights.
+    pub fn find(piece: &Piece, relation: &Relation, set: Set, rounds: usize) -> Self {
+        let n = piece.n();
+        let mut play = Play {
+            piece,
+            relation,
+            set,
+            exclusive: (0..n).map(|i| if piece.exc[i] == NEVER { 0.0 } else { 0.5 }).collect(),
+            column: (vec![0.0; n], vec![0.0; n]),
+        };
+        let (mut on, mut stops) = (vec![0.0; n], vec![0.0; n]);
+        let mut best = Self { on: on.clone(), stops: stops.clone(), adds: vec![0.0; n], value: 0.0 };
+        for round in 0..rounds {
+            play.answer();
+            let step = 2.0 / (round as f64 + 2.0);
+            let mut value = 0.0;
+            for i in members(set) {
+                on[i] += step * (play.column.0[i] - on[i]);
+                stops[i] += step * (play.column.1[i] - stops[i]);
+                let single = on[i] * piece.lat[i] as f64;
+                let across = if piece.exc[i] == NEVER { f64::INFINITY } else { stops[i] * piece.exc[i] as f64 };
+                value += single.min(across);
+                if piece.exc[i] != NEVER {
+                    let reply = if across < single { 1.0 } else { 0.0 };
+                    play.exclusive[i] += step * (reply - play.exclusive[i]);
+                }
+            }
+            if value > best.value {
+                best.value = value;
+                best.on.copy_from_slice(&on);
+                best.stops.copy_from_slice(&stops);
+            }
+        }
+        for i in members(set) {
+            let single = best.on[i] * piece.lat[i] as f64;
+            best.adds[i] = if piece.exc[i] == NEVER { single } else { single.min(best.stops[i] * piece.exc[i] as f64) };
+        }
+        best
+    }
+}
+
+struct Play<'a> {
+    piece: &'a Piece,
+    relation: &'a Relation,
+    set: Set,
+    /// The share of rounds in which each operator ran across all cores.
+    exclusive: Vec<f64>,
+    /// The chain or kind of core that is longest under these shares, as (`on`, `stops`) weights of 0, 1 or 1/cores.
+    column: (Vec<f64>, Vec<f64>),
+}
+
+impl Play<'_> {
+    /// Puts the longest chain or most loaded kind of core into `column`.
+    fn answer(&mut self) {
+        let resource = (0..3).map(|k| (self.load(k), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+        let classes: &[ChainClass] = match (self.piece.own_kind, self.piece.m[2] > 0) {
+            (false, false) => &[ChainClass { counted: TENSOR | VECTOR, blocked_through: TENSOR | VECTOR }],
+            (false, true) => &[
+                ChainClass { counted: TENSOR | VECTOR, blocked_through: TENSOR | VECTOR },
+                ChainClass { counted: TENSOR | VECTOR | LINK, blocked_through: 0 },
+            ],
+            (true, _) => &[
+                ChainClass { counted: TENSOR, blocked_through: TENSOR },
+                ChainClass { counted: VECTOR, blocked_through: VECTOR },
+                ChainClass { counted: TENSOR | VECTOR | LINK, blocked_through: 0 },
+            ],
+        };
+        let chain = classes.iter().map(|class| self.longest_chain(class)).max_by(|a, b| a.0.total_cmp(&b.0));
+        self.column.0.fill(0.0);
+        self.column.1.fill(0.0);
+        match (resource, chain) {
+            (Some((load, k)), Some((length, _, _))) if load >= length => {
+                for i in members(self.set) {
+                    self.column.0[i] = f64::from(u8::from(self.uses(i, k))) / f64::from(self.piece.m[k].max(1));
+                    self.column.1[i] = f64::from(u8::from(self.blocks(i, k)));
+                }
+            }
+            (_, Some((_, on, stops))) => {
+                for i in members(self.set) {
+                    self.column.0[i] = f64::from(u8::from(on >> i & 1 == 1));
+                    self.column.1[i] = f64::from(u8::from(stops >> i & 1 == 1));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn uses(&self, i: usize, k: usize) -> bool {
+        self.piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0
+    }
+
+    /// Whether operator `i` across all cores blocks every core of kind `k`.
+    fn blocks(&self, i: usize, k: usize) -> bool {
+        k < 2 && self.piece.exc[i] != NEVER && (!self.piece.own_kind || self.uses(i, k))
+    }
+
+    fn load(&self, k: usize) -> f64 {
+        let m = f64::from(self.piece.m[k].max(1));
+        let mut sum = 0.0;
+        for i in members(self.set) {
+            if self.uses(i, k) {
+                sum += (1.0 - self.exclusive[i]) * self.piece.lat[i] as f64 / m;
+            }
+            if self.blocks(i, k) {
+                sum += self.exclusive[i] * self.piece.exc[i] as f64;
+            }
+        }
+        sum
+    }
+
+    /// Its length, the operators on it and the operators that stop it.
+    fn longest_chain(&self, class: &ChainClass) -> (f64, Set, Set) {
+        let mut end = [0.0f64; SEARCHABLE];
+        let mut from = [u8::MAX; SEARCHABLE];
+        let (mut longest, mut last) = (0.0, None);
+        let mut stopped = 0.0;
+        let (mut on, mut stops): (Set, Set) = (0, 0);
+        for i in members(self.set) {
+            let mut start = 0.0;
+            for p in members(self.relation.preds[i] & self.set) {
+                if end[p] > start {
+                    start = end[p];
+                    from[i] = p as u8;
+                }
+            }
+            let counted = self.piece.kind[i] & class.counted > 0;
+            let mut weight = if counted { (1.0 - self.exclusive[i]) * self.piece.lat[i] as f64 } else { 0.0 };
+            if self.piece.exc[i] != NEVER {
+                let across = self.exclusive[i] * self.piece.exc[i] as f64;
+                let blocks_all =
+                    class.blocked_through > 0 && (!self.piece.own_kind || self.piece.kind[i] & class.blocked_through > 0);
+                if blocks_all {
+                    stopped += across;
+                    stops |= 1 << i;
+                } else if class.blocked_through == 0 && counted {
+                    weight += across;
+                }
+            }
+            end[i] = start + weight;
+            if end[i] > longest {
+                longest = end[i];
+                last = Some(i);
+            }
+        }
+        while let Some(i) = last {
+            if self.piece.kind[i] & class.counted > 0 {
+                on |= 1 << i;
+                if class.blocked_through == 0 {
+                    stops |= 1 << i;
+                }
+            }
+            last = (from[i] != u8::MAX).then_some(from[i] as usize);
+        }
+        (longest + stopped, on, stops)
+    }
+}
+
+/// Direct successors and the chain tails, for callers that need both.
+pub(super) fn urgency(piece: &Piece) -> Vec<u64> {
+    let (offsets, succs) = successors(piece);
+    let mut tail = vec![0u64; piece.n()];
+    for i in (0..piece.n()).rev() {
+        let below = succs[offsets[i] as usize..offsets[i + 1] as usize].iter().map(|&s| tail[s as usize]).max().unwrap_or(0);
+        tail[i] = below + piece.lat[i];
+    }
+    tail
+}

@@ -1,0 +1,235 @@
+//! Reads schedule instances: the operator schedules of PHAZE as JSON.
+//!
+//! ```json
+//! {"num_tc": 2, "num_vc": 1, "ops": [{"id": 0, "type": "TC", "latency": 10, "intra_latency": 6}], "edges": []}
+//! ```
+//! `type` is `TC`, `VC`, `TCandVC` or `Nop`. `latency` is on one core, `intra_latency` across all of them, both whole numbers of one
+//! unit (some files write 0 and 1 as `false` and `true`). An edge `[a, b]` says that `a` ends before `b` starts.
+//! `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
+
+use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, ScheduleError};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// An instance: the same operators under both pairings, with the answers that the file knows.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    /// Fused operators take any tensor and any vector core.
+    pub unpaired: Problem,
+    /// Fused operators take cores of the same index.
+    pub paired: Problem,
+    /// The stored answer to `unpaired`.
+    pub stored_unpaired: Option<Stored>,
+    /// The stored answer to `paired`.
+    pub stored_paired: Option<Stored>,
+}
+
+/// An answer that an instance file carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Its makespan.
+    pub makespan: u64,
+    /// Its lower bound.
+    pub lower_bound: u64,
+    /// Whether the makespan is proven optimal.
+    pub proved: bool,
+}
+
+/// Why an instance cannot be read. Every message names the file, the key, the value and the cure.
+#[derive(Debug, Error)]
+pub enum InstanceError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file is not JSON.
+    #[error("{}: not valid JSON: {source}; the file may be cut short", path.display())]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// Where the parser stopped.
+        source: serde_json::Error,
+    },
+    /// A key is missing.
+    #[error("{}: `{key}` is missing; give {expected}", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The key, with its place.
+        key: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// A value is not what the key needs.
+    #[error("{}: `{key}` is {value}; give {expected}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The key, with its place.
+        key: String,
+        /// What stands there.
+        value: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// The parts do not make a problem.
+    #[error("{}: {source}", path.display())]
+    Problem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ScheduleError,
+    },
+}
+
+const WHOLE: &str = "a whole number, 0 or more";
+
+/// Reads an instance file.
+///
+/// # Errors
+/// An [`InstanceError`] that names what is wrong and where.
+pub fn read_instance(path: &Path) -> Result<Instance, InstanceError> {
+    let text = std::fs::read_to_string(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
+    parse_instance(path, &text)
+}
+
+/// Reads an instance from text; `path` is for messages only.
+///
+/// # Errors
+/// An [`InstanceError`] that names what is wrong and where.
+pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError> {
+    let root: Value = serde_json::from_str(text).map_err(|source| InstanceError::NotJson { path: path.into(), source })?;
+    let reader = Reader { path };
+    let Value::Object(root) = &root else {
+        return Err(reader.wrong("the file", &root, "an object with num_tc, num_vc, ops and edges"));
+    };
+    let cores = Cores {
+        tensor_cores: reader.count(root, "num_tc")?,
+        vector_cores: reader.count(root, "num_vc")?,
+        network_links: 0,
+        pairing: Pairing::AnyPair,
+        exclusivity: Exclusivity::AllCores,
+    };
+    let (operators, numbers) = reader.operators(root)?;
+    let edges = reader.edges(root, &numbers)?;
+    let make = |pairing| Problem::new(Cores { pairing, ..cores }, operators.clone(), edges.clone());
+    let checked =
+        |made: Result<Problem, ScheduleError>| made.map_err(|source| InstanceError::Problem { path: path.into(), source });
+    Ok(Instance {
+        unpaired: checked(make(Pairing::AnyPair))?,
+        paired: checked(make(Pairing::SameIndex))?,
+        stored_unpaired: reader.stored(root, "optimal_unpaired")?,
+        stored_paired: reader.stored(root, "optimal_paired")?,
+    })
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+}
+
+impl Reader<'_> {
+    fn wrong(&self, key: &str, value: &Value, expected: &'static str) -> InstanceError {
+        let mut text = value.to_string();
+        if text.chars().count() > 60 {
+            text = text.chars().take(57).chain("...".chars()).collect();
+        }
+        InstanceError::Value { path: self.path.into(), key: key.into(), value: text, expected }
+    }
+
+    fn get<'v>(
+        &self,
+        map: &'v Map<String, Value>,
+        place: &str,
+        key: &str,
+        expected: &'static str,
+    ) -> Result<&'v Value, InstanceError> {
+        map.get(key).ok_or_else(|| InstanceError::Missing { path: self.path.into(), key: format!("{place}{key}"), expected })
+    }
+
+    /// A count of cores.
+    fn count(&self, root: &Map<String, Value>, key: &str) -> Result<u32, InstanceError> {
+        const EXPECTED: &str = "a whole number of cores, 0 to 4294967295";
+        let value = self.get(root, "", key, EXPECTED)?;
+        value.as_u64().and_then(|v| u32::try_from(v).ok()).ok_or_else(|| self.wrong(key, value, EXPECTED))
+    }
+
+    /// A time. Python writes 0 and 1 as booleans where they came from comparisons.
+    fn ticks(&self, map: &Map<String, Value>, place: &str, key: &str) -> Result<u64, InstanceError> {
+        let value = self.get(map, place, key, WHOLE)?;
+        match value {
+            Value::Bool(b) => Ok(u64::from(*b)),
+            _ => value.as_u64().ok_or_else(|| self.wrong(&format!("{place}{key}"), value, WHOLE)),
+        }
+    }
+
+    /// The operators in file order, and the number of each id.
+    fn operators(&self, root: &Map<String, Value>) -> Result<(Vec<Operator>, BTreeMap<u64, u32>), InstanceError> {
+        let value = self.get(root, "", "ops", "a list of operators")?;
+        let list = value.as_array().ok_or_else(|| self.wrong("ops", value, "a list of operators"))?;
+        let (mut operators, mut numbers) = (Vec::with_capacity(list.len()), BTreeMap::new());
+        for (index, item) in (0u32..).zip(list) {
+            let place = format!("ops[{index}].");
+            let map = item.as_object().ok_or_else(|| {
+                self.wrong(&format!("ops[{index}]"), item, "an object with id, type, latency and intra_latency")
+            })?;
+            let id = self.get(map, &place, "id", WHOLE)?;
+            let number = id.as_u64().ok_or_else(|| self.wrong(&format!("{place}id"), id, WHOLE))?;
+            if numbers.insert(number, index).is_some() {
+                return Err(self.wrong(&format!("{place}id"), id, "an id that no other operator has"));
+            }
+            let kind = self.kind(map, &place)?;
+            let latency = self.ticks(map, &place, "latency")?;
+            let across = match map.get("intra_latency") {
+                None | Some(Value::Null) => None,
+                Some(_) => Some(self.ticks(map, &place, "intra_latency")?),
+            };
+            operators.push(match kind {
+                OperatorKind::Nop => Operator::new(kind, latency),
+                _ => Operator { kind, latency, exclusive_latency: across },
+            });
+        }
+        Ok((operators, numbers))
+    }
+
+    fn kind(&self, map: &Map<String, Value>, place: &str) -> Result<OperatorKind, InstanceError> {
+        const KINDS: &str = "\"TC\", \"VC\", \"TCandVC\" or \"Nop\"";
+        let value = self.get(map, place, "type", KINDS)?;
+        match value.as_str() {
+            Some("TC") => Ok(OperatorKind::Tensor),
+            Some("VC") => Ok(OperatorKind::Vector),
+            Some("TCandVC") => Ok(OperatorKind::TensorVector),
+            Some("Nop") => Ok(OperatorKind::Nop),
+            _ => Err(self.wrong(&format!("{place}type"), value, KINDS)),
+        }
+    }
+
+    fn edges(&self, root: &Map<String, Value>, numbers: &BTreeMap<u64, u32>) -> Result<Vec<(u32, u32)>, InstanceError> {
+        const PAIR: &str = "a pair [from, to] of operator ids that occur in `ops`";
+        let value = self.get(root, "", "edges", "a list of pairs [from, to]")?;
+        let list = value.as_array().ok_or_else(|| self.wrong("edges", value, "a list of pairs [from, to]"))?;
+        let number = |id: &Value| id.as_u64().and_then(|id| numbers.get(&id).copied());
+        let pair = |(index, item): (usize, &Value)| match item.as_array().map(Vec::as_slice) {
+            Some([from, to]) => number(from).zip(number(to)).ok_or_else(|| self.wrong(&format!("edges[{index}]"), item, PAIR)),
+            _ => Err(self.wrong(&format!("edges[{index}]"), item, PAIR)),
+        };
+        list.iter().enumerate().map(pair).collect()
+    }
+
+    fn stored(&self, root: &Map<String, Value>, key: &str) -> Result<Option<Stored>, InstanceError> {
+        let Some(value) = root.get(key) else { return Ok(None) };
+        let map = value.as_object().ok_or_else(|| self.wrong(key, value, "an object with makespan, lower_bound and proved"))?;
+        let place = format!("{key}.");
+        let proved = self.get(map, &place, "proved", "true or false")?;
+        Ok(Some(Stored {
+            makespan: self.ticks(map, &place, "makespan")?,
+            lower_bound: self.ticks(map, &place, "lower_bound")?,
+            proved: proved.as_bool().ok_or_else(|| self.wrong(&format!("{place}proved"), proved, "true or false"))?,
+        }))
+    }
+}

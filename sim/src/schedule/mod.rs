@@ -1,0 +1,229 @@
+//! The operator schedule: which core runs which operator of a layer when, so that the layer ends soonest.
+//!
+//! Every operator runs on one core of its kind, or across all cores for its exclusive latency; collectives run on the network beside
+//! them. [`solve`] answers with a schedule, a lower bound and how they were found, and says [`SolveStatus::Optimal`] only where the
+//! two meet. Its parts, in the order in which they are tried:
+//!
+//! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
+//! 2. bounds below and list schedules above (`bounds`, `list`);
+//! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`);
+//! 4. local search for what is too large (`improve`).
+//!
+//! The limits count work, not time, unless asked to: the same problem gets the same answer on every machine and for any number of
+//! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
+
+mod bounds;
+mod cores;
+mod improve;
+mod instance;
+mod list;
+mod memo;
+mod piece;
+mod portfolio;
+mod problem;
+mod search;
+mod slots;
+mod verify;
+
+pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instance};
+pub use memo::{Memo, MemoStatistics};
+pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};
+pub use verify::{Fault, verify};
+
+use crate::status::SolveStatus;
+use piece::Cut;
+use portfolio::{Answer, Budget};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// How much work a solve may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Search states that may be generated per piece of the problem; about a million take a second.
+    pub steps: u64,
+    /// Wall time after which no new search pass is begun. `None`, the default, keeps answers independent of the machine.
+    pub time: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { steps: 2_000_000, time: None }
+    }
+}
+
+/// What closed a schedule's bounds, from cheap to dear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Cutting left single operators only.
+    Decomposition,
+    /// A list schedule met a lower bound.
+    Bounds,
+    /// A search pass proved its answer.
+    Search,
+    /// Nothing did: the schedule has a gap.
+    Open,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Decomposition => "decomposition",
+            Self::Bounds => "bounds",
+            Self::Search => "search",
+            Self::Open => "open",
+        })
+    }
+}
+
+/// The cores and links of one operator. An operator across all cores, and one that takes no time, has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CoreAssignment {
+    /// Its tensor core.
+    pub tensor_core: Option<u32>,
+    /// Its vector core.
+    pub vector_core: Option<u32>,
+    /// Its network link.
+    pub link: Option<u32>,
+}
+
+/// What solving took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Pieces that the problem was cut into.
+    pub pieces: u32,
+    /// Operators of the largest piece.
+    pub largest_piece: u32,
+    /// Pieces whose answer was remembered.
+    pub remembered: u32,
+    /// Search states generated.
+    pub steps: u64,
+}
+
+/// A schedule and how good it is. Times are in the ticks of the problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// When the last operator ends.
+    pub makespan: u64,
+    /// No schedule ends sooner than this.
+    pub lower_bound: u64,
+    /// Whether the two meet.
+    pub status: SolveStatus,
+    /// The dearest method that was needed.
+    pub method: Method,
+    /// Start of each operator.
+    pub starts: Vec<u64>,
+    /// Whether each operator runs across all cores.
+    pub exclusive: Vec<bool>,
+    /// Where each operator runs.
+    pub cores: Vec<CoreAssignment>,
+    /// What solving took.
+    pub statistics: Statistics,
+}
+
+impl Schedule {
+    /// The end of each operator of `problem`, which must be the problem that this schedule answers.
+    #[must_use]
+    pub fn ends(&self, problem: &Problem) -> Vec<u64> {
+        let length = |(o, &x): (&Operator, &bool)| if x { o.exclusive_latency.unwrap_or(o.latency) } else { o.latency };
+        problem.operators().iter().zip(&self.exclusive).map(length).zip(&self.starts).map(|(l, s)| s + l).collect()
+    }
+}
+
+/// Bounds on the optimal makespan without search, in ticks: `(lower, upper)`. A few microseconds on a layer; the upper bound is that of
+/// a list schedule. For an outer search to prune with.
+#[must_use]
+pub fn bounds(problem: &Problem) -> (u64, u64) {
+    let (mut lower, mut upper) = (0, 0);
+    for cut in piece::cut(problem) {
+        if cut.piece.n() == 1 {
+            let shortest = cut.piece.shortest(0) * cut.scale;
+            lower += shortest;
+            upper += shortest;
+        } else {
+            let (low, found) = portfolio::quick(&cut.piece);
+            lower += low * cut.scale;
+            upper += found.makespan * cut.scale;
+        }
+    }
+    (lower, upper)
+}
+
+/// Solves a problem within the limits. Every schedule is verified in debug builds.
+#[must_use]
+pub fn solve(problem: &Problem, limits: &Limits) -> Schedule {
+    solve_with(problem, |piece| (portfolio::solve_piece(piece, Budget::of(limits)), false))
+}
+
+/// Solves the pieces with `answer`, which says whether it remembered, and puts the answers together.
+fn solve_with(problem: &Problem, mut answer: impl FnMut(&piece::Piece) -> (Answer, bool)) -> Schedule {
+    let n = problem.operators().len();
+    let mut schedule = Schedule {
+        makespan: 0,
+        lower_bound: 0,
+        status: SolveStatus::Optimal,
+        method: Method::Decomposition,
+        starts: vec![0; n],
+        exclusive: vec![false; n],
+        cores: vec![CoreAssignment::default(); n],
+        statistics: Statistics::default(),
+    };
+    for cut in piece::cut(problem) {
+        let (answer, remembered) = answer(&cut.piece);
+        schedule.statistics.remembered += u32::from(remembered);
+        append(&mut schedule, &cut, &answer);
+    }
+    place_instant_operators(problem, &mut schedule);
+    if schedule.lower_bound < schedule.makespan {
+        schedule.status = SolveStatus::Gap { lower_bound: schedule.lower_bound as f64, upper_bound: schedule.makespan as f64 };
+    }
+    debug_assert_eq!(verify(problem, &schedule), Vec::new());
+    schedule
+}
+
+fn append(schedule: &mut Schedule, cut: &Cut, answer: &Answer) {
+    let base = schedule.makespan;
+    let cores = cores::assign(&cut.piece, &answer.found);
+    for (k, &i) in cut.origin.iter().enumerate() {
+        let i = i as usize;
+        schedule.starts[i] = base + answer.found.starts[k] * cut.scale;
+        schedule.exclusive[i] = answer.found.exclusive[k];
+        schedule.cores[i] = cores[k];
+    }
+    schedule.makespan += answer.found.makespan * cut.scale;
+    schedule.lower_bound += answer.lower_bound * cut.scale;
+    schedule.method = schedule.method.max(answer.method);
+    schedule.statistics.pieces += 1;
+    schedule.statistics.largest_piece = schedule.statistics.largest_piece.max(cut.origin.len() as u32);
+    schedule.statistics.steps += answer.steps;
+}
+
+/// Operators that take no time happen when the last of their predecessors ends. One that names a core kind is given core 0: it occupies
+/// it for no time.
+fn place_instant_operators(problem: &Problem, schedule: &mut Schedule) {
+    let operators = problem.operators();
+    let instant = |o: &Operator| o.latency == 0;
+    if !operators.iter().any(instant) {
+        return;
+    }
+    let (offsets, sources) = problem::adjacency(operators.len(), problem.edges().iter().map(|&(a, b)| (b, a)));
+    for &i in problem.topological() {
+        let i = i as usize;
+        if !instant(&operators[i]) {
+            continue;
+        }
+        let end = |p: u32| {
+            let operator = &operators[p as usize];
+            let length = if schedule.exclusive[p as usize] { operator.exclusive_latency.unwrap_or(0) } else { operator.latency };
+            schedule.starts[p as usize] + length
+        };
+        schedule.starts[i] = sources[offsets[i]..offsets[i + 1]].iter().map(|&p| end(p)).max().unwrap_or(0);
+        let kind = operators[i].kind;
+        schedule.cores[i] = CoreAssignment {
+            tensor_core: kind.uses_tensor().then_some(0),
+            vector_core: kind.uses_vector().then_some(0),
+            link: (kind == OperatorKind::Network).then_some(0),
+        };
+    }
+}

@@ -1,0 +1,325 @@
+//! From a problem to its pieces: operators that take no time drop out, the rest is cut where everything before precedes everything
+//! after (the makespans of such pieces add), and each piece is brought to a normal form in which isomorphic layers look alike.
+
+use super::problem::{Exclusivity, OperatorKind, Pairing, Problem};
+
+/// Marks an operator that cannot (or need never) run across all cores.
+pub(super) const NEVER: u64 = u64::MAX;
+/// Occupies a tensor core.
+pub(super) const TENSOR: u8 = 1;
+/// Occupies a vector core.
+pub(super) const VECTOR: u8 = 2;
+/// Occupies a link.
+pub(super) const LINK: u8 = 4;
+/// Pieces up to this size are searched exactly: their operator sets are one `u128`.
+pub(super) const SEARCHABLE: usize = 128;
+
+/// A piece of a problem in normal form: operators in topological order, latencies divided by their greatest common divisor.
+/// Two problems whose pieces are equal have the same schedules, up to names and scale.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Piece {
+    /// Ticks on one core.
+    pub lat: Vec<u64>,
+    /// Ticks across all cores, [`NEVER`] where that is impossible or no shorter.
+    pub exc: Vec<u64>,
+    /// What it occupies, as a set of bits.
+    pub kind: Vec<u8>,
+    /// Tensor cores, vector cores, links; more than there are operators make no difference and are cut off.
+    pub m: [u32; 3],
+    /// Fused operators take cores of the same index.
+    pub paired: bool,
+    /// An operator across all cores blocks only cores of its own kinds.
+    pub own_kind: bool,
+    /// Direct predecessors (transitive reduction), compressed: offsets then indices.
+    pub pred_offsets: Vec<u32>,
+    /// See `pred_offsets`.
+    pub pred_list: Vec<u32>,
+}
+
+/// A piece and where it came from.
+#[derive(Debug, Clone)]
+pub(super) struct Cut {
+    pub piece: Piece,
+    /// Problem index of each operator of the piece.
+    pub origin: Vec<u32>,
+    /// What the latencies were divided by.
+    pub scale: u64,
+}
+
+impl Piece {
+    pub fn n(&self) -> usize {
+        self.lat.len()
+    }
+
+    pub fn preds(&self, i: usize) -> &[u32] {
+        &self.pred_list[self.pred_offsets[i] as usize..self.pred_offsets[i + 1] as usize]
+    }
+
+    /// The shortest operator `i` can take.
+    pub fn shortest(&self, i: usize) -> u64 {
+        self.lat[i].min(self.exc[i])
+    }
+
+    /// Whether any operator gains from running across all cores.
+    pub fn has_exclusive(&self) -> bool {
+        self.exc.iter().any(|&e| e != NEVER)
+    }
+
+    /// Cores and links that operator `i` takes in a mode.
+    pub fn need(&self, i: usize, exclusive: bool) -> [u32; 3] {
+        let kind = self.kind[i];
+        if !exclusive {
+            return [u32::from(kind & TENSOR > 0), u32::from(kind & VECTOR > 0), u32::from(kind & LINK > 0)];
+        }
+        let all = !self.own_kind;
+        [if all || kind & TENSOR > 0 { self.m[0] } else { 0 }, if all || kind & VECTOR > 0 { self.m[1] } else { 0 }, 0]
+    }
+
+    /// The same piece where any tensor core pairs with any vector core: its optimum bounds this one's from below.
+    pub fn unpaired(&self) -> Self {
+        Self { paired: false, ..self.clone() }
+    }
+
+    /// Whether pairing by index can make a difference at all.
+    pub fn pairing_matters(&self) -> bool {
+        self.paired && self.kind.contains(&(TENSOR | VECTOR))
+    }
+
+    /// The piece with every edge turned round, and its operators in reverse order. A schedule of it read backwards is one of this piece.
+    pub fn reversed(&self) -> Self {
+        let n = self.n();
+        let mut lists: Vec<Vec<u32>> = vec![Vec::new(); n];
+        for i in 0..n {
+            for &p in self.preds(i) {
+                lists[n - 1 - p as usize].push((n - 1 - i) as u32);
+            }
+        }
+        let (pred_offsets, pred_list) = compress(&mut lists);
+        let turn = |v: &[u64]| v.iter().rev().copied().collect();
+        Self {
+            lat: turn(&self.lat),
+            exc: turn(&self.exc),
+            kind: self.kind.iter().rev().copied().collect(),
+            pred_offsets,
+            pred_list,
+            ..*self
+        }
+    }
+}
+
+fn compress(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
+    let mut offsets = vec![0u32];
+    let mut all = Vec::new();
+    for list in lists {
+        list.sort_unstable();
+        all.extend_from_slice(list);
+        offsets.push(all.len() as u32);
+    }
+    (offsets, all)
+}
+
+/// The precedence relation between operators that take time, closed, as rows of bits.
+struct Closure {
+    words: usize,
+    /// Problem index of each kept operator, in topological order.
+    kept: Vec<u32>,
+    /// `words` words per kept operator: its ancestors among the kept.
+    rows: Vec<u64>,
+}
+
+impl Closure {
+    fn of(problem: &Problem) -> Self {
+        let (operators, n) = (problem.operators(), problem.operators().len());
+        let kept: Vec<u32> = problem.topological().iter().copied().filter(|&i| takes_time(problem, i)).collect();
+        let words = kept.len().div_ceil(64).max(1);
+        let mut number = vec![u32::MAX; n];
+        for (k, &i) in (0u32..).zip(&kept) {
+            number[i as usize] = k;
+        }
+        let (offsets, sources) = super::problem::adjacency(n, problem.edges().iter().map(|&(a, b)| (b, a)));
+        let mut all = vec![0u64; words * operators.len()];
+        for &i in problem.topological() {
+            let i = i as usize;
+            for &p in &sources[offsets[i]..offsets[i + 1]] {
+                let p = p as usize;
+                for w in 0..words {
+                    let bits = all[p * words + w];
+                    all[i * words + w] |= bits;
+                }
+                if number[p] != u32::MAX {
+                    all[i * words + number[p] as usize / 64] |= 1 << (number[p] % 64);
+                }
+            }
+        }
+        let mut rows = Vec::with_capacity(words * kept.len());
+        for &i in &kept {
+            rows.extend_from_slice(&all[i as usize * words..(i as usize + 1) * words]);
+        }
+        Self { words, kept, rows }
+    }
+
+    fn row(&self, k: usize) -> &[u64] {
+        &self.rows[k * self.words..(k + 1) * self.words]
+    }
+
+    fn count(&self, k: usize) -> u32 {
+        self.row(k).iter().map(|w| w.count_ones()).sum()
+    }
+}
+
+fn takes_time(problem: &Problem, i: u32) -> bool {
+    let operator = &problem.operators()[i as usize];
+    operator.kind != OperatorKind::Nop && operator.latency > 0
+}
+
+/// Cuts a problem into pieces that follow one another.
+pub(super) fn cut(problem: &Problem) -> Vec<Cut> {
+    let closure = Closure::of(problem);
+    let n = closure.kept.len();
+    let mut order: Vec<(u32, u32)> = (0..n).map(|k| (closure.count(k), k as u32)).collect();
+    order.sort_unstable();
+    // A cut lies before position k when what all later operators have as common ancestors is everything earlier. An ancestor has
+    // fewer ancestors than its descendant, so the common ancestors always lie before k and counting them is enough.
+    let mut common = vec![u64::MAX; closure.words];
+    let mut ends = vec![n];
+    for k in (1..n).rev() {
+        for (c, r) in common.iter_mut().zip(closure.row(order[k].1 as usize)) {
+            *c &= r;
+        }
+        if common.iter().map(|w| w.count_ones() as usize).sum::<usize>() == k {
+            ends.push(k);
+        }
+    }
+    ends.reverse();
+    let mut pieces = Vec::with_capacity(ends.len());
+    let mut from = 0;
+    for end in ends {
+        if end > from {
+            pieces.push(normal_form(problem, &closure, &order[from..end]));
+        }
+        from = end;
+    }
+    pieces
+}
+
+/// Orders a piece's operators by what does not depend on their names, divides the latencies by their greatest common divisor and
+/// keeps only direct edges.
+fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> Cut {
+    let operator = |k: u32| &problem.operators()[closure.kept[k as usize] as usize];
+    let n = members.len();
+    let mut order: Vec<u32> = members.iter().map(|m| m.1).collect();
+    if n > 1 {
+        let colour = colours(problem, closure, members);
+        let mut keyed: Vec<(u32, u64, u32)> = members.iter().zip(&colour).map(|(m, &c)| (m.0, c, m.1)).collect();
+        keyed.sort_unstable();
+        order.clear();
+        order.extend(keyed.iter().map(|k| k.2));
+    }
+    let (mut pred_offsets, mut pred_list) = (Vec::with_capacity(n + 1), Vec::new());
+    pred_offsets.push(0);
+    let mut covered = vec![0u64; closure.words];
+    let has = |row: &[u64], k: u32| row[k as usize / 64] >> (k % 64) & 1 == 1;
+    for (i, &k) in order.iter().enumerate() {
+        covered.fill(0);
+        let (row, first) = (closure.row(k as usize), pred_list.len());
+        for p in (0..i).rev() {
+            if has(row, order[p]) && !has(&covered, order[p]) {
+                pred_list.push(p as u32);
+                for (c, r) in covered.iter_mut().zip(closure.row(order[p] as usize)) {
+                    *c |= r;
+                }
+            }
+        }
+        pred_list[first..].reverse();
+        pred_offsets.push(pred_list.len() as u32);
+    }
+    let mut scale = 0;
+    for &k in &order {
+        let o = operator(k);
+        scale = gcd(scale, o.latency);
+        if let Some(e) = o.exclusive_latency.filter(|&e| e < o.latency) {
+            scale = gcd(scale, e);
+        }
+    }
+    let piece = Piece {
+        lat: order.iter().map(|&k| operator(k).latency / scale).collect(),
+        exc: order
+            .iter()
+            .map(|&k| operator(k).exclusive_latency.filter(|&e| e < operator(k).latency).map_or(NEVER, |e| e / scale))
+            .collect(),
+        kind: order.iter().map(|&k| bits(operator(k).kind)).collect(),
+        m: useful_cores(problem, &order.iter().map(|&k| operator(k).kind).collect::<Vec<_>>()),
+        paired: problem.cores().pairing == Pairing::SameIndex,
+        own_kind: problem.cores().exclusivity == Exclusivity::OwnKind,
+        pred_offsets,
+        pred_list,
+    };
+    Cut { piece, origin: order.iter().map(|&k| closure.kept[k as usize]).collect(), scale }
+}
+
+/// Cores and links that can make a difference: no more than operators that use them (than operators at all, where cores pair by index
+/// and a fused operator may have to pass over indices).
+fn useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
+    let cores = problem.cores();
+    let users = |bit: u8| kinds.iter().filter(|&&k| bits(k) & bit > 0).count() as u32;
+    [(TENSOR, cores.tensor_cores), (VECTOR, cores.vector_cores), (LINK, cores.network_links)].map(|(bit, count)| {
+        match users(bit) {
+            0 => 0,
+            _ if cores.pairing == Pairing::SameIndex && bit != LINK => count.min(kinds.len() as u32),
+            users => count.min(users),
+        }
+    })
+}
+
+/// A colour per operator from its own properties and those of its ancestors: equal for operators that isomorphism may exchange.
+fn colours(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> Vec<u64> {
+    let own: Vec<u64> = members
+        .iter()
+        .map(|&(_, k)| {
+            let o = &problem.operators()[closure.kept[k as usize] as usize];
+            mix(mix(mix(0, u64::from(bits(o.kind))), o.latency), o.exclusive_latency.map_or(NEVER, |e| e.min(o.latency)))
+        })
+        .collect();
+    if members.len() > SEARCHABLE {
+        return own;
+    }
+    let mut colour = own.clone();
+    let mut below = vec![0u64; members.len()];
+    for (i, &(_, k)) in members.iter().enumerate() {
+        let row = closure.row(k as usize);
+        let mut sum = 0u64;
+        for (j, &(_, p)) in members[..i].iter().enumerate() {
+            if row[p as usize / 64] >> (p % 64) & 1 == 1 {
+                sum = sum.wrapping_add(mix(1, own[j]));
+                below[j] = below[j].wrapping_add(mix(2, own[i]));
+            }
+        }
+        colour[i] = mix(own[i], sum);
+    }
+    colour.iter().zip(&below).map(|(&c, &b)| mix(c, b)).collect()
+}
+
+/// One step of a 64-bit mixing function (the finaliser of `SplitMix64`).
+fn mix(seed: u64, value: u64) -> u64 {
+    let mut z = (seed ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn bits(kind: OperatorKind) -> u8 {
+    match kind {
+        OperatorKind::Tensor => TENSOR,
+        OperatorKind::Vector => VECTOR,
+        OperatorKind::TensorVector => TENSOR | VECTOR,
+        OperatorKind::Network => LINK,
+        OperatorKind::Nop => 0,
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,157 @@
+//! How one piece is solved: bounds and list schedules first, then search passes that widen until one proves the answer or the
+//! work limit is spent.
+
+use super::bounds::{Mixed, Relation, chain_tails, quick_lower_bound, urgency};
+use super::cores::pair_by_index;
+use super::list::{Exclusive, Found, list_schedule};
+use super::piece::{Piece, SEARCHABLE};
+use super::search::{Pass, Searcher};
+use super::{Limits, Method, improve};
+use std::time::Instant;
+
+/// Widths of the search passes. Each is tried in both directions while it is cheap.
+const WIDTHS: [usize; 7] = [4, 32, 256, 2_048, 16_384, 131_072, 1_048_576];
+/// From this width on only the direction that did better is followed.
+const ONE_DIRECTION: usize = 2_048;
+/// Rounds of play for the quick mixed bound.
+const QUICK_ROUNDS: usize = 32;
+
+/// What is known of a piece after solving it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Answer {
+    pub found: Found,
+    pub lower_bound: u64,
+    pub method: Method,
+    pub steps: u64,
+}
+
+/// Where the time goes: the deadline, if any, and the counted work left.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub steps: u64,
+    pub deadline: Option<Instant>,
+}
+
+impl Budget {
+    pub fn of(limits: &Limits) -> Self {
+        Self { steps: limits.steps, deadline: limits.time.map(|t| Instant::now() + t) }
+    }
+
+    pub fn spent(&self, steps: u64) -> bool {
+        steps >= self.steps || self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+}
+
+/// The bounds of a piece without search: the best lower bound and the best list schedule.
+pub(super) fn quick(piece: &Piece) -> (u64, Found) {
+    let tails = chain_tails(piece);
+    let mut lower = quick_lower_bound(piece, &tails);
+    let urgency = urgency(piece);
+    let mut best = list_schedule(piece, &urgency, Exclusive::Alone);
+    if best.makespan == lower || !piece.has_exclusive() {
+        return (lower, best);
+    }
+    if piece.n() <= SEARCHABLE {
+        let relation = Relation::of(piece);
+        let mixed = Mixed::find(piece, &relation, relation.all(), QUICK_ROUNDS);
+        lower = lower.max(mixed.bound());
+        let flags: Vec<bool> =
+            (0..piece.n()).map(|i| mixed.on[i] * piece.lat[i] as f64 > mixed.stops[i] * piece.exc[i] as f64).collect();
+        keep_better(&mut best, list_schedule(piece, &tails, Exclusive::Flagged(&flags)));
+    }
+    if best.makespan > lower {
+        keep_better(&mut best, list_schedule(piece, &tails, Exclusive::Flagged(&vec![true; piece.n()])));
+    }
+    (lower, best)
+}
+
+fn keep_better(best: &mut Found, other: Found) {
+    if other.makespan < best.makespan {
+        *best = other;
+    }
+}
+
+/// Solves a piece within the budget.
+pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> Answer {
+    if piece.n() == 1 {
+        return alone(piece);
+    }
+    if !piece.pairing_matters() {
+        return solve_plain(piece, budget, 0);
+    }
+    let relaxed = solve_plain(&piece.unpaired(), budget, 0);
+    if let Some(slots) = pair_by_index(piece, &relaxed.found) {
+        return Answer { found: Found { slots, ..relaxed.found }, ..relaxed };
+    }
+    let rest = Budget { steps: budget.steps.saturating_sub(relaxed.steps), ..budget };
+    let answer = solve_plain(piece, rest, relaxed.lower_bound);
+    Answer { steps: answer.steps + relaxed.steps, ..answer }
+}
+
+fn alone(piece: &Piece) -> Answer {
+    let exclusive = piece.exc[0] < piece.lat[0];
+    let slots = if piece.paired { vec![if exclusive { u32::MAX } else { 0 }] } else { Vec::new() };
+    let found = Found { makespan: piece.shortest(0), starts: vec![0], exclusive: vec![exclusive], slots };
+    Answer { lower_bound: found.makespan, found, method: Method::Decomposition, steps: 0 }
+}
+
+/// Solves a piece as it is, given a lower bound known from elsewhere.
+fn solve_plain(piece: &Piece, budget: Budget, known: u64) -> Answer {
+    let (lower, found) = quick(piece);
+    let mut answer = Answer { lower_bound: lower.max(known), found, method: Method::Bounds, steps: 0 };
+    if answer.lower_bound >= answer.found.makespan {
+        return answer;
+    }
+    if piece.n() <= SEARCHABLE {
+        search(piece, &mut answer, budget);
+    } else {
+        improve::improve(piece, &mut answer, budget);
+    }
+    if answer.lower_bound < answer.found.makespan {
+        answer.method = Method::Open;
+    }
+    answer
+}
+
+fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
+    let reversed = piece.reversed();
+    let searchers = [Searcher::new(piece), Searcher::new(&reversed)];
+    for searcher in &searchers {
+        answer.lower_bound = answer.lower_bound.max(searcher.root_bound());
+    }
+    answer.method = Method::Bounds;
+    let mut follow = [true, true];
+    for width in WIDTHS {
+        let mut scores = [(0, 0); 2];
+        for (side, searcher) in searchers.iter().enumerate().filter(|&(s, _)| follow[s]) {
+            if answer.lower_bound >= answer.found.makespan || budget.spent(answer.steps) {
+                return;
+            }
+            answer.method = Method::Search;
+            let pass = searcher.pass(answer.found.makespan, width, budget.steps - answer.steps);
+            answer.steps += pass.steps;
+            scores[side] = (pass.lower_bound, u64::MAX - pass.steps);
+            take(answer, piece, pass, side == 1);
+        }
+        if width >= ONE_DIRECTION && follow == [true, true] {
+            follow = [scores[0] >= scores[1], scores[0] < scores[1]];
+        }
+    }
+}
+
+fn take(answer: &mut Answer, piece: &Piece, pass: Pass, reversed: bool) {
+    if let Some(found) = pass.found {
+        answer.found = if reversed { turn_round(piece, &found) } else { found };
+    }
+    answer.lower_bound = answer.lower_bound.max(pass.lower_bound.min(answer.found.makespan));
+}
+
+/// A schedule of the reversed piece as one of the piece.
+fn turn_round(piece: &Piece, found: &Found) -> Found {
+    let n = piece.n();
+    let exclusive: Vec<bool> = found.exclusive.iter().rev().copied().collect();
+    let starts = (0..n)
+        .map(|i| found.makespan - found.starts[n - 1 - i] - if exclusive[i] { piece.exc[i] } else { piece.lat[i] })
+        .collect();
+    Found { makespan: found.makespan, starts, exclusive, slots: found.slots.iter().rev().copied().collect() }
+}

@@ -1,0 +1,354 @@
+//! The scheduling problem: operators with latencies and precedence on the cores of one chip, checked on construction.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use thiserror::Error;
+
+/// Most operators a problem may have. Closing the precedence relation takes a bit per pair, 50 MB at this size.
+pub const MAX_OPERATORS: usize = 20_000;
+
+/// The most that all latencies together may be, in ticks: sums of starts, latencies and tails then stay inside `u64`.
+/// With femtosecond ticks this is over an hour of one layer.
+pub const MAX_TOTAL_TICKS: u64 = 1 << 62;
+
+/// What an operator occupies while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorKind {
+    /// One tensor core.
+    Tensor,
+    /// One vector core.
+    Vector,
+    /// One tensor core and one vector core together: a contraction fused with its epilogue.
+    TensorVector,
+    /// One network link. Neither blocks the cores nor is blocked by them.
+    Network,
+    /// Nothing: a view, a transpose in place, a join. Its latency is zero.
+    Nop,
+}
+
+impl OperatorKind {
+    /// Whether it takes a tensor core.
+    #[must_use]
+    pub fn uses_tensor(self) -> bool {
+        matches!(self, Self::Tensor | Self::TensorVector)
+    }
+
+    /// Whether it takes a vector core.
+    #[must_use]
+    pub fn uses_vector(self) -> bool {
+        matches!(self, Self::Vector | Self::TensorVector)
+    }
+}
+
+impl fmt::Display for OperatorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tensor => "tensor",
+            Self::Vector => "vector",
+            Self::TensorVector => "tensor and vector",
+            Self::Network => "network",
+            Self::Nop => "no-operation",
+        })
+    }
+}
+
+/// Which vector core a fused operator takes beside its tensor core: a property of the chip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pairing {
+    /// Any vector core with any tensor core.
+    #[default]
+    AnyPair,
+    /// The vector core with the tensor core's own index.
+    SameIndex,
+}
+
+/// What an operator that runs across all cores blocks: a property of the chip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exclusivity {
+    /// Every tensor and every vector core.
+    #[default]
+    AllCores,
+    /// The cores of the kinds it uses; the other kind stays free.
+    OwnKind,
+}
+
+/// One operator. Times are in ticks, whatever the caller takes a tick to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Operator {
+    /// What it occupies.
+    pub kind: OperatorKind,
+    /// Ticks on one core (of each kind it uses), or on one link.
+    pub latency: u64,
+    /// Ticks when it runs across all cores of its kind; `None` when it cannot.
+    pub exclusive_latency: Option<u64>,
+}
+
+impl Operator {
+    /// An operator that runs on one core only.
+    #[must_use]
+    pub fn new(kind: OperatorKind, latency: u64) -> Self {
+        Self { kind, latency, exclusive_latency: None }
+    }
+
+    /// An operator that runs on one core, or on all of them for `exclusive` ticks.
+    #[must_use]
+    pub fn with_exclusive(kind: OperatorKind, latency: u64, exclusive: u64) -> Self {
+        Self { kind, latency, exclusive_latency: Some(exclusive) }
+    }
+
+    /// The shortest it can take, in ticks.
+    #[must_use]
+    pub fn shortest(&self) -> u64 {
+        self.exclusive_latency.map_or(self.latency, |e| e.min(self.latency))
+    }
+}
+
+/// The cores and links of the chip, and the two properties that say what blocks what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cores {
+    /// Tensor cores.
+    pub tensor_cores: u32,
+    /// Vector cores.
+    pub vector_cores: u32,
+    /// Links that collectives may use at the same time; 0 where the problem has none.
+    pub network_links: u32,
+    /// Which cores a fused operator takes.
+    pub pairing: Pairing,
+    /// What an operator across all cores blocks.
+    pub exclusivity: Exclusivity,
+}
+
+/// Why a problem is not one.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ScheduleError {
+    /// The edges go round.
+    #[error("the operators form a cycle: {}; remove one of its edges", display_cycle(.operators))]
+    Cycle {
+        /// The operators on the cycle, in order, the first repeated at the end.
+        operators: Vec<u32>,
+    },
+    /// An edge names an operator that is not there.
+    #[error("edge {edge} goes from operator {from} to operator {to}, but there are only {operators} operators (0 to {}); mend the edge", .operators.saturating_sub(1))]
+    EdgeToNowhere {
+        /// The edge's position in the list.
+        edge: usize,
+        /// Where it starts.
+        from: u32,
+        /// Where it ends.
+        to: u32,
+        /// How many operators there are.
+        operators: usize,
+    },
+    /// An operator needs a kind of core of which the chip has none.
+    #[error("operator {operator} is a {kind} operator, but the chip has 0 {resource}; give it at least 1 or remove the operator")]
+    NoCores {
+        /// The operator.
+        operator: u32,
+        /// Its kind.
+        kind: OperatorKind,
+        /// What is missing.
+        resource: &'static str,
+    },
+    /// All latencies together are too long to add up safely.
+    #[error("the latencies up to operator {operator} add up to more than {MAX_TOTAL_TICKS} ticks; use a coarser tick")]
+    TooLong {
+        /// The operator at which the sum passes the limit.
+        operator: u32,
+    },
+    /// A no-operation that takes time.
+    #[error(
+        "operator {operator} is a no-operation but has a latency of {latency} ticks; a no-operation takes 0, give it another kind"
+    )]
+    NopTakesTime {
+        /// The operator.
+        operator: u32,
+        /// Its latency in ticks.
+        latency: u64,
+    },
+    /// A collective cannot run across the cores.
+    #[error(
+        "operator {operator} is a network operator with an exclusive latency of {latency} ticks; only operators on cores have one, remove it"
+    )]
+    ExclusiveNetwork {
+        /// The operator.
+        operator: u32,
+        /// Its exclusive latency in ticks.
+        latency: u64,
+    },
+    /// More operators than can be handled.
+    #[error("{operators} operators are more than the {MAX_OPERATORS} that can be scheduled at once; split the graph by layer")]
+    TooManyOperators {
+        /// How many there are.
+        operators: usize,
+    },
+}
+
+fn display_cycle(operators: &[u32]) -> String {
+    const SHOWN: usize = 12;
+    let mut text: Vec<String> = operators.iter().take(SHOWN).map(u32::to_string).collect();
+    if operators.len() > SHOWN {
+        text.push(format!("... ({} more)", operators.len() - SHOWN));
+    }
+    text.join(" -> ")
+}
+
+/// A checked problem: acyclic, every edge between operators that exist, a core for every operator, sums that fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    cores: Cores,
+    operators: Vec<Operator>,
+    edges: Vec<(u32, u32)>,
+    topological: Vec<u32>,
+}
+
+impl Problem {
+    /// Checks the parts and keeps them. An edge `(a, b)` says that `a` ends before `b` starts; repeated edges are harmless.
+    ///
+    /// # Errors
+    /// The first fault found, as a [`ScheduleError`]: a cycle, an edge to nowhere, no core for an operator, latencies that do not add up.
+    pub fn new(cores: Cores, operators: Vec<Operator>, edges: Vec<(u32, u32)>) -> Result<Self, ScheduleError> {
+        if operators.len() > MAX_OPERATORS {
+            return Err(ScheduleError::TooManyOperators { operators: operators.len() });
+        }
+        check_operators(&cores, &operators)?;
+        for (edge, &(from, to)) in edges.iter().enumerate() {
+            if from as usize >= operators.len() || to as usize >= operators.len() {
+                return Err(ScheduleError::EdgeToNowhere { edge, from, to, operators: operators.len() });
+            }
+        }
+        let topological = topological_order(operators.len(), &edges)?;
+        Ok(Self { cores, operators, edges, topological })
+    }
+
+    /// The chip's cores, links and blocking rules.
+    #[must_use]
+    pub fn cores(&self) -> &Cores {
+        &self.cores
+    }
+
+    /// The operators, numbered as the edges number them.
+    #[must_use]
+    pub fn operators(&self) -> &[Operator] {
+        &self.operators
+    }
+
+    /// The precedence edges.
+    #[must_use]
+    pub fn edges(&self) -> &[(u32, u32)] {
+        &self.edges
+    }
+
+    /// The operators in an order in which every edge goes forward.
+    #[must_use]
+    pub fn topological(&self) -> &[u32] {
+        &self.topological
+    }
+
+    /// The same operators and edges on other cores.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NoCores`] when the other chip lacks a kind of core that an operator needs.
+    pub fn on_cores(&self, cores: Cores) -> Result<Self, ScheduleError> {
+        check_operators(&cores, &self.operators)?;
+        Ok(Self { cores, ..self.clone() })
+    }
+}
+
+fn check_operators(cores: &Cores, operators: &[Operator]) -> Result<(), ScheduleError> {
+    let mut total: u64 = 0;
+    for (index, operator) in (0u32..).zip(operators) {
+        let kind = operator.kind;
+        let missing = if kind.uses_tensor() && cores.tensor_cores == 0 {
+            Some("tensor cores")
+        } else if kind.uses_vector() && cores.vector_cores == 0 {
+            Some("vector cores")
+        } else if kind == OperatorKind::Network && cores.network_links == 0 {
+            Some("network links")
+        } else {
+            None
+        };
+        if let Some(resource) = missing {
+            return Err(ScheduleError::NoCores { operator: index, kind, resource });
+        }
+        if kind == OperatorKind::Nop && operator.latency > 0 {
+            return Err(ScheduleError::NopTakesTime { operator: index, latency: operator.latency });
+        }
+        if let (OperatorKind::Network, Some(latency)) = (kind, operator.exclusive_latency) {
+            return Err(ScheduleError::ExclusiveNetwork { operator: index, latency });
+        }
+        let longest = operator.latency.max(operator.exclusive_latency.unwrap_or(0));
+        total = total.checked_add(longest).filter(|&t| t <= MAX_TOTAL_TICKS).ok_or(ScheduleError::TooLong { operator: index })?;
+    }
+    Ok(())
+}
+
+fn topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, ScheduleError> {
+    let (offsets, targets) = adjacency(n, edges.iter().copied());
+    let mut waiting = vec![0u32; n];
+    for &(_, to) in edges {
+        waiting[to as usize] += 1;
+    }
+    let mut order: Vec<u32> = (0u32..).zip(&waiting).filter(|&(_, &w)| w == 0).map(|(i, _)| i).collect();
+    order.reserve(n);
+    let mut next = 0;
+    while next < order.len() {
+        let from = order[next] as usize;
+        next += 1;
+        for &to in &targets[offsets[from]..offsets[from + 1]] {
+            waiting[to as usize] -= 1;
+            if waiting[to as usize] == 0 {
+                order.push(to);
+            }
+        }
+    }
+    if order.len() == n { Ok(order) } else { Err(ScheduleError::Cycle { operators: find_cycle(edges, &waiting) }) }
+}
+
+/// Compressed adjacency: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
+pub(super) fn adjacency(n: usize, edges: impl Iterator<Item = (u32, u32)> + Clone) -> (Vec<usize>, Vec<u32>) {
+    let mut offsets = vec![0usize; n + 1];
+    for (from, _) in edges.clone() {
+        offsets[from as usize + 1] += 1;
+    }
+    for i in 0..n {
+        offsets[i + 1] += offsets[i];
+    }
+    let mut cursor = offsets.clone();
+    let mut targets = vec![0u32; offsets[n]];
+    for (from, to) in edges {
+        targets[cursor[from as usize]] = to;
+        cursor[from as usize] += 1;
+    }
+    (offsets, targets)
+}
+
+/// Walks backwards over operators that still wait for a predecessor until one repeats.
+fn find_cycle(edges: &[(u32, u32)], waiting: &[u32]) -> Vec<u32> {
+    let stuck = |i: u32| waiting[i as usize] > 0;
+    let mut before = vec![u32::MAX; waiting.len()];
+    for &(from, to) in edges {
+        if stuck(from) && stuck(to) {
+            before[to as usize] = from;
+        }
+    }
+    let Some(mut at) = (0u32..).zip(waiting).find(|&(_, &w)| w > 0).map(|(i, _)| i) else {
+        return Vec::new();
+    };
+    for _ in 0..waiting.len() {
+        at = before[at as usize];
+    }
+    let first = at;
+    let mut cycle = vec![first];
+    loop {
+        at = before[at as usize];
+        cycle.push(at);
+        if at == first {
+            break;
+        }
+    }
+    cycle.reverse();
+    cycle
+}

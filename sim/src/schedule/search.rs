@@ -1,0 +1,482 @@
+//! Exact search over partial schedules, layer by layer: dynamic programming over down-sets.
+//!
+//! A state is a down-set of operators that have started, the time `t` of the latest start, and which of them still run until when.
+//! Operators are added in the order of their starts, each as early as it can at or after `t`, so that every active schedule is a path. An
+//! operator across all cores is a barrier at which a state shrinks to its down-set, so this is the barrier recurrence
+//! f(I+i) <= f(I) + exc(i), f(I+S) <= f(I) + R(S) with R(S), the makespan of S with one core each, built up operator by operator.
+//!
+//! What keeps it small: a state that another one with the same down-set dominates is dropped; no operator may start once
+//! another could have run to its end before (Giffler and Thompson, 1960); a state whose lower bound meets the best schedule is dropped. Layer `k`
+//! holds states of `k` operators and is cut to a width, best bounds first. A pass in which no layer was cut has proved its answer; the
+//! least bound among states that were cut is a lower bound for the whole piece in any case. Width and direction of the
+//! passes grow from a quick beam to the whole space; all of it is counted in steps, so the answer does not depend on the machine.
+
+use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
+use super::list::Found;
+use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
+use super::slots::Slots;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// No core index.
+pub(super) const NO_SLOT: u8 = u8::MAX;
+/// How many states of the same down-set a new one is compared with.
+const COMPARED: usize = 48;
+/// Rounds of play for the mixed bound of the whole piece, and of each operator's descendants.
+const MIXED_ROUNDS: [usize; 2] = [96, 24];
+
+/// An operator that runs in a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Run {
+    pub finish: u64,
+    pub op: u8,
+    pub exclusive: bool,
+    pub slot: u8,
+}
+
+/// One way to extend a state.
+#[derive(Debug, Clone, Copy)]
+struct Move {
+    op: u8,
+    exclusive: bool,
+    slot: u8,
+    start: u64,
+    finish: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    set: Set,
+    time: u64,
+    bound: u64,
+    guide: u64,
+    runs: (u32, u32),
+    /// The move that led here, and where its parent is in the trail.
+    step: Move,
+    parent: u32,
+    /// Next state of the same down-set.
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const DEAD: u64 = u64::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    parent: u32,
+    step: Move,
+}
+
+/// What one pass found.
+#[derive(Debug, Clone)]
+pub(super) struct Pass {
+    /// A schedule better than the one it was given.
+    pub found: Option<Found>,
+    /// No schedule is below this (or below the best schedule known).
+    pub lower_bound: u64,
+    /// States generated.
+    pub steps: u64,
+}
+
+/// A searchable piece with everything the search looks up.
+pub(super) struct Searcher<'a> {
+    piece: &'a Piece,
+    relation: Relation,
+    after: Vec<u64>,
+    /// Operators per resource by falling `after`, with their energies.
+    by_tail: [Vec<(u8, u64)>; 3],
+    mixed: Vec<Mixed>,
+    slots: Slots,
+}
+
+/// A hash of a down-set: one multiplication per half.
+#[derive(Default)]
+struct SetHasher(u64);
+
+impl Hasher for SetHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0u8; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = (self.0.rotate_left(29) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        self.0 ^= self.0 >> 32;
+    }
+}
+
+type ByHash<V> = HashMap<Set, V, BuildHasherDefault<SetHasher>>;
+
+#[derive(Default)]
+struct Layer {
+    nodes: Vec<Node>,
+    runs: Vec<Run>,
+    heads: ByHash<u32>,
+    live: usize,
+}
+
+impl Layer {
+    fn runs_of(&self, node: &Node) -> &[Run] {
+        &self.runs[node.runs.0 as usize..(node.runs.0 + node.runs.1) as usize]
+    }
+
+    fn clear(&mut self) {
+        self.nodes.clear();
+        self.runs.clear();
+        self.heads.clear();
+        self.live = 0;
+    }
+}
+
+impl<'a> Searcher<'a> {
+    pub fn new(piece: &'a Piece) -> Self {
+        let relation = Relation::of(piece);
+        let exclusive = piece.has_exclusive();
+        let after = strong_after(piece, &relation, if exclusive { MIXED_ROUNDS[1] } else { 0 });
+        let mut by_tail: [Vec<(u8, u64)>; 3] = Default::default();
+        for (k, list) in by_tail.iter_mut().enumerate() {
+            *list = (0..piece.n())
+                .filter(|&i| piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0)
+                .map(|i| (i as u8, energy(piece, i, k)))
+                .collect();
+            list.sort_by_key(|&(i, _)| std::cmp::Reverse(after[i as usize]));
+        }
+        let mut mixed = Vec::new();
+        if exclusive {
+            mixed.push(Mixed::find(piece, &relation, relation.all(), MIXED_ROUNDS[0]));
+            let late = (piece.n() / 2..piece.n()).fold(0, |set: Set, i| set | 1 << i);
+            mixed.push(Mixed::find(piece, &relation, late, MIXED_ROUNDS[0] / 2));
+        }
+        Self { piece, relation, after, by_tail, mixed, slots: Slots::new(piece) }
+    }
+
+    /// A lower bound on the whole piece, without search.
+    pub fn root_bound(&self) -> u64 {
+        self.bound(0, 0, &[], &mut vec![0; self.piece.n()]).0
+    }
+
+    /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`.
+    pub fn pass(&self, best: u64, width: usize, budget: u64) -> Pass {
+        Passing {
+            searcher: self,
+            best,
+            found: None,
+            dropped: u64::MAX,
+            steps: 0,
+            budget,
+            width,
+            trail: Vec::new(),
+            next: Layer::default(),
+            ends: vec![0; self.piece.n()],
+        }
+        .run()
+    }
+
+    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds.
+    fn bound(&self, set: Set, time: u64, runs: &[Run], ends: &mut [u64]) -> (u64, u64) {
+        let piece = self.piece;
+        let left = full(piece.n()) & !set;
+        let mut load = [0u64; 3];
+        let mut running: Set = 0;
+        let mut longest = time;
+        for run in runs {
+            let i = run.op as usize;
+            running |= 1 << i;
+            ends[i] = run.finish;
+            longest = longest.max(run.finish + self.after[i]);
+            for (sum, need) in load.iter_mut().zip(piece.need(i, run.exclusive)) {
+                *sum += u64::from(need) * (run.finish - time);
+            }
+        }
+        let floor = self.slots.earliest_single(piece, time, runs);
+        let inside = left | running;
+        for i in members(left) {
+            let mut start = match piece.kind[i] {
+                TENSOR => floor[0],
+                VECTOR => floor[1],
+                LINK => floor[2],
+                _ => floor[3],
+            };
+            for p in members(self.relation.preds[i] & inside) {
+                start = start.max(ends[p]);
+            }
+            ends[i] = start + piece.shortest(i);
+            longest = longest.max(ends[i] + self.after[i]);
+        }
+        let mut energy_longest = 0;
+        for (k, order) in self.by_tail.iter().enumerate() {
+            let m = u64::from(piece.m[k]);
+            let (mut work, mut most) = (load[k], 0);
+            for &(i, e) in order {
+                if left >> i & 1 == 1 {
+                    work += e;
+                    most = most.max(work + m * self.after[i as usize]);
+                }
+            }
+            if most > 0 {
+                energy_longest = energy_longest.max(time + most.div_ceil(m));
+            }
+        }
+        let mut bound = longest.max(energy_longest);
+        for mixed in &self.mixed {
+            let mut sum = 0.0;
+            for i in members(left) {
+                sum += mixed.adds[i];
+            }
+            for run in runs {
+                let weight = if run.exclusive { mixed.stops[run.op as usize] } else { mixed.on[run.op as usize] };
+                sum += weight * (run.finish - time) as f64;
+            }
+            bound = bound.max(time + safe_ceil(sum));
+        }
+        (bound, longest + energy_longest)
+    }
+}
+
+struct Passing<'s, 'a> {
+    searcher: &'s Searcher<'a>,
+    best: u64,
+    found: Option<Found>,
+    dropped: u64,
+    steps: u64,
+    budget: u64,
+    width: usize,
+    trail: Vec<Step>,
+    next: Layer,
+    ends: Vec<u64>,
+}
+
+impl Passing<'_, '_> {
+    fn run(mut self) -> Pass {
+        let n = self.searcher.piece.n();
+        let mut layer = Layer::default();
+        let nothing = Move { op: 0, exclusive: false, slot: NO_SLOT, start: 0, finish: 0 };
+        let root = Node { set: 0, time: 0, bound: 0, guide: 0, runs: (0, 0), step: nothing, parent: NONE, next: NONE };
+        layer.nodes.push(root);
+        let mut moves = Vec::new();
+        let mut runs = Vec::new();
+        for depth in 0..n {
+            for at in 0..layer.nodes.len() {
+                let node = layer.nodes[at];
+                if node.bound >= self.best {
+                    continue;
+                }
+                if self.steps >= self.budget {
+                    self.drop_state(node.bound);
+                    continue;
+                }
+                let parent = if depth == 0 { NONE } else { self.remember(&node) };
+                self.moves(&node, layer.runs_of(&node), &mut moves);
+                for step in moves.drain(..) {
+                    self.extend(&node, parent, layer.runs_of(&node), step, &mut runs);
+                }
+            }
+            self.select(&mut layer);
+        }
+        Pass { lower_bound: self.dropped.min(self.best), found: self.found, steps: self.steps }
+    }
+
+    fn drop_state(&mut self, bound: u64) {
+        if bound < self.best {
+            self.dropped = self.dropped.min(bound);
+        }
+    }
+
+    fn remember(&mut self, node: &Node) -> u32 {
+        self.trail.push(Step { parent: node.parent, step: node.step });
+        (self.trail.len() - 1) as u32
+    }
+
+    /// The extensions of a state that some active schedule needs.
+    fn moves(&self, node: &Node, runs: &[Run], moves: &mut Vec<Move>) {
+        let (searcher, piece) = (self.searcher, self.searcher.piece);
+        let n = piece.n();
+        let earliest = searcher.slots.earliest(piece, node.time, runs);
+        moves.clear();
+        let mut running: Set = 0;
+        for run in runs {
+            running |= 1 << run.op;
+        }
+        for i in members(full(n) & !node.set) {
+            let preds = searcher.relation.preds[i];
+            if preds & !node.set != 0 {
+                continue;
+            }
+            let mut ready = node.time;
+            if preds & running != 0 {
+                for run in runs.iter().filter(|r| preds >> r.op & 1 == 1) {
+                    ready = ready.max(run.finish);
+                }
+            }
+            // The same operators in the other order, from the same state before, lead here too.
+            let swapped = node.set != 0
+                && (i as u8) < node.step.op
+                && node.step.start == node.time
+                && ready <= node.time
+                && preds >> node.step.op & 1 == 0;
+            let mut push = |exclusive: bool, slot: u8, start: u64| {
+                if !swapped || start != node.time || exclusive || node.step.exclusive {
+                    let length = if exclusive { piece.exc[i] } else { piece.lat[i] };
+                    moves.push(Move { op: i as u8, exclusive, slot, start, finish: start + length });
+                }
+            };
+            searcher.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
+            if piece.exc[i] != NEVER {
+                push(true, NO_SLOT, ready.max(earliest.all_cores(piece, i)));
+            }
+        }
+        let first_end = moves.iter().map(|m| m.finish).min().unwrap_or(u64::MAX);
+        moves.retain(|m| m.start < first_end || m.start == m.finish);
+    }
+
+    fn extend(&mut self, node: &Node, parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
+        self.steps += 1;
+        let piece = self.searcher.piece;
+        let set = node.set | 1 << step.op;
+        runs.clear();
+        // Cores that an operator across all of them holds are free again when it ends; with no links in play nothing can start earlier.
+        let time = if step.exclusive && !piece.own_kind && piece.m[2] == 0 { step.finish } else { step.start };
+        runs.extend(before.iter().filter(|r| r.finish > time));
+        if step.finish > time {
+            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot };
+            let at = runs.partition_point(|r| *r < run);
+            runs.insert(at, run);
+        }
+        if set == full(piece.n()) {
+            let makespan = runs.last().map_or(time, |r| r.finish).max(time);
+            if makespan < self.best {
+                self.best = makespan;
+                self.found = Some(self.trace(parent, step, makespan));
+            }
+            return;
+        }
+        let (bound, guide) = self.searcher.bound(set, time, runs, &mut self.ends);
+        let bound = bound.max(node.bound);
+        if bound < self.best {
+            self.insert(Node { set, time, bound, guide, runs: (0, 0), step, parent, next: NONE }, runs);
+        }
+    }
+
+    /// Adds a state to the next layer unless one there dominates it, and drops those that it dominates.
+    fn insert(&mut self, mut node: Node, runs: &[Run]) {
+        let layer = &mut self.next;
+        let head = layer.heads.entry(node.set).or_insert(NONE);
+        let mut at = *head;
+        for _ in 0..COMPARED {
+            if at == NONE {
+                break;
+            }
+            let other = layer.nodes[at as usize];
+            if other.bound != DEAD {
+                let theirs = &layer.runs[other.runs.0 as usize..(other.runs.0 + other.runs.1) as usize];
+                if self.searcher.dominates((other.time, theirs), (node.time, runs), node.set) {
+                    return;
+                }
+                if self.searcher.dominates((node.time, runs), (other.time, theirs), node.set) {
+                    layer.nodes[at as usize].bound = DEAD;
+                    layer.live -= 1;
+                }
+            }
+            at = other.next;
+        }
+        node.next = *head;
+        *head = layer.nodes.len() as u32;
+        node.runs = (layer.runs.len() as u32, runs.len() as u32);
+        layer.runs.extend_from_slice(runs);
+        layer.nodes.push(node);
+        layer.live += 1;
+        if layer.live > 4 * self.width.max(64) {
+            self.shrink();
+        }
+    }
+
+    /// Cuts the layer under construction to its width, so that memory stays bounded.
+    fn shrink(&mut self) {
+        let mut full_layer = std::mem::take(&mut self.next);
+        let kept = self.best_of(&full_layer);
+        for mut node in kept {
+            let runs = full_layer.runs_of(&node);
+            node.runs = (self.next.runs.len() as u32, runs.len() as u32);
+            self.next.runs.extend_from_slice(runs);
+            let head = self.next.heads.entry(node.set).or_insert(NONE);
+            node.next = *head;
+            *head = self.next.nodes.len() as u32;
+            self.next.nodes.push(node);
+            self.next.live += 1;
+        }
+        full_layer.clear();
+    }
+
+    /// The best `width` states of a layer, the rest recorded as cut.
+    fn best_of(&mut self, layer: &Layer) -> Vec<Node> {
+        let best = self.best;
+        let mut kept: Vec<Node> = layer.nodes.iter().filter(|n| n.bound < best).copied().collect();
+        if kept.len() > self.width {
+            let key = |n: &Node| (n.bound, n.guide, n.time, n.set, n.runs.0);
+            kept.select_nth_unstable_by_key(self.width, key);
+            for node in kept.drain(self.width..).collect::<Vec<_>>() {
+                self.drop_state(node.bound);
+            }
+        }
+        kept
+    }
+
+    /// Makes the next layer the current one, cut to its width, best states first.
+    fn select(&mut self, layer: &mut Layer) {
+        let next = std::mem::take(&mut self.next);
+        let mut kept = self.best_of(&next);
+        kept.sort_unstable_by_key(|n| (n.bound, n.guide, n.time, n.set, n.runs.0));
+        let mut used = std::mem::replace(layer, next);
+        layer.nodes = kept;
+        used.clear();
+        self.next = used;
+    }
+
+    fn trace(&self, parent: u32, last: Move, makespan: u64) -> Found {
+        let piece = self.searcher.piece;
+        let n = piece.n();
+        let mut found = Found {
+            makespan,
+            starts: vec![0; n],
+            exclusive: vec![false; n],
+            slots: if piece.paired { vec![u32::MAX; n] } else { Vec::new() },
+        };
+        let mut put = |step: &Move| {
+            found.starts[step.op as usize] = step.start;
+            found.exclusive[step.op as usize] = step.exclusive;
+            if piece.paired && step.slot != NO_SLOT {
+                found.slots[step.op as usize] = u32::from(step.slot);
+            }
+        };
+        put(&last);
+        let mut at = parent;
+        while at != NONE {
+            let step = &self.trail[at as usize];
+            put(&step.step);
+            at = step.parent;
+        }
+        found
+    }
+}
+
+impl Searcher<'_> {
+    /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later.
+    fn dominates(&self, a: (u64, &[Run]), b: (u64, &[Run]), set: Set) -> bool {
+        if a.0 > b.0 {
+            return false;
+        }
+        for run in a.1.iter().rev() {
+            if run.finish <= b.0 {
+                break;
+            }
+            let matters = self.relation.succs[run.op as usize] & !set != 0;
+            if matters && !b.1.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
+                return false;
+            }
+        }
+        self.slots.frees_no_later(self.piece, a.1, b)
+    }
+}

@@ -1,0 +1,167 @@
+//! When cores are free in a partial schedule: as counts where any cores pair, core by core where they pair by index.
+
+use super::piece::{LINK, Piece, TENSOR, VECTOR};
+use super::search::{NO_SLOT, Run};
+
+/// The two ways of keeping book over cores.
+#[derive(Debug, Clone)]
+pub(super) struct Slots {
+    /// Whether core indices matter for this piece.
+    by_index: bool,
+}
+
+/// When each kind of core is next free, given what runs.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Earliest {
+    single: [u64; 3],
+    all: [u64; 2],
+    /// Per core index: when its tensor core and its vector core are free. `u64::MAX` where the chip has no such core.
+    cores: Vec<(u64, u64)>,
+}
+
+impl Earliest {
+    /// When operator `i` finds every core free that it needs to run across all cores.
+    pub fn all_cores(&self, piece: &Piece, i: usize) -> u64 {
+        let kind = piece.kind[i];
+        let tensor = if !piece.own_kind || kind & TENSOR > 0 { self.all[0] } else { 0 };
+        let vector = if !piece.own_kind || kind & VECTOR > 0 { self.all[1] } else { 0 };
+        tensor.max(vector)
+    }
+}
+
+impl Slots {
+    pub fn new(piece: &Piece) -> Self {
+        Self { by_index: piece.pairing_matters() }
+    }
+
+    /// Earliest times at or after `time` at which one core of each kind (tensor, vector, link) and one of both are free.
+    pub fn earliest_single(&self, piece: &Piece, time: u64, runs: &[Run]) -> [u64; 4] {
+        let single = counts(piece, time, runs);
+        [single[0], single[1], single[2], single[0].max(single[1])]
+    }
+
+    /// Everything about free cores that choosing the next start needs.
+    pub fn earliest(&self, piece: &Piece, time: u64, runs: &[Run]) -> Earliest {
+        let mut all = [time; 2];
+        for run in runs {
+            let need = piece.need(run.op as usize, run.exclusive);
+            for (last, n) in all.iter_mut().zip(need) {
+                if n > 0 {
+                    *last = (*last).max(run.finish);
+                }
+            }
+        }
+        let cores = if self.by_index { core_times(piece, time, runs) } else { Vec::new() };
+        Earliest { single: counts(piece, time, runs), all, cores }
+    }
+
+    /// The different ways to start operator `i` on single cores: one, or one per kind of core index where indices matter.
+    pub fn single_starts(&self, piece: &Piece, i: usize, ready: u64, earliest: &Earliest, mut each: impl FnMut(u8, u64)) {
+        let kind = piece.kind[i];
+        if !self.by_index || kind == LINK {
+            let start =
+                [TENSOR, VECTOR, LINK].iter().zip(earliest.single).filter(|&(bit, _)| kind & bit > 0).map(|(_, t)| t).max();
+            each(NO_SLOT, ready.max(start.unwrap_or(0)));
+            return;
+        }
+        let cores = &earliest.cores;
+        for (slot, core) in cores.iter().enumerate() {
+            if cores[..slot].contains(core) {
+                continue;
+            }
+            let free = match kind {
+                TENSOR => core.0,
+                VECTOR => core.1,
+                _ => core.0.max(core.1),
+            };
+            if free != u64::MAX {
+                each(slot as u8, ready.max(free));
+            }
+        }
+    }
+
+    /// Whether at every time from `b`'s on the cores that `a` leaves free include as many as `b`'s.
+    pub fn frees_no_later(&self, piece: &Piece, a: &[Run], b: (u64, &[Run])) -> bool {
+        if self.by_index {
+            let mut mine = core_times(piece, b.0, a);
+            let mut theirs = core_times(piece, b.0, b.1);
+            mine.sort_unstable();
+            theirs.sort_unstable();
+            if mine.iter().zip(&theirs).any(|(x, y)| x.0 > y.0 || x.1 > y.1) {
+                return false;
+            }
+        }
+        let mut used = [0u32; 3];
+        let mut theirs = [0u32; 3];
+        let mut rest = b.1.iter().rev().peekable();
+        for run in a.iter().rev() {
+            if run.finish <= b.0 {
+                break;
+            }
+            while let Some(other) = rest.next_if(|r| r.finish >= run.finish) {
+                add(&mut theirs, piece.need(other.op as usize, other.exclusive));
+            }
+            add(&mut used, piece.need(run.op as usize, run.exclusive));
+            if used.iter().zip(theirs).any(|(u, t)| *u > t) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn add(sum: &mut [u32; 3], need: [u32; 3]) {
+    for (s, n) in sum.iter_mut().zip(need) {
+        *s += n;
+    }
+}
+
+/// Earliest time at which one tensor core, one vector core and one link are free. `runs` are sorted by their end.
+fn counts(piece: &Piece, time: u64, runs: &[Run]) -> [u64; 3] {
+    let mut used = [0u32; 3];
+    for run in runs {
+        add(&mut used, piece.need(run.op as usize, run.exclusive));
+    }
+    let mut earliest = [time; 3];
+    for k in 0..3 {
+        if used[k] < piece.m[k] || piece.m[k] == 0 {
+            continue;
+        }
+        for run in runs {
+            used[k] -= piece.need(run.op as usize, run.exclusive)[k];
+            if used[k] < piece.m[k] {
+                earliest[k] = run.finish;
+                break;
+            }
+        }
+    }
+    earliest
+}
+
+fn core_times(piece: &Piece, time: u64, runs: &[Run]) -> Vec<(u64, u64)> {
+    let (tensor, vector) = (piece.m[0] as usize, piece.m[1] as usize);
+    let mut cores: Vec<(u64, u64)> = (0..tensor.max(vector))
+        .map(|c| (if c < tensor { time } else { u64::MAX }, if c < vector { time } else { u64::MAX }))
+        .collect();
+    for run in runs {
+        let need = piece.need(run.op as usize, run.exclusive);
+        if run.exclusive {
+            for core in &mut cores {
+                if need[0] > 0 && core.0 != u64::MAX {
+                    core.0 = core.0.max(run.finish);
+                }
+                if need[1] > 0 && core.1 != u64::MAX {
+                    core.1 = core.1.max(run.finish);
+                }
+            }
+        } else if let Some(core) = cores.get_mut(run.slot as usize) {
+            if need[0] > 0 {
+                core.0 = core.0.max(run.finish);
+            }
+            if need[1] > 0 {
+                core.1 = core.1.max(run.finish);
+            }
+        }
+    }
+    cores
+}

@@ -1,0 +1,257 @@
+//! Checks a schedule against its problem, knowing nothing of how it was found, and reports every fault.
+
+use super::problem::{Exclusivity, OperatorKind, Pairing, Problem};
+use super::{CoreAssignment, Schedule};
+use crate::status::SolveStatus;
+use thiserror::Error;
+
+/// One way in which a schedule is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// A list has not one entry per operator.
+    #[error("the schedule has {have} {list} for {need} operators")]
+    WrongLength {
+        /// Which list.
+        list: &'static str,
+        /// Its length.
+        have: usize,
+        /// How many operators there are.
+        need: usize,
+    },
+    /// An operator starts before a predecessor ends.
+    #[error("operator {to} starts at {start}, before its predecessor {from} ends at {end}")]
+    Precedence {
+        /// The predecessor.
+        from: u32,
+        /// The operator that starts too early.
+        to: u32,
+        /// When the predecessor ends.
+        end: u64,
+        /// When the operator starts.
+        start: u64,
+    },
+    /// An operator runs across all cores and cannot.
+    #[error("operator {operator} runs across all cores but has no exclusive latency")]
+    NotExclusive {
+        /// The operator.
+        operator: u32,
+    },
+    /// An operator has no core of a kind it uses, one it does not use, or one that does not exist.
+    #[error("operator {operator} has the wrong {resource}: {assigned:?} where the chip has {available}")]
+    WrongCore {
+        /// The operator.
+        operator: u32,
+        /// Which kind of core or link.
+        resource: &'static str,
+        /// What the schedule gives it.
+        assigned: Option<u32>,
+        /// How many there are.
+        available: u32,
+    },
+    /// Two operators share a core or a link at the same time.
+    #[error("operators {first} and {second} are both on {resource} {index} at {time}")]
+    Overlap {
+        /// The one that starts first.
+        first: u32,
+        /// The other.
+        second: u32,
+        /// Which kind of core or link.
+        resource: &'static str,
+        /// Which core of that kind.
+        index: u32,
+        /// When the second starts.
+        time: u64,
+    },
+    /// Something runs beside an operator that has all cores to itself.
+    #[error("operator {other} runs beside operator {exclusive}, which holds all cores from {start} to {end}")]
+    Exclusivity {
+        /// The operator that holds all cores.
+        exclusive: u32,
+        /// The one that runs beside it.
+        other: u32,
+        /// When the exclusive operator starts.
+        start: u64,
+        /// When it ends.
+        end: u64,
+    },
+    /// A fused operator's cores have different indices where the chip pairs them by index.
+    #[error(
+        "operator {operator} is on tensor core {tensor_core} and vector core {vector_core}, but the chip pairs cores of the same index"
+    )]
+    Pairing {
+        /// The operator.
+        operator: u32,
+        /// Its tensor core.
+        tensor_core: u32,
+        /// Its vector core.
+        vector_core: u32,
+    },
+    /// The makespan is not when the last operator ends.
+    #[error("the makespan is given as {stated}, but the last operator ends at {actual}")]
+    Makespan {
+        /// What the schedule says.
+        stated: u64,
+        /// When the last operator ends.
+        actual: u64,
+    },
+    /// The bound is above the makespan, or the status claims more than the bounds say.
+    #[error("status {status} does not follow from the lower bound {lower_bound} and the makespan {makespan}")]
+    Status {
+        /// The stated status.
+        status: String,
+        /// The stated lower bound.
+        lower_bound: u64,
+        /// The stated makespan.
+        makespan: u64,
+    },
+}
+
+/// Every fault of `schedule` as an answer to `problem`; none when it is right.
+#[must_use]
+pub fn verify(problem: &Problem, schedule: &Schedule) -> Vec<Fault> {
+    let n = problem.operators().len();
+    let mut faults = Vec::new();
+    for (list, have) in [
+        ("starts", schedule.starts.len()),
+        ("exclusive flags", schedule.exclusive.len()),
+        ("core assignments", schedule.cores.len()),
+    ] {
+        if have != n {
+            faults.push(Fault::WrongLength { list, have, need: n });
+        }
+    }
+    if !faults.is_empty() {
+        return faults;
+    }
+    let spans = spans(problem, schedule, &mut faults);
+    check_precedence(problem, &spans, &mut faults);
+    check_cores(problem, schedule, &mut faults);
+    check_sharing(schedule, &spans, &mut faults);
+    check_exclusivity(problem, schedule, &spans, &mut faults);
+    check_totals(schedule, &spans, &mut faults);
+    faults
+}
+
+/// Start and end of every operator in the mode the schedule gives it.
+fn spans(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Fault>) -> Vec<(u64, u64)> {
+    let mut spans = Vec::with_capacity(schedule.starts.len());
+    for (i, operator) in problem.operators().iter().enumerate() {
+        let mut latency = operator.latency;
+        if schedule.exclusive[i] {
+            match operator.exclusive_latency {
+                Some(exclusive) => latency = exclusive,
+                None => faults.push(Fault::NotExclusive { operator: i as u32 }),
+            }
+        }
+        spans.push((schedule.starts[i], schedule.starts[i].saturating_add(latency)));
+    }
+    spans
+}
+
+fn check_precedence(problem: &Problem, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+    for &(from, to) in problem.edges() {
+        let (end, start) = (spans[from as usize].1, spans[to as usize].0);
+        if start < end {
+            faults.push(Fault::Precedence { from, to, end, start });
+        }
+    }
+}
+
+fn check_cores(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Fault>) {
+    let cores = problem.cores();
+    for (i, operator) in problem.operators().iter().enumerate() {
+        let CoreAssignment { tensor_core, vector_core, link } = schedule.cores[i];
+        let (kind, single) = (operator.kind, !schedule.exclusive[i]);
+        let needs = [
+            ("tensor core", tensor_core, cores.tensor_cores, kind.uses_tensor() && single),
+            ("vector core", vector_core, cores.vector_cores, kind.uses_vector() && single),
+            ("link", link, cores.network_links, kind == OperatorKind::Network && single),
+        ];
+        for (resource, assigned, available, needed) in needs {
+            if assigned.is_some() != needed || assigned.is_some_and(|c| c >= available) {
+                faults.push(Fault::WrongCore { operator: i as u32, resource, assigned, available });
+            }
+        }
+        if let (Some(tensor_core), Some(vector_core)) = (tensor_core, vector_core)
+            && cores.pairing == Pairing::SameIndex
+            && tensor_core != vector_core
+        {
+            faults.push(Fault::Pairing { operator: i as u32, tensor_core, vector_core });
+        }
+    }
+}
+
+/// No two operators on one core or link at once. Operators of zero length occupy nothing.
+fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+    for (resource, pick) in [
+        ("tensor core", (|c: &CoreAssignment| c.tensor_core) as fn(&CoreAssignment) -> Option<u32>),
+        ("vector core", |c| c.vector_core),
+        ("link", |c| c.link),
+    ] {
+        let mut uses: Vec<(u32, u64, u64, u32)> = schedule
+            .cores
+            .iter()
+            .zip(spans)
+            .zip(0u32..)
+            .filter_map(|((c, &(start, end)), i)| pick(c).filter(|_| end > start).map(|core| (core, start, end, i)))
+            .collect();
+        uses.sort_unstable();
+        let mut last: Option<(u32, u64, u32)> = None;
+        for (index, start, end, second) in uses {
+            match last {
+                Some((core, busy_until, first)) if core == index && start < busy_until => {
+                    faults.push(Fault::Overlap { first, second, resource, index, time: start });
+                    if end > busy_until {
+                        last = Some((index, end, second));
+                    }
+                }
+                _ => last = Some((index, end, second)),
+            }
+        }
+    }
+}
+
+/// Nothing it excludes runs while an operator holds all cores. An exclusive operator of zero length still needs an instant at which
+/// those cores are idle.
+fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+    let operators = problem.operators();
+    for (x, holder) in operators.iter().enumerate().filter(|&(x, _)| schedule.exclusive[x]) {
+        let (start, end) = spans[x];
+        for (o, other) in operators.iter().enumerate() {
+            let (other_start, other_end) = spans[o];
+            if o == x || other_end == other_start && !schedule.exclusive[o] || schedule.exclusive[o] && o < x {
+                continue;
+            }
+            let overlap = if start == end || other_start == other_end {
+                other_start < start && end < other_end || start < other_start && other_end < end
+            } else {
+                other_start < end && start < other_end
+            };
+            let tensor = holder.kind.uses_tensor() && other.kind.uses_tensor();
+            let vector = holder.kind.uses_vector() && other.kind.uses_vector();
+            let excluded = match problem.cores().exclusivity {
+                Exclusivity::AllCores => other.kind.uses_tensor() || other.kind.uses_vector(),
+                Exclusivity::OwnKind => tensor || vector,
+            };
+            if overlap && excluded {
+                faults.push(Fault::Exclusivity { exclusive: x as u32, other: o as u32, start, end });
+            }
+        }
+    }
+}
+
+fn check_totals(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+    let actual = spans.iter().map(|s| s.1).max().unwrap_or(0);
+    if actual != schedule.makespan {
+        faults.push(Fault::Makespan { stated: schedule.makespan, actual });
+    }
+    let honest = match &schedule.status {
+        SolveStatus::Optimal => schedule.lower_bound == schedule.makespan,
+        SolveStatus::Gap { .. } => schedule.lower_bound < schedule.makespan,
+        SolveStatus::Infeasible { .. } => false,
+    };
+    if !honest {
+        let status = schedule.status.to_string();
+        faults.push(Fault::Status { status, lower_bound: schedule.lower_bound, makespan: schedule.makespan });
+    }
+}
