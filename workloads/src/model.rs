@@ -175,9 +175,9 @@ impl Model {
     /// Weights of a layer that take part in matrix products.
     #[must_use]
     pub fn layer_matrix_parameters(&self) -> u64 {
-        let attention = self.hidden * (self.query_width() + 2 * self.kv_width()) + self.query_width() * self.hidden;
+        let attention = self.hidden.saturating_mul(2 * (self.query_width() + self.kv_width()));
         let products = if self.gated { 3 } else { 2 };
-        attention + products * self.hidden * self.ffn
+        attention.saturating_add(self.hidden.saturating_mul(products * self.ffn))
     }
 
     /// Weights of the whole model that take part in matrix products, with `vocabulary_rows` logits per token: layers,
@@ -186,7 +186,32 @@ impl Model {
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
         let transform = if self.head_transform { self.hidden * self.hidden } else { 0 };
         let projections = if self.embedding_width == self.hidden { 0 } else { 2 * self.embedding_width * self.hidden };
-        self.layers * self.layer_matrix_parameters() + self.embedding_width * vocabulary_rows + transform + projections
+        let logits = self.embedding_width.saturating_mul(vocabulary_rows);
+        self.layers.saturating_mul(self.layer_matrix_parameters()).saturating_add(logits + transform + projections)
+    }
+
+    /// All trained parameters, the vocabulary without padding, a tied head's matrix once.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        let norm = match (self.norm_affine, self.norm) {
+            (false, _) => 0,
+            (true, Norm::LayerNorm) => 2 * self.hidden,
+            (true, Norm::RmsNorm) => self.hidden,
+        };
+        let if_so = |condition: bool, count: u64| if condition { count } else { 0 };
+        let layer_biases = if_so(self.qkv_bias, self.query_width() + 2 * self.kv_width())
+            + if_so(self.attention_output_bias, self.hidden)
+            + if_so(self.mlp_bias, if_so(self.gated, self.ffn) + self.ffn + self.hidden);
+        let positions = match self.position {
+            Position::Learned { rows } => rows,
+            Position::Rotary => 0,
+        };
+        let tables = (positions + self.token_types).saturating_mul(self.hidden);
+        let norms = if_so(self.embedding_norm, norm) + if_so(self.final_norm, norm) + if_so(self.head_transform, norm);
+        let head_biases = if_so(self.head_transform, self.hidden) + if_so(self.head_bias, self.vocabulary);
+        let untied_table = if_so(!self.tied_head, self.embedding_width.saturating_mul(self.vocabulary));
+        let layers = self.layers.saturating_mul(layer_biases + 2 * norm);
+        self.matrix_parameters(self.vocabulary).saturating_add(layers + tables + norms + head_biases + untied_table)
     }
 
     /// The closed form of a training step's matrix operations, forward and both gradients, without recomputation and

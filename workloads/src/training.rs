@@ -154,7 +154,8 @@ impl Segment {
     }
 
     /// Bytes alive, in the worst moment of one piece's forward or backward pass, besides what is kept: the worst operator's unsaved tensors
-    /// or gradients, the gradient of the residual stream, and everything that recomputation has rebuilt.
+    /// or gradients, the gradient of the residual stream, and everything that recomputation has rebuilt. An upper bound: the three
+    /// need not peak together.
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         self.graph.transient_bytes() + self.boundary_bytes + self.graph.rebuilt_bytes(recompute)
@@ -244,7 +245,8 @@ pub struct TrainingGraph {
     pub segments: Vec<Segment>,
     /// Rows of the token embedding and of the head, all devices together, padding included.
     pub vocabulary_rows: u64,
-    /// Model FLOPs of one micro-batch, all tensor-parallel devices together: [`Model::training_flops`], what MFU divides.
+    /// Model FLOPs of one micro-batch, all tensor-parallel devices together: what MFU divides. [`Model::training_flops`] of the
+    /// vocabulary without padding, so that no split earns MFU by padding more.
     pub model_flops: Flops,
 }
 
@@ -270,7 +272,7 @@ impl TrainingGraph {
             lowering: *lowering,
             segments: vec![embedding, layer, head],
             vocabulary_rows,
-            model_flops: model.training_flops(lowering.micro_batch, lowering.sequence_length, vocabulary_rows),
+            model_flops: model.training_flops(lowering.micro_batch, lowering.sequence_length, model.vocabulary),
         })
     }
 

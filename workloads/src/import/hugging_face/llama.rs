@@ -24,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     // A rotation costs the same whatever its angles are.
     irrelevant: &[
+        "is_llama_config",
         "max_sequence_length",
         "partial_rotary_factor",
         "pretraining_tp",

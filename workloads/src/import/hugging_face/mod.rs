@@ -39,6 +39,7 @@ const COMMON_IRRELEVANT: &[&str] = &[
     "_attn_implementation_autoset",
     "_commit_hash",
     "_name_or_path",
+    "_num_labels",
     "architectures",
     "attn_implementation",
     "auto_map",

@@ -261,7 +261,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let divides = |n: &u64| whole.is_multiple_of(*n);
-        let below = (1..part.min(whole)).rev().find(divides);
+        let below = (1..part.min(whole + 1)).rev().find(divides);
         let above = (part + 1..=whole.min(MAX_WIDTH)).find(divides);
         let near: Vec<String> = [below, above].into_iter().flatten().map(|n| n.to_string()).collect();
         let cure = format!("use {} or change `{whole_key}`", near.join(", "));

@@ -1,0 +1,254 @@
+//! Bad input: one message that names the file, the key, the value, the limit and the cure. Texts are pinned.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use coplace_workloads as workloads;
+use workloads::import::hugging_face::parse;
+use workloads::model::Model;
+use workloads::{Lowering, TrainingGraph};
+
+const LLAMA: &str = r#"{
+  "model_type": "llama",
+  "hidden_size": 4096,
+  "intermediate_size": 11008,
+  "num_hidden_layers": 32,
+  "num_attention_heads": 32,
+  "num_key_value_heads": 32,
+  "max_position_embeddings": 4096,
+  "vocab_size": 32000
+}"#;
+
+const GPT2: &str =
+    r#"{"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "vocab_size": 50257}"#;
+
+fn error(text: &str) -> String {
+    parse("config.json", "config.json", text).unwrap_err().to_string()
+}
+
+/// The error after one replacement in the Llama configuration.
+fn llama(from: &str, to: &str) -> String {
+    assert!(LLAMA.contains(from), "nothing to replace: {from}");
+    error(&LLAMA.replacen(from, to, 1))
+}
+
+fn gpt2(from: &str, to: &str) -> String {
+    assert!(GPT2.contains(from), "nothing to replace: {from}");
+    error(&GPT2.replacen(from, to, 1))
+}
+
+#[test]
+fn the_unchanged_configurations_are_good() {
+    assert!(parse("config.json", "config.json", LLAMA).is_ok());
+    assert!(parse("config.json", "config.json", GPT2).is_ok());
+}
+
+#[test]
+fn a_missing_key() {
+    assert_eq!(
+        llama("  \"hidden_size\": 4096,\n", ""),
+        "config.json: key `hidden_size` is missing, and a model of type `llama` needs it: add `\"hidden_size\": <number>` with the model's own value"
+    );
+    assert_eq!(
+        llama("\"model_type\": \"llama\",\n", ""),
+        "config.json: key `model_type` is missing, and every configuration needs it: add `\"model_type\": \"llama\"` with the model's own value"
+    );
+}
+
+#[test]
+fn an_unknown_key() {
+    assert_eq!(
+        llama("num_hidden_layers", "num_hiden_layers"),
+        "config.json: unknown key `num_hiden_layers` (value 32) for a model of type `llama`: did you mean `num_hidden_layers`?"
+    );
+    assert_eq!(
+        gpt2("n_embd", "hidden_size"),
+        "config.json: unknown key `hidden_size` (value 1600) for a model of type `gpt2`: did you mean `n_embd`?"
+    );
+    assert_eq!(
+        llama("\"vocab_size\"", "\"window\": 7, \"vocab_size\""),
+        "config.json: unknown key `window` (value 7) for a model of type `llama`: remove it if it does not change the model's work"
+    );
+}
+
+#[test]
+fn a_negative_zero_absurd_fractional_or_quoted_dimension() {
+    for (value, shown) in [
+        ("-4096", "-4096"),
+        ("0", "0"),
+        ("4000000000", "4000000000"),
+        ("1e30", "1e+30"),
+        ("64.5", "64.5"),
+        ("\"4096\"", "\"4096\""),
+        ("true", "true"),
+    ] {
+        assert_eq!(
+            llama("\"hidden_size\": 4096", &format!("\"hidden_size\": {value}")),
+            format!(
+                "config.json: key `hidden_size` is {shown}, but must be a whole number between 1 and 1048576: \
+                 write the model's own value, without quotes"
+            )
+        );
+    }
+}
+
+#[test]
+fn not_a_number() {
+    assert_eq!(
+        llama("\"hidden_size\": 4096", "\"hidden_size\": NaN"),
+        "config.json, line 3: not valid JSON (expected value), at `\"hidden_size\": NaN,`: write an ordinary number; JSON has no NaN and no infinity"
+    );
+}
+
+#[test]
+fn a_truncated_file() {
+    assert_eq!(
+        error(&LLAMA[..100]),
+        "config.json, line 5: not valid JSON (EOF while parsing a string): the file ends before the object does; is it truncated? fetch it again"
+    );
+    assert_eq!(
+        error(""),
+        "config.json, line 1: not valid JSON (EOF while parsing a value): the file ends before the object does; is it truncated? fetch it again"
+    );
+}
+
+#[test]
+fn something_else_than_an_object() {
+    assert_eq!(
+        error("[1, 2]"),
+        "config.json, line 1: not valid JSON (invalid type: sequence, expected an object of keys and values), at `[1, 2]`: mend that line"
+    );
+}
+
+#[test]
+fn a_key_given_twice() {
+    assert_eq!(
+        llama("\"vocab_size\"", "\"hidden_size\": 4096, \"vocab_size\""),
+        "config.json: key `hidden_size` is given more than once (the limit is once): keep the value that is meant and delete the others"
+    );
+}
+
+#[test]
+fn an_unknown_family() {
+    assert_eq!(
+        llama("\"llama\"", "\"lama\""),
+        "config.json: key `model_type` is \"lama\", but must be one of bert, megatron-bert, gpt2, llama, opt: did you mean \"llama\"?"
+    );
+    assert_eq!(
+        llama("\"llama\"", "\"mamba\""),
+        "config.json: key `model_type` is \"mamba\", but must be one of bert, megatron-bert, gpt2, llama, opt: give a model of one of these families"
+    );
+    assert_eq!(llama("\"llama\"", "7"), "config.json: key `model_type` is 7, but must be a string: write for instance \"llama\"");
+}
+
+#[test]
+fn heads_that_do_not_divide() {
+    assert_eq!(
+        gpt2("\"n_head\": 25", "\"n_head\": 24"),
+        "config.json: key `n_head` is 24, but must be a divisor of `n_embd` (1600): use 20, 25 or change `n_embd`"
+    );
+    assert_eq!(
+        llama("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 5"),
+        "config.json: key `num_key_value_heads` is 5, but must be a divisor of `num_attention_heads` (32): use 4, 8 or change `num_attention_heads`"
+    );
+    assert_eq!(
+        llama("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 64"),
+        "config.json: key `num_key_value_heads` is 64, but must be a divisor of `num_attention_heads` (32): use 32 or change `num_attention_heads`"
+    );
+    // With a head dimension of its own, the heads need not divide the width.
+    let own = LLAMA.replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1).replacen(
+        "\"num_key_value_heads\": 32",
+        "\"num_key_value_heads\": 8",
+        1,
+    );
+    assert_eq!(parse("m", "config.json", &own).unwrap().query_width(), 3072);
+}
+
+#[test]
+fn values_of_other_kinds() {
+    assert_eq!(
+        gpt2("\"n_head\"", "\"attn_pdrop\": 1.0, \"n_head\""),
+        "config.json: key `attn_pdrop` is 1.0, but must be a probability at least 0 and below 1: write 0.0 for none, or for instance 0.1"
+    );
+    assert_eq!(
+        llama("\"vocab_size\"", "\"mlp_bias\": \"no\", \"vocab_size\""),
+        "config.json: key `mlp_bias` is \"no\", but must be true or false: write true or false, without quotes"
+    );
+    assert!(llama("\"vocab_size\"", "\"hidden_act\": \"silo\", \"vocab_size\"").ends_with("did you mean \"silu\"?"));
+    assert_eq!(
+        gpt2("\"n_head\"", "\"n_ctx\": 512, \"n_head\""),
+        "config.json: key `n_ctx` is 512, but must be `n_positions` (1024): both say the longest sequence: remove n_ctx or make them equal"
+    );
+    assert_eq!(
+        gpt2("\"n_head\"", "\"add_cross_attention\": true, \"n_head\""),
+        "config.json: key `add_cross_attention` is true, but must be false: cross-attention is not supported: set it to false or give a model without it"
+    );
+}
+
+#[test]
+fn an_unknown_model() {
+    assert_eq!(
+        Model::load("llama2_7b").unwrap_err().to_string(),
+        "unknown model `llama2_7b`: neither a built-in model nor a file; did you mean `llama2-7b`? Built in: bert-large, gpt2-xl, gpt3-175b, \
+         llama2-7b, llama3-70b, llama3-8b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, opt-350m; \
+         or give the path of a config.json"
+    );
+    assert!(Model::load("no/such/file.json").unwrap_err().to_string().starts_with("unknown model `no/such/file.json`"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read() {
+    let folder = std::env::temp_dir();
+    let text = Model::from_file(&folder.join("no-such-folder").join("config.json")).unwrap_err().to_string();
+    assert!(text.ends_with(": give the path of a readable config.json"), "{text}");
+}
+
+fn lowering_error(model: &str, change: impl Fn(Lowering) -> Lowering) -> String {
+    let model = Model::load(model).unwrap();
+    TrainingGraph::new(&model, &change(Lowering::new(&model))).unwrap_err().to_string()
+}
+
+#[test]
+fn a_split_that_the_model_does_not_allow() {
+    assert_eq!(
+        lowering_error("gpt2-xl", |l| Lowering { tensor_parallel: 8, ..l }),
+        "gpt2-xl: the tensor-parallel degree is 8, but must be a divisor of the 25 heads: the nearest degree that this model allows is 5 or 25"
+    );
+    assert_eq!(
+        lowering_error("llama3-8b", |l| Lowering { tensor_parallel: 64, ..l }),
+        "llama3-8b: the tensor-parallel degree is 64, but must be a divisor of the 32 heads: the nearest degree that this model allows is 32"
+    );
+    assert_eq!(
+        lowering_error("llama2-7b", |l| Lowering { tensor_parallel: 0, ..l }),
+        "llama2-7b: the tensor-parallel degree is 0, but must be between 1 and 65536: give the devices of one group, 1 to 64 in practice"
+    );
+    assert_eq!(
+        lowering_error("llama2-7b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, sequence_length: 4097, ..l }),
+        "llama2-7b: the sequence length under sequence parallelism is 4097, but must be a multiple of the tensor-parallel degree 8: \
+         use 4096 or 4104, or switch sequence parallelism off"
+    );
+}
+
+#[test]
+fn a_micro_batch_or_sequence_out_of_range() {
+    assert_eq!(
+        lowering_error("llama2-7b", |l| Lowering { micro_batch: 0, ..l }),
+        "llama2-7b: the micro-batch is 0, but must be between 1 and 1048576: give the sequences of one micro-batch, 1 to 64 in practice"
+    );
+    assert_eq!(
+        lowering_error("gpt2-xl", |l| Lowering { sequence_length: 4096, ..l }),
+        "gpt2-xl: the sequence length is 4096, but must be between 1 and 1024: its table of learned positions ends there: train on shorter sequences"
+    );
+    let model = Model::load("llama2-7b").unwrap();
+    assert!(TrainingGraph::new(&model, &Lowering { sequence_length: 32_768, ..Lowering::new(&model) }).is_ok());
+}
+
+#[test]
+fn the_largest_model_that_the_limits_allow_does_not_overflow() {
+    let text = r#"{"model_type": "llama", "hidden_size": 1048576, "intermediate_size": 16777216, "num_hidden_layers": 65536,
+        "num_attention_heads": 65536, "head_dim": 1048576, "max_position_embeddings": 16777216, "vocab_size": 16777216}"#;
+    let model = parse("huge", "huge", text).unwrap();
+    let lowering = Lowering { micro_batch: 1 << 20, ..Lowering::new(&model) };
+    let graph = TrainingGraph::new(&model, &lowering).unwrap();
+    assert_eq!(graph.segments[1].saved_bytes(&workloads::RecomputeSet::none()).0, u64::MAX, "saturated: fits nowhere");
+    assert!(graph.kernel_flops().0 > 1 << 110);
+    assert!(model.parameters() > 1 << 60);
+}

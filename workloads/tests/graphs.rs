@@ -1,0 +1,307 @@
+//! Laws of the graphs: order, names, what waits for what, collectives, slices that sum to the whole, sufficiency of what is kept.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use coplace_workloads as workloads;
+use petgraph::Direction::Outgoing;
+use petgraph::algo::{has_path_connecting, is_cyclic_directed};
+use petgraph::graph::NodeIndex;
+use proptest::prelude::*;
+use sim::kernel::{CollectiveKind, Kernel, KernelGraph};
+use sim::units::Flops;
+use std::collections::{BTreeMap, BTreeSet};
+use workloads::graph::{Gradient, OperatorGraph};
+use workloads::model::{Model, built_in_names};
+use workloads::parallel::tensor_parallel_degrees;
+use workloads::training::Attention;
+use workloads::{Lowering, OpId, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+
+/// Every built-in model under every switch, at one to eight devices.
+fn cases() -> Vec<(String, TrainingGraph)> {
+    let mut cases = Vec::new();
+    for name in built_in_names() {
+        let model = Model::load(name).unwrap();
+        for tensor_parallel in tensor_parallel_degrees(&model, 8) {
+            for switches in 0..16 {
+                let bit = |i: u32| switches >> i & 1 == 1;
+                let lowering = Lowering {
+                    tensor_parallel,
+                    sequence_parallel: bit(0) && tensor_parallel > 1 && model.max_sequence.is_multiple_of(tensor_parallel.into()),
+                    attention: if bit(1) { Attention::Fused } else { Attention::Unfused },
+                    elementwise_fusion: bit(2),
+                    epilogues: bit(3),
+                    ..Lowering::new(&model)
+                };
+                let graph = TrainingGraph::new(&model, &lowering).unwrap();
+                cases.push((format!("{name} {lowering:?}"), graph));
+            }
+        }
+    }
+    cases
+}
+
+fn flops(graph: &KernelGraph) -> Flops {
+    graph.node_weights().map(|n| n.kernel.flops()).sum()
+}
+
+fn node(graph: &KernelGraph, name: &str) -> NodeIndex {
+    graph.node_indices().find(|i| graph[*i].name == name).unwrap_or_else(|| panic!("no kernel {name}"))
+}
+
+fn assert_well_formed(what: &str, graph: &KernelGraph) {
+    assert!(!is_cyclic_directed(graph), "{what}: a cycle");
+    let names: BTreeSet<&str> = graph.node_weights().map(|n| n.name.as_str()).collect();
+    assert_eq!(names.len(), graph.node_count(), "{what}: a name twice");
+    for kernel in graph.node_weights() {
+        assert!(kernel.kernel.compulsory_bytes().0 > 0, "{what}: {} moves nothing", kernel.name);
+    }
+}
+
+#[test]
+fn graphs_are_acyclic_with_unique_names_and_do_all_the_work() {
+    for (what, training) in cases() {
+        for segment in &training.segments {
+            let forward = segment.forward();
+            assert_well_formed(&what, &forward);
+            assert_eq!(flops(&forward), segment.forward_flops(), "{what} {}", segment.name);
+            for recompute in [RecomputeSet::none(), segment.graph.full_recompute()] {
+                let backward = segment.backward(&recompute);
+                assert_well_formed(&what, &backward);
+                let again: Flops =
+                    recompute.iter().flat_map(|op| &segment.operators()[op.index()].forward).map(|s| s.kernel.flops()).sum();
+                assert_eq!(flops(&backward), segment.backward_flops() + again, "{what} {}", segment.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn operators_run_in_order_and_every_tensor_has_its_maker() {
+    for (what, training) in cases() {
+        for segment in &training.segments {
+            for op in segment.operators() {
+                for input in &op.inputs {
+                    let tensor = &segment.tensors()[input.index()];
+                    assert!(tensor.producer.is_none_or(|p| p < op.id), "{what}: {} reads {} too early", op.name, tensor.name);
+                }
+                let gradients: BTreeSet<_> = op
+                    .backward
+                    .iter()
+                    .filter_map(|c| if let Gradient::Inputs(inputs) = &c.gradient { Some(inputs) } else { None })
+                    .flatten()
+                    .collect();
+                let differentiable: BTreeSet<_> =
+                    op.inputs.iter().filter(|t| segment.tensors()[t.index()].gradient_bytes.0 > 0).collect();
+                assert_eq!(gradients, differentiable, "{what}: {}: gradients of its inputs", op.name);
+                let weighs = op.backward.iter().any(|c| c.gradient == Gradient::Weights);
+                assert_eq!(weighs, op.parameters.per_device() > 0, "{what}: {}: gradient of its parameters", op.name);
+            }
+            for tensor in segment.tensors() {
+                assert_eq!(tensor.producer.is_none(), tensor.is_segment_input, "{what}: {}", tensor.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_waits_for_a_weight_gradient() {
+    for (what, training) in cases() {
+        for segment in &training.segments {
+            let graph = segment.backward(&segment.graph.full_recompute());
+            for index in graph.node_indices().filter(|i| graph[*i].name.contains(".backward_weight")) {
+                for after in graph.neighbors_directed(index, Outgoing) {
+                    let own = graph[index].name.split(".backward_weight").next();
+                    assert_eq!(graph[after].name.split(".backward_weight").next(), own, "{what}: {}", graph[after].name);
+                }
+            }
+        }
+    }
+}
+
+fn layer(name: &str, change: impl Fn(Lowering) -> Lowering) -> Segment {
+    let model = Model::load(name).unwrap();
+    let graph = TrainingGraph::new(&model, &change(Lowering::new(&model))).unwrap();
+    graph.segment(SegmentKind::Layer).unwrap().clone()
+}
+
+#[test]
+fn a_backward_kernel_waits_for_the_recomputed_tensors_it_reads() {
+    let layer = layer("llama2-7b", |l| l);
+    let graph = layer.backward(&layer.graph.full_recompute());
+    for (before, after) in [
+        ("layer.attention.norm.recompute", "layer.attention.qkv.backward_weight"),
+        ("layer.attention.core.recompute", "layer.attention.core.backward_input"),
+        ("layer.mlp.gate_up.recompute", "layer.mlp.gated.recompute"),
+        ("layer.mlp.gated.recompute", "layer.mlp.down.backward_weight"),
+        ("layer.mlp.down.backward_input", "layer.mlp.gated.backward_input"),
+        ("layer.mlp.gated.backward_input", "layer.attention.qkv.backward_weight"),
+    ] {
+        assert!(has_path_connecting(&graph, node(&graph, before), node(&graph, after), None), "{before} -> {after}");
+    }
+    // dX of the last product needs only its weights: it need not wait for recomputation.
+    let start = node(&graph, "layer.mlp.down.backward_input");
+    assert!(!has_path_connecting(&graph, node(&graph, "layer.attention.norm.recompute"), start, None));
+    // Nothing needs the last product again.
+    assert!(graph.node_weights().all(|n| n.name != "layer.mlp.down.recompute"));
+}
+
+#[test]
+fn a_recomputed_operator_runs_once_under_its_own_name() {
+    let layer = layer("gpt2-xl", |l| Lowering { attention: Attention::Unfused, ..l });
+    let scores = layer.graph.operator("layer.attention.scores").unwrap().id;
+    let graph = layer.backward(&[scores].into_iter().collect());
+    assert_eq!(graph.node_weights().filter(|n| n.name.ends_with(".recompute")).count(), 1);
+    node(&graph, "layer.attention.scores.recompute");
+}
+
+fn collectives(graph: &KernelGraph) -> BTreeMap<CollectiveKind, usize> {
+    let mut counts = BTreeMap::new();
+    for kernel in graph.node_weights() {
+        if let Kernel::Collective(c) = kernel.kernel {
+            *counts.entry(c.kind).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_layer_has_megatrons_collectives() {
+    use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+    let none = RecomputeSet::none();
+    let tensor = layer("gpt3-175b", |l| Lowering { tensor_parallel: 8, ..l });
+    assert_eq!(collectives(&tensor.forward()), BTreeMap::from([(AllReduce, 2)]));
+    assert_eq!(collectives(&tensor.backward(&none)), BTreeMap::from([(AllReduce, 2)]));
+    let both = layer("gpt3-175b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, ..l });
+    assert_eq!(collectives(&both.forward()), BTreeMap::from([(AllGather, 2), (ReduceScatter, 2)]));
+    // One more all-gather per pair of products than in the forward pass: inputs are kept sharded.
+    assert_eq!(collectives(&both.backward(&none)), BTreeMap::from([(AllGather, 4), (ReduceScatter, 2)]));
+    for kernel in both.forward().node_weights() {
+        if let Kernel::Collective(c) = kernel.kernel {
+            assert_eq!((c.bytes.0, c.group.ranks, c.group.stride), (2 * 2048 * 12288, 8, 1), "{}", kernel.name);
+        }
+    }
+    let alone = layer("gpt3-175b", |l| l);
+    assert!(collectives(&alone.forward()).is_empty() && collectives(&alone.backward(&none)).is_empty());
+}
+
+#[test]
+fn epilogues_join_a_product_with_the_one_reader_of_its_result() {
+    let plain = layer("gpt2-xl", |l| l);
+    let joined = layer("gpt2-xl", |l| Lowering { epilogues: true, ..l });
+    let names = |s: &Segment| s.forward().node_weights().map(|n| n.name.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        names(&joined),
+        [
+            "layer.attention.norm.forward",
+            "layer.attention.qkv.forward",
+            "layer.attention.core.forward",
+            "layer.attention.output+residual.forward",
+            "layer.mlp.norm.forward",
+            "layer.mlp.fc1+activation.forward",
+            "layer.mlp.fc2+residual.forward",
+        ]
+    );
+    assert_eq!(names(&plain).len(), 10);
+    let bytes = |s: &Segment| s.forward().node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
+    // Saved per residual sum: writing and reading the branch; per activation: reading its input, which is written all the same.
+    let sbh = 1024 * 1600;
+    assert_eq!(bytes(&plain) - bytes(&joined), 2 * (4 * sbh) + 8 * sbh);
+}
+
+#[test]
+fn a_split_model_sums_to_the_whole() {
+    for name in built_in_names() {
+        let model = Model::load(name).unwrap();
+        for t in tensor_parallel_degrees(&model, 64) {
+            let vocabulary = model.padded_vocabulary(t);
+            let padded = Model { vocabulary, vocabulary_multiple: 1, ..model.clone() };
+            let whole = TrainingGraph::new(&padded, &Lowering::new(&padded)).unwrap();
+            let lowering = Lowering { tensor_parallel: t, ..Lowering::new(&padded) };
+            let part = TrainingGraph::new(&padded, &lowering).unwrap();
+            let t64 = u64::from(t);
+            // Keys and values of all devices together, beyond the model's own.
+            let copied = 2 * padded.head_dim * t64.saturating_sub(padded.kv_heads);
+            let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.layers;
+            let sum = part.parameters();
+            let total = sum.sharded * t64 + sum.replicated;
+            assert_eq!(total, whole.parameters().per_device() + kv, "{name}, t = {t}");
+            // Each device computes BERT's transform and OPT's projections in full, and its copies of key heads.
+            let tokens = u128::from(lowering.sequence_length);
+            let again = if padded.head_transform { padded.hidden * padded.hidden } else { 0 }
+                + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width };
+            let more = 6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.layers));
+            assert_eq!(part.kernel_flops().0 * u128::from(t), whole.kernel_flops().0 + more, "{name}, t = {t}");
+        }
+    }
+}
+
+#[test]
+fn optimizer_steps_move_what_the_footprint_says() {
+    let model = Model::load("llama2-7b").unwrap();
+    let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
+    let mut elements = 0;
+    for segment in &graph.segments {
+        let step = segment.optimizer_step();
+        assert_eq!(step.len(), 1);
+        let Kernel::Elementwise(update) = step[0].kernel else { panic!("not elementwise") };
+        // Adam, mixed: reads gradient 2, master 4, states 8; writes weight 2, master 4, states 8.
+        assert_eq!((update.read.0, update.written.0), (14 * update.elements, 14 * update.elements));
+        elements += update.elements * segment.repeat;
+        let resident = segment.weight_bytes() + segment.gradient_bytes() + segment.optimizer_bytes();
+        assert_eq!(resident.0, 16 * update.elements);
+    }
+    assert_eq!(elements, 6_738_415_616);
+    let both = Lowering { tensor_parallel: 4, sequence_parallel: true, ..Lowering::new(&model) };
+    let layer = TrainingGraph::new(&model, &both).unwrap().segment(SegmentKind::Layer).unwrap().clone();
+    let step = layer.optimizer_step();
+    let Kernel::Collective(sum) = step[0].kernel else { panic!("not a collective") };
+    assert_eq!(sum.bytes.0, 2 * 2 * 4096, "gradients of two norms, bf16");
+}
+
+/// Walks from what is kept through the recomputed operators: whether everything the backward pass reads comes to be.
+fn suffices(graph: &OperatorGraph, recompute: &RecomputeSet) -> bool {
+    let mut there: BTreeSet<_> = graph.kept(recompute).into_iter().collect();
+    for op in recompute.iter().map(|id| &graph.operators[id.index()]) {
+        if !op.inputs.iter().all(|t| there.contains(t)) {
+            return false;
+        }
+        there.extend(op.outputs.iter().copied());
+    }
+    graph.tensors.iter().filter(|t| t.saved).all(|t| there.contains(&t.id))
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_suffices_and_nothing_kept_is_idle(index in 0usize..11, unfused: bool, fused: bool, seed: u64) {
+        let model = Model::load(built_in_names().nth(index).unwrap()).unwrap();
+        let attention = if unfused { Attention::Unfused } else { Attention::Fused };
+        let lowering = Lowering { attention, elementwise_fusion: fused, ..Lowering::new(&model) };
+        for segment in TrainingGraph::new(&model, &lowering).unwrap().segments {
+            let graph = &segment.graph;
+            let set: RecomputeSet = (0..graph.operators.len() as u32).map(OpId).filter(|op| seed >> (op.0 % 64) & 1 == 1).collect();
+            prop_assert!(suffices(graph, &set));
+            for kept in graph.kept(&set) {
+                let saved = graph.tensors[kept.index()].saved;
+                let read = set.iter().any(|op| graph.operators[op.index()].inputs.contains(&kept));
+                prop_assert!(saved || read);
+            }
+            let full = graph.full_recompute();
+            prop_assert!(suffices(graph, &full));
+            prop_assert!(graph.kept(&full).iter().all(|t| graph.tensors[t.index()].is_segment_input));
+            prop_assert!(graph.saved_bytes(&full) <= graph.saved_bytes(&set).max(graph.saved_bytes(&RecomputeSet::none())));
+        }
+    }
+
+    #[test]
+    fn bytes_and_work_grow_linearly_with_the_micro_batch(index in 0usize..11, micro_batch in 1u64..64) {
+        let model = Model::load(built_in_names().nth(index).unwrap()).unwrap();
+        let one = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
+        let many = TrainingGraph::new(&model, &Lowering { micro_batch, ..Lowering::new(&model) }).unwrap();
+        prop_assert_eq!(many.kernel_flops(), one.kernel_flops() * u128::from(micro_batch));
+        for (one, many) in one.segments.iter().zip(&many.segments) {
+            let none = RecomputeSet::none();
+            prop_assert_eq!(many.saved_bytes(&none), one.saved_bytes(&none) * micro_batch);
+            prop_assert_eq!(many.boundary_bytes, one.boundary_bytes * micro_batch);
+            prop_assert_eq!(many.parameters, one.parameters);
+        }
+    }
+}
