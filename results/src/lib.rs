@@ -3,6 +3,7 @@
 
 pub mod compare;
 pub mod design;
+pub mod figure;
 pub mod files;
 pub mod record;
 pub mod report;

@@ -1,0 +1,203 @@
+//! Axes: where a value lies, round ticks, and the frame around a plot.
+
+use super::canvas::{Canvas, GRID, INK, LABEL, Place, SMALL};
+use crate::report::significant;
+use plotters::style::Color;
+use plotters::style::text_anchor::{HPos, VPos};
+
+/// How an axis spaces its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spacing {
+    /// Equal differences, equal distances.
+    Linear,
+    /// Equal ratios, equal distances; values must be positive.
+    Log,
+}
+
+/// One axis.
+#[derive(Debug, Clone)]
+pub(super) struct Axis {
+    label: String,
+    spacing: Spacing,
+    range: (f64, f64),
+    pixels: (i32, i32),
+}
+
+/// Superscript digits for exponents.
+const SUPERSCRIPTS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+
+fn power_of_ten(exponent: i32) -> String {
+    match exponent {
+        0 => "1".into(),
+        1 => "10".into(),
+        2 => "100".into(),
+        _ => {
+            let digits = exponent.unsigned_abs().to_string();
+            let raised = digits.chars().filter_map(|c| c.to_digit(10)).map(|d| SUPERSCRIPTS[d as usize]);
+            let sign = if exponent < 0 { "⁻" } else { "" };
+            format!("10{sign}{}", raised.collect::<String>())
+        }
+    }
+}
+
+impl Axis {
+    /// A linear axis over `range`, widened by 5 % on both sides; a range without width gets some, so that a single
+    /// value lies in the middle. `floor` keeps the lower end fixed (a throughput starts at 0).
+    pub(super) fn linear(label: &str, range: (f64, f64), floor: Option<f64>, pixels: (i32, i32)) -> Self {
+        let (low, high) = range;
+        let width = high - low;
+        // Areas that agree to a part in a thousand would otherwise spread over the whole plot.
+        let pad = if width > high.abs() * 1e-3 { width * 0.05 } else { (high.abs() * 0.1).max(1e-9) };
+        let range = match floor {
+            Some(floor) => (floor, (high + (high - floor) * 0.08).max(floor + 1e-9)),
+            None => (low - pad, high + pad),
+        };
+        Self { label: label.into(), spacing: Spacing::Linear, range, pixels }
+    }
+
+    /// A logarithmic axis that covers `range` (positive) with a little room.
+    pub(super) fn log(label: &str, range: (f64, f64), pixels: (i32, i32)) -> Self {
+        let (low, high) = (range.0.log10(), range.1.log10());
+        let pad = ((high - low) * 0.04).max(0.1);
+        let range = (10_f64.powf(low - pad), 10_f64.powf(high + pad));
+        Self { label: label.into(), spacing: Spacing::Log, range, pixels }
+    }
+
+    /// The axis' lower and upper end.
+    pub(super) fn range(&self) -> (f64, f64) {
+        self.range
+    }
+
+    /// Where a value lies, held inside the axis.
+    pub(super) fn place(&self, value: f64) -> i32 {
+        let (low, high) = self.range;
+        let share = match self.spacing {
+            Spacing::Linear => (value - low) / (high - low),
+            Spacing::Log => (value / low).ln() / (high / low).ln(),
+        };
+        let (from, to) = self.pixels;
+        from + (share.clamp(0.0, 1.0) * f64::from(to - from)).round() as i32
+    }
+
+    /// The ticks: round values inside the axis and their words.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        match self.spacing {
+            Spacing::Linear => self.linear_ticks(),
+            Spacing::Log => self.log_ticks(),
+        }
+    }
+
+    /// Steps of 1, 2 or 5 times a power of ten, at most one tick per 55 units.
+    fn linear_ticks(&self) -> Vec<(f64, String)> {
+        let (low, high) = self.range;
+        let wanted = f64::from((self.pixels.1 - self.pixels.0).abs()) / 55.0;
+        let raw = (high - low) / wanted.max(1.0);
+        let magnitude = 10_f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * magnitude).find(|s| *s >= raw).unwrap_or(raw);
+        let decimals = usize::try_from(-step.log10().floor() as i32).unwrap_or(0);
+        let first = (low / step).ceil() as i64;
+        let last = (high / step + 1e-9).floor() as i64;
+        let word = |v: f64| if v.abs() >= 1e7 { significant(v, 3) } else { format!("{v:.decimals$}") };
+        (first..=last).map(|i| i as f64 * step).map(|v| (v, word(if v == 0.0 { 0.0 } else { v }))).collect()
+    }
+
+    /// Powers of ten, thinned to about one per 60 units; on less than two decades also 2 and 5 of each.
+    fn log_ticks(&self) -> Vec<(f64, String)> {
+        let (low, high) = (self.range.0.log10(), self.range.1.log10());
+        let length = f64::from((self.pixels.1 - self.pixels.0).abs());
+        let every = ((high - low) / (length / 60.0).max(1.0)).ceil().max(1.0) as i32;
+        let fine: &[f64] = if high - low < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let mut ticks = Vec::new();
+        for exponent in (low.floor() as i32)..=(high.ceil() as i32) {
+            if exponent.rem_euclid(every) != 0 {
+                continue;
+            }
+            for m in fine {
+                let value = m * 10_f64.powi(exponent);
+                if (self.range.0..=self.range.1).contains(&value) {
+                    let plain = fine.len() > 1 && (-3..5).contains(&exponent);
+                    let word = if plain { trimmed(value) } else { power_of_ten(exponent) };
+                    ticks.push((value, if *m == 1.0 || plain { word } else { format!("{m}·{word}") }));
+                }
+            }
+        }
+        ticks
+    }
+}
+
+/// A number without the zeros that only padding gave it.
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The two axes of a plot.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    /// Left to right.
+    pub(super) x: Axis,
+    /// Bottom to top.
+    pub(super) y: Axis,
+}
+
+impl Frame {
+    /// Where a point lies.
+    pub(super) fn place(&self, x: f64, y: f64) -> Place {
+        (self.x.place(x), self.y.place(y))
+    }
+
+    /// Grid, ticks, axis labels and the frame itself.
+    pub(super) fn draw(&self, canvas: &mut Canvas<'_>) {
+        let ((left, right), (bottom, top)) = (self.x.pixels, self.y.pixels);
+        for (value, word) in self.x.ticks() {
+            let x = self.x.place(value);
+            canvas.line(vec![(x, bottom), (x, top)], GRID.to_rgba(), 1);
+            canvas.line(vec![(x, bottom), (x, bottom + 5)], INK.to_rgba(), 1);
+            canvas.text(&word, (x, bottom + 9), SMALL, INK, (HPos::Center, VPos::Top));
+        }
+        for (value, word) in self.y.ticks() {
+            let y = self.y.place(value);
+            canvas.line(vec![(left, y), (right, y)], GRID.to_rgba(), 1);
+            canvas.line(vec![(left - 5, y), (left, y)], INK.to_rgba(), 1);
+            canvas.text(&word, (left - 9, y), SMALL, INK, (HPos::Right, VPos::Center));
+        }
+        canvas.line(vec![(left, top), (left, bottom), (right, bottom)], INK.to_rgba(), 1);
+        canvas.text(&self.x.label, ((left + right) / 2, bottom + 36), LABEL, INK, (HPos::Center, VPos::Top));
+        canvas.upwards(&self.y.label, (left - 68, (top + bottom) / 2), LABEL, INK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        let axis = Axis::linear("area", (83.6, 278.8), None, (0, 800));
+        let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
+        assert_eq!(words, ["80", "100", "120", "140", "160", "180", "200", "220", "240", "260", "280"]);
+        let axis = Axis::linear("t", (0.0, 0.034), Some(0.0), (600, 0));
+        let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
+        assert_eq!(words, ["0.000", "0.005", "0.010", "0.015", "0.020", "0.025", "0.030", "0.035"]);
+    }
+
+    #[test]
+    fn a_single_value_lies_inside() {
+        for value in [0.0, 278.8, 1e12] {
+            let axis = Axis::linear("x", (value, value), None, (0, 800));
+            assert_eq!(axis.place(value), 400);
+            assert!(!axis.ticks().is_empty());
+        }
+    }
+
+    #[test]
+    fn decades() {
+        let axis = Axis::log("t", (1.0, 1e6), (0, 600));
+        let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
+        assert_eq!(words, ["1", "10", "100", "10³", "10⁴", "10⁵", "10⁶"]);
+        let axis = Axis::log("t", (20.0, 60.0), (0, 600));
+        let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
+        assert_eq!(words, ["20", "50"]);
+        assert_eq!(power_of_ten(-12), "10⁻¹²");
+    }
+}

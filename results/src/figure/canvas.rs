@@ -1,0 +1,218 @@
+//! A drawing surface in SVG units, and the marks and words that figures are made of.
+
+use super::{Figure, FigureError};
+use plotters::coord::Shift;
+use plotters::element::{Circle, Drawable, PathElement, PointCollection, Polygon, Rectangle, Text};
+use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBackend};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, FontFamily, FontStyle, FontTransform, IntoTextStyle, RGBAColor, ShapeStyle};
+
+/// A place on the surface: SVG units from the left and from the top.
+pub(super) type Place = (i32, i32);
+
+/// Fonts by preference: the one the PNG is rendered with first, then what a browser may have.
+const FAMILY: &str = "DejaVu Sans, Verdana, sans-serif";
+
+/// Text size for titles, in SVG units.
+pub(super) const TITLE: i32 = 18;
+/// Text size for axis labels and subtitles.
+pub(super) const LABEL: i32 = 14;
+/// Text size for tick labels, legends and point labels.
+pub(super) const SMALL: i32 = 12;
+
+/// Words and axes.
+pub(super) const INK: RGBColor = RGBColor(34, 34, 34);
+/// Secondary words.
+pub(super) const GREY: RGBColor = RGBColor(110, 110, 110);
+/// Grid lines.
+pub(super) const GRID: RGBColor = RGBColor(228, 228, 228);
+/// The page.
+pub(super) const PAPER: RGBColor = RGBColor(255, 255, 255);
+
+/// The colours that tell groups apart: Okabe and Ito's palette for colour-blind readers (jfly.uni-koeln.de/color),
+/// without black and yellow.
+pub(super) const PALETTE: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+];
+
+/// The form of a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// A disc.
+    Dot,
+    /// A circle without filling.
+    Ring,
+    /// A square on its corner.
+    Diamond,
+    /// A triangle standing on its side.
+    Triangle,
+    /// A square.
+    Square,
+    /// A short upright line.
+    Tick,
+    /// A short line along the x axis: the legend's picture of a line.
+    Line,
+    /// A filled area: the legend's picture of a band.
+    Band,
+}
+
+/// The surface. Errors of the drawing library are kept and reported once, at the end: after the first, nothing more is
+/// drawn.
+pub(super) struct Canvas<'a> {
+    area: DrawingArea<SVGBackend<'a>, Shift>,
+    failure: Option<String>,
+}
+
+impl Canvas<'_> {
+    /// Draws a figure of `size`: `paint` draws on an empty white surface.
+    pub(super) fn figure(title: &str, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Result<Figure, FigureError> {
+        let mut svg = String::new();
+        match Self::paint(&mut svg, size, paint) {
+            Some(why) => Err(FigureError::Draw { title: title.into(), why }),
+            None => Ok(Figure { svg }),
+        }
+    }
+
+    /// Paints into `svg` and returns what failed.
+    fn paint(svg: &mut String, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Option<String> {
+        let area = SVGBackend::with_string(svg, size).into_drawing_area();
+        let mut canvas = Canvas { area, failure: None };
+        canvas.rectangle((0, 0), (size.0 as i32, size.1 as i32), PAPER.to_rgba());
+        paint(&mut canvas);
+        let present = canvas.area.present().err().map(|e| e.to_string());
+        canvas.failure.or(present)
+    }
+}
+
+impl<'a> Canvas<'a> {
+    fn draw<E>(&mut self, element: &E)
+    where
+        for<'e> &'e E: PointCollection<'e, Place>,
+        E: Drawable<SVGBackend<'a>>,
+    {
+        if self.failure.is_none()
+            && let Err(e) = self.area.draw(element)
+        {
+            self.failure = Some(e.to_string());
+        }
+    }
+
+    /// A filled rectangle.
+    pub(super) fn rectangle(&mut self, from: Place, to: Place, color: RGBAColor) {
+        self.draw(&Rectangle::new([from, to], color.filled()));
+    }
+
+    /// A line through the places.
+    pub(super) fn line(&mut self, places: Vec<Place>, color: RGBAColor, width: u32) {
+        self.draw(&PathElement::new(places, color.stroke_width(width)));
+    }
+
+    /// A filled polygon.
+    pub(super) fn polygon(&mut self, places: Vec<Place>, color: RGBAColor) {
+        self.draw(&Polygon::new(places, color));
+    }
+
+    /// A mark with `radius` in SVG units.
+    pub(super) fn mark(&mut self, mark: Mark, at: Place, radius: i32, color: RGBAColor) {
+        let (x, y) = at;
+        let style: ShapeStyle = color.filled();
+        match mark {
+            Mark::Dot => self.draw(&Circle::new(at, radius, style)),
+            Mark::Ring => self.draw(&Circle::new(at, radius, color.stroke_width(2))),
+            Mark::Diamond => self.polygon(vec![(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)], color),
+            Mark::Triangle => self.polygon(vec![(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], color),
+            Mark::Square => self.rectangle((x - radius, y - radius), (x + radius, y + radius), color),
+            Mark::Tick => self.line(vec![(x, y - radius), (x, y + radius)], color, 1),
+            Mark::Line => self.line(vec![(x - 2 * radius, y), (x + 2 * radius, y)], color, 2),
+            Mark::Band => self.rectangle((x - 2 * radius, y - radius), (x + 2 * radius, y + radius), color),
+        }
+    }
+
+    /// Words in one line; `anchor` says which part of them lies at `at`.
+    pub(super) fn text(&mut self, words: &str, at: Place, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
+        self.styled(words, at, size, color, anchor, FontStyle::Normal, FontTransform::None);
+    }
+
+    /// Bold words.
+    pub(super) fn bold(&mut self, words: &str, at: Place, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
+        self.styled(words, at, size, color, anchor, FontStyle::Bold, FontTransform::None);
+    }
+
+    /// Words that read upwards.
+    pub(super) fn upwards(&mut self, words: &str, at: Place, size: i32, color: RGBColor) {
+        self.styled(words, at, size, color, (HPos::Center, VPos::Center), FontStyle::Normal, FontTransform::Rotate270);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the one place where all of a text's properties meet")]
+    fn styled(
+        &mut self,
+        words: &str,
+        at: Place,
+        size: i32,
+        color: RGBColor,
+        (h, v): (HPos, VPos),
+        style: FontStyle,
+        turn: FontTransform,
+    ) {
+        // The SVG backend divides sizes by 1.24 to turn a line height into a font size.
+        let font = (FontFamily::Name(FAMILY), f64::from(size) * 1.24, style).into_font().transform(turn);
+        let style = font.into_text_style(&self.area).color(&color).pos(Pos::new(h, v));
+        self.draw(&Text::new(words.to_owned(), at, style));
+    }
+}
+
+/// About how wide a line of DejaVu Sans is, in SVG units. Advance widths in em: capitals, `m`, `w` and wide signs 0.75,
+/// narrow letters and points 0.32, everything else 0.62; the result is a few percent above what is drawn.
+pub(super) fn text_width(words: &str, size: i32) -> i32 {
+    let em = |c: char| match c {
+        'i' | 'j' | 'l' | 'f' | 't' | 'r' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '(' | ')' | '/' | '-' => 0.38,
+        'm' | 'w' | '%' | '@' | '≥' | '≤' | '±' | '→' => 0.95,
+        c if c.is_uppercase() => 0.75,
+        _ => 0.63,
+    };
+    (words.chars().map(em).sum::<f64>() * f64::from(size)).ceil() as i32
+}
+
+/// The words broken into lines no wider than `width`; a single word that is wider is cut with an ellipsis.
+pub(super) fn wrapped(words: &str, size: i32, width: i32) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words.split_whitespace() {
+        let mut word = word.to_owned();
+        if text_width(&word, size) > width {
+            while text_width(&word, size) > width - size && word.pop().is_some() {}
+            word.push('…');
+        }
+        match lines.last_mut() {
+            Some(line) if text_width(&format!("{line} {word}"), size) <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_wrap_at_words_and_long_words_are_cut() {
+        assert_eq!(wrapped("one two three", 10, 60), ["one two", "three"]);
+        let cut = wrapped("abcdefghijklmnopqrstuvwxyz", 10, 60);
+        assert!(cut.len() == 1 && cut[0].ends_with('…') && text_width(&cut[0], 10) <= 66, "{cut:?}");
+        assert!(wrapped("", 10, 60).is_empty());
+    }
+
+    #[test]
+    fn text_is_escaped() {
+        let figure = Canvas::figure("t", (50, 50), |c| c.text("a<b & c", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
+        assert!(figure.is_ok_and(|f| f.svg().contains("a&lt;b &amp; c")));
+    }
+}

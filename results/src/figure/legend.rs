@@ -1,0 +1,42 @@
+//! The legend: what each mark means, in a column beside the plot, where it covers nothing.
+
+use super::canvas::{Canvas, INK, Mark, Place, SMALL, wrapped};
+use plotters::style::RGBAColor;
+use plotters::style::text_anchor::{HPos, VPos};
+
+/// One line of a legend.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    /// The mark.
+    pub(super) mark: Mark,
+    /// Its radius in SVG units.
+    pub(super) radius: i32,
+    /// Its colour.
+    pub(super) color: RGBAColor,
+    /// What it means.
+    pub(super) words: String,
+}
+
+/// Height of a line of words.
+const LINE: i32 = 17;
+
+/// Draws the entries downwards from `at`, words wrapped to `width`, down to `bottom`; what does not fit there is counted
+/// in a last line.
+pub(super) fn draw(canvas: &mut Canvas<'_>, entries: &[Entry], at: Place, width: i32, bottom: i32) {
+    let (left, mut y) = at;
+    for (i, entry) in entries.iter().enumerate() {
+        let lines = wrapped(&entry.words, SMALL, width - 30);
+        let height = LINE * lines.len().max(1) as i32;
+        if y + height > bottom && i + 1 < entries.len() {
+            let more = format!("and {} more", entries.len() - i);
+            canvas.text(&more, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
+            return;
+        }
+        canvas.mark(entry.mark, (left + 12, y), entry.radius, entry.color);
+        for line in lines {
+            canvas.text(&line, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
+            y += LINE;
+        }
+        y += 8;
+    }
+}

@@ -1,0 +1,72 @@
+//! Figures: drawn as SVG, rendered to PNG from that SVG with the font that lies beside this file, so that the same
+//! data give the same bytes on every machine.
+
+mod axes;
+mod canvas;
+mod labels;
+mod legend;
+mod pareto;
+mod png;
+mod predicted;
+
+pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
+pub use predicted::{Group, PredictedPlot, predicted};
+
+use crate::files::{self, WriteError};
+use std::path::{Path, PathBuf};
+
+/// Why a figure could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum FigureError {
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Drawing failed.
+    #[error("the figure `{title}` cannot be drawn: {why}")]
+    Draw {
+        /// The figure's title.
+        title: String,
+        /// What the drawing library said.
+        why: String,
+    },
+    /// The SVG could not be rendered.
+    #[error("the figure cannot be rendered to PNG: {why}")]
+    Render {
+        /// What the renderer said.
+        why: String,
+    },
+}
+
+/// A figure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figure {
+    svg: String,
+}
+
+impl Figure {
+    /// The figure as SVG.
+    #[must_use]
+    pub fn svg(&self) -> &str {
+        &self.svg
+    }
+
+    /// The figure as PNG, two pixels per SVG unit.
+    ///
+    /// # Errors
+    /// What the renderer reports.
+    pub fn png(&self) -> Result<Vec<u8>, FigureError> {
+        png::render(&self.svg)
+    }
+
+    /// Writes `STEM.svg` and `STEM.png` into `directory`, each atomically, and returns their paths.
+    ///
+    /// # Errors
+    /// What the renderer or the system reports.
+    pub fn write(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
+        let [svg, png] = [directory.join(format!("{stem}.svg")), directory.join(format!("{stem}.png"))];
+        let rendered = self.png()?;
+        files::write(&svg, self.svg.as_bytes())?;
+        files::write(&png, &rendered)?;
+        Ok([svg, png])
+    }
+}

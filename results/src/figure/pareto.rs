@@ -1,0 +1,259 @@
+//! Throughput against area: every design of a search, the Pareto front, and the chips the reader knows.
+
+use super::axes::{Axis, Frame};
+use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, PAPER, Place, SMALL, TITLE};
+use super::labels::{self, Area};
+use super::legend::{self, Entry};
+use super::{Figure, FigureError};
+use crate::design::{DesignRow, Outcome};
+use crate::report::count;
+use plotters::style::Color;
+use plotters::style::RGBColor;
+use plotters::style::text_anchor::{HPos, VPos};
+use std::collections::BTreeSet;
+
+/// A design as a point.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Die area in mm^2.
+    pub area_mm2: f64,
+    /// What became of the design.
+    pub outcome: Outcome,
+    /// Sequences per second: the throughput where it was evaluated, the upper bound where only that is known.
+    pub sequences_per_s: Option<f64>,
+}
+
+impl From<&DesignRow> for Point {
+    fn from(row: &DesignRow) -> Self {
+        let sequences_per_s = match row.outcome {
+            Outcome::Evaluated => row.throughput_sequences_per_s,
+            _ => row.bound_sequences_per_s,
+        };
+        Self { area_mm2: row.area_mm2, outcome: row.outcome, sequences_per_s }
+    }
+}
+
+/// The designs of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// What the legend calls it; may be empty when there is only one.
+    pub name: String,
+    /// Its designs.
+    pub points: Vec<Point>,
+}
+
+/// A design that is named in the figure: TPUv4, the best one found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reference {
+    /// Its name.
+    pub label: String,
+    /// Die area in mm^2.
+    pub area_mm2: f64,
+    /// Throughput in sequences per second.
+    pub sequences_per_s: f64,
+}
+
+/// What to draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParetoPlot {
+    /// The title: the model and the cluster.
+    pub title: String,
+    /// A line below it: the study, the proof.
+    pub subtitle: String,
+    /// One or more runs.
+    pub series: Vec<Series>,
+    /// The named designs, the most important first.
+    pub references: Vec<Reference>,
+}
+
+const SIZE: (u32, u32) = (1200, 720);
+const PLOT: Area = Area { left: 100, top: 84, right: 890, bottom: 640 };
+
+/// The area and throughput of the non-dominated evaluated designs, by area: no other is at most as large and at least
+/// as fast.
+#[must_use]
+pub fn front(points: &[Point]) -> Vec<(f64, f64)> {
+    let mut evaluated: Vec<(f64, f64)> = evaluated(points).collect();
+    evaluated.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    let mut front: Vec<(f64, f64)> = Vec::new();
+    for point in evaluated {
+        if front.last().is_none_or(|last| point.1 > last.1) {
+            front.push(point);
+        }
+    }
+    front
+}
+
+fn evaluated(points: &[Point]) -> impl Iterator<Item = (f64, f64)> {
+    let known = points.iter().filter(|p| p.outcome == Outcome::Evaluated);
+    known.filter_map(|p| p.sequences_per_s.map(|s| (p.area_mm2, s))).filter(|p| p.0.is_finite() && p.1.is_finite())
+}
+
+/// Draws throughput against area.
+///
+/// # Errors
+/// What the drawing library reports.
+pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
+    Canvas::figure(&plot.title, SIZE, |canvas| {
+        let frame = frame(plot);
+        canvas.bold(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
+        canvas.text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        frame.draw(canvas);
+        let mut entries = Vec::new();
+        // Rejected designs lie under evaluated ones, and those under every front.
+        for outcomes in [&[Outcome::Pruned, Outcome::Open, Outcome::Infeasible, Outcome::OverArea][..], &[Outcome::Evaluated]] {
+            for (i, series) in plot.series.iter().enumerate() {
+                for outcome in outcomes {
+                    entries.extend(designs(canvas, &frame, series, i, *outcome, plot.series.len() > 1));
+                }
+            }
+        }
+        let mut lines = Vec::new();
+        for (i, series) in plot.series.iter().enumerate() {
+            let (line, entry) = front_line(canvas, &frame, series, i);
+            lines.extend(line);
+            entries.extend(entry);
+        }
+        entries.reverse();
+        if plot.series.iter().all(|s| evaluated(&s.points).next().is_none()) {
+            let middle = ((PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2);
+            canvas.text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
+        }
+        references(canvas, &frame, plot, lines);
+        legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, PLOT.bottom);
+    })
+}
+
+fn frame(plot: &ParetoPlot) -> Frame {
+    let points = || plot.series.iter().flat_map(|s| &s.points);
+    let finite = |values: Vec<f64>| -> Option<(f64, f64)> {
+        let values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        let low = values.iter().copied().reduce(f64::min)?;
+        Some((low, values.iter().copied().fold(low, f64::max)))
+    };
+    let areas = points().map(|p| p.area_mm2).chain(plot.references.iter().map(|r| r.area_mm2)).collect();
+    let rates = points().filter_map(|p| p.sequences_per_s).chain(plot.references.iter().map(|r| r.sequences_per_s));
+    let area = finite(areas).unwrap_or((0.0, 1.0));
+    let rate = finite(rates.collect()).filter(|r| r.1 > 0.0).unwrap_or((0.0, 1.0));
+    Frame {
+        x: Axis::linear("die area (mm²)", area, None, (PLOT.left, PLOT.right)),
+        y: Axis::linear("throughput (sequences/s)", rate, Some(0.0), (PLOT.bottom, PLOT.top)),
+    }
+}
+
+fn tint(color: RGBColor, towards_white: f64) -> RGBColor {
+    let mix = |c: u8| (f64::from(c) + (255.0 - f64::from(c)) * towards_white).round() as u8;
+    RGBColor(mix(color.0), mix(color.1), mix(color.2))
+}
+
+/// How an outcome is drawn: mark, radius, colour, words.
+fn look(outcome: Outcome, color: RGBColor) -> (Mark, i32, RGBColor, &'static str) {
+    match outcome {
+        Outcome::Evaluated => (Mark::Dot, 3, tint(color, 0.45), "evaluated"),
+        Outcome::Pruned => (Mark::Dot, 1, RGBColor(195, 195, 195), "rejected by bound (drawn at the bound)"),
+        Outcome::Open => (Mark::Ring, 2, RGBColor(150, 150, 150), "undecided (drawn at the bound)"),
+        Outcome::Infeasible => (Mark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the area axis)"),
+        Outcome::OverArea => (Mark::Tick, 5, RGBColor(150, 110, 60), "over the area limit (marks on the area axis)"),
+    }
+}
+
+/// Draws the designs with one outcome; those that would fall on the same spot are drawn once. The legend's entry counts
+/// them all.
+fn designs(
+    canvas: &mut Canvas<'_>,
+    frame: &Frame,
+    series: &Series,
+    index: usize,
+    outcome: Outcome,
+    named: bool,
+) -> Option<Entry> {
+    let (mark, radius, color, words) = look(outcome, PALETTE[index % PALETTE.len()]);
+    let mut spots: BTreeSet<Place> = BTreeSet::new();
+    let mut total = 0_usize;
+    for point in series.points.iter().filter(|p| p.outcome == outcome && p.area_mm2.is_finite()) {
+        total += 1;
+        if mark == Mark::Tick {
+            spots.insert((frame.x.place(point.area_mm2), PLOT.bottom - radius - 1));
+        } else if let Some(rate) = point.sequences_per_s.filter(|r| r.is_finite()) {
+            let (x, y) = frame.place(point.area_mm2, rate);
+            // Rejected designs may be tens of thousands: on a grid of two units they keep the file small.
+            spots.insert(if outcome == Outcome::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });
+        }
+    }
+    for spot in &spots {
+        canvas.mark(mark, *spot, radius, color.to_rgba());
+    }
+    let prefix = if named { format!("{}: ", series.name) } else { String::new() };
+    let words = format!("{prefix}{} {words}", count(total as u64));
+    (total > 0).then(|| Entry { mark, radius: radius.max(3), color: color.to_rgba(), words })
+}
+
+/// Draws the front as the staircase it is: between two of its designs nothing faster fits than the smaller one. Returns
+/// places along it, for labels to avoid, and the legend's entry.
+fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, index: usize) -> (Vec<Place>, Option<Entry>) {
+    let color = PALETTE[index % PALETTE.len()].to_rgba();
+    let front = front(&series.points);
+    let mut stairs: Vec<Place> = Vec::new();
+    for (area, rate) in &front {
+        let (x, y) = frame.place(*area, *rate);
+        stairs.extend(stairs.last().map(|last| (x, last.1)));
+        stairs.push((x, y));
+    }
+    stairs.extend(stairs.last().map(|last| (PLOT.right, last.1)));
+    let along = stairs.windows(2).flat_map(|pair| between(pair[0], pair[1])).collect();
+    if stairs.len() > 1 {
+        canvas.line(stairs, color, 2);
+    }
+    for (area, rate) in &front {
+        canvas.mark(Mark::Dot, frame.place(*area, *rate), 4, color);
+    }
+    let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
+    let designs = if front.len() == 1 { "design" } else { "designs" };
+    let words = format!("{name}Pareto front, {} {designs}", count(front.len() as u64));
+    (along, (!front.is_empty()).then_some(Entry { mark: Mark::Line, radius: 5, color, words }))
+}
+
+/// Places every two units along an upright or level line: a label across it covers about ten of them.
+fn between(from: Place, to: Place) -> Vec<Place> {
+    let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()) / 2;
+    (0..=steps).map(|i| (from.0 + (to.0 - from.0) * i / steps.max(1), from.1 + (to.1 - from.1) * i / steps.max(1))).collect()
+}
+
+/// Marks and names the designs that the reader looks for, the names away from `lines`.
+fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: Vec<Place>) {
+    let known = |r: &&Reference| r.area_mm2.is_finite() && r.sequences_per_s.is_finite();
+    let named: Vec<&Reference> = plot.references.iter().filter(known).collect();
+    let at = |r: &Reference| frame.place(r.area_mm2, r.sequences_per_s);
+    let labels: Vec<(Place, &str)> = named.iter().map(|r| (at(r), r.label.as_str())).collect();
+    let all = plot.series.iter().flat_map(|s| evaluated(&s.points));
+    let crowd: BTreeSet<Place> = all.map(|(area, rate)| frame.place(area, rate)).collect();
+    let crowd: Vec<Place> = crowd.into_iter().chain(lines).collect();
+    // Labels stay above the marks on the area axis.
+    let room = Area { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
+    let placed = labels::place(&labels, &crowd, room);
+    for ((at, _), area) in labels.iter().zip(&placed) {
+        if let Some(area) = area {
+            let (x, y) = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
+            canvas.line(
+                vec![*at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom)), (x, y)],
+                INK.to_rgba(),
+                1,
+            );
+        }
+    }
+    for (i, ((at, words), area)) in labels.iter().zip(&placed).enumerate() {
+        let mark = if i == 0 { Mark::Diamond } else { Mark::Square };
+        let radius = if i == 0 { 8 } else { 5 };
+        canvas.mark(mark, *at, radius + 2, PAPER.to_rgba());
+        canvas.mark(mark, *at, radius, INK.to_rgba());
+        if let Some(area) = area {
+            canvas.rectangle((area.left, area.top), (area.right, area.bottom), PAPER.mix(0.88));
+            let middle = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
+            canvas.text(words, middle, SMALL, INK, (HPos::Center, VPos::Center));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pareto_tests.rs"]
+mod tests;

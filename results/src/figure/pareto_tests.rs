@@ -1,0 +1,61 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use proptest::prelude::*;
+
+fn point(area_mm2: f64, rate: f64) -> Point {
+    Point { area_mm2, outcome: Outcome::Evaluated, sequences_per_s: Some(rate) }
+}
+
+fn plot(points: Vec<Point>) -> ParetoPlot {
+    let reference = |label: &str, rate| Reference { label: label.into(), area_mm2: 278.8, sequences_per_s: rate };
+    ParetoPlot {
+        title: "llama2-7b on 1024 devices".into(),
+        subtitle: "study phaze; proven".into(),
+        series: vec![Series { name: String::new(), points }],
+        references: vec![reference("TPUv4, our plan", 90.0), reference("TPUv4, expert's plan", 80.0)],
+    }
+}
+
+#[test]
+fn degenerate_plots_draw() {
+    let infeasible = Point { area_mm2: 200.0, outcome: Outcome::Infeasible, sequences_per_s: None };
+    let unbounded = Point { area_mm2: 200.0, outcome: Outcome::Pruned, sequences_per_s: Some(f64::INFINITY) };
+    for points in [vec![], vec![point(100.0, 50.0)], vec![point(100.0, 50.0), point(100.0, 60.0)], vec![infeasible, unbounded]] {
+        let figure = pareto(&plot(points.clone())).unwrap();
+        assert!(!figure.svg().contains("NaN") && !figure.svg().contains("inf,"));
+        assert!(figure.png().unwrap().starts_with(b"\x89PNG"));
+        let mut bare = plot(points);
+        bare.references.clear();
+        pareto(&bare).unwrap();
+    }
+}
+
+#[test]
+fn the_same_points_give_the_same_bytes() {
+    let points: Vec<Point> = (0..500).map(|i| point(100.0 + f64::from(i % 97), f64::from(i % 31))).collect();
+    let (a, b) = (pareto(&plot(points.clone())).unwrap(), pareto(&plot(points)).unwrap());
+    assert_eq!(a, b);
+    assert_eq!(a.png().unwrap(), b.png().unwrap());
+}
+
+#[test]
+fn labels_and_units_are_in_the_figure() {
+    let figure = pareto(&plot(vec![point(100.0, 50.0)])).unwrap();
+    for words in ["die area (mm²)", "throughput (sequences/s)", "TPUv4, our plan", "TPUv4, expert&apos;s plan", "1 evaluated"] {
+        assert!(figure.svg().contains(words), "{words}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn no_point_of_the_front_is_dominated_and_every_other_is(raw in prop::collection::vec((1..40_u8, 1..40_u8), 1..60)) {
+        let points: Vec<Point> = raw.iter().map(|(a, r)| point(f64::from(*a), f64::from(*r))).collect();
+        let front = front(&points);
+        let beats = |a: (f64, f64), b: (f64, f64)| a.0 <= b.0 && a.1 >= b.1 && a != b;
+        for p in evaluated(&points) {
+            let dominated = evaluated(&points).any(|q| beats(q, p));
+            prop_assert_eq!(front.contains(&p), !dominated);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Predicted against measured, on logarithmic axes: a point on the diagonal is right.
+
+use super::axes::{Axis, Frame};
+use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, Place, TITLE};
+use super::labels::Area;
+use super::legend::{self, Entry};
+use super::{Figure, FigureError};
+use crate::report::count;
+use plotters::style::Color;
+use plotters::style::text_anchor::{HPos, VPos};
+use std::collections::BTreeSet;
+
+/// Rows that belong together: a data set, a kernel on a chip.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// What the legend calls it.
+    pub name: String,
+    /// Measured and predicted, in the plot's unit.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What to draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PredictedPlot {
+    /// The title.
+    pub title: String,
+    /// A line below it: how many rows could not be predicted.
+    pub subtitle: String,
+    /// What is measured: `time`, `area`.
+    pub quantity: String,
+    /// Its unit: `µs`, `mm²`.
+    pub unit: String,
+    /// The groups.
+    pub groups: Vec<Group>,
+}
+
+const SIZE: (u32, u32) = (1000, 760);
+const PLOT: Area = Area { left: 100, top: 84, right: 700, bottom: 684 };
+
+/// Marks in the order in which groups get them; with six colours, 30 groups differ.
+const MARKS: [Mark; 5] = [Mark::Dot, Mark::Diamond, Mark::Triangle, Mark::Square, Mark::Ring];
+
+/// The points that a logarithmic axis can show: both values finite and above zero.
+fn shown(group: &Group) -> impl Iterator<Item = (f64, f64)> {
+    let fine = |v: f64| v.is_finite() && v > 0.0;
+    group.points.iter().copied().filter(move |(m, p)| fine(*m) && fine(*p))
+}
+
+/// Draws predicted against measured. Points that a logarithmic axis cannot show are counted below the title.
+///
+/// # Errors
+/// What the drawing library reports.
+pub fn predicted(plot: &PredictedPlot) -> Result<Figure, FigureError> {
+    Canvas::figure(&plot.title, SIZE, |canvas| {
+        let values: Vec<f64> = plot.groups.iter().flat_map(shown).flat_map(|(m, p)| [m, p]).collect();
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(0.0, f64::max);
+        let range = if values.is_empty() { (0.1, 10.0) } else { (low, high) };
+        let (quantity, unit) = (&plot.quantity, &plot.unit);
+        let frame = Frame {
+            x: Axis::log(&format!("measured {quantity} ({unit})"), range, (PLOT.left, PLOT.right)),
+            y: Axis::log(&format!("predicted {quantity} ({unit})"), range, (PLOT.bottom, PLOT.top)),
+        };
+        canvas.bold(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
+        canvas.text(&subtitle(plot), (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        frame.draw(canvas);
+        let mut entries = diagonal(canvas, &frame);
+        for (i, group) in plot.groups.iter().enumerate() {
+            entries.push(points(canvas, &frame, group, i));
+        }
+        legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, PLOT.bottom);
+    })
+}
+
+fn subtitle(plot: &PredictedPlot) -> String {
+    let hidden: usize = plot.groups.iter().map(|g| g.points.len() - shown(g).count()).sum();
+    match (hidden, plot.subtitle.is_empty()) {
+        (0, _) => plot.subtitle.clone(),
+        (n, true) => format!("{n} points at zero or below are not shown"),
+        (n, false) => format!("{}; {n} points at zero or below are not shown", plot.subtitle),
+    }
+}
+
+/// The line of right predictions and the band of ten percent around it.
+fn diagonal(canvas: &mut Canvas<'_>, frame: &Frame) -> Vec<Entry> {
+    let (low, high) = frame.x.range();
+    // The band is cut at the frame: above by walking the upper edge to the right end of the axis, below likewise.
+    let band = vec![
+        frame.place(low, low),
+        frame.place(low, low * 1.1),
+        frame.place(high / 1.1, high),
+        frame.place(high, high),
+        frame.place(high, high * 0.9),
+        frame.place(low / 0.9, low),
+    ];
+    let shade = GREY.mix(0.22);
+    canvas.polygon(band, shade);
+    canvas.line(vec![frame.place(low, low), frame.place(high, high)], INK.to_rgba(), 1);
+    let entry = |mark, radius, color, words: &str| Entry { mark, radius, color, words: words.into() };
+    vec![entry(Mark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(Mark::Band, 5, shade, "within ±10 %")]
+}
+
+/// Draws a group; its entry says how many points it has and how far off they are on average.
+fn points(canvas: &mut Canvas<'_>, frame: &Frame, group: &Group, index: usize) -> Entry {
+    let color = PALETTE[index % PALETTE.len()].mix(0.6);
+    let mark = MARKS[index / PALETTE.len() % MARKS.len()];
+    let spots: BTreeSet<Place> = shown(group).map(|(m, p)| frame.place(m, p)).collect();
+    for spot in spots {
+        canvas.mark(mark, spot, 3, color);
+    }
+    let known: Vec<f64> = shown(group).map(|(m, p)| ((p - m) / m).abs()).collect();
+    let mut words = format!("{}: {}", group.name, count(group.points.len() as u64));
+    if !known.is_empty() {
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        words.push_str(&format!(", MAPE {:.1} %", mean * 100.0));
+    }
+    Entry { mark, radius: 4, color, words }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn plot(groups: Vec<Group>) -> PredictedPlot {
+        let (title, subtitle) = ("kernels".to_owned(), String::new());
+        PredictedPlot { title, subtitle, quantity: "time".into(), unit: "µs".into(), groups }
+    }
+
+    #[test]
+    fn any_points_draw_the_same_twice() {
+        let many = (1..500).map(|i| (f64::from(i), f64::from(i) * (1.0 + f64::from(i % 7 - 3) / 20.0))).collect();
+        for points in [vec![], vec![(1.0, 1.0)], vec![(0.0, 1.0), (2.0, f64::NAN), (3.0, 3.3)], many] {
+            let group = Group { name: "a".into(), points };
+            let figure = predicted(&plot(vec![group.clone(), group])).unwrap();
+            assert_eq!(figure, predicted(&plot(vec![])).map(|_| figure.clone()).unwrap());
+            assert!(figure.png().unwrap().starts_with(b"\x89PNG"));
+        }
+    }
+
+    #[test]
+    fn points_that_cannot_be_shown_are_counted() {
+        let figure = predicted(&plot(vec![Group { name: "a".into(), points: vec![(1.0, 0.0), (1.0, 1.1)] }])).unwrap();
+        assert!(figure.svg().contains("1 points at zero or below are not shown"));
+        assert!(figure.svg().contains("a: 2, MAPE 10.0 %"));
+    }
+}
