@@ -47,11 +47,15 @@ pub struct Lowering {
     /// Whether an elementwise operator runs on the result of the product before it while that is on chip
     /// ([`Kernel::Epilogue`]: one tensor and one vector core, as PHAZE's fused operators).
     pub epilogues: bool,
+    /// Whether every weight gradient of a product is added to the one in memory by a pass of its own, as PyTorch's automatic
+    /// differentiation does from the second micro-batch of a step on. Off, the product's accumulators start from the gradient in
+    /// memory (Megatron-LM's fused gradient accumulation); the kernel then has no separate pass, and that read is not counted.
+    pub separate_accumulation: bool,
 }
 
 impl Lowering {
     /// The defaults for a model: one sequence of the model's length per micro-batch, no parallelism, fused attention and
-    /// elementwise work, no epilogues, Adam in mixed precision.
+    /// elementwise work, no epilogues, gradients accumulated by the products, Adam in mixed precision.
     #[must_use]
     pub fn new(model: &Model) -> Self {
         Self {
@@ -64,6 +68,7 @@ impl Lowering {
             optimizer: Optimizer::Adam,
             elementwise_fusion: true,
             epilogues: false,
+            separate_accumulation: false,
         }
     }
 }
@@ -106,7 +111,8 @@ pub struct Segment {
     /// Parameters on one device that this segment shares with the embedding segment (a tied head); not in `parameters`. A
     /// pipeline stage that holds this segment without the embedding keeps a copy of them, with gradient and optimiser state.
     pub tied_parameters: u64,
-    /// Bytes of the activation (and of its gradient) that the next piece receives; zero after the head.
+    /// Bytes of the activation (and of its gradient) that the next piece receives on one device: all of the residual stream,
+    /// or this device's tokens of it under sequence parallelism; zero after the head.
     pub boundary_bytes: Bytes,
     /// The run's settings.
     pub lowering: Lowering,
@@ -121,6 +127,16 @@ impl Segment {
         }
         let boundary_bytes = if kind == SegmentKind::Head { Bytes::ZERO } else { graph.tensors[graph.output.index()].bytes };
         Self { kind, name: kind.to_string(), repeat, graph, parameters, tied_parameters: 0, boundary_bytes, lowering: *lowering }
+    }
+
+    /// The segment as a pipeline stage without the embedding holds it: with a copy of the parameters that it shares with the
+    /// embedding, hence with their gradients, optimiser states and update. Once per step, the gradients of both copies are summed.
+    #[must_use]
+    pub fn with_tied_copy(&self) -> Self {
+        let mut copy = self.clone();
+        copy.parameters.sharded = copy.parameters.sharded.saturating_add(copy.tied_parameters);
+        copy.tied_parameters = 0;
+        copy
     }
 
     /// Operators in an order in which they can run.

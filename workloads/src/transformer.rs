@@ -27,6 +27,7 @@ impl<'a> Plan<'a> {
             operand: lowering.precision.operand,
             gradient: lowering.precision.gradient,
             fused: lowering.elementwise_fusion,
+            separate_accumulation: lowering.separate_accumulation,
         };
         Self { model, shape, slice, attention: lowering.attention }
     }

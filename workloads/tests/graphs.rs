@@ -21,7 +21,7 @@ fn cases() -> Vec<(String, TrainingGraph)> {
     for name in built_in_names() {
         let model = Model::load(name).unwrap();
         for tensor_parallel in tensor_parallel_degrees(&model, 8) {
-            for switches in 0..16 {
+            for switches in 0..32 {
                 let bit = |i: u32| switches >> i & 1 == 1;
                 let lowering = Lowering {
                     tensor_parallel,
@@ -29,6 +29,7 @@ fn cases() -> Vec<(String, TrainingGraph)> {
                     attention: if bit(1) { Attention::Fused } else { Attention::Unfused },
                     elementwise_fusion: bit(2),
                     epilogues: bit(3),
+                    separate_accumulation: bit(4),
                     ..Lowering::new(&model)
                 };
                 let graph = TrainingGraph::new(&model, &lowering).unwrap();
@@ -255,6 +256,31 @@ fn optimizer_steps_move_what_the_footprint_says() {
     let step = layer.optimizer_step();
     let Kernel::Collective(sum) = step[0].kernel else { panic!("not a collective") };
     assert_eq!(sum.bytes.0, 2 * 2 * 4096, "gradients of two norms, bf16");
+}
+
+#[test]
+fn a_stage_without_the_embedding_holds_a_copy_of_a_tied_head() {
+    let model = Model::load("gpt2-xl").unwrap();
+    let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
+    let head = graph.segment(SegmentKind::Head).unwrap();
+    assert_eq!((head.tied_parameters, head.parameters.per_device()), (50257 * 1600, 2 * 1600));
+    assert_eq!(head.with_tied_copy().parameters.per_device(), 50257 * 1600 + 2 * 1600);
+    let untied = Model::load("llama2-7b").unwrap();
+    let graph = TrainingGraph::new(&untied, &Lowering::new(&untied)).unwrap();
+    let head = graph.segment(SegmentKind::Head).unwrap();
+    assert_eq!(head.with_tied_copy().parameters, head.parameters);
+}
+
+#[test]
+fn separate_accumulation_adds_one_pass_per_product() {
+    let fused = layer("llama2-7b", |l| l);
+    let separate = layer("llama2-7b", |l| Lowering { separate_accumulation: true, ..l });
+    let none = RecomputeSet::none();
+    let (fused, separate) = (fused.backward(&none), separate.backward(&none));
+    assert_eq!(separate.node_count(), fused.node_count() + 4);
+    let bytes = |g: &KernelGraph| g.node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
+    let products = 4 * 4096 * 4096 + 3 * 4096 * 11008;
+    assert_eq!(bytes(&separate) - bytes(&fused), 6 * products);
 }
 
 /// Walks from what is kept through the recomputed operators: whether everything the backward pass reads comes to be.

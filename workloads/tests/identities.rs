@@ -184,6 +184,24 @@ fn operators_hold_all_parameters_of_the_closed_form() {
 }
 
 #[test]
+fn gpt_parameters_are_megatrons_closed_form() {
+    for name in GPTS {
+        let model = model(name);
+        let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
+        let (l, h, v, s) = (model.layers, model.hidden, graph.vocabulary_rows, model.max_sequence);
+        // 12 l h^2 (1 + 13/(12h) + (V + s)/(12lh)) (Narayanan et al. 2021, equation 2), and the final norm that it leaves out.
+        assert_eq!(graph.parameters().per_device(), 12 * l * h * h + 13 * l * h + (v + s) * h + 2 * h, "{name}");
+    }
+}
+
+#[test]
+fn a_llama2_layer_has_the_parameters_that_phaze_traced() {
+    let model = model("llama2-7b");
+    let layer = segment(&model, &Lowering::new(&model), SegmentKind::Layer);
+    assert_eq!(layer.parameters.per_device(), 202_383_360);
+}
+
+#[test]
 fn gpt_flops_are_megatrons_closed_form() {
     for name in GPTS {
         let model = model(name);

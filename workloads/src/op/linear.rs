@@ -4,9 +4,9 @@
 //! Backward: dX = dY W^T and dW = X^T dY, both. A bias costs no kernel forward (it is what the accumulators start
 //! from); its gradient is a sum over the tokens.
 
-use super::{Shape, input_chain, reduction, step, weight_chain};
+use super::{Shape, elementwise, input_chain, reduction, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
-use sim::kernel::{Contraction, DataType, Direction, Kernel, RowFunction};
+use sim::kernel::{Contraction, DataType, Direction, Function, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// How the weights are split.
@@ -63,6 +63,9 @@ impl Linear<'_> {
         let mut weight_steps: Vec<Step> = Vec::new();
         weight_steps.extend(columns.then(|| shape.gather_step("backward_weight", full_input)).flatten());
         weight_steps.push(step("backward_weight", backward_weight));
+        if shape.separate_accumulation {
+            weight_steps.push(accumulation(shape, self.input.saturating_mul(width)));
+        }
         if self.bias {
             weight_steps.push(bias_gradient(shape, width, result_tokens));
         }
@@ -88,6 +91,12 @@ fn parameters(split: Split, weights: u64, bias: u64) -> Parameters {
         Split::Columns => Parameters { sharded: weights.saturating_add(bias), replicated: 0 },
         Split::Rows => Parameters { sharded: weights, replicated: bias },
     }
+}
+
+/// The new gradient added to the one in memory.
+fn accumulation(shape: &Shape, weights: u64) -> Step {
+    let size = shape.gradient_bytes(weights);
+    step("backward_weight.accumulate", elementwise(Function::Add, Direction::Backward, weights, size * 2, size))
 }
 
 fn bias_gradient(shape: &Shape, width: u64, tokens: u64) -> Step {

@@ -38,6 +38,8 @@ pub(crate) struct Shape {
     pub(crate) gradient: DataType,
     /// Whether neighbouring elementwise work is one kernel.
     pub(crate) fused: bool,
+    /// Whether weight gradients are added to those in memory by a pass of their own.
+    pub(crate) separate_accumulation: bool,
 }
 
 impl Shape {
