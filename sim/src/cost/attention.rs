@@ -1,0 +1,185 @@
+//! Fused attention: the tile recurrence of FlashAttention (Dao et al., 2022; Dao, 2023, algorithms 1 and 2).
+//!
+//! A core keeps a tile of queries with its output accumulator and streams tiles of keys and values past it. Per tile the
+//! arrays compute the products and the lanes the softmax recurrence; double buffering overlaps the two, so a tile takes the
+//! slower of them. Backward keeps a tile of keys and values and streams queries, their output gradients and accumulators.
+
+use super::machine::View;
+use super::tensor_core::ceil_div;
+use super::{Bound, CostModel, KernelCost, Traffic};
+use crate::kernel::{Direction, FusedAttention};
+use crate::units::Seconds;
+
+/// Lane-cycles per score forward: scale, maximum, difference, exponential (10), sum.
+const FORWARD_CYCLES: f64 = 14.0;
+/// Backward: scale, difference with the log-sum-exp, exponential (10); difference with delta, product, scale.
+const BACKWARD_CYCLES: f64 = 15.0;
+
+/// One tile size and what it gives.
+struct Plan {
+    time: f64,
+    work: f64,
+    moving: f64,
+    level: usize,
+    streamed: f64,
+    into_arrays: f64,
+}
+
+/// Bytes a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles of the
+/// streamed one, and the fp32 scores.
+fn footprint(a: &FusedAttention, q: f64, k: f64) -> f64 {
+    let (d, b) = (a.head_dim as f64, a.operand.bytes() as f64);
+    match a.direction {
+        Direction::Forward => q * d * (b + 4.0) + 4.0 * k * d * b + q * k * 4.0,
+        Direction::Backward => k * d * (2.0 * b + 8.0) + 4.0 * q * d * b + q * d * 4.0 + 2.0 * q * k * 4.0,
+    }
+}
+
+/// The cost of fused attention: the fastest of power-of-two tiles that fit the local buffer.
+pub(super) fn cost(model: &CostModel, view: &View, a: &FusedAttention) -> KernelCost {
+    let machine = &model.machine;
+    let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
+    let mut best: Option<Plan> = None;
+    for q in tiles(a.queries) {
+        for k in tiles(a.keys) {
+            let smallest = q <= 16.0 && k <= 16.0;
+            if smallest || footprint(a, q, k) <= capacity {
+                let plan = plan(model, view, a, q, k);
+                if best.as_ref().is_none_or(|b| plan.time < b.time) {
+                    best = Some(plan);
+                }
+            }
+        }
+    }
+    let plan = best.unwrap_or(Plan { time: 0.0, work: 0.0, moving: 0.0, level: 0, streamed: 0.0, into_arrays: 0.0 });
+    let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
+    let overhead = machine.calibration.launch_overhead.0 + latency;
+    let total = overhead + plan.time;
+    let traffic = traffic(view, a, &plan);
+    let scores = scores(a);
+    let operations = scores * vector_cycles(a);
+    let bound = if overhead > plan.time {
+        Bound::Overhead
+    } else if plan.work >= plan.moving {
+        Bound::Compute
+    } else {
+        Bound::Memory(plan.level as u8)
+    };
+    let energy = model.energy_model();
+    KernelCost {
+        latency: Seconds(total),
+        energy: model.traffic_energy(&traffic) + energy.macs(a.operand, a.flops().0 / 2) + energy.vector_operations(operations as u128),
+        traffic,
+        utilization: if total > 0.0 { a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * total) } else { 0.0 },
+        bound,
+    }
+}
+
+fn vector_cycles(a: &FusedAttention) -> f64 {
+    match a.direction {
+        Direction::Forward => FORWARD_CYCLES,
+        Direction::Backward => BACKWARD_CYCLES,
+    }
+}
+
+fn scores(a: &FusedAttention) -> f64 {
+    let all = a.batch as f64 * a.heads as f64 * a.queries as f64 * a.keys as f64;
+    if a.causal { all / 2.0 } else { all }
+}
+
+/// Powers of two from 16 to 1024, cut at the dimension.
+fn tiles(dimension: u64) -> impl Iterator<Item = f64> {
+    let dimension = dimension.max(1);
+    [16_u64, 32, 64, 128, 256, 512, 1024].into_iter().filter(move |t| *t < dimension.saturating_mul(2)).map(move |t| t.min(dimension) as f64).chain((dimension < 16).then_some(dimension as f64))
+}
+
+fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> Plan {
+    let machine = &model.machine;
+    let (queries, keys, d, bytes) = (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.bytes() as f64);
+    let heads = a.batch as f64 * a.heads as f64;
+    let half = if a.causal { 0.5 } else { 1.0 };
+    let (tq, tk) = (ceil_div(queries, q), ceil_div(keys, k));
+    // Causal: the diagonal tile is computed whole, so the kept half has half a tile more per row of tiles.
+    let pairs = if a.causal { (tq * tk * half + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
+    let arrays = &machine.arrays;
+    let products = |m: f64, n: f64, c: f64| arrays.tile_cycles(m, n, c, arrays.count);
+    let cycles = match a.direction {
+        Direction::Forward => products(q, k, d) + products(q, d, k),
+        Direction::Backward => 2.0 * products(q, k, d) + 2.0 * products(k, d, q) + products(q, d, k),
+    };
+    let tensor = cycles / machine.mac_rate(a.operand);
+    let lanes = machine.lane_rate(view) / view.vector_cores;
+    let rescale = match a.direction {
+        Direction::Forward => q * d,
+        Direction::Backward => 0.0,
+    };
+    let vector = (q * k * vector_cycles(a) + rescale) / lanes;
+    let kept = match a.direction {
+        Direction::Forward => tq,
+        Direction::Backward => tk,
+    };
+    let units = heads * kept;
+    let workers = view.cores.min(view.vector_cores);
+    let step = tensor.max(vector);
+    let steps = pairs / kept;
+    // A unit: its first product before any softmax, then the slower side per tile pair; units in waves over the cores.
+    let work = ceil_div(units, workers) * (steps * step) + tensor.min(vector);
+    let streamed = match a.direction {
+        Direction::Forward => heads * pairs * 2.0 * k * d * bytes + heads * queries * d * bytes,
+        // Q, dO and the fp32 dQ accumulator (read and written) per tile of keys; K and V once.
+        Direction::Backward => heads * pairs * q * d * (2.0 * bytes + 8.0) + heads * keys * 2.0 * d * bytes,
+    };
+    let (moving, level) = ports(view, a, streamed);
+    let first = view.shared.first().map_or(0.0, |l| l.busy(units.min(workers) * (q + k) * d * bytes, 0.0));
+    let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
+    let local = view.local.last().map_or(0.0, |l| l.busy(into_arrays, streamed) / workers);
+    let moving = moving.max(local);
+    Plan { time: (work + first).max(moving), work, moving, level, streamed, into_arrays }
+}
+
+/// Streams come from the innermost shared level; the device's memory moves the compulsory bytes where an on-chip shared
+/// level holds the streamed operands of the heads in flight, everything otherwise.
+fn device_bytes(view: &View, a: &FusedAttention, streamed: f64) -> f64 {
+    let in_flight = view.cores.min(view.vector_cores).min(a.batch as f64 * a.heads as f64);
+    let per_head = (a.keys as f64 * 2.0 + a.queries as f64 * 2.0) * a.head_dim as f64 * a.operand.bytes() as f64;
+    let compulsory = a.compulsory_bytes().as_f64();
+    let held = view.shared.iter().skip(1).any(|level| level.capacity >= in_flight * per_head);
+    if held { compulsory } else { compulsory.max(streamed) }
+}
+
+fn written(a: &FusedAttention) -> f64 {
+    let d = a.head_dim as f64 * a.operand.bytes() as f64 * a.batch as f64;
+    match a.direction {
+        Direction::Forward => d * a.heads as f64 * a.queries as f64,
+        Direction::Backward => d * (a.heads as f64 * a.queries as f64 + 2.0 * a.kv_heads as f64 * a.keys as f64),
+    }
+}
+
+fn ports(view: &View, a: &FusedAttention, streamed: f64) -> (f64, usize) {
+    let out = written(a);
+    let device = device_bytes(view, a, streamed);
+    let mut slowest = (0.0, 0);
+    for (i, level) in view.shared.iter().enumerate() {
+        let read = if i + 1 == view.shared.len() && i > 0 { streamed } else { (device - out).max(0.0) };
+        let filled = if i == 0 { 0.0 } else { (device - out).max(0.0) };
+        let time = level.busy(read, out + filled);
+        if time > slowest.0 {
+            slowest = (time, level.index);
+        }
+    }
+    slowest
+}
+
+fn traffic(view: &View, a: &FusedAttention, plan: &Plan) -> Traffic {
+    let mut traffic = Traffic::default();
+    let out = written(a);
+    let device = (device_bytes(view, a, plan.streamed) - out).max(0.0);
+    for (i, level) in view.shared.iter().enumerate() {
+        let read = if i + 1 == view.shared.len() && i > 0 { plan.streamed } else { device };
+        traffic.add(level.index, read, out + if i == 0 { 0.0 } else { device });
+    }
+    for level in &view.local {
+        traffic.add(level.index, plan.into_arrays, plan.streamed + out);
+    }
+    traffic
+}

@@ -1,0 +1,94 @@
+//! A memo of costs by kernel value, one per thread.
+
+use super::{CostModel, KernelCost, Span};
+use crate::kernel::Kernel;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// The multiply-rotate hash of the Firefox and rustc tables: short keys of integers, no adversary.
+#[derive(Debug, Default, Clone, Copy)]
+struct WordHasher(u64);
+
+/// An odd constant with well mixed bits: 2^64 over the golden ratio.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl WordHasher {
+    #[inline]
+    fn mix(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(MULTIPLIER);
+    }
+}
+
+impl Hasher for WordHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.mix(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u8(&mut self, value: u8) {
+        self.mix(u64::from(value));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, value: u32) {
+        self.mix(u64::from(value));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        self.mix(value);
+    }
+
+    #[inline]
+    fn write_isize(&mut self, value: isize) {
+        self.mix(value as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        // The table takes its bucket from the low bits and its tag from the high ones; the product mixed upwards only.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+/// Remembers the cost of every kernel it has seen on one accelerator. Never iterated, so results stay deterministic.
+#[derive(Debug, Clone)]
+pub struct CostCache<'a> {
+    model: &'a CostModel,
+    known: HashMap<(Kernel, Span), KernelCost, BuildHasherDefault<WordHasher>>,
+}
+
+impl<'a> CostCache<'a> {
+    /// An empty memo for a model.
+    #[must_use]
+    pub fn new(model: &'a CostModel) -> Self {
+        Self { model, known: HashMap::default() }
+    }
+
+    /// The model behind it.
+    #[must_use]
+    pub fn model(&self) -> &'a CostModel {
+        self.model
+    }
+
+    /// The cost of a kernel, computed on first sight: the same value as [`CostModel::cost`].
+    pub fn cost(&mut self, kernel: &Kernel, span: Span) -> KernelCost {
+        let model = self.model;
+        *self.known.entry((*kernel, span)).or_insert_with(|| model.cost(kernel, span))
+    }
+
+    /// Distinct kernels and spans seen.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether nothing has been costed yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}

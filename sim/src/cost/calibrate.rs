@@ -1,0 +1,188 @@
+//! Fits a chip's physical scalars to measured kernels: a coordinate search inside each scalar's physical range.
+
+use super::{CostError, CostModel, Span};
+use crate::hardware::{Accelerator, Calibration, Parameter};
+use crate::kernel::Kernel;
+use crate::units::Seconds;
+
+/// Which clock a measurement was taken with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timing {
+    /// A profiler's duration of the operation on the device.
+    Device,
+    /// The host's wall clock, launch overhead included.
+    Host,
+}
+
+/// One measured kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// What was run, on the whole chip.
+    pub kernel: Kernel,
+    /// Which clock.
+    pub timing: Timing,
+    /// The measured time.
+    pub time: Seconds,
+    /// The group its error is averaged in (a kernel's name, a size class): each group weighs the same in the fit.
+    pub group: String,
+}
+
+/// The error of one group before and after.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupError {
+    /// The group.
+    pub group: String,
+    /// Measurements in it.
+    pub count: usize,
+    /// Mean absolute relative error of the calibration at the start.
+    pub before: f64,
+    /// Mean absolute relative error of the fitted calibration.
+    pub after: f64,
+}
+
+/// What a fit found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// The fitted scalars; those not asked for keep their values.
+    pub calibration: Calibration,
+    /// Errors per group, in order of the groups' names.
+    pub groups: Vec<GroupError>,
+    /// Mean of the groups' errors before.
+    pub before: f64,
+    /// Mean of the groups' errors after: never above `before`.
+    pub after: f64,
+}
+
+/// A fit that cannot start.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CalibrationError {
+    /// The accelerator itself is wrong.
+    #[error(transparent)]
+    Cost(#[from] CostError),
+    /// Nothing to fit to.
+    #[error("no measurement to fit {chip} to: give at least one row of that chip")]
+    NoMeasurement {
+        /// The accelerator's name.
+        chip: String,
+    },
+    /// A measured time is not a positive number.
+    #[error("measurement {index} ({group}) took {seconds} s; it must be a positive finite number")]
+    BadTime {
+        /// Its position.
+        index: usize,
+        /// Its group.
+        group: String,
+        /// The time given.
+        seconds: f64,
+    },
+    /// A scalar that does not exist.
+    #[error("unknown calibration scalar {key:?}; known are: {}", Calibration::PARAMETERS.map(|p| p.key).join(", "))]
+    UnknownScalar {
+        /// The key given.
+        key: String,
+    },
+}
+
+/// The predicted time of a measured kernel under its clock.
+#[must_use]
+pub fn predict(model: &CostModel, kernel: &Kernel, timing: Timing) -> Seconds {
+    let cost = model.cost(kernel, Span::AllCores);
+    match timing {
+        Timing::Device => cost.latency,
+        Timing::Host => model.host_timed(kernel, &cost),
+    }
+}
+
+/// Fits the scalars named by `keys` to the measurements by cyclic coordinate search: each scalar in turn is tried at
+/// steps around its value and inside its range, steps shrink when nothing improves. Minimises the mean over groups of the
+/// mean absolute relative error. Deterministic.
+///
+/// # Errors
+/// [`CalibrationError`] for an accelerator that cannot be costed, no measurements, a time that is not positive, an unknown key.
+pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<Fit, CalibrationError> {
+    if measurements.is_empty() {
+        return Err(CalibrationError::NoMeasurement { chip: accelerator.name.clone() });
+    }
+    for (index, m) in measurements.iter().enumerate() {
+        if !(m.time.is_finite() && m.time > Seconds::ZERO) {
+            return Err(CalibrationError::BadTime { index, group: m.group.clone(), seconds: m.time.0 });
+        }
+    }
+    let mut parameters = Vec::with_capacity(keys.len());
+    for key in keys {
+        parameters.push(Calibration::parameter(key).ok_or_else(|| CalibrationError::UnknownScalar { key: (*key).to_owned() })?);
+    }
+    let mut search = Search::new(accelerator, measurements);
+    let start = search.objective(&accelerator.calibration)?;
+    let (calibration, after) = search.run(accelerator.calibration, start, &parameters)?;
+    let (before_groups, after_groups) = (search.errors(&accelerator.calibration)?, search.errors(&calibration)?);
+    let groups = search
+        .groups
+        .iter()
+        .zip(before_groups.iter().zip(&after_groups))
+        .map(|(group, (before, after))| GroupError { group: group.clone(), count: before.1, before: before.0, after: after.0 })
+        .collect();
+    Ok(Fit { calibration, groups, before: start, after })
+}
+
+struct Search<'a> {
+    accelerator: Accelerator,
+    measurements: &'a [Measurement],
+    groups: Vec<String>,
+    group_of: Vec<usize>,
+}
+
+impl<'a> Search<'a> {
+    fn new(accelerator: &Accelerator, measurements: &'a [Measurement]) -> Self {
+        let mut groups: Vec<String> = measurements.iter().map(|m| m.group.clone()).collect();
+        groups.sort();
+        groups.dedup();
+        let group_of = measurements.iter().map(|m| groups.binary_search(&m.group).unwrap_or(0)).collect();
+        Self { accelerator: accelerator.clone(), measurements, groups, group_of }
+    }
+
+    /// Mean absolute relative error and count per group.
+    fn errors(&mut self, calibration: &Calibration) -> Result<Vec<(f64, usize)>, CostError> {
+        self.accelerator.calibration = *calibration;
+        let model = CostModel::new(self.accelerator.clone())?;
+        let mut sums = vec![(0.0, 0_usize); self.groups.len()];
+        for (m, group) in self.measurements.iter().zip(&self.group_of) {
+            let error = (predict(&model, &m.kernel, m.timing) / m.time - 1.0).abs();
+            if let Some(sum) = sums.get_mut(*group) {
+                *sum = (sum.0 + error, sum.1 + 1);
+            }
+        }
+        Ok(sums.into_iter().map(|(sum, count)| (sum / count.max(1) as f64, count)).collect())
+    }
+
+    fn objective(&mut self, calibration: &Calibration) -> Result<f64, CostError> {
+        let errors = self.errors(calibration)?;
+        Ok(errors.iter().map(|(error, _)| error).sum::<f64>() / errors.len().max(1) as f64)
+    }
+
+    fn run(&mut self, start: Calibration, value: f64, parameters: &[&Parameter]) -> Result<(Calibration, f64), CostError> {
+        let (mut best, mut best_value) = (start, value);
+        let mut step = 0.5;
+        while step > 1e-3 {
+            let mut improved = false;
+            for parameter in parameters {
+                let now = (parameter.get)(&best);
+                // Fractions move by the step itself, times by that part of their value (or of a microsecond, from zero).
+                let scale = if parameter.max <= 1.0 { 0.5 } else { now.max(1.0) };
+                for candidate in [now + step * scale, now - step * scale] {
+                    let candidate = candidate.clamp(parameter.min, parameter.max);
+                    let mut trial = best;
+                    (parameter.set)(&mut trial, candidate);
+                    let trial_value = self.objective(&trial)?;
+                    if trial_value < best_value - 1e-12 {
+                        (best, best_value, improved) = (trial, trial_value, true);
+                    }
+                }
+            }
+            if !improved {
+                step /= 2.0;
+            }
+        }
+        Ok((best, best_value))
+    }
+}

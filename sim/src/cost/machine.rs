@@ -1,0 +1,235 @@
+//! The accelerator as the cost model computes with it: rates instead of bandwidths, plain floats, one view per span.
+
+use super::tensor_core::Arrays;
+use super::{CostError, MAX_LEVELS, Span};
+use crate::hardware::{Accelerator, Calibration, MemoryLevel, Scope};
+use crate::kernel::DataType;
+
+/// A memory level: what one instance holds and what a byte through its ports takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Level {
+    /// Bytes of an instance (of the span's share where the level is shared and the span is one core).
+    pub(super) capacity: f64,
+    /// Seconds per byte read.
+    pub(super) read: f64,
+    /// Seconds per byte written.
+    pub(super) write: f64,
+    /// Whether reads and writes share the port.
+    pub(super) single_port: bool,
+    /// Seconds from a request to its first byte.
+    pub(super) latency: f64,
+    /// Position in [`Accelerator::levels`], innermost first.
+    pub(super) index: usize,
+}
+
+impl Level {
+    fn new(level: &MemoryLevel, index: usize, share: f64, achieved: f64) -> Self {
+        Self {
+            capacity: level.capacity.as_f64() * share,
+            read: 1.0 / (level.read_bandwidth.0 * share * achieved),
+            write: 1.0 / (level.write_bandwidth.0 * share * achieved),
+            single_port: level.ports <= 1,
+            latency: level.latency.0,
+            index,
+        }
+    }
+
+    /// Seconds the ports are busy with this traffic.
+    #[inline]
+    pub(super) fn busy(&self, read: f64, written: f64) -> f64 {
+        let (reading, writing) = (read * self.read, written * self.write);
+        if self.single_port { reading + writing } else { reading.max(writing) }
+    }
+}
+
+/// What a kernel of one span may use.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    /// Tensor cores.
+    pub(super) cores: f64,
+    /// Vector lanes, all vector cores of the span together.
+    pub(super) lanes: f64,
+    /// Levels that all cores share, outermost first; the device's memory is the first.
+    pub(super) shared: Vec<Level>,
+    /// Levels of each core, outermost first.
+    pub(super) local: Vec<Level>,
+    /// Bytes a vector core can keep rows in.
+    pub(super) row_buffer: f64,
+    /// Vector cores.
+    pub(super) vector_cores: f64,
+}
+
+/// The accelerator prepared for costing.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    pub(super) clock: f64,
+    pub(super) arrays: Arrays,
+    /// Multiply-accumulates per unit and cycle by type, achieved fraction included; fallbacks resolved.
+    rates: [f64; 5],
+    /// The same without the achieved fraction.
+    peak_rates: [f64; 5],
+    pub(super) calibration: Calibration,
+    one_tensor: View,
+    one_vector: View,
+    one_pair: View,
+    all: View,
+}
+
+const TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
+
+/// Products of bf16 arrays that make one fp32 product: three bf16 parts per operand, six products kept
+/// (Henry, Tang, Heinecke, *Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations*, 2019).
+const FP32_PASSES: f64 = 6.0;
+
+/// The rate of a type the arrays lack: 16-bit types stand in for one another, 8-bit types run as 16-bit ones, fp32 takes
+/// [`FP32_PASSES`] bf16 products, and a 16-bit type without any 16-bit array runs as fp32.
+fn rate(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
+    let get = |t| accelerator.tensor.macs_per_unit_per_cycle.get(t);
+    let sixteen = || get(DataType::Bf16).or_else(|| get(DataType::Fp16));
+    let fallback = match data_type {
+        DataType::Fp32 => sixteen().map(|r| r / FP32_PASSES),
+        DataType::Bf16 | DataType::Fp16 => sixteen().or_else(|| get(DataType::Fp32)),
+        DataType::Fp8 | DataType::Int8 => sixteen().or_else(|| get(DataType::Fp32)),
+    };
+    get(data_type).or(fallback).or_else(|| accelerator.tensor.macs_per_unit_per_cycle.iter().next().map(|(_, r)| r))
+}
+
+/// Which cores a kernel occupies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cores {
+    /// Tensor cores.
+    Tensor,
+    /// Vector cores.
+    Vector,
+    /// Pairs of both.
+    Pair,
+}
+
+impl Machine {
+    pub(super) fn new(accelerator: &Accelerator) -> Result<Self, CostError> {
+        let calibration = accelerator.calibration;
+        check(accelerator)?;
+        let (tensor, vector) = (f64::from(accelerator.tensor.cores), f64::from(accelerator.vector.cores));
+        let pairs = tensor.min(vector);
+        let mut rates = [0.0; 5];
+        for (slot, data_type) in rates.iter_mut().zip(TYPES) {
+            *slot = rate(accelerator, data_type).ok_or_else(|| CostError::NoRate { chip: accelerator.name.clone() })?;
+        }
+        let lanes = f64::from(accelerator.vector.lanes);
+        let view = |cores: f64, vector_cores: f64, share: f64| View {
+            cores,
+            lanes: vector_cores * lanes,
+            vector_cores,
+            shared: levels(accelerator, Scope::Chip, share),
+            local: levels(accelerator, Scope::Core, 1.0),
+            row_buffer: row_buffer(accelerator, share),
+        };
+        Ok(Self {
+            clock: accelerator.clock.0,
+            arrays: Arrays {
+                dataflow: accelerator.tensor.dataflow,
+                preload: accelerator.tensor.preload,
+                count: f64::from(accelerator.tensor.arrays_per_core),
+                rows: f64::from(accelerator.tensor.rows),
+                columns: f64::from(accelerator.tensor.columns),
+            },
+            rates: rates.map(|r| r * calibration.tensor_achieved_fraction),
+            peak_rates: rates,
+            calibration,
+            one_tensor: view(1.0, 1.0, 1.0 / tensor),
+            one_vector: view(1.0, 1.0, 1.0 / vector),
+            one_pair: view(1.0, 1.0, 1.0 / pairs),
+            all: view(tensor, vector, 1.0),
+        })
+    }
+
+    pub(super) fn view(&self, span: Span, cores: Cores) -> &View {
+        match (span, cores) {
+            (Span::AllCores, _) => &self.all,
+            (Span::OneCore, Cores::Tensor) => &self.one_tensor,
+            (Span::OneCore, Cores::Vector) => &self.one_vector,
+            (Span::OneCore, Cores::Pair) => &self.one_pair,
+        }
+    }
+
+    /// Achieved multiply-accumulates per unit and second.
+    pub(super) fn mac_rate(&self, data_type: DataType) -> f64 {
+        self.rates[data_type as usize] * self.clock
+    }
+
+    /// Peak multiply-accumulates per second of a view.
+    pub(super) fn peak_macs(&self, view: &View, data_type: DataType) -> f64 {
+        let a = &self.arrays;
+        self.peak_rates[data_type as usize] * self.clock * view.cores * a.count * a.rows * a.columns
+    }
+
+    /// Achieved vector results per second of a view, for a function of one cycle per element.
+    pub(super) fn lane_rate(&self, view: &View) -> f64 {
+        view.lanes * self.clock * self.calibration.vector_achieved_fraction
+    }
+}
+
+fn levels(accelerator: &Accelerator, scope: Scope, share: f64) -> Vec<Level> {
+    let last = accelerator.level_count() - 1;
+    let achieved = accelerator.calibration.hbm_achieved_fraction;
+    let mut levels: Vec<Level> = accelerator
+        .levels()
+        .enumerate()
+        .filter(|(index, level)| if *index == last { scope == Scope::Chip } else { level.scope == scope })
+        .map(|(index, level)| Level::new(level, index, share, if index == last { achieved } else { 1.0 }))
+        .collect();
+    levels.reverse();
+    levels
+}
+
+/// A vector core keeps rows in its own buffer, else in the core's local buffer, else in its share of the global buffer.
+fn row_buffer(accelerator: &Accelerator, share: f64) -> f64 {
+    let shared = || accelerator.global_buffer().map(|level| level.capacity.as_f64() * share);
+    let local = accelerator.on_chip.iter().filter(|level| level.scope == Scope::Core).map(|level| level.capacity.as_f64());
+    let own = accelerator.vector.buffer.map(|bytes| bytes.as_f64());
+    own.or_else(|| local.reduce(f64::max)).or_else(shared).unwrap_or(0.0)
+}
+
+fn check(accelerator: &Accelerator) -> Result<(), CostError> {
+    let chip = || accelerator.name.clone();
+    if accelerator.level_count() > MAX_LEVELS {
+        return Err(CostError::TooManyLevels { chip: chip(), levels: accelerator.level_count() });
+    }
+    let mut shared_seen = false;
+    for level in &accelerator.on_chip {
+        if level.scope == Scope::Core && shared_seen {
+            return Err(CostError::LevelOrder { chip: chip(), level: level.name.clone() });
+        }
+        shared_seen |= level.scope == Scope::Chip;
+    }
+    let tensor = &accelerator.tensor;
+    let counts = [
+        ("tensor cores", tensor.cores),
+        ("arrays per core", tensor.arrays_per_core),
+        ("array rows", tensor.rows),
+        ("array columns", tensor.columns),
+        ("vector cores", accelerator.vector.cores),
+        ("vector lanes", accelerator.vector.lanes),
+    ];
+    for (what, value) in counts {
+        positive(&chip, what, f64::from(value))?;
+    }
+    positive(&chip, "clock in Hz", accelerator.clock.0)?;
+    for level in accelerator.levels() {
+        positive(&chip, &format!("read bandwidth of {} in B/s", level.name), level.read_bandwidth.0)?;
+        positive(&chip, &format!("write bandwidth of {} in B/s", level.name), level.write_bandwidth.0)?;
+        positive(&chip, &format!("latency of {} in s, plus one,", level.name), level.latency.0 + 1.0)?;
+    }
+    let calibration = &accelerator.calibration;
+    positive(&chip, "hbm_achieved_fraction", calibration.hbm_achieved_fraction)?;
+    positive(&chip, "tensor_achieved_fraction", calibration.tensor_achieved_fraction)?;
+    positive(&chip, "vector_achieved_fraction", calibration.vector_achieved_fraction)?;
+    for (data_type, rate) in tensor.macs_per_unit_per_cycle.iter() {
+        positive(&chip, &format!("MACs per unit and cycle of {data_type}"), rate)?;
+    }
+    Ok(())
+}
+
+fn positive(chip: &dyn Fn() -> String, what: &str, value: f64) -> Result<(), CostError> {
+    if value.is_finite() && value > 0.0 { Ok(()) } else { Err(CostError::NotPositive { chip: chip(), what: what.to_owned(), value }) }
+}

@@ -1,0 +1,271 @@
+//! What a kernel costs on an accelerator: time, energy, traffic per memory level and what bounds it.
+//!
+//! [`CostModel`] prepares one accelerator and answers for any kernel without failing. Contractions are mapped by a search
+//! over tiles ([`MappingEffort`]), vector work is counted in passes over memory, fused attention follows its tile
+//! recurrence. [`CostCache`] remembers answers by the kernel's value.
+//!
+//! Two spans: [`Span::AllCores`] uses the whole chip; [`Span::OneCore`] one core and **1/cores of every shared memory's
+//! capacity and bandwidth** (cores of the kernel's kind; pairs for fused kernels). A kernel alone on the chip would see
+//! more, several at once see exactly that: schedules of concurrent kernels are never optimistic.
+
+mod attention;
+pub mod calibrate;
+mod cache;
+mod machine;
+mod mapping;
+pub mod named;
+mod tensor_core;
+mod vector_core;
+
+pub use cache::CostCache;
+pub use mapping::MappingEffort;
+pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, spatial};
+pub use vector_core::{elementwise_cycles, row_cycles};
+
+use crate::hardware::{Accelerator, EnergyModel};
+use crate::kernel::{Contraction, DataType, Kernel, Link, Transfer};
+use crate::units::{Bytes, Joules, Seconds};
+use machine::{Cores, Machine};
+use serde::{Deserialize, Serialize};
+
+/// The most memory levels of an accelerator, the device's memory included.
+pub const MAX_LEVELS: usize = 8;
+
+/// Which cores a kernel runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Span {
+    /// One core of its kind (one tensor and one vector core for fused kernels), with its share of shared memories.
+    OneCore,
+    /// Every core.
+    AllCores,
+}
+
+/// What a kernel's time is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The arrays or the lanes.
+    Compute,
+    /// The ports of a memory: its index in [`Accelerator::levels`], innermost first.
+    Memory(u8),
+    /// A network or a link out of the device.
+    Network,
+    /// Launch overhead and latencies.
+    Overhead,
+}
+
+/// Bytes through the ports of each level, reads and writes together, all instances together; indexed as
+/// [`Accelerator::levels`], innermost first.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes read from each level.
+    pub read: [f64; MAX_LEVELS],
+    /// Bytes written to each level.
+    pub written: [f64; MAX_LEVELS],
+}
+
+impl Traffic {
+    /// Bytes through a level's ports in both directions; zero for a level that does not exist. Saturates.
+    #[must_use]
+    pub fn bytes(&self, level: usize) -> Bytes {
+        match (self.read.get(level), self.written.get(level)) {
+            (Some(read), Some(written)) => Bytes((read + written) as u64),
+            _ => Bytes::ZERO,
+        }
+    }
+
+    fn add(&mut self, level: usize, read: f64, written: f64) {
+        if let (Some(r), Some(w)) = (self.read.get_mut(level), self.written.get_mut(level)) {
+            *r += read;
+            *w += written;
+        }
+    }
+}
+
+/// What a kernel costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct KernelCost {
+    /// From its launch to its last byte.
+    pub latency: Seconds,
+    /// Dynamic energy: operations and bytes. Static power is drawn by the chip, not by a kernel.
+    pub energy: Joules,
+    /// Traffic per memory level.
+    pub traffic: Traffic,
+    /// Achieved fraction of the span's peak: of the matrix units for kernels with contractions, of the lanes for others.
+    pub utilization: f64,
+    /// What takes most of the time.
+    pub bound: Bound,
+}
+
+/// An accelerator that cannot be costed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CostError {
+    /// A figure that the model divides by is not a positive number.
+    #[error("{chip}: {what} is {value}; it must be a positive finite number: correct it in the chip's description")]
+    NotPositive {
+        /// The accelerator's name.
+        chip: String,
+        /// The figure.
+        what: String,
+        /// Its value.
+        value: f64,
+    },
+    /// More memory levels than a [`Traffic`] holds.
+    #[error("{chip} has {levels} memory levels, the model holds {MAX_LEVELS}: merge levels that no kernel distinguishes")]
+    TooManyLevels {
+        /// The accelerator's name.
+        chip: String,
+        /// Its levels.
+        levels: usize,
+    },
+    /// A core's own memory outside a shared one.
+    #[error("{chip}: level {level} belongs to one core but lies outside a level that all cores share: list the levels innermost first")]
+    LevelOrder {
+        /// The accelerator's name.
+        chip: String,
+        /// The level's name.
+        level: String,
+    },
+    /// Arrays that support no type at all.
+    #[error("{chip}: the arrays support no data type: give macs_per_unit_per_cycle for at least one")]
+    NoRate {
+        /// The accelerator's name.
+        chip: String,
+    },
+}
+
+/// Predicts what kernels cost on one accelerator.
+#[derive(Debug, Clone)]
+pub struct CostModel {
+    accelerator: Accelerator,
+    machine: Machine,
+    effort: MappingEffort,
+}
+
+impl CostModel {
+    /// Prepares an accelerator.
+    ///
+    /// # Errors
+    /// [`CostError`] where a figure the model divides by is zero, negative or not a number, or the levels are out of order.
+    pub fn new(accelerator: Accelerator) -> Result<Self, CostError> {
+        let machine = Machine::new(&accelerator)?;
+        Ok(Self { accelerator, machine, effort: MappingEffort::default() })
+    }
+
+    /// The same model with another mapping effort: more effort never gives a slower mapping.
+    #[must_use]
+    pub fn with_effort(mut self, effort: MappingEffort) -> Self {
+        self.effort = effort;
+        self
+    }
+
+    /// The accelerator that is costed.
+    #[must_use]
+    pub fn accelerator(&self) -> &Accelerator {
+        &self.accelerator
+    }
+
+    /// The cost of a kernel on the device (host overheads not included: see [`CostModel::host_timed`]). Collectives are
+    /// costed by [`crate::network`]; here they are the passes of their buffer through the device's own memory. Transfers
+    /// use the host or storage link; where there is none the latency is infinite. Never panics.
+    #[must_use]
+    pub fn cost(&self, kernel: &Kernel, span: Span) -> KernelCost {
+        let m = &self.machine;
+        match kernel {
+            Kernel::Contraction(c) => mapping::cost(self, m.view(span, Cores::Tensor), c, None),
+            Kernel::Epilogue(e) => mapping::cost(self, m.view(span, Cores::Pair), &e.contraction, Some(&e.elementwise)),
+            Kernel::FusedAttention(a) => attention::cost(self, m.view(span, Cores::Pair), a),
+            Kernel::Elementwise(e) => vector_core::elementwise(self, m.view(span, Cores::Vector), e),
+            Kernel::Reduction(r) => vector_core::reduction(self, m.view(span, Cores::Vector), r),
+            Kernel::Collective(c) => vector_core::stream(self, m.view(span, Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0),
+            Kernel::Transfer(t) => self.transfer(t),
+        }
+    }
+
+    /// A time below which no mapping of the kernel can come: the larger of the arrays' (or lanes') work at peak and the
+    /// compulsory bytes over the device memory's bandwidth, plus the launch overhead. A few arithmetic operations.
+    #[must_use]
+    pub fn lower_bound(&self, kernel: &Kernel, span: Span) -> Seconds {
+        let m = &self.machine;
+        let cores = match kernel {
+            Kernel::Contraction(_) => Cores::Tensor,
+            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Cores::Pair,
+            _ => Cores::Vector,
+        };
+        let data_type = match kernel {
+            Kernel::Contraction(c) => c.operand,
+            Kernel::Epilogue(e) => e.contraction.operand,
+            Kernel::FusedAttention(a) => a.operand,
+            Kernel::Transfer(t) => return self.transfer(t).latency,
+            _ => DataType::Bf16,
+        };
+        let view = m.view(span, cores);
+        let peak = 2.0 * m.peak_macs(view, data_type) * m.calibration.tensor_achieved_fraction;
+        let compute = kernel.flops().as_f64() / peak;
+        let memory = self.compulsory_time(view, kernel);
+        Seconds(m.calibration.launch_overhead.0 + compute.max(memory))
+    }
+
+    fn compulsory_time(&self, view: &machine::View, kernel: &Kernel) -> f64 {
+        let Some(memory) = view.shared.first() else { return 0.0 };
+        let bytes = match kernel {
+            // The epilogue's contraction result stays on chip: only what the elementwise part writes leaves it.
+            Kernel::Epilogue(e) => e.contraction.compulsory_bytes() + e.elementwise.read,
+            _ => kernel.compulsory_bytes(),
+        };
+        bytes.as_f64() * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
+    }
+
+    fn transfer(&self, transfer: &Transfer) -> KernelCost {
+        let bytes = transfer.bytes.as_f64();
+        let link = match transfer.link {
+            Link::Host => self.accelerator.host.as_ref().map(|link| link.bandwidth.0),
+            Link::Storage => self.accelerator.storage.as_ref().map(|s| s.read_bandwidth.0.min(s.write_bandwidth.0)),
+        };
+        let rate = link.unwrap_or(0.0);
+        let moving = if bytes == 0.0 { 0.0 } else { bytes / rate };
+        let overhead = self.machine.calibration.launch_overhead.0;
+        let mut traffic = Traffic::default();
+        let hbm = self.accelerator.level_count() - 1;
+        traffic.add(hbm, bytes, 0.0);
+        KernelCost {
+            latency: Seconds(overhead + moving),
+            energy: self.accelerator.hbm.energy(transfer.bytes, Bytes::ZERO),
+            traffic,
+            utilization: 0.0,
+            bound: if moving > overhead { Bound::Network } else { Bound::Overhead },
+        }
+    }
+
+    /// The time a host clock shows for a kernel of this cost: a native library call adds the host's overhead; a composed
+    /// operation keeps the host busy for its dispatch time, of which the last `host_overhead` runs beside the device.
+    #[must_use]
+    pub fn host_timed(&self, kernel: &Kernel, cost: &KernelCost) -> Seconds {
+        let calibration = &self.machine.calibration;
+        if vector_core::is_composed(kernel) {
+            let start = (calibration.host_dispatch - calibration.host_overhead).max(Seconds::ZERO);
+            calibration.host_dispatch.max(start + cost.latency)
+        } else {
+            calibration.host_overhead + cost.latency
+        }
+    }
+
+    /// Adds the energy of the traffic per level.
+    fn traffic_energy(&self, traffic: &Traffic) -> Joules {
+        self.accelerator
+            .levels()
+            .zip(traffic.read.iter().zip(&traffic.written))
+            .map(|(level, (read, written))| level.read_energy_per_byte * *read + level.write_energy_per_byte * *written)
+            .sum()
+    }
+
+    fn energy_model(&self) -> &EnergyModel {
+        &self.accelerator.energy
+    }
+
+    /// Multiply-accumulates of a contraction.
+    fn macs(c: &Contraction) -> u128 {
+        c.flops().0 / 2
+    }
+}

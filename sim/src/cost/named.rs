@@ -1,0 +1,148 @@
+//! Kernels by the names that measurements use: `gemm`, `softmax`, `gelu`, ...
+
+use crate::kernel::{Contraction, DataType, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
+use crate::units::Bytes;
+
+/// A name or a shape that is not a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Not one of [`KERNEL_NAMES`].
+    #[error("unknown kernel {name:?}; known are: {}", KERNEL_NAMES.join(", "))]
+    UnknownKernel {
+        /// The name given.
+        name: String,
+    },
+    /// Not one of the types' names.
+    #[error("unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8")]
+    UnknownType {
+        /// The name given.
+        name: String,
+    },
+    /// A dimension that the kernel needs is absent or zero.
+    #[error("{kernel} needs {dimension}, which is missing or zero: give a positive {dimension}")]
+    MissingDimension {
+        /// The kernel's name.
+        kernel: String,
+        /// The dimension's column.
+        dimension: &'static str,
+    },
+}
+
+/// Every name that [`kernel_from_name`] knows.
+pub const KERNEL_NAMES: [&str; 20] = [
+    "gemm", "softmax", "layernorm", "rmsnorm", "add", "mul", "relu", "leaky_relu", "parametric_relu", "elu", "selu", "gelu", "silu", "sigmoid",
+    "tanh", "exp", "linear", "binary_step", "hbm_copy", "hbm_copy_rw",
+];
+
+/// The shape columns of a measurement; zero where a column is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shape {
+    /// Rows.
+    pub m: u64,
+    /// Columns of the result; the length of a row.
+    pub n: u64,
+    /// The contracted dimension.
+    pub k: u64,
+    /// Independent products or matrices; zero counts as one.
+    pub batch: u64,
+    /// Numbers in all, for kernels without a row structure.
+    pub elements: u64,
+}
+
+/// The type of a name, canonical (`bf16`) or as frameworks print it (`bfloat16`).
+///
+/// # Errors
+/// [`NameError::UnknownType`].
+pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
+    match name.to_ascii_lowercase().as_str() {
+        "fp32" | "float32" | "f32" => Ok(DataType::Fp32),
+        "bf16" | "bfloat16" => Ok(DataType::Bf16),
+        "fp16" | "float16" | "f16" | "half" => Ok(DataType::Fp16),
+        "fp8" | "float8" | "e4m3" | "e5m2" => Ok(DataType::Fp8),
+        "int8" | "s8" | "i8" => Ok(DataType::Int8),
+        _ => Err(NameError::UnknownType { name: name.to_owned() }),
+    }
+}
+
+/// The kernel that a measurement names. `gemm` is (m, k) x (k, n) with the result in the operands' type; row functions take
+/// m rows of n; elementwise kernels take `elements`, or batch x m x n where that is absent; `hbm_copy` reads its elements
+/// from the device's memory and leaves them on chip, `hbm_copy_rw` also writes them back.
+///
+/// # Errors
+/// [`NameError`] for an unknown name, and for a missing or zero dimension that the kernel needs.
+pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result<Kernel, NameError> {
+    let need = |value: u64, dimension: &'static str| {
+        if value == 0 { Err(NameError::MissingDimension { kernel: name.to_owned(), dimension }) } else { Ok(value) }
+    };
+    let batch = shape.batch.max(1);
+    let row_function = match name {
+        "gemm" => {
+            let (m, n, k) = (need(shape.m, "m")?, need(shape.n, "n")?, need(shape.k, "k")?);
+            return Ok(Kernel::Contraction(Contraction { batch, m, n, k, operand: data_type, result: data_type }));
+        }
+        "softmax" => Some(RowFunction::Softmax),
+        "layernorm" => Some(RowFunction::LayerNorm),
+        "rmsnorm" => Some(RowFunction::RmsNorm),
+        _ => None,
+    };
+    let size = Bytes(data_type.bytes());
+    if let Some(function) = row_function {
+        let (rows, columns) = (need(shape.m, "m")?.saturating_mul(batch), need(shape.n, "n")?);
+        let bytes = size * rows * columns;
+        return Ok(Kernel::Reduction(Reduction { function, direction: Direction::Forward, rows, columns, read: bytes, written: bytes }));
+    }
+    let (function, operands) = match name {
+        "add" => (Function::Add, 2),
+        "mul" => (Function::Mul, 2),
+        "relu" => (Function::Relu, 1),
+        "leaky_relu" => (Function::LeakyRelu, 1),
+        "parametric_relu" => (Function::ParametricRelu, 1),
+        "elu" => (Function::Elu, 1),
+        "selu" => (Function::Selu, 1),
+        "gelu" => (Function::Gelu, 1),
+        "silu" => (Function::Silu, 1),
+        "sigmoid" => (Function::Sigmoid, 1),
+        "tanh" => (Function::Tanh, 1),
+        "exp" => (Function::Exp, 1),
+        "binary_step" => (Function::BinaryStep, 1),
+        "linear" | "hbm_copy" | "hbm_copy_rw" => (Function::Copy, 1),
+        _ => return Err(NameError::UnknownKernel { name: name.to_owned() }),
+    };
+    let rows_by_columns = batch.saturating_mul(shape.m).saturating_mul(shape.n);
+    let elements = need(if shape.elements > 0 { shape.elements } else { rows_by_columns }, "elements")?;
+    let written = if name == "hbm_copy" { Bytes::ZERO } else { size * elements };
+    Ok(Kernel::Elementwise(Elementwise { function, direction: Direction::Forward, elements, read: size * elements * operands, written }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn every_listed_name_is_a_kernel() {
+        let shape = Shape { m: 4, n: 8, k: 16, batch: 1, elements: 32 };
+        for name in KERNEL_NAMES {
+            let kernel = kernel_from_name(name, shape, DataType::Bf16).expect(name);
+            assert!(kernel.compulsory_bytes() > Bytes::ZERO, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_cure() {
+        let shape = Shape { m: 4, n: 8, ..Shape::default() };
+        let unknown = kernel_from_name("gem", shape, DataType::Bf16).unwrap_err().to_string();
+        assert!(unknown.starts_with("unknown kernel \"gem\"; known are: gemm, softmax"), "{unknown}");
+        let missing = kernel_from_name("gemm", shape, DataType::Bf16).unwrap_err().to_string();
+        assert_eq!(missing, "gemm needs k, which is missing or zero: give a positive k");
+        assert!(data_type_from_name("fp17").is_err());
+    }
+
+    #[test]
+    fn a_read_only_copy_writes_nothing() {
+        let shape = Shape { elements: 100, ..Shape::default() };
+        let kernel = kernel_from_name("hbm_copy", shape, DataType::Fp16).unwrap();
+        assert_eq!(kernel.compulsory_bytes(), Bytes(200));
+        assert_eq!(kernel_from_name("hbm_copy_rw", shape, DataType::Fp16).unwrap().compulsory_bytes(), Bytes(400));
+    }
+}

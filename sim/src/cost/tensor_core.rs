@@ -1,0 +1,204 @@
+//! One systolic array, stall free: cycles and SRAM accesses of a product, exactly as SCALE-Sim counts them, and the
+//! cycles of a tile on the several arrays of a core.
+//!
+//! With `(Sr, Sc, T)` = (M, N, K) for output stationary, (K, N, M) for weight stationary and (K, M, N) for input
+//! stationary, an `R x C` array works through `F = ceil(Sr/R) ceil(Sc/C)` folds, each streaming `T` operands
+//! (Samajdar et al., *SCALE-Sim: Systolic CNN Accelerator Simulator*, 2018, equations 1 to 4).
+
+use crate::hardware::Dataflow;
+use serde::{Deserialize, Serialize};
+
+/// A product (m, k) x (k, n) on one array of `rows` x `columns` multiply-accumulate units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ArrayProblem {
+    /// Rows of the array; zero counts as one.
+    pub rows: u64,
+    /// Columns of the array; zero counts as one.
+    pub columns: u64,
+    /// The stationary operand.
+    pub dataflow: Dataflow,
+    /// Rows of the left operand (im2col: output pixels).
+    pub m: u64,
+    /// Columns of the right operand (filters).
+    pub n: u64,
+    /// The contracted dimension (window).
+    pub k: u64,
+}
+
+/// What one array does for a product with every operand at hand in its SRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ArrayReport {
+    /// Folds: times the array is filled with a stationary tile.
+    pub folds: u64,
+    /// Cycles, nothing overlapped between folds. SCALE-Sim's COMPUTE_REPORT prints this number minus one.
+    pub cycles: u64,
+    /// Percentage of the array's units that hold work, averaged over folds.
+    pub mapping_efficiency_percent: f64,
+    /// Percentage of unit-cycles that multiply.
+    pub utilization_percent: f64,
+    /// Words of the left operand read from SRAM.
+    pub ifmap_reads: u64,
+    /// Words of the right operand read from SRAM.
+    pub filter_reads: u64,
+    /// Words of the result written to SRAM.
+    pub ofmap_writes: u64,
+    /// The same as SCALE-Sim v3 prints it: for output stationary its count has an extra `F (R + C)`.
+    pub ofmap_writes_scale_sim: u64,
+}
+
+/// `(Sr, Sc, T)`: the dimensions mapped on the array's rows and columns, and the streamed one.
+#[must_use]
+pub fn spatial(dataflow: Dataflow, m: u64, n: u64, k: u64) -> (u64, u64, u64) {
+    match dataflow {
+        Dataflow::OutputStationary => (m, n, k),
+        Dataflow::WeightStationary => (k, n, m),
+        Dataflow::InputStationary => (k, m, n),
+    }
+}
+
+/// Cycles of one fold that streams `t` operands, from an empty array to an empty array.
+#[must_use]
+pub fn fold_cycles(dataflow: Dataflow, rows: u64, columns: u64, t: u64) -> u64 {
+    let load = match dataflow {
+        Dataflow::OutputStationary => 0,
+        Dataflow::WeightStationary | Dataflow::InputStationary => rows,
+    };
+    load.saturating_add(rows).saturating_add(columns).saturating_add(t).saturating_sub(2)
+}
+
+impl ArrayProblem {
+    /// Stall-free cycles and SRAM accesses. A dimension of zero is no work: everything is zero. Counts saturate.
+    #[must_use]
+    pub fn report(&self) -> ArrayReport {
+        let (rows, columns) = (self.rows.max(1), self.columns.max(1));
+        let (m, n, k) = (self.m, self.n, self.k);
+        let (sr, sc, t) = spatial(self.dataflow, m, n, k);
+        let (row_folds, column_folds) = (sr.div_ceil(rows), sc.div_ceil(columns));
+        let folds = if t == 0 { 0 } else { row_folds.saturating_mul(column_folds) };
+        let cycles = folds.saturating_mul(fold_cycles(self.dataflow, rows, columns, t));
+        let words = |a: u64, b: u64, times: u64| a.saturating_mul(b).saturating_mul(times);
+        let (ifmap_reads, filter_reads, ofmap_writes) = match self.dataflow {
+            Dataflow::OutputStationary => (words(m, k, column_folds), words(k, n, row_folds), words(m, n, 1)),
+            Dataflow::WeightStationary => (words(m, k, column_folds), words(k, n, 1), words(m, n, row_folds)),
+            Dataflow::InputStationary => (words(m, k, 1), words(k, n, column_folds), words(m, n, row_folds)),
+        };
+        let slip = match self.dataflow {
+            Dataflow::OutputStationary => folds.saturating_mul(rows + columns),
+            Dataflow::WeightStationary | Dataflow::InputStationary => 0,
+        };
+        let units = rows as f64 * columns as f64;
+        let percent = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
+        ArrayReport {
+            folds,
+            cycles,
+            mapping_efficiency_percent: percent(sr as f64 * sc as f64, folds as f64 * units),
+            utilization_percent: percent(m as f64 * n as f64 * k as f64, cycles as f64 * units),
+            ifmap_reads,
+            filter_reads,
+            ofmap_writes,
+            ofmap_writes_scale_sim: ofmap_writes.saturating_add(slip),
+        }
+    }
+}
+
+/// The arrays of one core, as the mapper sees them. All figures as `f64`: every count it meets is below 2^53.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrays {
+    pub(super) dataflow: Dataflow,
+    pub(super) preload: bool,
+    pub(super) count: f64,
+    pub(super) rows: f64,
+    pub(super) columns: f64,
+}
+
+impl Arrays {
+    /// Cycles of `folds` folds that stream `t`, on one array, each loading `used` rows. With preload the next stationary
+    /// tile is loaded while the present one streams; filling and draining then are paid once per kernel
+    /// ([`Arrays::fill_cycles`]). Without it they are paid once per fold, as SCALE-Sim counts.
+    fn cycles(&self, folds: f64, t: f64, used: f64) -> f64 {
+        if !self.preload {
+            return folds * (t + self.load_cycles(self.rows) + self.rows + self.columns - 2.0);
+        }
+        folds * t.max(self.load_cycles(used))
+    }
+
+    fn load_cycles(&self, used_rows: f64) -> f64 {
+        match self.dataflow {
+            Dataflow::OutputStationary => 0.0,
+            Dataflow::WeightStationary | Dataflow::InputStationary => used_rows,
+        }
+    }
+
+    /// Cycles that a preloading array pays once per kernel: the first stationary tile, the way through the rows and the
+    /// columns that a product (m, n, k) uses. Zero without preload, where every fold pays them.
+    pub(super) fn fill_cycles(&self, m: f64, n: f64, k: f64) -> f64 {
+        if !self.preload {
+            return 0.0;
+        }
+        let (sr, sc, _) = self.spatial(m, n, k);
+        let (rows, columns) = (sr.min(self.rows), sc.min(self.columns));
+        self.load_cycles(rows) + rows + columns - 2.0
+    }
+
+    fn spatial(&self, m: f64, n: f64, k: f64) -> (f64, f64, f64) {
+        match self.dataflow {
+            Dataflow::OutputStationary => (m, n, k),
+            Dataflow::WeightStationary => (k, n, m),
+            Dataflow::InputStationary => (k, m, n),
+        }
+    }
+
+    /// Cycles of a tile on `workers` of the core's arrays together: folds are dealt out, or the streamed dimension is
+    /// split, or both, whichever is fastest (`workers` = a x b, a arrays over folds, b over the stream).
+    pub(super) fn tile_cycles(&self, m: f64, n: f64, k: f64, workers: f64) -> f64 {
+        let (sr, sc, t) = self.spatial(m, n, k);
+        let used = sr.min(self.rows);
+        let folds = ceil_div(sr, self.rows) * ceil_div(sc, self.columns);
+        if workers <= 1.0 {
+            return self.cycles(folds, t, used);
+        }
+        let mut best = self.cycles(ceil_div(folds, workers), t, used);
+        let mut split = 2.0;
+        while split <= workers {
+            best = best.min(self.cycles(ceil_div(folds, (workers / split).floor()), ceil_div(t, split), used));
+            split *= 2.0;
+        }
+        best
+    }
+}
+
+/// ceil(a / b) of whole numbers held as floats (exact below 2^53).
+#[inline]
+pub(super) fn ceil_div(a: f64, b: f64) -> f64 {
+    (a / b).ceil()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn no_work_takes_no_cycles() {
+        for dataflow in [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary] {
+            let report = ArrayProblem { rows: 8, columns: 8, dataflow, m: 4, n: 0, k: 4 }.report();
+            assert_eq!((report.folds, report.cycles, report.ofmap_writes), (0, 0, 0), "{dataflow:?}");
+        }
+    }
+
+    #[test]
+    fn absurd_sizes_saturate() {
+        let report = ArrayProblem { rows: 8, columns: 8, dataflow: Dataflow::WeightStationary, m: u64::MAX, n: u64::MAX, k: u64::MAX }.report();
+        assert_eq!(report.cycles, u64::MAX);
+    }
+
+    #[test]
+    fn preload_hides_the_fill_and_several_arrays_share_the_folds() {
+        let mut arrays = Arrays { dataflow: Dataflow::WeightStationary, preload: false, count: 4.0, rows: 128.0, columns: 128.0 };
+        let alone = arrays.tile_cycles(512.0, 512.0, 512.0, 1.0);
+        assert_eq!(alone, ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: 512, n: 512, k: 512 }.report().cycles as f64);
+        assert_eq!(arrays.tile_cycles(512.0, 512.0, 512.0, arrays.count), alone / 4.0);
+        arrays.preload = true;
+        assert_eq!(arrays.tile_cycles(512.0, 512.0, 512.0, 4.0), 4.0 * 512.0);
+    }
+}

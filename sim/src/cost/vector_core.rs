@@ -1,0 +1,230 @@
+//! Vector work: explicit passes over memory, bounded by the lanes and by every memory port.
+//!
+//! Cycles per element are lane-cycles of the published vector-core estimator of PHAZE (Wang et al., ICML 2024:
+//! addition, multiplication, ReLU 1; division 10; square root and erf 15; tanh 27; sigmoid and SiLU 12; sine and cosine 13;
+//! dropout 2; the exponential inside softmax 10); functions it does not list are written out in those operations.
+
+use super::machine::View;
+use super::{Bound, CostModel, KernelCost, Traffic};
+use crate::kernel::{Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
+use crate::units::Seconds;
+
+const EXP: f64 = 10.0;
+const ERF: f64 = 15.0;
+const TANH: f64 = 27.0;
+const SIGMOID: f64 = 12.0;
+const DIVISION: f64 = 10.0;
+const SQUARE_ROOT: f64 = 15.0;
+const DROPOUT: f64 = 2.0;
+
+/// Rows a core works on at a time: the sublanes of a TPU's vector unit (8 x 128 registers), or the blocks of 256 threads
+/// that fill the 2048 threads of a GPU's multiprocessor.
+const ROWS_IN_FLIGHT: f64 = 8.0;
+
+/// Lane-cycles per result of an elementwise function.
+#[must_use]
+pub fn elementwise_cycles(function: Function, direction: Direction) -> f64 {
+    use Function::{
+        Adam, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul, ParametricRelu, Relu, Rope, Scatter,
+        Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
+    };
+    match (function, direction) {
+        (Copy | Add | Mul | Relu | BinaryStep | Convert | Gather | Scatter, _) => 1.0,
+        // A comparison and a product.
+        (LeakyRelu | ParametricRelu, Direction::Forward) => 2.0,
+        (LeakyRelu | ParametricRelu, Direction::Backward) => 3.0,
+        // Both branches are computed and one is selected.
+        (Elu, Direction::Forward) => EXP + 2.0,
+        (Selu, Direction::Forward) => EXP + 3.0,
+        (Elu | Selu, Direction::Backward) => 3.0,
+        // x Phi(x): erf, and a product with the scaling folded into it.
+        (Gelu, Direction::Forward) => ERF + 1.0,
+        // Phi(x) + x phi(x): erf and an exponential, three products and a sum.
+        (Gelu, Direction::Backward) => ERF + EXP + 4.0,
+        (Silu, Direction::Forward) => SIGMOID,
+        // s (1 + x (1 - s)).
+        (Silu, Direction::Backward) => SIGMOID + 4.0,
+        (SwiGlu, Direction::Forward) => SIGMOID + 1.0,
+        (SwiGlu, Direction::Backward) => SIGMOID + 7.0,
+        (Sigmoid, Direction::Forward) => SIGMOID,
+        (Tanh, Direction::Forward) => TANH,
+        // From the saved result: a product, a difference, a product.
+        (Sigmoid | Tanh, Direction::Backward) => 2.0,
+        (Exp, Direction::Forward) => EXP,
+        (Exp, Direction::Backward) => 1.0,
+        // Two products and a sum with the tabulated sine and cosine.
+        (Rope, _) => 3.0,
+        (Dropout, Direction::Forward) => DROPOUT,
+        (Dropout, Direction::Backward) => 1.0,
+        (Sgd, _) => 2.0,
+        (Momentum, _) => 4.0,
+        // Two moments (2 x 3), bias correction folded into the step size, a square root, a division, decay and update.
+        (Adam, _) => 6.0 + SQUARE_ROOT + DIVISION + 4.0,
+    }
+}
+
+/// Lane-cycles per element of a row function, its row-level work (one division or root per row) left out.
+#[must_use]
+pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
+    match (function, direction) {
+        // Three passes: maximum; difference, exponential and sum; difference, exponential again and scaling.
+        (RowFunction::Softmax, Direction::Forward) => 1.0 + (EXP + 2.0) + (EXP + 2.0),
+        // y (dy - sum(y dy)): product and sum; difference and product.
+        (RowFunction::Softmax, Direction::Backward) => 4.0,
+        // Welford or two sums (4), then difference, scale, weight, bias.
+        (RowFunction::LayerNorm, Direction::Forward) => 8.0,
+        (RowFunction::LayerNorm, Direction::Backward) => 14.0,
+        // Square and sum, then scale and weight.
+        (RowFunction::RmsNorm, Direction::Forward) => 4.0,
+        (RowFunction::RmsNorm, Direction::Backward) => 9.0,
+        // Maximum, then difference, exponential and sum.
+        (RowFunction::CrossEntropy, Direction::Forward) => EXP + 3.0,
+        // Difference, exponential, scaling, minus the label.
+        (RowFunction::CrossEntropy, Direction::Backward) => EXP + 3.0,
+        (RowFunction::Sum, _) => 1.0,
+    }
+}
+
+/// Passes of a row function: whether the operand is read again for the result when rows do not stay on chip, and what a
+/// stack without fused kernels does.
+struct Passes {
+    /// Times the operand is read when a row stays on chip is one; else this often.
+    spilled_reads: f64,
+    /// Touches (one read or one write of the data) of the unfused sequence, and its kernels.
+    unfused_touches: f64,
+    unfused_kernels: f64,
+}
+
+fn passes(function: RowFunction, direction: Direction) -> Passes {
+    match (function, direction) {
+        // Unfused: maximum [r], difference and exponential [r w], sum [r], division [r w]. Spilled: online maximum and sum, then the result.
+        (RowFunction::Softmax, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 6.0, unfused_kernels: 4.0 },
+        // Unfused: mean [r], centring [r w], variance [r], scaling [r w], weight and bias [r w].
+        (RowFunction::LayerNorm, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 5.0 },
+        // Unfused: mean square [r], scaling [r w], weight [r w].
+        (RowFunction::RmsNorm, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 5.0, unfused_kernels: 3.0 },
+        (RowFunction::CrossEntropy, Direction::Forward) => Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 3.0 },
+        (RowFunction::Sum, _) => Passes { spilled_reads: 1.0, unfused_touches: 1.0, unfused_kernels: 1.0 },
+        // Backward passes read two operands and write one gradient; unfused they add one product and one sum over the row.
+        (RowFunction::CrossEntropy, Direction::Backward) => Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 2.0 },
+        (_, Direction::Backward) => Passes { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 4.0 },
+    }
+}
+
+/// Whether frameworks compose the kernel from their own language's operations when it is timed from the host:
+/// normalisations and activations are, contractions, softmax and plain copies are single library calls.
+pub(super) fn is_composed(kernel: &Kernel) -> bool {
+    match kernel {
+        Kernel::Reduction(r) => matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm),
+        Kernel::Elementwise(e) => matches!(e.function, Function::Gelu | Function::SwiGlu | Function::Rope),
+        _ => false,
+    }
+}
+
+/// Passes through every shared level: `read` and `written` bytes, `busy` seconds and `operations` on the lanes.
+pub(super) fn stream(model: &CostModel, view: &View, read: f64, written: f64, busy: f64, operations: f64) -> KernelCost {
+    finish(model, view, &Pass { read, written, busy, operations, useful: operations, kernels: 1.0 })
+}
+
+struct Pass {
+    read: f64,
+    written: f64,
+    busy: f64,
+    operations: f64,
+    useful: f64,
+    kernels: f64,
+}
+
+fn finish(model: &CostModel, view: &View, pass: &Pass) -> KernelCost {
+    let machine = &model.machine;
+    let mut traffic = Traffic::default();
+    let (mut slowest, mut level_index, mut latency) = (0.0, 0, 0.0_f64);
+    for (i, level) in view.shared.iter().enumerate() {
+        let through = if i == 0 { 0.0 } else { 1.0 };
+        // On-chip levels are filled from outside and emptied towards it, besides being read and written by the cores.
+        let (read, written) = (pass.read + through * pass.written, pass.written + through * pass.read);
+        let time = level.busy(read, written);
+        if time > slowest {
+            (slowest, level_index) = (time, level.index);
+        }
+        latency = latency.max(level.latency);
+        traffic.add(level.index, read, written);
+    }
+    for level in &view.local {
+        let bytes = pass.read + pass.written;
+        let time = level.busy(bytes, bytes) / view.vector_cores;
+        if time > slowest {
+            (slowest, level_index) = (time, level.index);
+        }
+        traffic.add(level.index, bytes, bytes);
+    }
+    let overhead = (machine.calibration.launch_overhead.0 + latency) * pass.kernels;
+    let work = pass.busy.max(slowest);
+    let bound = if overhead > work {
+        Bound::Overhead
+    } else if pass.busy >= slowest {
+        Bound::Compute
+    } else {
+        Bound::Memory(level_index as u8)
+    };
+    let total = overhead + work;
+    KernelCost {
+        latency: Seconds(total),
+        energy: model.traffic_energy(&traffic) + model.energy_model().vector_operations(pass.operations as u128),
+        traffic,
+        utilization: if total > 0.0 { pass.useful / (view.lanes * machine.clock * total) } else { 0.0 },
+        bound,
+    }
+}
+
+/// One function over elements: one pass.
+pub(super) fn elementwise(model: &CostModel, view: &View, e: &Elementwise) -> KernelCost {
+    let cycles = elementwise_cycles(e.function, e.direction);
+    let operations = e.elements as f64 * cycles;
+    // The lanes work in step: the last, partly filled vector takes as long as a full one.
+    let steps = (e.elements as f64 / view.lanes).ceil() * cycles;
+    let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
+    finish(model, view, &Pass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 })
+}
+
+/// A row function: one read and one write while the rows in flight stay on chip, another read where they do not, and the
+/// chip's unfused share of elementary passes, each a kernel of its own.
+pub(super) fn reduction(model: &CostModel, view: &View, r: &Reduction) -> KernelCost {
+    let machine = &model.machine;
+    let cycles = row_cycles(r.function, r.direction);
+    let elements = r.rows as f64 * r.columns as f64;
+    let passes = passes(r.function, r.direction);
+    let (read, written) = (r.read.as_f64(), r.written.as_f64());
+    let row_bytes = if r.rows == 0 { 0.0 } else { read / r.rows as f64 };
+    let stays = row_bytes * ROWS_IN_FLIGHT.min(r.rows as f64) <= view.row_buffer;
+    let reads = if stays { 1.0 } else { passes.spilled_reads };
+    let unfused = machine.calibration.unfused_fraction;
+    let touch = read.max(written);
+    let fused_touches = 1.0 + if written * 2.0 > read { 1.0 } else { 0.0 };
+    let extra = unfused * (passes.unfused_touches - fused_touches).max(0.0) * touch;
+    let kernels = 1.0 + unfused * (passes.unfused_kernels - 1.0);
+    // Rows are dealt to the cores whole; the lanes of a core share a row.
+    let rows_per_core = (r.rows as f64 / view.vector_cores).ceil();
+    let lanes = view.lanes / view.vector_cores;
+    let vectors = if r.columns as f64 >= lanes {
+        rows_per_core * (r.columns as f64 / lanes).ceil()
+    } else {
+        (rows_per_core * r.columns as f64 / lanes).ceil()
+    };
+    let per_row = match r.function {
+        RowFunction::Sum => 0.0,
+        _ => DIVISION + if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm) { SQUARE_ROOT } else { 0.0 },
+    };
+    let row_work = (rows_per_core / lanes).ceil() * per_row;
+    let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
+    // Intermediates of unfused passes are half read and half written.
+    let pass = Pass {
+        read: read * reads + extra * 0.5,
+        written: written + extra * 0.5,
+        busy,
+        operations: elements * cycles,
+        useful: elements * cycles,
+        kernels,
+    };
+    finish(model, view, &pass)
+}
