@@ -6,5 +6,6 @@ pub mod hardware;
 pub mod kernel;
 pub mod network;
 pub mod schedule;
+pub mod pipeline;
 pub mod status;
 pub mod units;

@@ -1,0 +1,137 @@
+//! Times and depths in closed form. The module page says where each is exact and where it is a bound; `tests.rs` checks it.
+
+use super::Schedule;
+use crate::units::Seconds;
+use serde::{Deserialize, Serialize};
+
+/// The work of one micro-batch on one stage.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StageWork {
+    /// Forward pass.
+    pub forward: Seconds,
+    /// Everything backward: recomputation, both gradients.
+    pub backward: Seconds,
+}
+
+impl StageWork {
+    /// Forward and backward.
+    #[must_use]
+    pub fn total(&self) -> Seconds {
+        self.forward + self.backward
+    }
+}
+
+/// Micro-batches (for [`Schedule::Interleaved`]: passes through one chunk) whose activations device `k` of `p` holds at most.
+/// For [`Schedule::ZbH1`] until the *weight* gradient is done; input gradients are done as early as under 1F1B. For
+/// [`Schedule::ZbV`] passes through one of its two chunks, the limit that its scheduler obeys.
+#[must_use]
+pub fn in_flight(schedule: Schedule, p: u32, k: u32, m: u32) -> u32 {
+    match schedule {
+        Schedule::GPipe => m,
+        Schedule::OneForwardOneBackward => m.min(p.saturating_sub(k)),
+        Schedule::Interleaved { chunks } => {
+            let warm_up = 2 * p.saturating_sub(k + 1) + chunks.saturating_sub(1) * p;
+            m.saturating_mul(chunks).min(warm_up + 1)
+        }
+        Schedule::ZbH1 => m.min(p),
+        Schedule::ZbV => m.saturating_mul(2).min(2 * p),
+    }
+}
+
+/// Steady time per micro-batch of 1F1B: the largest over intervals of stages of (work inside + both ways of the sends
+/// inside) over the interval's length. Without sends the slowest stage. `stages` are forward plus backward times, `sends` the
+/// times between them. Exact in the limit of many micro-batches.
+#[must_use]
+pub fn one_f_one_b_period(stages: &[Seconds], sends: &[Seconds]) -> Seconds {
+    let slowest = stages.iter().fold(Seconds::ZERO, |a, &b| a.max(b));
+    if sends.iter().all(|c| c.0 == 0.0) {
+        return slowest;
+    }
+    let mut period = slowest;
+    for first in 0..stages.len() {
+        let mut sum = Seconds::ZERO;
+        for (n, stage) in stages[first..].iter().enumerate() {
+            if n > 0 {
+                sum += sends.get(first + n - 1).copied().unwrap_or_default() * 2.0;
+            }
+            sum += *stage;
+            period = period.max(sum / (n + 1) as f64);
+        }
+    }
+    period
+}
+
+/// `sum s + 2 sum c + (m - 1) * period`: the planner's objective for 1F1B. Exact for equal stages without sends; an upper bound
+/// where backward over forward is the same on all stages; otherwise no bound (see the module page).
+#[must_use]
+pub fn one_f_one_b_time(stages: &[Seconds], sends: &[Seconds], m: u32) -> Seconds {
+    let fill: Seconds = stages.iter().copied().sum();
+    let sent: Seconds = sends.iter().copied().sum();
+    fill + sent * 2.0 + one_f_one_b_period(stages, sends) * f64::from(m.saturating_sub(1))
+}
+
+/// Never below the simulated time of 1F1B, whatever the stages: [`one_f_one_b_time`] with all stages as slow as the slowest.
+#[must_use]
+pub fn one_f_one_b_upper_bound(stages: &[Seconds], sends: &[Seconds], m: u32) -> Seconds {
+    let slowest = stages.iter().fold(Seconds::ZERO, |a, &b| a.max(b));
+    one_f_one_b_time(&vec![slowest; stages.len()], sends, m)
+}
+
+/// Never above the simulated time of 1F1B. For each stage: the way to it and back, its own work, and what it must
+/// wait for the round trip through the later stages before its first and before its last backward pass, less the
+/// forward or backward passes that it fills the wait with.
+#[must_use]
+pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
+    let p = stages.len();
+    let m_f = f64::from(m);
+    let send = |k: usize| sends.get(k).copied().unwrap_or_default() * 2.0;
+    let whole = |range: &[StageWork]| range.iter().map(StageWork::total).sum::<Seconds>();
+    let mut best = Seconds::ZERO;
+    let mut before = Seconds::ZERO;
+    let mut after = whole(stages) + (0..p.saturating_sub(1)).map(send).sum::<Seconds>();
+    for (k, stage) in stages.iter().enumerate() {
+        after = (after - stage.total()).max(Seconds::ZERO);
+        let warm_up = (p - k - 1) as f64;
+        let own = stage.total() * m_f;
+        let wait = |pass: Seconds| (after - pass * warm_up).max(Seconds::ZERO);
+        let (first, last) = (wait(stage.forward), wait(stage.backward));
+        let mut bound = own.max(stage.total() + after + stage.forward.max(stage.backward) * (m_f - 1.0));
+        if m_f > warm_up {
+            bound = bound.max(own + first.max(last));
+        }
+        if m_f > warm_up + 1.0 {
+            bound = bound.max(own + first + last);
+        }
+        best = best.max(before + bound);
+        before += stage.total();
+        if k + 1 < p {
+            before += send(k);
+            after = (after - send(k)).max(Seconds::ZERO);
+        }
+    }
+    best
+}
+
+/// GPipe, exact for any stages and sends: two flow shops, `sum f + sum b + 2 sum c + (m - 1) (max f + max b)`.
+#[must_use]
+pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
+    let sum: Seconds = stages.iter().map(StageWork::total).sum();
+    let sent: Seconds = sends.iter().copied().sum();
+    let slowest = |of: fn(&StageWork) -> Seconds| stages.iter().map(of).fold(Seconds::ZERO, Seconds::max);
+    let more = f64::from(m.saturating_sub(1));
+    sum + sent * 2.0 + (slowest(|s| s.forward) + slowest(|s| s.backward)) * more
+}
+
+/// Interleaved 1F1B with equal chunks and no sends, exact: `(m v + p - 1) * s` with `s` the time of one chunk (Narayanan
+/// et al., SC 2021: the bubble shrinks by the number of chunks).
+#[must_use]
+pub fn interleaved_time(chunk: Seconds, devices: u32, chunks: u32, m: u32) -> Seconds {
+    chunk * (f64::from(m) * f64::from(chunks) + f64::from(devices) - 1.0)
+}
+
+/// ZB-H1 with equal stages, no sends and `m >= p`: `m (f + b + w) + (p - 1) (f + b - w)` (Qi et al., ICLR 2024, table 2). Exact
+/// for `f = b = w`; `b` is the input gradient, `w` the weight gradient.
+#[must_use]
+pub fn zb_h1_time(f: Seconds, b: Seconds, w: Seconds, devices: u32, m: u32) -> Seconds {
+    (f + b + w) * f64::from(m) + (f + b - w) * (f64::from(devices) - 1.0)
+}

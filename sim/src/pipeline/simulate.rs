@@ -1,0 +1,425 @@
+//! The event simulation.
+
+use super::order::{Pass, Step, static_order};
+use super::{Pipeline, PipelineError, Reduction};
+use crate::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// What a device is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// Forward pass.
+    Forward,
+    /// Recomputation before a backward pass.
+    Recompute,
+    /// Backward pass: all of it, or the input gradient where the schedule splits it.
+    Backward,
+    /// The weight gradient, where the schedule splits it off.
+    WeightGradient,
+    /// Reduction of gradients, on the network.
+    Reduction,
+    /// Optimizer update.
+    Optimizer,
+}
+
+/// One thing that happened on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// The device along the pipeline.
+    pub device: u32,
+    /// The virtual stage.
+    pub stage: u32,
+    /// The micro-batch; 0 for what happens once a step.
+    pub micro_batch: u32,
+    /// What.
+    pub kind: EventKind,
+    /// When it started.
+    pub start: Seconds,
+    /// When it ended.
+    pub end: Seconds,
+}
+
+/// One device's step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Time spent on forward and backward passes.
+    pub busy: Seconds,
+    /// Time without a pass until the pipeline's last pass, anywhere, has ended.
+    pub bubble: Seconds,
+    /// Of the bubble: time spent waiting for a message whose sender had already finished.
+    pub exposed_send: Seconds,
+    /// Time from the device's last pass to the end of its gradient reduction.
+    pub exposed_reduction: Seconds,
+    /// When its last pass ended.
+    pub passes_end: Seconds,
+    /// When its optimizer update ended.
+    pub end: Seconds,
+    /// The most bytes it held.
+    pub peak_memory: Bytes,
+    /// Bytes held from each instant on, in order of time; empty unless the timeline was traced.
+    pub memory: Vec<(Seconds, Bytes)>,
+}
+
+/// A simulated step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// From the first forward pass to the last optimizer update.
+    pub total: Seconds,
+    /// When the last pass, anywhere, ended.
+    pub passes_end: Seconds,
+    /// By device.
+    pub devices: Vec<DeviceReport>,
+    /// Everything that happened, by device and then by time; empty unless traced.
+    pub events: Vec<Event>,
+}
+
+impl Timeline {
+    /// Idle over available device time until the last pass: 0 for a perfectly filled pipeline.
+    #[must_use]
+    pub fn bubble_fraction(&self) -> f64 {
+        let idle: Seconds = self.devices.iter().map(|d| d.bubble).sum();
+        let all = self.passes_end * self.devices.len() as f64;
+        if all.0 > 0.0 { idle / all } else { 0.0 }
+    }
+}
+
+impl Pipeline {
+    /// Plays the step and records every event and every change of memory.
+    ///
+    /// # Errors
+    /// A description that breaks a rule.
+    pub fn simulate(&self) -> Result<Timeline, PipelineError> {
+        self.play(true)
+    }
+
+    /// As [`Pipeline::simulate`] without the records: what a search calls.
+    ///
+    /// # Errors
+    /// A description that breaks a rule.
+    pub fn measure(&self) -> Result<Timeline, PipelineError> {
+        self.play(false)
+    }
+
+    fn play(&self, trace: bool) -> Result<Timeline, PipelineError> {
+        self.check()?;
+        let mut player = Player::new(self, trace);
+        let orders: Option<Vec<Vec<Step>>> = (0..self.devices()).map(|k| static_order(self, k)).collect();
+        match orders {
+            Some(orders) => player.follow(&orders),
+            None => player.decide(),
+        }
+        match player.unfinished() {
+            Some((stage, micro_batch)) => Err(PipelineError::Stuck { stage, micro_batch }),
+            None => Ok(player.finish()),
+        }
+    }
+}
+
+/// A device while the simulation runs.
+#[derive(Default)]
+struct Device {
+    free: f64,
+    held: u64,
+    report: DeviceReport,
+    events: Vec<Event>,
+}
+
+struct Player<'a> {
+    pipeline: &'a Pipeline,
+    trace: bool,
+    micro_batches: usize,
+    /// End of each pass by stage and micro-batch; NaN until it has run.
+    forward_end: Vec<f64>,
+    backward_end: Vec<f64>,
+    /// When each stage's last gradient-producing pass started and ended.
+    gradients: Vec<(f64, f64)>,
+    devices: Vec<Device>,
+}
+
+impl<'a> Player<'a> {
+    fn new(pipeline: &'a Pipeline, trace: bool) -> Self {
+        let (stages, micro_batches) = (pipeline.stages.len(), pipeline.micro_batches as usize);
+        let mut devices: Vec<Device> = (0..pipeline.devices()).map(|_| Device::default()).collect();
+        for (i, stage) in pipeline.stages.iter().enumerate() {
+            let device = &mut devices[pipeline.device_of(i)];
+            device.held = device.held.saturating_add(stage.resident.0);
+            device.report.peak_memory = Bytes(device.held);
+        }
+        if trace {
+            for device in &mut devices {
+                device.report.memory.push((Seconds::ZERO, Bytes(device.held)));
+            }
+        }
+        Self {
+            pipeline,
+            trace,
+            micro_batches,
+            forward_end: vec![f64::NAN; stages * micro_batches],
+            backward_end: vec![f64::NAN; stages * micro_batches],
+            gradients: vec![(0.0, 0.0); stages],
+            devices,
+        }
+    }
+
+    fn at(&self, stage: usize, micro_batch: u32) -> usize {
+        stage * self.micro_batches + micro_batch as usize
+    }
+
+    /// Send time between virtual stages `i` and `i + 1`.
+    fn send(&self, i: usize) -> f64 {
+        let apart = self.pipeline.device_of(i) != self.pipeline.device_of(i + 1);
+        if apart { self.pipeline.sends[i].0 } else { 0.0 }
+    }
+
+    /// When a step's input was finished by its producer and when it arrives; `None` while the producer has not run.
+    fn input(&self, step: Step) -> Option<(f64, f64)> {
+        let s = step.stage as usize;
+        let mine = self.forward_end[self.at(s, step.micro_batch)];
+        let found = match step.pass {
+            Pass::Forward if s == 0 => (0.0, 0.0),
+            Pass::Forward => {
+                let end = self.forward_end[self.at(s - 1, step.micro_batch)];
+                (end, end + self.send(s - 1))
+            }
+            Pass::Backward if s + 1 == self.pipeline.stages.len() => (mine, mine),
+            Pass::Backward => {
+                let end = self.backward_end[self.at(s + 1, step.micro_batch)];
+                // Both inputs must exist; NaN spoils the sum where the own forward pass has not run.
+                (end.max(mine) + 0.0 * mine, (end + self.send(s)).max(mine) + 0.0 * (end + mine))
+            }
+            Pass::Weight => {
+                let end = self.backward_end[self.at(s, step.micro_batch)];
+                (end, end)
+            }
+        };
+        (!found.1.is_nan()).then_some(found)
+    }
+
+    /// A backward pass that never ran, if any.
+    fn unfinished(&self) -> Option<(usize, usize)> {
+        let place = self.backward_end.iter().position(|end| end.is_nan())?;
+        Some((place / self.micro_batches, place % self.micro_batches))
+    }
+
+    /// Plays fixed orders: every device as far as its inputs allow, round after round.
+    fn follow(&mut self, orders: &[Vec<Step>]) {
+        let mut next = vec![0_usize; orders.len()];
+        loop {
+            let mut moved = false;
+            // Forward results travel up and gradients down: alternate the direction so that either crosses in one round.
+            for k in (0..orders.len()).chain((0..orders.len()).rev()) {
+                while let Some(&step) = orders[k].get(next[k]) {
+                    let Some(input) = self.input(step) else { break };
+                    self.run(k, step, input);
+                    next[k] += 1;
+                    moved = true;
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Plays the greedy schedule of ZB-V: of all devices the one that can start earliest takes its most urgent pass: backward,
+    /// forward (the later chunk first) within the memory limit, else a weight gradient that fills the gap.
+    fn decide(&mut self) {
+        let p = self.devices.len();
+        let mut done = vec![[0_u32; 3]; self.pipeline.stages.len()];
+        loop {
+            let mut best: Option<(f64, usize, Step, (f64, f64))> = None;
+            for k in 0..p {
+                if let Some((start, step, input)) = self.most_urgent(k, &done)
+                    && best.as_ref().is_none_or(|b| start < b.0)
+                {
+                    best = Some((start, k, step, input));
+                }
+            }
+            let Some((_, k, step, input)) = best else { return };
+            self.run(k, step, input);
+            done[step.stage as usize][pass_index(step.pass)] += 1;
+        }
+    }
+
+    fn most_urgent(&self, k: usize, done: &[[u32; 3]]) -> Option<(f64, Step, (f64, f64))> {
+        let p = self.devices.len();
+        let (early, late) = (k, 2 * p - 1 - k);
+        let held = |s: usize| done[s][0] - done[s][2];
+        let (held, limit) = (held(early) + held(late), 2 * p as u32);
+        let mut best: Option<(f64, Step, (f64, f64))> = None;
+        // In order of urgency: a later entry wins only if it can start strictly sooner.
+        for (stage, pass) in [
+            (late, Pass::Backward),
+            (early, Pass::Backward),
+            (late, Pass::Forward),
+            (early, Pass::Forward),
+            (late, Pass::Weight),
+            (early, Pass::Weight),
+        ] {
+            let micro_batch = done[stage][pass_index(pass)];
+            // The early chunk leaves one place to the late one, which frees memory.
+            let full = pass == Pass::Forward && held >= if stage == early { limit - 1 } else { limit };
+            if micro_batch >= self.pipeline.micro_batches || full {
+                continue;
+            }
+            let step = Step { pass, stage: stage as u32, micro_batch };
+            if let Some(input) = self.input(step) {
+                let start = input.1.max(self.devices[k].free);
+                if best.as_ref().is_none_or(|b| start < b.0) {
+                    best = Some((start, step, input));
+                }
+            }
+        }
+        best
+    }
+
+    fn run(&mut self, k: usize, step: Step, (produced, arrived): (f64, f64)) {
+        let s = step.stage as usize;
+        let stage = &self.pipeline.stages[s];
+        let split = self.pipeline.schedule.splits_backward();
+        let place = self.at(s, step.micro_batch);
+        let free = self.devices[k].free;
+        let start = free.max(arrived);
+        self.devices[k].report.exposed_send += Seconds(start - free.max(produced));
+        let kept = if split { stage.stash_for_weights.min(stage.stash) } else { Bytes::ZERO };
+        let end = match step.pass {
+            Pass::Forward => {
+                let end = start + stage.forward.0;
+                self.hold(k, start, stage.stash);
+                self.record(k, step, EventKind::Forward, start, end);
+                self.forward_end[place] = end;
+                end
+            }
+            Pass::Backward => {
+                let ready = start + stage.recompute.0;
+                let weight = if split { 0.0 } else { stage.backward_weight.0 };
+                let end = ready + stage.backward_input.0 + weight;
+                self.hold(k, start, stage.working);
+                if stage.recompute.0 > 0.0 {
+                    self.record(k, step, EventKind::Recompute, start, ready);
+                }
+                self.record(k, step, EventKind::Backward, ready, end);
+                self.release(k, end, stage.working + stage.stash.saturating_sub(kept));
+                self.backward_end[place] = end;
+                if !split {
+                    self.gradients[s] = (ready, end);
+                }
+                end
+            }
+            Pass::Weight => {
+                let end = start + stage.backward_weight.0;
+                self.record(k, step, EventKind::WeightGradient, start, end);
+                self.release(k, end, kept);
+                self.gradients[s] = (start, end);
+                end
+            }
+        };
+        let device = &mut self.devices[k];
+        device.report.busy += Seconds(end - start);
+        device.report.passes_end = Seconds(end);
+        device.free = end;
+    }
+
+    fn record(&mut self, k: usize, step: Step, kind: EventKind, start: f64, end: f64) {
+        if self.trace {
+            let (start, end) = (Seconds(start), Seconds(end));
+            let event = Event { device: k as u32, stage: step.stage, micro_batch: step.micro_batch, kind, start, end };
+            self.devices[k].events.push(event);
+        }
+    }
+
+    fn hold(&mut self, k: usize, time: f64, bytes: Bytes) {
+        let device = &mut self.devices[k];
+        device.held = device.held.saturating_add(bytes.0);
+        device.report.peak_memory = device.report.peak_memory.max(Bytes(device.held));
+        self.sample(k, time, bytes);
+    }
+
+    fn release(&mut self, k: usize, time: f64, bytes: Bytes) {
+        let device = &mut self.devices[k];
+        device.held = device.held.saturating_sub(bytes.0);
+        self.sample(k, time, bytes);
+    }
+
+    fn sample(&mut self, k: usize, time: f64, change: Bytes) {
+        if self.trace && change > Bytes::ZERO {
+            let device = &mut self.devices[k];
+            device.report.memory.push((Seconds(time), Bytes(device.held)));
+        }
+    }
+
+    /// Reductions, optimizer updates and the report.
+    fn finish(mut self) -> Timeline {
+        let passes_end = self.devices.iter().map(|d| d.report.passes_end).fold(Seconds::ZERO, Seconds::max);
+        let reduced: Vec<f64> = (0..self.devices.len()).map(|k| self.reduce(k)).collect();
+        let all_reduced = reduced.iter().copied().fold(0.0, f64::max);
+        let mut total = Seconds::ZERO;
+        for (k, &own) in reduced.iter().enumerate() {
+            let mut now = if self.pipeline.optimizer_waits_for_all { all_reduced } else { own };
+            for s in self.stages_of(k) {
+                let end = now + self.pipeline.stages[s].optimizer.0;
+                if end > now {
+                    let step = Step { pass: Pass::Weight, stage: s as u32, micro_batch: 0 };
+                    self.record(k, step, EventKind::Optimizer, now, end);
+                }
+                now = end;
+            }
+            let report = &mut self.devices[k].report;
+            report.bubble = passes_end - report.busy;
+            report.exposed_reduction = Seconds(own) - report.passes_end;
+            report.end = Seconds(now);
+            total = total.max(report.end);
+        }
+        let mut timeline = Timeline { total, passes_end, devices: Vec::new(), events: Vec::new() };
+        for device in self.devices {
+            timeline.devices.push(device.report);
+            timeline.events.extend(device.events);
+        }
+        timeline
+    }
+
+    fn stages_of(&self, k: usize) -> Vec<usize> {
+        (0..self.pipeline.stages.len()).filter(|&s| self.pipeline.device_of(s) == k).collect()
+    }
+
+    /// Reduces a device's gradients, chunk by chunk in the order in which they are finished; returns when all is reduced,
+    /// at least the end of its last pass.
+    fn reduce(&mut self, k: usize) -> f64 {
+        let passes_end = self.devices[k].report.passes_end.0;
+        let mut stages = self.stages_of(k);
+        stages.sort_by(|&a, &b| self.gradients[a].1.total_cmp(&self.gradients[b].1));
+        let mut network = 0.0_f64;
+        for s in stages {
+            let duration = self.pipeline.stages[s].reduction.0;
+            if duration == 0.0 {
+                continue;
+            }
+            let (start, end) = match self.pipeline.reduction {
+                Reduction::AfterBackward => {
+                    let start = network.max(passes_end);
+                    (start, start + duration)
+                }
+                Reduction::Overlapped { buckets } => {
+                    let parts = f64::from(buckets);
+                    let (produce_start, produce_end) = self.gradients[s];
+                    let ready = |i: u32| produce_start + (produce_end - produce_start) * f64::from(i) / parts;
+                    let first = network.max(ready(1));
+                    let last = (1..=buckets).fold(first, |now, i| now.max(ready(i)) + duration / parts);
+                    (first, last)
+                }
+            };
+            self.record(k, Step { pass: Pass::Weight, stage: s as u32, micro_batch: 0 }, EventKind::Reduction, start, end);
+            network = end;
+        }
+        network.max(passes_end)
+    }
+}
+
+fn pass_index(pass: Pass) -> usize {
+    match pass {
+        Pass::Forward => 0,
+        Pass::Backward => 1,
+        Pass::Weight => 2,
+    }
+}

@@ -1,0 +1,274 @@
+//! The closed forms against the event simulation: equal, or a bound, as the module page says.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use proptest::prelude::*;
+
+fn stage(forward: f64, backward: f64) -> Stage {
+    Stage { forward: Seconds(forward), backward_input: Seconds(backward), ..Stage::default() }
+}
+
+fn one_f_one_b(forward: &[f64], backward: &[f64], sends: &[f64], m: u32) -> Pipeline {
+    Pipeline {
+        stages: forward.iter().zip(backward).map(|(&f, &b)| stage(f, b)).collect(),
+        sends: sends.iter().map(|&c| Seconds(c)).collect(),
+        micro_batches: m,
+        schedule: Schedule::OneForwardOneBackward,
+        reduction: Reduction::AfterBackward,
+        optimizer_waits_for_all: false,
+    }
+}
+
+fn time(pipeline: &Pipeline) -> f64 {
+    pipeline.measure().unwrap().total.0
+}
+
+fn work(p: &Pipeline) -> Vec<StageWork> {
+    p.stages.iter().map(|s| StageWork { forward: s.forward, backward: s.backward() }).collect()
+}
+
+fn totals(p: &Pipeline) -> Vec<Seconds> {
+    work(p).iter().map(StageWork::total).collect()
+}
+
+fn planner(p: &Pipeline) -> f64 {
+    one_f_one_b_time(&totals(p), &p.sends, p.micro_batches).0
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+fn below(a: f64, b: f64) -> bool {
+    a <= b * (1.0 + 1e-9)
+}
+
+#[test]
+fn the_counterexamples_of_the_module_page_hold() {
+    let early = one_f_one_b(&[6.0, 4.0, 4.0, 4.0, 4.0], &[6.0, 1.0, 1.0, 3.0, 3.0], &[0.0; 4], 6);
+    assert_eq!((time(&early), planner(&early)), (72.0, 96.0));
+    let mixed = one_f_one_b(&[5.0, 6.0, 1.0, 1.0], &[1.0, 1.0, 6.0, 1.0], &[0.0; 3], 5);
+    assert_eq!((time(&mixed), planner(&mixed)), (53.0, 50.0));
+    // Equal stages with sends: the round trip outlasts the micro-batches in flight, (2 + 2 + 2) / 2 instead of 2.
+    let sends = one_f_one_b(&[1.0, 1.0], &[1.0, 1.0], &[1.0], 13);
+    assert_eq!((time(&sends), planner(&sends)), (42.0, 42.0));
+}
+
+#[test]
+fn a_trace_says_who_did_what_when() {
+    let mut pipeline = one_f_one_b(&[1.0, 1.0], &[2.0, 2.0], &[0.5], 2);
+    pipeline.stages[0].recompute = Seconds(1.0);
+    pipeline.stages[1].optimizer = Seconds(0.25);
+    let timeline = pipeline.simulate().unwrap();
+    let lines: Vec<String> = timeline
+        .events
+        .iter()
+        .map(|e| format!("{} {:?} {} {}..{}", e.device, e.kind, e.micro_batch, e.start.0, e.end.0))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "0 Forward 0 0..1",
+            "0 Forward 1 1..2",
+            "0 Recompute 0 5..6",
+            "0 Backward 0 6..8",
+            "0 Recompute 1 8..9",
+            "0 Backward 1 9..11",
+            "1 Forward 0 1.5..2.5",
+            "1 Backward 0 2.5..4.5",
+            "1 Forward 1 4.5..5.5",
+            "1 Backward 1 5.5..7.5",
+            "1 Optimizer 0 7.5..7.75",
+        ]
+    );
+    assert_eq!((timeline.devices[0].bubble, timeline.devices[0].exposed_send), (Seconds(3.0), Seconds(0.5)));
+    assert_eq!(timeline.total, Seconds(11.0));
+}
+
+#[test]
+fn interleaving_shrinks_the_bubble_by_the_chunks() {
+    for (p, chunks, m) in [(2_u32, 2_u32, 4_u32), (4, 2, 8), (4, 3, 8), (4, 4, 4), (8, 2, 16), (1, 2, 3)] {
+        let pipeline = Pipeline::uniform(stage(1.0, 2.0), (p * chunks) as usize, m, Schedule::Interleaved { chunks });
+        let expected = interleaved_time(Seconds(3.0), p, chunks, m).0;
+        assert!(close(time(&pipeline), expected), "p {p} v {chunks} m {m}: {} {expected}", time(&pipeline));
+    }
+}
+
+#[test]
+fn zero_bubble_h1_fills_a_third_of_the_bubble_at_the_memory_of_the_first_stage() {
+    let pass = Stage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
+    for (p, m) in [(2_u32, 4_u32), (4, 8), (8, 16), (4, 4)] {
+        let split = Pipeline::uniform(pass, p as usize, m, Schedule::ZbH1);
+        let timeline = split.measure().unwrap();
+        let expected = zb_h1_time(Seconds(1.0), Seconds(1.0), Seconds(1.0), p, m).0;
+        assert!(close(timeline.total.0, expected), "p {p} m {m}: {} {expected}", timeline.total);
+        for (k, device) in timeline.devices.iter().enumerate() {
+            assert!(device.peak_memory.0 <= 10 * u64::from(in_flight(Schedule::ZbH1, p, k as u32, m)));
+        }
+        let plain = Pipeline { schedule: Schedule::OneForwardOneBackward, ..split };
+        assert!(timeline.total.0 < time(&plain));
+    }
+}
+
+#[test]
+fn zero_bubble_v_beats_h1_within_its_memory() {
+    let pass = Stage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
+    for (p, m) in [(2_u32, 8_u32), (4, 16), (8, 32)] {
+        let v = Pipeline::uniform(pass, 2 * p as usize, m, Schedule::ZbV).measure().unwrap();
+        let whole = Stage { forward: Seconds(2.0), backward_input: Seconds(2.0), backward_weight: Seconds(2.0), ..pass };
+        let h1 = Pipeline::uniform(whole, p as usize, m, Schedule::ZbH1).measure().unwrap();
+        assert!(v.total < h1.total, "p {p}: {} {}", v.total, h1.total);
+        assert!(v.devices.iter().all(|d| d.peak_memory.0 <= 10 * u64::from(in_flight(Schedule::ZbV, p, 0, m))));
+    }
+}
+
+#[test]
+fn reductions_overlap_in_buckets() {
+    let once = Stage { reduction: Seconds(4.0), ..stage(1.0, 2.0) };
+    let mut pipeline = Pipeline::uniform(once, 1, 3, Schedule::OneForwardOneBackward);
+    assert_eq!(time(&pipeline), 9.0 + 4.0);
+    pipeline.reduction = Reduction::Overlapped { buckets: 4 };
+    // The first quarter is ready at 7.5 and the network is the bottleneck from there on.
+    assert_eq!(time(&pipeline), 7.5 + 4.0);
+    pipeline.stages[0].reduction = Seconds(0.4);
+    assert!(close(time(&pipeline), 9.0 + 0.1));
+}
+
+#[test]
+fn errors_say_what_would_do() {
+    let p = Pipeline::uniform(stage(1.0, 1.0), 8, 6, Schedule::Interleaved { chunks: 2 });
+    let text = p.simulate().unwrap_err().to_string();
+    assert_eq!(text, "6 micro-batches on 4 interleaved devices: must be a multiple; use 4 or 8");
+    let p = Pipeline::uniform(stage(1.0, 1.0), 7, 8, Schedule::Interleaved { chunks: 2 });
+    let text = p.simulate().unwrap_err().to_string();
+    assert_eq!(text, "7 virtual stages do not divide into 2 chunks per device; use 6 or 8");
+    let p = Pipeline::uniform(stage(f64::NAN, 1.0), 2, 8, Schedule::GPipe);
+    assert!(p.simulate().unwrap_err().to_string().starts_with("stage 0: forward = NaN: must be a finite number"));
+}
+
+/// Stages and sends of small integers and halves, so that ties are frequent.
+fn uneven() -> impl Strategy<Value = (Vec<(f64, f64, f64)>, u32)> {
+    let one = (1_u32..=6, 1_u32..=6, 0_u32..=3).prop_map(|(f, b, c)| (f64::from(f), f64::from(b), f64::from(c) / 2.0));
+    (prop::collection::vec(one, 1..7), 1_u32..16)
+}
+
+fn build(stages: &[(f64, f64, f64)], m: u32, backward: impl Fn(f64, f64) -> f64, sends: f64) -> Pipeline {
+    let f: Vec<f64> = stages.iter().map(|s| s.0).collect();
+    let b: Vec<f64> = stages.iter().map(|s| backward(s.0, s.1)).collect();
+    let c: Vec<f64> = stages.iter().skip(1).map(|s| s.2 * sends).collect();
+    one_f_one_b(&f, &b, &c, m)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_planners_time_is_exact_for_equal_totals(raw in uneven()) {
+        let p = build(&raw.0, raw.1, |f, _| 7.0 - f, 0.0);
+        prop_assert!(close(time(&p), planner(&p)));
+        prop_assert!(close(time(&p), one_f_one_b_lower_bound(&work(&p), &p.sends, raw.1).0));
+    }
+
+    #[test]
+    fn the_planners_time_is_an_upper_bound_for_equal_ratios(raw in uneven(), ratio in prop::sample::select(vec![0.5, 1.0, 2.0, 3.0])) {
+        for sends in [0.0, 1.0] {
+            let p = build(&raw.0, raw.1, |f, _| f * ratio, sends);
+            prop_assert!(below(time(&p), planner(&p)), "{} {}", time(&p), planner(&p));
+        }
+        let mut p = build(&raw.0, raw.1, |f, _| f * ratio, 0.0);
+        let slack: f64 = planner(&p) - time(&p);
+        let t = totals(&p);
+        let first_slowest = (0..t.len()).fold(0, |a, b| if t[b] > t[a] { b } else { a });
+        let after: f64 = t[first_slowest + 1..].iter().map(|s| s.0).sum();
+        prop_assert!(below(slack, after + 1e-9), "slack {slack} after {after}");
+        let slowest = p.stages.iter().fold(0.0_f64, |a, s| a.max(s.forward.0));
+        let last = p.stages.len() - 1;
+        p.stages[last] = stage(slowest, slowest * ratio);
+        prop_assert!(close(time(&p), planner(&p)));
+    }
+
+    #[test]
+    fn bounds_hold_for_any_stages_and_sends(raw in uneven(), sends in prop::sample::select(vec![0.0, 1.0, 4.0])) {
+        let p = build(&raw.0, raw.1, |_, b| b, sends);
+        let t = time(&p);
+        prop_assert!(below(one_f_one_b_lower_bound(&work(&p), &p.sends, raw.1).0, t));
+        prop_assert!(below(t, one_f_one_b_upper_bound(&totals(&p), &p.sends, raw.1).0));
+    }
+
+    #[test]
+    fn the_period_is_what_a_micro_batch_more_costs(raw in uneven(), sends in prop::sample::select(vec![0.0, 1.0, 4.0])) {
+        // Over many micro-batches, a multiple of every interval's length apart.
+        let long = |m| time(&build(&raw.0, m, |_, b| b, sends));
+        let p = build(&raw.0, 1, |_, b| b, sends);
+        let period = one_f_one_b_period(&totals(&p), &p.sends).0;
+        prop_assert!(close((long(360) - long(240)) / 120.0, period));
+    }
+
+    #[test]
+    fn gpipe_is_two_flow_shops(raw in uneven()) {
+        let mut p = build(&raw.0, raw.1, |_, b| b, 1.0);
+        p.schedule = Schedule::GPipe;
+        prop_assert!(close(time(&p), gpipe_time(&work(&p), &p.sends, raw.1).0));
+    }
+
+    #[test]
+    fn peak_memory_is_the_closed_form(raw in uneven(), stash in 1_u64..1000, working in 0_u64..100) {
+        let mut p = build(&raw.0, raw.1, |_, b| b, 1.0);
+        for (i, s) in p.stages.iter_mut().enumerate() {
+            (s.stash, s.working, s.resident) = (Bytes(stash + i as u64), Bytes(working), Bytes(7 * i as u64));
+        }
+        for schedule in [Schedule::OneForwardOneBackward, Schedule::GPipe] {
+            p.schedule = schedule;
+            let timeline = p.simulate().unwrap();
+            for (k, device) in timeline.devices.iter().enumerate() {
+                let s = &p.stages[k];
+                let depth = u64::from(in_flight(schedule, p.devices(), k as u32, raw.1));
+                prop_assert_eq!(device.peak_memory, s.resident + s.stash * depth + s.working);
+                let curve = device.memory.iter().map(|(_, b)| *b).max();
+                prop_assert_eq!(curve, Some(device.peak_memory));
+                prop_assert_eq!(device.memory.last().map(|(_, b)| *b), Some(s.resident));
+            }
+        }
+    }
+
+    #[test]
+    fn interleaved_memory_is_the_closed_form(p in 1_u32..6, chunks in 2_u32..5, rounds in 1_u32..4) {
+        let each = Stage { stash: Bytes(5), ..stage(1.0, 2.0) };
+        let m = p * rounds;
+        let schedule = Schedule::Interleaved { chunks };
+        let timeline = Pipeline::uniform(each, (p * chunks) as usize, m, schedule).simulate().unwrap();
+        for (k, device) in timeline.devices.iter().enumerate() {
+            prop_assert_eq!(device.peak_memory, Bytes(5) * u64::from(in_flight(schedule, p, k as u32, m)));
+        }
+    }
+
+    #[test]
+    fn every_schedule_does_all_the_work_in_order(raw in uneven(), kind in 0_usize..5) {
+        let schedule = [
+            Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::Interleaved { chunks: 2 }, Schedule::ZbH1, Schedule::ZbV,
+        ][kind];
+        let (mut stages, m) = raw;
+        if schedule.chunks() == 2 {
+            stages.extend(stages.clone());
+        }
+        let m = if kind == 2 { m * (stages.len() / 2) as u32 } else { m };
+        let mut p = build(&stages, m, |_, b| b, 1.0);
+        p.schedule = schedule;
+        for s in &mut p.stages {
+            (s.backward_weight, s.recompute) = (Seconds(1.0), Seconds(0.5));
+        }
+        let timeline = p.simulate().unwrap();
+        let busy: f64 = timeline.devices.iter().map(|d| d.busy.0).sum();
+        let expected: f64 = p.stages.iter().map(|s| (s.forward + s.backward()).0).sum::<f64>() * f64::from(m);
+        prop_assert!(close(busy, expected), "{busy} {expected}");
+        prop_assert!(timeline.devices.iter().all(|d| d.bubble.0 >= -1e-9 && d.exposed_send.0 >= 0.0));
+        for pair in timeline.events.windows(2).filter(|w| w[0].device == w[1].device) {
+            prop_assert!(pair[0].end.0 <= pair[1].start.0 + 1e-9);
+        }
+        // Slowing one send never helps a fixed order (the greedy one may be lucky).
+        if kind != 4 && !p.sends.is_empty() {
+            p.sends[0] += Seconds(1.0);
+            prop_assert!(time(&p) >= timeline.total.0 - 1e-9);
+        }
+    }
+}
