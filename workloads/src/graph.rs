@@ -248,17 +248,55 @@ impl OperatorGraph {
         self.operators.iter().find(|op| op.name == name)
     }
 
-    /// Bytes alive in the worst moment of one operator besides what is kept: forward its inputs and outputs that are not
-    /// saved, backward the gradients of its outputs and inputs, either way its workspace.
+    /// Most bytes alive at once besides what is kept, operators running in order: forward, tensors from their producer to their
+    /// last reader; backward, gradients from their first contribution to their producer's backward pass, and all that
+    /// recomputation rebuilt; either way an operator's workspace.
     #[must_use]
-    pub fn transient_bytes(&self) -> Bytes {
-        let worst = |op: &OperatorNode| {
-            let touched = || op.inputs.iter().chain(&op.outputs).map(|id| &self.tensors[id.index()]);
-            let forward: Bytes = touched().filter(|t| !t.saved).map(|t| t.bytes).sum();
-            let backward: Bytes = touched().map(|t| t.gradient_bytes).sum();
-            forward.max(backward) + op.workspace
-        };
-        self.operators.iter().map(worst).max().unwrap_or(Bytes::ZERO)
+    pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
+        self.forward_peak(recompute).max(self.backward_peak() + self.rebuilt_bytes(recompute))
+    }
+
+    fn forward_peak(&self, recompute: &RecomputeSet) -> Bytes {
+        let mut last_reader = vec![0; self.tensors.len()];
+        for op in &self.operators {
+            for input in &op.inputs {
+                last_reader[input.index()] = op.id.index();
+            }
+        }
+        last_reader[self.output.index()] = self.operators.len();
+        for kept in self.kept(recompute) {
+            last_reader[kept.index()] = usize::MAX; // Not transient.
+        }
+        let mut peak = Bytes::ZERO;
+        let mut alive = vec![false; self.tensors.len()];
+        for op in &self.operators {
+            let touched = op.inputs.iter().chain(&op.outputs).filter(|t| last_reader[t.index()] != usize::MAX);
+            touched.for_each(|t| alive[t.index()] = true);
+            peak = peak.max(self.sum_alive(&alive, |t| t.bytes) + op.workspace);
+            for (flag, last) in alive.iter_mut().zip(&last_reader) {
+                *flag &= *last > op.id.index();
+            }
+        }
+        peak
+    }
+
+    fn backward_peak(&self) -> Bytes {
+        let mut alive = vec![false; self.tensors.len()];
+        alive[self.output.index()] = true;
+        let mut peak = Bytes::ZERO;
+        for op in self.operators.iter().rev() {
+            // A further contribution to a gradient that is there already is a tensor of its own until it is added.
+            let further: Bytes =
+                op.inputs.iter().filter(|t| alive[t.index()]).map(|t| self.tensors[t.index()].gradient_bytes).sum();
+            op.inputs.iter().for_each(|t| alive[t.index()] = true);
+            peak = peak.max(self.sum_alive(&alive, |t| t.gradient_bytes) + further + op.workspace);
+            op.outputs.iter().for_each(|t| alive[t.index()] = false);
+        }
+        peak
+    }
+
+    fn sum_alive(&self, alive: &[bool], bytes: impl Fn(&TensorInfo) -> Bytes) -> Bytes {
+        self.tensors.iter().filter(|t| alive[t.id.index()]).map(bytes).sum()
     }
 }
 

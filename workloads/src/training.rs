@@ -169,12 +169,11 @@ impl Segment {
         self.graph.saved_bytes(recompute)
     }
 
-    /// Bytes alive, in the worst moment of one piece's forward or backward pass, besides what is kept: the worst operator's unsaved tensors
-    /// or gradients, the gradient of the residual stream, and everything that recomputation has rebuilt. An upper bound: the three
-    /// need not peak together.
+    /// Bytes alive, in the worst moment of one piece's forward or backward pass, besides what is kept: unsaved tensors,
+    /// gradients, what recomputation has rebuilt, gathered shards ([`OperatorGraph::transient_bytes`]).
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
-        self.graph.transient_bytes() + self.boundary_bytes + self.graph.rebuilt_bytes(recompute)
+        self.graph.transient_bytes(recompute)
     }
 
     /// Bytes per parameter, by use.

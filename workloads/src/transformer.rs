@@ -23,7 +23,7 @@ impl<'a> Plan<'a> {
             batch: lowering.micro_batch,
             sequence: lowering.sequence_length,
             ranks: lowering.tensor_parallel,
-            sequence_parallel: lowering.sequence_parallel,
+            sequence_parallel: lowering.sequence_parallel && lowering.tensor_parallel > 1,
             operand: lowering.precision.operand,
             gradient: lowering.precision.gradient,
             fused: lowering.elementwise_fusion,

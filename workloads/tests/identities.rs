@@ -157,6 +157,41 @@ fn the_head_keeps_its_norm_input_its_own_input_and_fp32_probabilities() {
 }
 
 #[test]
+fn transient_bytes_peak_where_the_widest_gradients_meet() {
+    let none = RecomputeSet::none();
+    for name in ["llama2-7b", "llama3-8b"] {
+        let model = model(name);
+        let lowering = lowering(&model, Attention::Fused);
+        let sb = lowering.sequence_length * lowering.micro_batch;
+        let layer = segment(&model, &lowering, SegmentKind::Layer);
+        // Gradients of the gated product, gate and up (6f) beside that of the residual stream (2).
+        let widest = sb * (6 * model.ffn + 2 * model.hidden);
+        assert_eq!(layer.transient_bytes(&none).0, widest, "{name}");
+        // Full recomputation rebuilds everything kept but the layer's input, and the unsaved results on the way: queries and
+        // keys before rotation, and the attention's output product.
+        let full = layer.graph.full_recompute();
+        let rebuilt = layer.saved_bytes(&none).0 - 2 * sb * model.hidden
+            + 2 * sb * (model.query_width() + model.kv_width())
+            + 2 * sb * model.hidden;
+        assert_eq!(layer.transient_bytes(&full).0, widest + rebuilt, "{name}, full recomputation");
+        // The head: logits in bf16 beside the fp32 probabilities that are kept; the losses are four bytes a token.
+        let head = segment(&model, &lowering, SegmentKind::Head);
+        let logits = 2 * sb * model.vocabulary;
+        assert!(head.transient_bytes(&none).0 >= logits && head.transient_bytes(&none).0 <= logits + 4 * sb * model.hidden);
+    }
+}
+
+#[test]
+fn sequence_parallelism_on_one_device_changes_nothing() {
+    let model = model("gpt2-xl");
+    let plain = lowering(&model, Attention::Fused);
+    let parallel = Lowering { sequence_parallel: true, ..plain };
+    for kind in [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head] {
+        assert_eq!(segment(&model, &plain, kind).graph, segment(&model, &parallel, kind).graph);
+    }
+}
+
+#[test]
 fn parameters_are_the_published_ones() {
     for (name, parameters) in [
         ("gpt2-xl", 1_557_611_200),
