@@ -69,6 +69,18 @@ impl<T: Copy> PerDataType<T> {
         DATA_TYPES.into_iter().filter_map(|data_type| Some((data_type, self.get(data_type)?)))
     }
 
+    /// This table, with the other's values where this one has none.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            fp32: self.fp32.or(other.fp32),
+            bf16: self.bf16.or(other.bf16),
+            fp16: self.fp16.or(other.fp16),
+            fp8: self.fp8.or(other.fp8),
+            int8: self.int8.or(other.int8),
+        }
+    }
+
     /// The same table with every value mapped.
     #[must_use]
     pub fn map<U>(&self, mut f: impl FnMut(T) -> U) -> PerDataType<U> {

@@ -1,8 +1,11 @@
-//! Energy per operation, and static power.
+//! Energy per operation and per byte, and power.
+//!
+//! Operations: Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten Lessons From Three Generations
+//! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`Node::energy`].
 
-use super::PerDataType;
+use super::{Accelerator, Dataflow, Node, PerDataType, TensorCores};
 use crate::kernel::DataType;
-use crate::units::{Joules, Watts};
+use crate::units::{Bytes, Joules, Watts};
 use serde::{Deserialize, Serialize};
 
 /// What an operation costs, and what the chip draws while it does nothing. Energy per byte belongs to each
@@ -30,4 +33,132 @@ impl EnergyModel {
     pub fn vector_operations(&self, count: u128) -> Joules {
         self.per_vector_operation * count as f64
     }
+}
+
+/// Static power per area, for chips that have no measurement: TPU v4 idles at 90 W (Jouppi et al., ISCA 2023, Table 4) on a die of
+/// at most 600 mm^2; TPU v2 and v3 at 0.09 and 0.13 W/mm^2 (ISCA 2021, Table 1).
+pub const STATIC_WATTS_PER_MM2: f64 = 0.15;
+
+/// Picojoules at 45 and at 7 nm: (45 nm, 7 nm).
+type Pair = (f64, f64);
+
+const FP16_PRODUCT: Pair = (1.1, 0.34);
+/// Horowitz has no bf16: fp16's ratio between the nodes applied to 7 nm's bf16 product.
+const BF16_PRODUCT: Pair = (0.21 * 1.1 / 0.34, 0.21);
+const FP32_PRODUCT: Pair = (3.7, 1.31);
+const INT8_PRODUCT: Pair = (0.2, 0.07);
+const FP32_ADDITION: Pair = (0.9, 0.38);
+const INT32_ADDITION: Pair = (0.1, 0.03);
+/// A 64-bit access to an 8 KiB SRAM: a register file.
+const SRAM_8_KIB: Pair = (10.0, 7.5);
+const SRAM_32_KIB: Pair = (20.0, 8.5);
+const SRAM_1_MIB: Pair = (100.0, 14.0);
+/// TPU v4i's CMEM, 1.88 pJ per bit read (accelforge, `examples/arches/tpu_v4i.yaml`); at 45 nm with the ratio of the 1 MiB memory.
+const SRAM_128_MIB: Pair = (120.0 * 100.0 / 14.0, 120.0);
+/// Writes over reads: CMEM 2.36 / 1.88 pJ per bit, a VMEM bank 0.293 / 0.249 (the same file): 1.2 in the middle.
+const WRITE_OVER_READ: f64 = 1.2;
+/// HBM2, 250 to 450 pJ per 64 bits (ISCA 2021, Table 2): the middle, per byte. Off-chip memory does not follow the node.
+const HBM_PICOJOULES_PER_BYTE: f64 = 350.0 / 8.0;
+/// A memory above this is taken for DRAM.
+const LARGEST_SRAM: f64 = 1_073_741_824.0;
+
+/// Energy per operation at a node; no static power.
+#[must_use]
+pub fn default_energy(node: Node) -> EnergyModel {
+    let at = |pair: Pair| node.energy(pair.0, pair.1);
+    let mac = |product, addition| Some(Joules((at(product) + at(addition)) * 1e-12));
+    // Three 4-byte operands of an fp32 addition through the register file.
+    let vector = at(FP32_ADDITION) + 12.0 * at(SRAM_8_KIB) / 8.0;
+    EnergyModel {
+        per_mac: PerDataType {
+            fp32: mac(FP32_PRODUCT, FP32_ADDITION),
+            bf16: mac(BF16_PRODUCT, FP32_ADDITION),
+            fp16: mac(FP16_PRODUCT, FP32_ADDITION),
+            // No published figure: an 8-bit product of either kind is a multiplier of at most 8 x 8 bits.
+            fp8: mac(INT8_PRODUCT, FP32_ADDITION),
+            int8: mac(INT8_PRODUCT, INT32_ADDITION),
+        },
+        per_vector_operation: Joules(vector * 1e-12),
+        static_power: Watts::ZERO,
+    }
+}
+
+/// Energy of reading and of writing one byte of a memory of this capacity: SRAM between the published sizes on logarithmic
+/// scales, HBM above 1 GiB.
+#[must_use]
+pub fn sram_energy_per_byte(node: Node, capacity: Bytes) -> (Joules, Joules) {
+    if capacity.as_f64() > LARGEST_SRAM {
+        return (Joules(HBM_PICOJOULES_PER_BYTE * 1e-12), Joules(HBM_PICOJOULES_PER_BYTE * 1e-12));
+    }
+    let points = [(8192.0, SRAM_8_KIB), (32_768.0, SRAM_32_KIB), (1_048_576.0, SRAM_1_MIB), (134_217_728.0, SRAM_128_MIB)];
+    let points = points.map(|(size, pair)| (size, node.energy(pair.0, pair.1)));
+    let read = interpolate_log(&points, capacity.as_f64().max(8192.0)) / 8.0;
+    (Joules(read * 1e-12), Joules(read * WRITE_OVER_READ * 1e-12))
+}
+
+/// Piecewise linear on logarithmic scales through points of ascending x > 0, y > 0; the outer segments extend.
+pub(super) fn interpolate_log(points: &[(f64, f64)], x: f64) -> f64 {
+    let inner = points.windows(2).find(|pair| x <= pair[1].0).or_else(|| points.windows(2).last());
+    let Some([(x0, y0), (x1, y1)]) = inner else {
+        return points.first().map_or(0.0, |point| point.1);
+    };
+    let t = (x / x0).ln() / (x1 / x0).ln();
+    y0 * (y1 / y0).powf(t)
+}
+
+/// The power of the two heaviest sustained loads, static power included: what a thermal design must carry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SustainedPower {
+    /// A large square contraction in the fastest 16-bit type at the arrays' peak, its operands fed from the innermost memory and each
+    /// crossing the outer ones once per tile.
+    pub contraction: Watts,
+    /// A stream through the device's memory at its peak bandwidth, half reads, half writes, with one vector operation per 4 bytes.
+    pub stream: Watts,
+}
+
+impl SustainedPower {
+    /// The larger of the two.
+    #[must_use]
+    pub fn peak(&self) -> Watts {
+        self.contraction.max(self.stream)
+    }
+}
+
+/// Dimension of the square contraction that [`sustained_power`] runs: large enough for every chip to be compute bound.
+const CONTRACTION: f64 = 8192.0;
+
+/// Bytes that an array's edges read and write per multiply-accumulate, 16-bit operands and fp32 sums. With a stationary operand
+/// the other enters by the rows, and partial sums leave by the columns to be accumulated on the way. Output stationary arrays
+/// take both operands, and their accumulators live in the memory beside them: read and written once per `rows` of depth.
+fn edge_traffic(tensor: &TensorCores) -> (f64, f64) {
+    let (rows, columns) = (f64::from(tensor.rows), f64::from(tensor.columns));
+    let read = match tensor.dataflow {
+        Dataflow::WeightStationary | Dataflow::InputStationary => 2.0 * rows,
+        Dataflow::OutputStationary => 2.0 * rows + 2.0 * columns + 4.0 * columns,
+    };
+    (read / (rows * columns), 4.0 * columns / (rows * columns))
+}
+
+/// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
+#[must_use]
+pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
+    let rates = &accelerator.tensor.macs_per_unit_per_cycle;
+    let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
+    let rate = rates.get(data_type).unwrap_or(0.0) * accelerator.clock.0;
+    let macs = accelerator.tensor.units() as f64 * rate;
+    let mac = accelerator.energy.macs(data_type, 1);
+    let mut contraction = accelerator.energy.static_power + Watts(mac.0 * macs);
+    let (mut read, mut written) = edge_traffic(&accelerator.tensor);
+    for level in accelerator.levels() {
+        contraction += Watts(macs * (level.read_energy_per_byte.0 * read + level.write_energy_per_byte.0 * written));
+        // A square tile (two 2-byte operands and an fp32 result per element) in half the level, the other half being filled.
+        let tile = (level.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(1.0, CONTRACTION);
+        read = 2.0 * 2.0 / tile;
+        written = 2.0 / CONTRACTION;
+    }
+    let hbm = &accelerator.hbm;
+    let per_byte =
+        (hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 + accelerator.energy.per_vector_operation.0 / 4.0;
+    let stream = accelerator.energy.static_power + Watts(per_byte * hbm.read_bandwidth.0);
+    SustainedPower { contraction, stream }
 }

@@ -2,60 +2,49 @@
 //! energy models, and what is published about it.
 //!
 //! TPU-like chips (few cores, large arrays) and GPU-like chips (many cores, several small arrays and vector lanes per
-//! core) are the same type with different numbers. Chips are described in `sim/templates/chips/*.toml` (`template`),
-//! points of a design space are built by [`phaze::design`].
+//! core) are the same type with different numbers. Chips are described in `sim/templates/chips/*.toml` ([`Template`]),
+//! points of a design space are built by [`phaze::design`]; [`verify()`] checks either.
 
+pub mod area;
 mod calibration;
 mod compute;
-mod energy;
+pub mod energy;
+mod error;
+mod file;
 mod memory;
 pub mod phaze;
+mod sources;
 mod technology;
+mod template;
+mod verify;
 
+pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
-pub use energy::EnergyModel;
+pub use energy::{EnergyModel, SustainedPower, sustained_power};
+pub use error::{Fault, HardwareError};
 pub use memory::{HostLink, MemoryLevel, Scope, Storage};
 pub use technology::Node;
+pub use template::{Template, all as templates, template_names};
+pub use verify::verify;
+
+pub use crate::schedule::{Exclusivity, Pairing};
 
 use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
 use serde::{Deserialize, Serialize};
 
-/// Which vector core a fused kernel takes beside its tensor core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pairing {
-    /// Any vector core with any tensor core.
-    #[default]
-    AnyPair,
-    /// The vector core with the tensor core's own index.
-    SameIndex,
-}
-
-/// What a kernel that runs across all cores blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exclusivity {
-    /// Every tensor and every vector core.
-    #[default]
-    AllCores,
-    /// The cores of the kinds it uses; the other kind stays free.
-    OwnKind,
-}
-
 /// How the silicon area of an accelerator is computed.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AreaModel {
     /// PHAZE's 22 nm tables: multiply-accumulate units, local buffers and the global buffer; exact on its design space.
     #[default]
     Phaze22nm,
     /// Unit areas of a technology node: transistor counts over densities, bit cells over array efficiency, PHYs.
-    UnitAreas {
-        /// The process.
-        node: Node,
-    },
+    UnitAreas(Box<Floorplan>),
+    /// Its vendor discloses too little of the die.
+    Undisclosed,
 }
 
 /// What the vendor publishes, kept beside the model to be compared with it; never used to predict.

@@ -19,11 +19,12 @@
 //!
 //! All of it is monotone: more cores, wider arrays or a larger buffer never have less bandwidth.
 
+use super::energy::{STATIC_WATTS_PER_MM2, default_energy, sram_energy_per_byte};
 use super::{
-    Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, MemoryLevel, Pairing, PerDataType, Published, Scope,
+    Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, MemoryLevel, Node, Pairing, PerDataType, Published, Scope,
 };
-use super::{TensorCores, VectorCores};
-use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
+use super::{TensorCores, VectorCores, area};
+use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of an operand at the array's edge (bf16, as PHAZE trains).
@@ -102,20 +103,23 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
     let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
     let feed = ELEMENT_BYTES * (rows + columns);
     let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
-    let level = |name: &str, scope, capacity, read, write, ports| MemoryLevel {
-        name: name.to_owned(),
-        scope,
-        capacity,
-        read_bandwidth: read,
-        write_bandwidth: write,
-        ports,
-        latency: Seconds::ZERO,
-        read_energy_per_byte: Joules::ZERO,
-        write_energy_per_byte: Joules::ZERO,
+    let level = |name: &str, scope, capacity, read, write, ports| {
+        let (read_energy_per_byte, write_energy_per_byte) = sram_energy_per_byte(Node::N22, capacity);
+        MemoryLevel {
+            name: name.to_owned(),
+            scope,
+            capacity,
+            read_bandwidth: read,
+            write_bandwidth: write,
+            ports,
+            latency: Seconds::ZERO,
+            read_energy_per_byte,
+            write_energy_per_byte,
+        }
     };
     let local_write = feed + PARTIAL_SUM_BYTES * columns;
     let hbm_bandwidth = BytesPerSecond(1.2e12); // TPU v4: cloud.google.com/tpu/docs/v4, 1200 GB/s
-    Accelerator {
+    let mut accelerator = Accelerator {
         name: format!(
             "tc{}_vc{}_{}x{}_glb{}MiB_hbm{:.0}GiB",
             config.num_tc,
@@ -147,17 +151,81 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
         exclusivity: Exclusivity::AllCores,
         collectives_overlap: false,
         area_model: AreaModel::Phaze22nm,
-        energy: EnergyModel::default(),
+        energy: default_energy(Node::N22),
         calibration: Calibration::default(),
         published: Published::default(),
-    }
+    };
+    // An area table that cannot be read leaves static power at zero here; whoever asks for the area gets the error.
+    let area = area(&accelerator).map_or(0.0, |breakdown| breakdown.total().0);
+    accelerator.energy.static_power = Watts(area * STATIC_WATTS_PER_MM2);
+    accelerator
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::{Template, verify};
     use super::*;
     use crate::kernel::DataType;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_template_is_the_design_point() {
+        let template = &Template::find("phaze_tpuv4").unwrap().accelerator;
+        let mut point = design(&PhazeConfig::tpu_v4_like());
+        point.name.clone_from(&template.name);
+        point.published = template.published;
+        assert!((point.energy.static_power.0 / template.energy.static_power.0 - 1.0).abs() < 0.01);
+        point.energy.static_power = template.energy.static_power;
+        assert_eq!(&point, template);
+    }
+
+    fn config() -> impl Strategy<Value = PhazeConfig> {
+        (0..=12u32, 0..=12u32, 1..=8u32, 1..=8u32, 1..=7u32, 0..3usize).prop_map(|(tc, vc, w, d, glb, hbm)| PhazeConfig {
+            num_tc: 1 << tc,
+            num_vc: 1 << vc,
+            width: 1 << w,
+            depth: 1 << d,
+            width_vc: 1 << w,
+            global_buffer: Bytes(1 << (20 + glb)),
+            hbm: Bytes::from_gib([32.0, 64.0, 80.0][hbm]),
+        })
+    }
+
+    /// The configuration with one dimension doubled.
+    fn doubled(config: &PhazeConfig, dimension: usize) -> PhazeConfig {
+        let mut larger = *config;
+        match dimension {
+            0 => larger.num_tc *= 2,
+            1 => larger.num_vc *= 2,
+            2 => larger.width *= 2,
+            3 => larger.depth *= 2,
+            4 => larger.width_vc *= 2,
+            _ => larger.global_buffer = larger.global_buffer * 2,
+        }
+        larger
+    }
+
+    proptest! {
+        #[test]
+        fn every_point_is_sound(config in config()) {
+            let faults = verify(&design(&config));
+            prop_assert!(faults.is_empty(), "{faults:?}");
+        }
+
+        #[test]
+        fn larger_is_never_smaller_or_narrower(config in config(), dimension in 0..6usize) {
+            let larger = doubled(&config, dimension);
+            let (a, b) = (design(&config), design(&larger));
+            prop_assert!(area(&b).unwrap().total() > area(&a).unwrap().total());
+            for (inner, outer) in a.levels().zip(b.levels()) {
+                let (few, many) = (f64::from(a.instances(inner)), f64::from(b.instances(outer)));
+                prop_assert!(outer.read_bandwidth.0 * many >= inner.read_bandwidth.0 * few);
+                prop_assert!(outer.write_bandwidth.0 * many >= inner.write_bandwidth.0 * few);
+                prop_assert!(outer.capacity >= inner.capacity);
+            }
+        }
+    }
 
     #[test]
     fn the_tpu_v4_like_point_has_tpu_v4s_peak() {

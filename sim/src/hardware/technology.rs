@@ -1,4 +1,4 @@
-//! Process nodes.
+//! Process nodes: what a square millimetre holds and what an operation costs, with sources.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,7 +13,7 @@ pub enum Node {
     N28,
     /// 22 nm.
     N22,
-    /// 16 nm FinFET (and its 12 nm shrink).
+    /// 16 nm FinFET, and 12 nm, its optical shrink.
     N16,
     /// 7 nm.
     N7,
@@ -28,6 +28,9 @@ pub enum Node {
 }
 
 impl Node {
+    /// Every node, oldest first.
+    pub const ALL: [Self; 9] = [Self::N45, Self::N28, Self::N22, Self::N16, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
+
     /// The number in the node's name, in nanometres.
     #[must_use]
     pub fn nanometres(self) -> u32 {
@@ -41,6 +44,83 @@ impl Node {
             Self::N5 => 5,
             Self::N4 => 4,
             Self::N3 => 3,
+        }
+    }
+
+    /// Transistors per square millimetre that a large accelerator reaches, in millions: published transistor count over
+    /// published die area. Foundries' densest libraries are quoted half as high again at 7 nm (96.3, [`Self::library_density`]),
+    /// where placed and routed logic never gets.
+    ///
+    /// Sources: GF100 3.0e9 / 529 mm^2 at 40 nm, shrunk to 45 by (40/45)^2; GM200 8.0e9 / 601 at 28 nm; 22 nm between its neighbours
+    /// on a logarithmic scale; V100 21.1e9 / 815 at 12 nm (NVIDIA V100 white paper); A100 54.2e9 / 826 at 7 nm (A100 white paper); 6 nm is 18 %
+    /// denser than 7 nm (TSMC); H100 80e9 / 814 at 4 nm (H100 white paper); 4 nm is 6 % denser than 5 nm (TSMC); 3 nm is 60 %
+    /// denser than 5 nm in logic (TSMC N3E).
+    #[must_use]
+    pub fn logic_density(self) -> f64 {
+        match self {
+            Self::N45 => 4.48,
+            Self::N28 => 13.3,
+            Self::N22 => 18.2,
+            Self::N16 => 25.9,
+            Self::N7 => 65.6,
+            Self::N6 => 77.4,
+            Self::N5 => 92.7,
+            Self::N4 => 98.3,
+            Self::N3 => 148.3,
+        }
+    }
+
+    /// Transistors per square millimetre of the densest library, in millions.
+    ///
+    /// Sources: 40, 28, 20, 14, 7 and 5 nm from Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas; 45 nm is 40 nm times
+    /// (40/45)^2, 22 nm lies between 28 and 20 nm; 6, 4 and 3 nm as in [`Self::logic_density`].
+    #[must_use]
+    pub fn library_density(self) -> f64 {
+        match self {
+            Self::N45 => 6.08,
+            Self::N28 => 15.3,
+            Self::N22 => 20.0,
+            Self::N16 => 28.9,
+            Self::N7 => 96.3,
+            Self::N6 => 113.6,
+            Self::N5 => 138.2,
+            Self::N4 => 146.5,
+            Self::N3 => 221.1,
+        }
+    }
+
+    /// Area of an SRAM bit relative to 7 nm.
+    ///
+    /// Sources: 7, 6 and 5 nm from LLMCompass (Zhang et al., ISCA 2024; 0.170, 0.140, 0.125 um^2 per bit of cache, periphery included); 4 nm as
+    /// 5 nm; the others by the published high-density cell over 7 nm's 0.027 um^2 (TSMC, ISSCC 2017): 0.346 at 45 nm (Intel, IEDM 2007),
+    /// 0.127 at 28 nm (TSMC), 0.092 at 22 nm (Intel, ISSCC 2012), 0.070 at 16 nm (TSMC, ISSCC 2014); 3 nm has 5 nm's cell (0.021, TSMC N3E, IEDM 2022).
+    #[must_use]
+    pub fn sram_scale(self) -> f64 {
+        match self {
+            Self::N45 => 12.81,
+            Self::N28 => 4.70,
+            Self::N22 => 3.41,
+            Self::N16 => 2.59,
+            Self::N7 => 1.0,
+            Self::N6 => 0.824,
+            Self::N5 | Self::N4 | Self::N3 => 0.735,
+        }
+    }
+
+    /// An energy at this node, from the energies of the same operation at 45 and at 7 nm.
+    ///
+    /// Between the two a power law in the node's number (a straight line on logarithmic scales); below 7 nm the foundry's power
+    /// at equal speed: 6 nm as 7 nm, 5 nm 30 % less, 4 nm as 5 nm, 3 nm 30 % less again (TSMC).
+    #[must_use]
+    pub fn energy(self, at_45nm: f64, at_7nm: f64) -> f64 {
+        match self {
+            Self::N6 => at_7nm,
+            Self::N5 | Self::N4 => at_7nm * 0.7,
+            Self::N3 => at_7nm * 0.49,
+            Self::N45 | Self::N28 | Self::N22 | Self::N16 | Self::N7 => {
+                let t = (f64::from(self.nanometres()) / 7.0).ln() / (45.0_f64 / 7.0).ln();
+                at_45nm.powf(t) * at_7nm.powf(1.0 - t)
+            }
         }
     }
 }

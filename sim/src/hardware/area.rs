@@ -1,0 +1,92 @@
+//! Silicon area: PHAZE's 22 nm tables, or unit areas of a technology node.
+
+mod floorplan;
+mod phaze_22nm;
+
+pub use floorplan::{ArrayCell, DieLink, Floorplan, SramArray, SramKind, sram_area};
+
+use super::{Accelerator, AreaModel};
+use crate::units::SquareMillimeters;
+use serde::Serialize;
+use thiserror::Error;
+
+/// A part of the die or of a core, and its area (of all instances together).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Part {
+    /// What it is: `cores`, `global_buffer`, `mem_phy`, ...
+    pub name: &'static str,
+    /// Its area.
+    pub area: SquareMillimeters,
+}
+
+/// The area of an accelerator's dies by component.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AreaBreakdown {
+    /// Parts of the die: they add up to [`Self::total`].
+    pub die: Vec<Part>,
+    /// Parts of one tensor core (with the vector lanes beside it, where they are one core): they add up to [`Self::core`].
+    pub in_core: Vec<Part>,
+}
+
+impl AreaBreakdown {
+    /// The area of all compute dies.
+    #[must_use]
+    pub fn total(&self) -> SquareMillimeters {
+        self.die.iter().map(|part| part.area).sum()
+    }
+
+    /// The area of one core.
+    #[must_use]
+    pub fn core(&self) -> SquareMillimeters {
+        self.in_core.iter().map(|part| part.area).sum()
+    }
+
+    /// The area that a die photograph calls `component` at `level` (`die` or `core`); `TOTAL` and `TOTAL_core` are the sums.
+    /// Photographs do not tell link controllers from the logic around them: `offchip_link_ctrl` is none of its own and counted in
+    /// `other`. `None` for a name the model does not know.
+    #[must_use]
+    pub fn component(&self, level: &str, component: &str) -> Option<SquareMillimeters> {
+        let parts = match level {
+            "die" => &self.die,
+            "core" => &self.in_core,
+            _ => return None,
+        };
+        match component {
+            "TOTAL" if level == "die" => Some(self.total()),
+            "TOTAL" | "TOTAL_core" if level == "core" => Some(self.core()),
+            "offchip_link_ctrl" => Some(SquareMillimeters::ZERO),
+            _ => parts.iter().find(|part| part.name == component).map(|part| part.area),
+        }
+    }
+}
+
+/// Why an accelerator has no modelled area.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AreaError {
+    /// Its vendor discloses too little.
+    #[error(
+        "{chip} has no area model: its die is not disclosed; give its file an [area] table (model = \"unit_areas\" or \"phaze_22nm\")"
+    )]
+    Undisclosed {
+        /// The chip.
+        chip: String,
+    },
+    /// PHAZE's data file is damaged.
+    #[error("sim/data/phaze_22nm.toml: {why}; restore the file")]
+    Coefficients {
+        /// What the parser said.
+        why: String,
+    },
+}
+
+/// The area of an accelerator by component.
+///
+/// # Errors
+/// [`AreaError::Undisclosed`] where the chip's file says nothing of its die.
+pub fn area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
+    match &accelerator.area_model {
+        AreaModel::Phaze22nm => phaze_22nm::area(accelerator),
+        AreaModel::UnitAreas(floorplan) => Ok(floorplan.area(accelerator)),
+        AreaModel::Undisclosed => Err(AreaError::Undisclosed { chip: accelerator.name.clone() }),
+    }
+}

@@ -1,0 +1,330 @@
+//! Unit areas: transistor counts over achieved density, memory bits over array efficiency, PHYs that do not shrink.
+//!
+//! The method and the unit counts are LLMCompass's (Zhang et al., *LLMCompass: Enabling Efficient Hardware Design for Large Language
+//! Model Inference*, ISCA 2024, cost model). Densities per node: [`Node::logic_density`]. Large systolic arrays and scratchpads are
+//! denser than a GPU's caches and pay per cell for pipeline registers: their unit areas are TPU v4i's (Jouppi et al., ISCA 2021,
+//! Figure 6). What no unit covers (pads, clocks, test, fuses) is a fixed fraction of the die.
+
+use super::super::energy::interpolate_log;
+use super::super::error::Fault;
+use super::super::{Accelerator, Node};
+use super::{AreaBreakdown, Part};
+use crate::kernel::DataType;
+use crate::units::{Bytes, SquareMillimeters};
+use serde::{Deserialize, Serialize};
+
+/// Transistors of an fp64 fused multiply-add (LLMCompass); narrower ones scale with the square of the mantissa.
+const FP64_UNIT: f64 = 685_300.0;
+/// Transistors of a 32-bit integer unit (LLMCompass).
+const INT32_UNIT: f64 = 177_690.0;
+/// Transistors of fetch, decode, scheduling and operand routing per integer lane (LLMCompass: control per lane per sublane).
+const CONTROL: f64 = 996_200.0;
+/// Transistors of the on-chip network per core of [`CROSSBAR_PORT`] bytes per cycle (LLMCompass: crossbar per core).
+const CROSSBAR: f64 = 44.3e6;
+/// An A100 SM reads 64 bytes per cycle from L2 (NVIDIA A100 white paper).
+const CROSSBAR_PORT: f64 = 64.0;
+/// A bf16 multiply-accumulate cell of a systolic array with its pipeline and weight registers, um^2 at 7 nm: TPU v4i's
+/// 128 x 128 MXU is 14 mm^2 (Jouppi et al., ISCA 2021, Figure 6; accelforge reads 850 um^2 per cell).
+const SYSTOLIC_CELL_UM2: f64 = 850.0;
+/// A TPU core's scalar unit, instruction memory included, mm^2 at 7 nm (accelforge, `tpu_v4i.yaml`, from the die photograph).
+const SCALAR_UNIT_MM2: f64 = 10.0;
+/// Cache bits at 7 nm, um^2, before array efficiency (LLMCompass).
+const CACHE_BIT_UM2: f64 = 0.17;
+/// Fraction of a cache that is bits, by capacity in KiB (LLMCompass); from 1 MiB on it stays.
+const CACHE_EFFICIENCY: [(f64, f64); 9] = [
+    (4.0, 0.076),
+    (8.0, 0.142),
+    (16.0, 0.247),
+    (32.0, 0.393),
+    (64.0, 0.559),
+    (128.0, 0.704),
+    (256.0, 0.526),
+    (512.0, 0.602),
+    (1024.0, 0.561),
+];
+/// Scratchpad bits at 7 nm, um^2, periphery included: CMEM, 128 MiB in 112 mm^2 (Jouppi et al., ISCA 2021, Figure 6).
+const SCRATCHPAD_BIT_UM2: f64 = 0.1043;
+/// Growth of either side of a multi-ported bit per further port: VMEM's 51 mm^2 for 16 MiB with three ports is (1 + 2 x 0.455)^2 times
+/// CMEM's bit (the same figure). Each port adds a word line and its bit lines to both sides of the cell.
+const PORT_GROWTH: f64 = 0.455;
+/// PHY of one HBM stack, 1024 data bits, mm^2 (LLMCompass); analogue, does not shrink.
+const HBM_PHY_MM2: f64 = 10.45;
+/// Transistors of the controllers of one HBM stack (LLMCompass), mostly buffers: at library density.
+const HBM_CONTROLLER: f64 = 552.743e6;
+/// Transistors of a link's controller (LLMCompass, NVLink3: 25 GB/s per direction), at library density.
+const LINK_CONTROLLER: f64 = 74.632e6;
+/// The die that no unit covers. GA100's annotation leaves 40 of 822.72 mm^2 as other; 16 PCIe lanes (7.7 mm^2) and 12 link controllers
+/// (9.3 mm^2) are in it; 2.8 % remains.
+const UNATTRIBUTED: f64 = 0.028;
+
+/// How multiply-accumulate units are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrayCell {
+    /// Cells of a large systolic array, with pipeline, weight and partial-sum registers.
+    Systolic,
+    /// Dot-product trees fed from a register file.
+    DotProduct,
+}
+
+/// How a memory is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SramKind {
+    /// A cache or banked register file: tags, coherence, many small arrays.
+    Cache,
+    /// A software-managed memory.
+    Scratchpad,
+}
+
+/// A memory on the die.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SramArray {
+    /// What it is called in the area breakdown: a name of [`SramArray::PART`] or `other_memory`.
+    pub name: String,
+    /// Capacity of an instance.
+    pub capacity_kib: f64,
+    /// Instances, per core or per die by the list they are in.
+    pub count: u32,
+    /// How it is built.
+    pub kind: SramKind,
+    /// Ports of a scratchpad's bits (reads and writes that may happen at once); a cache's are in its efficiency.
+    pub ports: u32,
+}
+
+/// A kind of chip-to-chip link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DieLink {
+    /// NVLink 2 and 3: 25 GB/s per direction over eight or four pairs. PHY 1.888 mm^2 (LLMCompass, NVLink3 at 7 nm).
+    Nvlink3,
+    /// NVLink 4 and 5: two pairs. PHY 0.965 mm^2 (LLMCompass, NVLink4 at 5 nm).
+    Nvlink4,
+    /// AMD Infinity Fabric. PHY 5.69 mm^2 (LLMCompass).
+    InfinityFabric,
+    /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction: two NVLink3 PHYs' bandwidth, hence their area.
+    Ici,
+}
+
+impl DieLink {
+    fn phy_mm2(self) -> f64 {
+        match self {
+            Self::Nvlink3 => 1.888,
+            Self::Nvlink4 => 0.965,
+            Self::InfinityFabric => 5.69,
+            Self::Ici => 2.0 * 1.888,
+        }
+    }
+
+    /// Controllers, in NVLink3 links.
+    fn controllers(self) -> f64 {
+        match self {
+            Self::Nvlink3 | Self::Nvlink4 => 1.0,
+            Self::InfinityFabric | Self::Ici => 2.0,
+        }
+    }
+}
+
+/// What is on the die, parts disabled in the product included.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Floorplan {
+    /// The process.
+    pub node: Node,
+    /// Compute dies; everything below is the sum over all of them.
+    pub dies: u32,
+    /// Cores, disabled ones included.
+    pub cores: u32,
+    /// How the arrays are built. Their number and size per core are the accelerator's.
+    pub array_cell: ArrayCell,
+    /// fp64 fused multiply-add units per core.
+    pub fp64_units: u32,
+    /// fp32 fused multiply-add units per core, beyond those that the fp64 units double as.
+    pub fp32_units: u32,
+    /// 32-bit integer units per core.
+    pub integer_units: u32,
+    /// Lanes that control logic is built for, per core: lanes that issue address and integer work each cycle, or one per
+    /// column of sublanes where one wide instruction drives them all.
+    pub control_lanes: u32,
+    /// Scalar units (TPU) per core.
+    pub scalar_units: u32,
+    /// Memories of each core.
+    pub core_memory: Vec<SramArray>,
+    /// Memories that the cores share.
+    pub chip_memory: Vec<SramArray>,
+    /// Bytes per cycle of each core's port on the on-chip network.
+    pub network_port_bytes_per_cycle: f64,
+    /// HBM stacks with a PHY on the die.
+    pub hbm_stacks: u32,
+    /// Kind of the chip-to-chip links.
+    pub link: DieLink,
+    /// Chip-to-chip links.
+    pub links: u32,
+    /// Generation of the PCIe interface (4 or 5).
+    pub pcie_generation: u32,
+    /// Lanes of the PCIe interface.
+    pub pcie_lanes: u32,
+    /// Blocks that the model has no unit for, as a fraction of the die their vendor states (SparseCores, for instance).
+    pub other_blocks_fraction: f64,
+}
+
+/// The area of one memory at a node. Grows with capacity and with ports.
+#[must_use]
+pub fn sram_area(node: Node, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
+    let kib = capacity.as_f64() / 1024.0;
+    let bits = capacity.as_f64() * 8.0;
+    let um2 = match kind {
+        SramKind::Scratchpad => {
+            let side = 1.0 + PORT_GROWTH * f64::from(ports.saturating_sub(1));
+            bits * SCRATCHPAD_BIT_UM2 * side * side
+        }
+        SramKind::Cache => {
+            let area = |(kib, efficiency): (f64, f64)| (kib, kib * 8192.0 * CACHE_BIT_UM2 / efficiency);
+            let points = CACHE_EFFICIENCY.map(area);
+            let (first, last) = (points[0], points[points.len() - 1]);
+            if kib >= last.0 { last.1 * kib / last.0 } else { interpolate_log(&points, kib.max(first.0)) }
+        }
+    };
+    SquareMillimeters(um2 * node.sram_scale() * 1e-6)
+}
+
+impl SramArray {
+    fn area(&self, node: Node) -> SquareMillimeters {
+        let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
+        sram_area(node, self.kind, capacity, self.ports) * f64::from(self.count)
+    }
+
+    /// The breakdown's name for this memory.
+    fn part(&self) -> &'static str {
+        Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
+    }
+
+    /// Names that memories have in the area breakdown.
+    pub const PART: [&'static str; 4] = ["register_file", "local_buffer", "instruction_cache", "global_buffer"];
+}
+
+impl Floorplan {
+    /// The area of the dies by component, under the names that die photographs are annotated with.
+    #[must_use]
+    pub fn area(&self, accelerator: &Accelerator) -> AreaBreakdown {
+        let in_core = self.in_core(accelerator);
+        let core: SquareMillimeters = in_core.iter().map(|part| part.area).sum();
+        let cores = f64::from(self.cores);
+        let global: SquareMillimeters = self.chip_memory.iter().map(|memory| memory.area(self.node)).sum();
+        let stacks = f64::from(self.hbm_stacks);
+        let links = f64::from(self.links);
+        let mut die = vec![
+            Part { name: "cores", area: core * cores },
+            Part { name: "crossbar", area: self.logic(cores * CROSSBAR * self.network_port_bytes_per_cycle / CROSSBAR_PORT) },
+            Part { name: "global_buffer", area: global },
+            Part { name: "mem_phy", area: SquareMillimeters(stacks * HBM_PHY_MM2) },
+            Part { name: "mem_ctrl", area: self.library(stacks * HBM_CONTROLLER) },
+            Part { name: "offchip_link_phy", area: SquareMillimeters(links * self.link.phy_mm2()) },
+        ];
+        let known: SquareMillimeters = die.iter().map(|part| part.area).sum();
+        let fixed = self.library(links * self.link.controllers() * LINK_CONTROLLER) + SquareMillimeters(self.pcie_mm2());
+        // Fractions are of the whole die: what is known is the rest of it.
+        let fraction = UNATTRIBUTED + self.other_blocks_fraction;
+        let rest = (known + fixed) * (fraction / (1.0 - fraction));
+        die.push(Part { name: "other", area: fixed + rest });
+        AreaBreakdown { die, in_core }
+    }
+
+    /// What cannot be on a die.
+    pub(in super::super) fn faults(&self, accelerator: &Accelerator) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let tensor = accelerator.tensor.cores;
+        if self.cores < tensor {
+            let limit = format!("fewer than the {tensor} cores in use");
+            faults.push(Fault::new("area.cores", self.cores, limit, "count the cores on the die, disabled ones included"));
+        }
+        if self.dies == 0 {
+            faults.push(Fault::new("area.dies", 0, "a chip has at least one", "count the compute dies"));
+        }
+        let positive = [("area.network_port_bytes_per_cycle", self.network_port_bytes_per_cycle)];
+        for (key, value) in positive.into_iter().filter(|(_, value)| !(value.is_finite() && *value > 0.0)) {
+            faults.push(Fault::new(
+                key,
+                value,
+                "must be positive and finite",
+                "give what a core reads from the network per cycle",
+            ));
+        }
+        if !(0.0..0.5).contains(&self.other_blocks_fraction) {
+            let cure = "give the fraction of the die that other blocks take, 0 where unknown";
+            faults.push(Fault::new("area.other_blocks_fraction", self.other_blocks_fraction, "must lie between 0 and 0.5", cure));
+        }
+        for memory in self.core_memory.iter().chain(&self.chip_memory) {
+            let key = format!("area.{}", memory.name);
+            if !(memory.capacity_kib.is_finite() && memory.capacity_kib > 0.0) {
+                faults.push(Fault::new(
+                    format!("{key}.capacity_kib"),
+                    memory.capacity_kib,
+                    "must be positive and finite",
+                    "remove it",
+                ));
+            }
+            if memory.ports == 0 || memory.count == 0 {
+                let value = format!("{} ports, {} instances", memory.ports, memory.count);
+                faults.push(Fault::new(key, value, "a memory has at least one of each", "remove it"));
+            }
+        }
+        faults
+    }
+
+    fn in_core(&self, accelerator: &Accelerator) -> Vec<Part> {
+        let tensor = &accelerator.tensor;
+        let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
+        let arrays = match self.array_cell {
+            // Cells shrink as the logic they are made of.
+            ArrayCell::Systolic => self.shrunk(cells * SYSTOLIC_CELL_UM2 * 1e-6),
+            ArrayCell::DotProduct => {
+                let mantissa = if tensor.macs_per_unit_per_cycle.get(DataType::Fp16).is_some() { 10.0 } else { 7.0 };
+                self.logic(cells * floating_point_unit(mantissa))
+            }
+        };
+        let vector = f64::from(self.fp64_units) * FP64_UNIT
+            + f64::from(self.fp32_units) * floating_point_unit(23.0)
+            + f64::from(self.integer_units) * INT32_UNIT;
+        let mut parts = vec![
+            Part { name: "tensor_arrays", area: arrays },
+            Part { name: "vector_units", area: self.logic(vector) },
+            Part { name: "control", area: self.logic(f64::from(self.control_lanes) * CONTROL) },
+            Part { name: "scalar_unit", area: self.shrunk(f64::from(self.scalar_units) * SCALAR_UNIT_MM2) },
+        ];
+        for memory in &self.core_memory {
+            let (name, area) = (memory.part(), memory.area(self.node));
+            match parts.iter_mut().find(|part| part.name == name) {
+                Some(part) => part.area += area,
+                None => parts.push(Part { name, area }),
+            }
+        }
+        parts
+    }
+
+    /// Placed and routed logic.
+    fn logic(&self, transistors: f64) -> SquareMillimeters {
+        SquareMillimeters(transistors * 1e-6 / self.node.logic_density())
+    }
+
+    /// Logic at library density.
+    fn library(&self, transistors: f64) -> SquareMillimeters {
+        SquareMillimeters(transistors * 1e-6 / self.node.library_density())
+    }
+
+    /// Logic whose area is known at 7 nm.
+    fn shrunk(&self, mm2_at_7nm: f64) -> SquareMillimeters {
+        SquareMillimeters(mm2_at_7nm * Node::N7.logic_density() / self.node.logic_density())
+    }
+
+    /// PCIe: 0.48 mm^2 per lane up to generation 4, 0.64 from 5 on (LLMCompass).
+    fn pcie_mm2(&self) -> f64 {
+        f64::from(self.pcie_lanes) * if self.pcie_generation >= 5 { 0.64 } else { 0.48 }
+    }
+}
+
+/// Transistors of a fused multiply-add with this mantissa: they grow with its square (LLMCompass).
+fn floating_point_unit(mantissa: f64) -> f64 {
+    FP64_UNIT * (mantissa / 52.0) * (mantissa / 52.0)
+}

@@ -1,0 +1,293 @@
+//! A chip's file as written: keys carry the unit, and are converted here and nowhere else.
+
+use super::area::Floorplan;
+use super::energy::{default_energy, sram_energy_per_byte};
+use super::error::{Fault, HardwareError};
+use super::sources;
+use super::template::Template;
+use super::verify::verify;
+use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Node, Pairing};
+use super::{PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
+use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChipFile {
+    name: String,
+    #[serde(default)]
+    aliases: Vec<String>,
+    description: String,
+    clock_mhz: f64,
+    tensor: TensorTable,
+    vector: VectorTable,
+    memory: Vec<MemoryTable>,
+    host: Option<HostTable>,
+    storage: Option<StorageTable>,
+    #[serde(default)]
+    schedule: ScheduleTable,
+    area: Option<AreaTable>,
+    energy: EnergyTable,
+    #[serde(default)]
+    calibration: BTreeMap<String, toml::Value>,
+    #[serde(default)]
+    published: PublishedTable,
+    sources: toml::Table,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TensorTable {
+    cores: u32,
+    arrays_per_core: u32,
+    rows: u32,
+    columns: u32,
+    dataflow: Dataflow,
+    preload: bool,
+    macs_per_unit_per_cycle: PerDataType<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VectorTable {
+    cores: u32,
+    lanes: u32,
+    buffer_kib: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemoryTable {
+    name: String,
+    scope: Scope,
+    capacity_kib: Option<f64>,
+    capacity_mib: Option<f64>,
+    capacity_gib: Option<f64>,
+    capacity_gb: Option<f64>,
+    read_gb_per_s: Option<f64>,
+    read_bytes_per_cycle: Option<f64>,
+    write_gb_per_s: Option<f64>,
+    write_bytes_per_cycle: Option<f64>,
+    ports: u32,
+    #[serde(default)]
+    latency_ns: f64,
+    read_pj_per_byte: Option<f64>,
+    write_pj_per_byte: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostTable {
+    link_gb_per_s: f64,
+    capacity_gib: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StorageTable {
+    read_gb_per_s: f64,
+    write_gb_per_s: f64,
+    capacity_gb: f64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScheduleTable {
+    #[serde(default)]
+    pairing: Pairing,
+    #[serde(default)]
+    exclusivity: Exclusivity,
+    #[serde(default)]
+    collectives_overlap: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case", tag = "model")]
+enum AreaTable {
+    #[serde(rename = "phaze_22nm")]
+    Phaze22nm,
+    UnitAreas(Box<Floorplan>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnergyTable {
+    node: Node,
+    static_w: f64,
+    #[serde(default)]
+    pj_per_mac: PerDataType<f64>,
+    pj_per_vector_operation: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedTable {
+    die_area_mm2: Option<f64>,
+    tdp_w: Option<f64>,
+    #[serde(default)]
+    peak_tflops: PerDataType<f64>,
+}
+
+/// Reads and verifies a chip's file.
+pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
+    let malformed =
+        |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: why.to_string().trim_end().to_owned() };
+    let raw: ChipFile = toml::from_str(text).map_err(malformed)?;
+    let table: toml::Table = toml::from_str(text).map_err(malformed)?;
+    let mut faults = Vec::new();
+    let sources = sources::flatten(&raw.sources, &mut faults);
+    let (calibration, fitted_on) = calibration(&raw.calibration, &mut faults);
+    sources::check(&table, &sources, &mut faults);
+    let accelerator = build(&raw, calibration, &mut faults);
+    if let Some(accelerator) = &accelerator {
+        faults.extend(verify(accelerator));
+    }
+    match accelerator {
+        Some(accelerator) if faults.is_empty() => {
+            Ok(Template { name: raw.name, aliases: raw.aliases, description: raw.description, accelerator, sources, fitted_on })
+        }
+        _ => Err(HardwareError::Invalid { file: file.to_owned(), faults }),
+    }
+}
+
+/// `None` where a memory level cannot be read; the faults say why.
+fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> Option<Accelerator> {
+    let clock = Hertz(raw.clock_mhz * 1e6);
+    let mut levels: Vec<MemoryLevel> = raw.memory.iter().filter_map(|m| level(m, clock, raw.energy.node, faults)).collect();
+    let complete = levels.len() == raw.memory.len();
+    let hbm = levels.pop();
+    if hbm.is_none() && complete {
+        faults.push(Fault::new("memory", "[]", "a chip has at least one memory", "add a [[memory]] table, the outermost last"));
+    }
+    let hbm = hbm.filter(|_| complete)?;
+    let picojoules = |pj: f64| Joules(pj * 1e-12);
+    let defaults = default_energy(raw.energy.node);
+    let energy = EnergyModel {
+        per_mac: raw.energy.pj_per_mac.map(picojoules).or(&defaults.per_mac),
+        per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
+        static_power: Watts(raw.energy.static_w),
+    };
+    Some(Accelerator {
+        name: raw.name.clone(),
+        clock,
+        tensor: TensorCores {
+            cores: raw.tensor.cores,
+            arrays_per_core: raw.tensor.arrays_per_core,
+            rows: raw.tensor.rows,
+            columns: raw.tensor.columns,
+            dataflow: raw.tensor.dataflow,
+            preload: raw.tensor.preload,
+            macs_per_unit_per_cycle: raw.tensor.macs_per_unit_per_cycle,
+        },
+        vector: VectorCores {
+            cores: raw.vector.cores,
+            lanes: raw.vector.lanes,
+            buffer: raw.vector.buffer_kib.map(|kib| bytes(kib, 1024.0)),
+        },
+        on_chip: levels,
+        hbm,
+        host: raw.host.as_ref().map(|h| HostLink { bandwidth: gb(h.link_gb_per_s), capacity: Bytes::from_gib(h.capacity_gib) }),
+        storage: raw.storage.as_ref().map(|s| Storage {
+            read_bandwidth: gb(s.read_gb_per_s),
+            write_bandwidth: gb(s.write_gb_per_s),
+            capacity: bytes(s.capacity_gb, 1e9),
+        }),
+        pairing: raw.schedule.pairing,
+        exclusivity: raw.schedule.exclusivity,
+        collectives_overlap: raw.schedule.collectives_overlap,
+        area_model: match &raw.area {
+            None => AreaModel::Undisclosed,
+            Some(AreaTable::Phaze22nm) => AreaModel::Phaze22nm,
+            Some(AreaTable::UnitAreas(floorplan)) => AreaModel::UnitAreas(floorplan.clone()),
+        },
+        energy,
+        calibration,
+        published: Published {
+            die_area: raw.published.die_area_mm2.map(SquareMillimeters),
+            tdp: raw.published.tdp_w.map(Watts),
+            peak: raw.published.peak_tflops.map(|tflops| FlopsPerSecond(tflops * 1e12)),
+        },
+    })
+}
+
+fn gb(gb_per_s: f64) -> BytesPerSecond {
+    BytesPerSecond(gb_per_s * 1e9)
+}
+
+/// Negative and NaN amounts become zero bytes, which [`verify`] reports by name.
+fn bytes(amount: f64, unit: f64) -> Bytes {
+    Bytes((amount * unit).round() as u64)
+}
+
+fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -> Option<MemoryLevel> {
+    let key = |suffix: &str| format!("memory.{}.{suffix}", raw.name);
+    let capacities = [
+        ("capacity_kib", raw.capacity_kib, 1024.0),
+        ("capacity_mib", raw.capacity_mib, 1_048_576.0),
+        ("capacity_gib", raw.capacity_gib, 1_073_741_824.0),
+        ("capacity_gb", raw.capacity_gb, 1e9),
+    ];
+    let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
+    let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
+    let capacity = one_of(&key("capacity"), &capacities, faults);
+    let read = one_of(&key("read"), &reads, faults);
+    let write = one_of(&key("write"), &writes, faults);
+    let (capacity, read, write) = (capacity?, read?, write?);
+    let capacity = bytes(capacity, 1.0);
+    let (default_read, default_write) = sram_energy_per_byte(node, capacity);
+    let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
+    Some(MemoryLevel {
+        name: raw.name.clone(),
+        scope: raw.scope,
+        capacity,
+        read_bandwidth: BytesPerSecond(read),
+        write_bandwidth: BytesPerSecond(write),
+        ports: raw.ports,
+        latency: Seconds(raw.latency_ns * 1e-9),
+        read_energy_per_byte: energy(raw.read_pj_per_byte, default_read),
+        write_energy_per_byte: energy(raw.write_pj_per_byte, default_write),
+    })
+}
+
+/// The value of the one key that is given, in base units.
+fn one_of(key: &str, given: &[(&str, Option<f64>, f64)], faults: &mut Vec<Fault>) -> Option<f64> {
+    let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
+    let names = given.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
+    match present.as_slice() {
+        [(_, value, unit)] => Some(value * unit),
+        [] => {
+            faults.push(Fault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));
+            None
+        }
+        several => {
+            let found = several.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(" and ");
+            faults.push(Fault::new(key, found, "one figure, one key", format!("keep one of {names}")));
+            None
+        }
+    }
+}
+
+/// Scalars are optional, their origin is not.
+fn calibration(table: &BTreeMap<String, toml::Value>, faults: &mut Vec<Fault>) -> (Calibration, BTreeMap<String, String>) {
+    let mut calibration = Calibration::default();
+    let mut fitted_on = BTreeMap::new();
+    if let Some(toml::Value::Table(origins)) = table.get("fitted_on") {
+        fitted_on.extend(origins.iter().filter_map(|(key, text)| Some((key.clone(), text.as_str()?.to_owned()))));
+    }
+    for (key, value) in table.iter().filter(|(key, _)| *key != "fitted_on") {
+        let path = format!("calibration.{key}");
+        let known = || Calibration::PARAMETERS.map(|p| p.key).join(", ");
+        let number = value.as_float().or_else(|| value.as_integer().map(|i| i as f64));
+        match (Calibration::parameter(key), number) {
+            (None, _) => faults.push(Fault::new(path, value, "no such scalar", format!("use one of {}", known()))),
+            (Some(_), None) => faults.push(Fault::new(path, value, "a number", "write the fitted value")),
+            (Some(parameter), Some(number)) => (parameter.set)(&mut calibration, number),
+        }
+        if !fitted_on.contains_key(key) {
+            let cure = format!("name the data in [calibration.fitted_on] {key}");
+            faults.push(Fault::new(format!("calibration.{key}"), value, "a fitted figure says what it was fitted on", cure));
+        }
+    }
+    (calibration, fitted_on)
+}

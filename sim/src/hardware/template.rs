@@ -1,0 +1,104 @@
+//! The built-in chips: one TOML file each in `sim/templates/chips/`, embedded at build time, every number with its source.
+
+use super::file;
+use super::{Accelerator, HardwareError};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+}
+
+/// A chip's file, read: the accelerator and what the file says about its figures.
+#[derive(Debug, Clone)]
+pub struct Template {
+    /// The canonical name.
+    pub name: String,
+    /// Other names it answers to.
+    pub aliases: Vec<String>,
+    /// One line for lists.
+    pub description: String,
+    /// The chip.
+    pub accelerator: Accelerator,
+    /// Where each figure comes from, by key; a key stands for everything below it (`memory.hbm` for
+    /// `memory.hbm.capacity_gib`). Every figure of a file is covered: [`Template::from_toml_str`] checks it.
+    pub sources: BTreeMap<String, String>,
+    /// What each calibration scalar was fitted on, by its key.
+    pub fitted_on: BTreeMap<String, String>,
+}
+
+impl Template {
+    /// Reads and verifies a chip's file; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
+    pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
+        file::read(text, file)
+    }
+
+    /// The built-in chip of this name or alias; case, `-` and blanks do not matter.
+    ///
+    /// # Errors
+    /// [`HardwareError::Unknown`] names those that exist.
+    pub fn find(name: &str) -> Result<&'static Self, HardwareError> {
+        let wanted = normalised(name);
+        let answers = |t: &&Self| normalised(&t.name) == wanted || t.aliases.iter().any(|alias| normalised(alias) == wanted);
+        match all()?.iter().find(answers) {
+            Some(template) => Ok(template),
+            None => Err(HardwareError::Unknown { name: name.to_owned(), known: template_names().join(", ") }),
+        }
+    }
+
+    /// The source of a figure: that of its key, or of the nearest table above it.
+    #[must_use]
+    pub fn source(&self, key: &str) -> Option<&str> {
+        let mut prefix = key;
+        loop {
+            if let Some(source) = self.sources.get(prefix) {
+                return Some(source);
+            }
+            prefix = prefix.rsplit_once('.')?.0;
+        }
+    }
+}
+
+fn normalised(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// Names of the built-in chips, sorted.
+#[must_use]
+pub fn template_names() -> Vec<&'static str> {
+    embedded::CHIPS.iter().map(|(name, _)| *name).collect()
+}
+
+/// Every built-in chip, sorted by name.
+///
+/// # Errors
+/// A built-in file that does not verify; the tests read them all, so a released build has none.
+pub fn all() -> Result<&'static [Template], HardwareError> {
+    static ALL: OnceLock<Result<Vec<Template>, HardwareError>> = OnceLock::new();
+    let read = || embedded::CHIPS.iter().map(|(name, text)| file::read(text, &format!("{name}.toml"))).collect();
+    match ALL.get_or_init(read) {
+        Ok(templates) => Ok(templates),
+        Err(error) => Err(error.clone()),
+    }
+}
+
+impl Accelerator {
+    /// The built-in chip of this name or alias.
+    ///
+    /// # Errors
+    /// [`HardwareError::Unknown`] names those that exist.
+    pub fn template(name: &str) -> Result<Self, HardwareError> {
+        Template::find(name).map(|template| template.accelerator.clone())
+    }
+
+    /// Reads and verifies a chip's file; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
+    pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
+        Template::from_toml_str(text, file).map(|template| template.accelerator)
+    }
+}

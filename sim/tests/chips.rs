@@ -1,0 +1,58 @@
+//! The built-in chips: every file reads, and the models meet what is published or measured.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use coplace_sim::hardware::{Accelerator, area, sustained_power, templates, verify};
+use coplace_sim::kernel::DataType;
+
+fn error_percent(predicted: f64, measured: f64) -> f64 {
+    100.0 * (predicted / measured - 1.0)
+}
+
+#[test]
+fn every_template_reads_and_is_sound() {
+    let all = templates().unwrap();
+    assert!(all.len() >= 3);
+    for template in all {
+        assert!(verify(&template.accelerator).is_empty());
+        assert_eq!(template.name, template.accelerator.name);
+        assert!(!template.description.is_empty());
+        for alias in &template.aliases {
+            assert_eq!(Accelerator::template(alias).unwrap().name, template.name);
+        }
+    }
+}
+
+/// Annotation of GA100's die photograph (LLMCompass, ISCA 2024, `ae/figure6` at 2e015fd), within 10 % by its own account.
+const GA100: [(&str, &str, f64); 9] = [
+    ("die", "cores", 476.25),
+    ("die", "crossbar", 76.44),
+    ("die", "global_buffer", 119.31),
+    ("die", "mem_phy", 58.0),
+    ("die", "mem_ctrl", 31.77),
+    ("die", "offchip_link_phy", 20.95),
+    ("die", "other", 40.0),
+    ("die", "TOTAL", 822.72),
+    ("core", "TOTAL_core", 3.75),
+];
+
+#[test]
+fn the_a100_die_is_as_photographed() {
+    let breakdown = area(&Accelerator::template("A100_GA100").unwrap()).unwrap();
+    let errors =
+        GA100.map(|(level, component, measured)| error_percent(breakdown.component(level, component).unwrap().0, measured).abs());
+    assert!(errors[7] < 3.0, "total: {:.2} %", errors[7]);
+    assert!(errors.iter().all(|e| *e < 15.0), "{errors:?}");
+    assert!(errors.iter().sum::<f64>() / errors.len() as f64 <= 6.0, "{errors:?}");
+    assert!(breakdown.component("die", "cache").is_none());
+}
+
+#[test]
+fn tpu_v4_is_as_published() {
+    let chip = Accelerator::template("tpu_v4").unwrap();
+    let die = area(&chip).unwrap().total().0;
+    assert!((540.0..600.0).contains(&die), "{die} mm^2, published: below 600");
+    let power = error_percent(sustained_power(&chip).peak().0, chip.published.tdp.unwrap().0);
+    assert!(power.abs() < 10.0, "{power} %");
+    let peak = error_percent(chip.peak(DataType::Bf16).unwrap().0, 275e12);
+    assert!(peak.abs() < 1.0, "{peak} %");
+}
