@@ -9,3 +9,4 @@ pub mod record;
 pub mod report;
 mod seal;
 pub mod store;
+pub mod validate;

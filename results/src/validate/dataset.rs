@@ -1,0 +1,216 @@
+//! The data sets: the columns that tell them, what is predicted, and by what.
+
+use super::ValidateError;
+use super::predict::{self, Session};
+use super::row::{Row, RowFailure};
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+
+/// The kinds of measured data. The schemas are described in `results/README.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dataset {
+    /// Kernels on one chip.
+    Kernels,
+    /// Collective operations between chips.
+    Collectives,
+    /// Cycle and access counts of a systolic array.
+    SystolicCycles,
+    /// Die areas.
+    DieArea,
+    /// Whole training steps.
+    TrainingRuns,
+    /// Memory peaks of training steps.
+    MemoryPeaks,
+}
+
+/// A column whose value is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// The column's name.
+    pub column: &'static str,
+    /// What it is, for axis labels.
+    pub quantity: &'static str,
+    /// Its unit, empty for counts.
+    pub unit: &'static str,
+    /// The values that make sense.
+    pub range: Range,
+}
+
+/// The values that a measured quantity may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Range {
+    /// Above zero: times.
+    Positive,
+    /// Zero or above: counts, areas.
+    NotNegative,
+}
+
+/// Predicts the target columns of a row: column and value, in the column's unit.
+pub(super) type Predictor = fn(&mut Session, &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
+
+const fn target(column: &'static str, quantity: &'static str, unit: &'static str, range: Range) -> Target {
+    Target { column, quantity, unit, range }
+}
+
+const TIME_US: [Target; 1] = [target("measured_us", "time", "µs", Range::Positive)];
+const AREA_MM2: [Target; 1] = [target("measured_mm2", "area", "mm²", Range::NotNegative)];
+const SYSTOLIC: [Target; 6] = [
+    target("array_cycles", "array cycles", "cycles", Range::Positive),
+    target("reported_total_cycles", "reported cycles", "cycles", Range::NotNegative),
+    target("mapping_efficiency_pct", "mapping efficiency", "%", Range::Positive),
+    target("ifmap_sram_reads", "ifmap SRAM reads", "words", Range::Positive),
+    target("filter_sram_reads", "filter SRAM reads", "words", Range::Positive),
+    target("ofmap_sram_writes", "ofmap SRAM writes", "words", Range::Positive),
+];
+const PEAK: Target = target("peak_gib", "peak memory", "GiB", Range::Positive);
+const FITS: Target = target("fits", "fits", "0 or 1", Range::NotNegative);
+const TRAINING: [Target; 3] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, FITS];
+const MEMORY: [Target; 2] = [PEAK, FITS];
+
+impl fmt::Display for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernels => "kernels",
+            Self::Collectives => "collectives",
+            Self::SystolicCycles => "systolic_cycles",
+            Self::DieArea => "die_area",
+            Self::TrainingRuns => "training_runs",
+            Self::MemoryPeaks => "memory_peaks",
+        })
+    }
+}
+
+impl Dataset {
+    /// Every data set, the ones told by more columns first.
+    pub const ALL: [Self; 6] =
+        [Self::Kernels, Self::Collectives, Self::SystolicCycles, Self::DieArea, Self::TrainingRuns, Self::MemoryPeaks];
+
+    /// The columns that tell the data set: a file that has them all is one of it.
+    #[must_use]
+    pub fn telling(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernels => &["kernel", "measured_us"],
+            Self::Collectives => &["collective", "measured_us"],
+            Self::SystolicCycles => &["dataflow", "array_cycles"],
+            Self::DieArea => &["component", "measured_mm2"],
+            Self::TrainingRuns => &["global_batch", "iteration_s"],
+            Self::MemoryPeaks => &["global_batch", "peak_gib"],
+        }
+    }
+
+    /// The columns without which no row can be predicted.
+    #[must_use]
+    pub fn required(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernels => &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"],
+            Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
+            Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
+            Self::DieArea => &["id", "chip", "level", "component", "measured_mm2"],
+            Self::TrainingRuns => &["id", "chip", "chips", "global_batch", "iteration_s"],
+            Self::MemoryPeaks => &["id", "chip", "chips", "global_batch", "peak_gib"],
+        }
+    }
+
+    /// Columns that may be there and are read or passed over knowingly.
+    fn optional(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernels => &["dataset", "spread_pct", "source"],
+            Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
+            Self::SystolicCycles => &["layer", "source"],
+            Self::DieArea => &["source"],
+            Self::TrainingRuns | Self::MemoryPeaks => &["dataset", "source"],
+        }
+    }
+
+    /// The columns that are predicted.
+    #[must_use]
+    pub fn targets(self) -> &'static [Target] {
+        match self {
+            Self::Kernels | Self::Collectives => &TIME_US,
+            Self::SystolicCycles => &SYSTOLIC,
+            Self::DieArea => &AREA_MM2,
+            Self::TrainingRuns => &TRAINING,
+            Self::MemoryPeaks => &MEMORY,
+        }
+    }
+
+    /// Whether predictions must be equal, not near: counts that the model derives exactly.
+    #[must_use]
+    pub fn exact(self) -> bool {
+        self == Self::SystolicCycles
+    }
+
+    pub(super) fn knows(self, column: &str) -> bool {
+        let targets = self.targets().iter().map(|t| t.column);
+        self.required().iter().chain(self.optional()).copied().chain(targets).any(|known| known == column)
+    }
+
+    /// What predicts the data set, if this version can.
+    pub(super) fn predictor(self) -> Option<Predictor> {
+        match self {
+            Self::SystolicCycles => Some(predict::systolic::predict),
+            Self::Collectives => Some(predict::collectives::predict),
+            _ => None,
+        }
+    }
+
+    /// The data sets that this version predicts.
+    pub(super) fn supported() -> String {
+        let names: Vec<String> = Self::ALL.iter().filter(|d| d.predictor().is_some()).map(ToString::to_string).collect();
+        names.join(", ")
+    }
+
+    /// The data set that has these columns.
+    pub(super) fn recognise(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
+        let has = |key: &str| header.iter().any(|column| column == key);
+        if let Some(column) = header.iter().enumerate().find_map(|(i, c)| header.iter().take(i).find(|d| *d == c)) {
+            return Err(ValidateError::DuplicateColumn { file: path.into(), column: column.into() });
+        }
+        let Some(dataset) = Self::ALL.into_iter().find(|d| d.telling().iter().all(|key| has(key))) else {
+            let known: Vec<String> = Self::ALL.iter().map(|d| format!("{d} ({})", d.telling().join(", "))).collect();
+            return Err(ValidateError::Unrecognised {
+                file: path.into(),
+                found: header.iter().collect::<Vec<_>>().join(", "),
+                known: known.join(", "),
+            });
+        };
+        let missing: Vec<&str> = dataset.required().iter().copied().filter(|key| !has(key)).collect();
+        if missing.is_empty() {
+            Ok(dataset)
+        } else {
+            Err(ValidateError::MissingColumns { file: path.into(), dataset, missing: missing.join(", ") })
+        }
+    }
+
+    /// What a row belongs to when scores are summarised: its origin, its chip, its kernel, and the classes of size that
+    /// behave differently (launch-bound or not).
+    pub(super) fn group(self, row: &Row<'_>) -> String {
+        let cell = |key: &str| row.cell(key).unwrap_or("?");
+        match self {
+            Self::Kernels => {
+                let size = |key: &str| row.optional_count(key).ok().flatten();
+                let small = ["m", "n", "k"].iter().filter_map(|key| size(key)).min().is_some_and(|d| d < 1024);
+                let class = match (cell("kernel"), small) {
+                    ("gemm", true) => " <1024",
+                    ("gemm", false) => " >=1024",
+                    _ => "",
+                };
+                let host = if cell("timing") == "host" { " (host)" } else { "" };
+                format!("{} {} {}{class}{host}", cell("dataset"), cell("chip"), cell("kernel"))
+            }
+            Self::Collectives => {
+                let class = match row.optional_count("bytes").ok().flatten().unwrap_or(0) {
+                    bytes if bytes >= 1 << 24 => ">=16MiB",
+                    bytes if bytes >= 1 << 12 => ">=4KiB",
+                    _ => "<4KiB",
+                };
+                format!("{} {} {} {class}", cell("dataset"), cell("chip"), cell("collective"))
+            }
+            Self::SystolicCycles => cell("dataflow").to_owned(),
+            Self::DieArea => format!("{} {}", cell("chip"), cell("level")),
+            Self::TrainingRuns | Self::MemoryPeaks => format!("{} {}", cell("dataset"), cell("chip")),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Validation as figures: predicted against measured, one per file and quantity.
+
+use super::FileReport;
+use crate::figure::{Figure, FigureError, Group, PredictedPlot, predicted};
+use crate::report::count;
+use std::collections::BTreeMap;
+
+/// One figure per quantity of the report that has predictions, with a name for its files: `kernels-measured_us`.
+///
+/// # Errors
+/// What the drawing library reports.
+pub fn plots(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> {
+    let mut figures = Vec::new();
+    for target in report.dataset.targets() {
+        let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+        for p in report.predictions.iter().filter(|p| p.quantity == target.column) {
+            if let Some(measured) = p.measured {
+                groups.entry(&p.group).or_default().push((measured, p.predicted));
+            }
+        }
+        if groups.is_empty() {
+            continue;
+        }
+        let stem = report.file.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+        let left_out = report.unpredicted.len() + report.row_errors.len();
+        let plot = PredictedPlot {
+            title: format!("{stem}: predicted against measured {}", target.quantity),
+            subtitle: format!("{} rows, {} of them not predicted", count(report.rows as u64), count(left_out as u64)),
+            quantity: target.quantity.into(),
+            unit: target.unit.into(),
+            groups: groups.into_iter().map(|(name, points)| Group { name: name.into(), points }).collect(),
+        };
+        figures.push((format!("{stem}-{}", target.column), predicted(&plot)?));
+    }
+    Ok(figures)
+}

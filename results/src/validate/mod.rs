@@ -1,0 +1,256 @@
+//! `coplace validate FILE.csv...`: predicts every row of measured data and says how far off the predictions are.
+//!
+//! A file's data set is recognised by its columns. Rows that are malformed, and rows that cannot be predicted (an unknown
+//! chip, kernel or data type), are counted and named, never dropped silently; the rest are scored. What is predicted is
+//! never fitted here: the adapters only call `sim`.
+
+mod dataset;
+mod figures;
+mod predict;
+mod row;
+mod score;
+mod text;
+
+pub use dataset::{Dataset, Range, Target};
+pub use figures::plots;
+pub use row::{Row, RowError, RowFailure};
+pub use score::{GroupScore, Worst};
+pub use text::report;
+
+use crate::files::{self, WriteError};
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Version of the JSON that [`json`] gives.
+pub const FORMAT: u32 = 1;
+
+/// Why a whole file cannot be validated.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidateError {
+    /// It cannot be read.
+    #[error("{}: cannot be read: {why}; give a readable CSV file", file.display())]
+    Open {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// It is no CSV with a header line.
+    #[error("{}: {why}; give a comma-separated file with one header line", file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// What the CSV reader said.
+        why: String,
+    },
+    /// Its columns are those of no data set.
+    #[error("{}: columns {found} are those of no known data set; known are {known}", file.display())]
+    Unrecognised {
+        /// The file.
+        file: PathBuf,
+        /// The columns found.
+        found: String,
+        /// The known data sets with the columns that tell them.
+        known: String,
+    },
+    /// Columns that its data set needs are missing.
+    #[error("{}: a {dataset} file needs the columns {missing}; add them (an empty cell means unknown)", file.display())]
+    MissingColumns {
+        /// The file.
+        file: PathBuf,
+        /// The data set.
+        dataset: Dataset,
+        /// The columns that are missing.
+        missing: String,
+    },
+    /// A column's name occurs twice.
+    #[error("{}: column `{column}` occurs twice; keep one of them", file.display())]
+    DuplicateColumn {
+        /// The file.
+        file: PathBuf,
+        /// The column.
+        column: String,
+    },
+    /// This version predicts nothing of the data set.
+    #[error("{}: {dataset} files are recognised, but not supported by this version of coplace; it predicts {supported}", file.display())]
+    NotSupported {
+        /// The file.
+        file: PathBuf,
+        /// The data set.
+        dataset: Dataset,
+        /// The data sets that are predicted.
+        supported: String,
+    },
+}
+
+/// A predicted value beside the measured one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Line in the file, the header being line 1.
+    pub line: u64,
+    /// The row's id.
+    pub id: String,
+    /// The target column.
+    pub quantity: &'static str,
+    /// What the row belongs to when scores are summarised.
+    pub group: String,
+    /// The measured value; `None` where the cell is empty.
+    pub measured: Option<f64>,
+    /// The predicted value, in the unit of the column.
+    pub predicted: f64,
+}
+
+/// A row that was read but cannot be predicted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Unpredicted {
+    /// Line in the file, the header being line 1.
+    pub line: u64,
+    /// The row's id.
+    pub id: String,
+    /// What the row belongs to when scores are summarised.
+    pub group: String,
+    /// What stands in the way.
+    pub why: String,
+}
+
+/// What became of a file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FileReport {
+    /// The file.
+    pub file: PathBuf,
+    /// Its data set.
+    pub dataset: Dataset,
+    /// Rows in the file.
+    pub rows: usize,
+    /// Columns that the data set does not know; they were ignored.
+    pub ignored_columns: Vec<String>,
+    /// Scores per group and quantity.
+    pub groups: Vec<GroupScore>,
+    /// Rows with a fault; they were not scored.
+    pub row_errors: Vec<RowError>,
+    /// Rows that cannot be predicted.
+    pub unpredicted: Vec<Unpredicted>,
+    /// Every prediction, in the order of the rows.
+    #[serde(skip)]
+    pub predictions: Vec<Prediction>,
+}
+
+/// Validates one file.
+///
+/// # Errors
+/// A file that cannot be read, whose columns are those of no data set, or of one that this version does not predict.
+/// Faults of single rows are in the report.
+pub fn file(path: &Path) -> Result<FileReport, ValidateError> {
+    let text = std::fs::read(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    contents(path, &text)
+}
+
+/// Validates a file's contents; `path` names it in reports and errors.
+///
+/// # Errors
+/// As [`file`].
+pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
+    let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
+    let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
+    let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
+    if header.is_empty() {
+        return Err(malformed("it is empty".into()));
+    }
+    let dataset = Dataset::recognise(path, &header)?;
+    let predict = dataset.predictor().ok_or_else(|| ValidateError::NotSupported {
+        file: path.into(),
+        dataset,
+        supported: Dataset::supported(),
+    })?;
+    let mut report = FileReport {
+        file: path.into(),
+        dataset,
+        rows: 0,
+        ignored_columns: header.iter().filter(|c| !dataset.knows(c)).map(str::to_owned).collect(),
+        groups: Vec::new(),
+        row_errors: Vec::new(),
+        unpredicted: Vec::new(),
+        predictions: Vec::new(),
+    };
+    let mut session = predict::Session::default();
+    for record in reader.records() {
+        report.rows += 1;
+        match record {
+            Ok(record) => report.take(&Row::new(path, &header, &record), predict, &mut session),
+            Err(e) => {
+                let line = e.position().map_or(0, csv::Position::line);
+                report.row_errors.push(RowError::unreadable(path, line, &e.to_string()));
+            }
+        }
+    }
+    report.groups = score::groups(&report);
+    Ok(report)
+}
+
+impl FileReport {
+    /// Predicts a row and files the outcome.
+    fn take(&mut self, row: &Row<'_>, predict: dataset::Predictor, session: &mut predict::Session) {
+        let outcome = row.check_width().and_then(|()| row.text("id").map(|_| ())).and_then(|()| {
+            let measured: Vec<(Target, Option<f64>)> = self
+                .dataset
+                .targets()
+                .iter()
+                .filter(|target| row.has(target.column))
+                .map(|target| Ok((*target, row.measured(target)?)))
+                .collect::<Result<_, RowFailure>>()?;
+            Ok((measured, predict(session, row)?))
+        });
+        let group = self.dataset.group(row);
+        match outcome {
+            Ok((measured, values)) => {
+                for (target, measured) in measured {
+                    let Some((_, predicted)) = values.iter().find(|(column, _)| *column == target.column) else { continue };
+                    self.predictions.push(Prediction {
+                        line: row.line(),
+                        id: row.id(),
+                        quantity: target.column,
+                        group: group.clone(),
+                        measured,
+                        predicted: *predicted,
+                    });
+                }
+            }
+            Err(RowFailure::Fault(error)) => self.row_errors.push(*error),
+            Err(RowFailure::Unpredictable(why)) => {
+                self.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, why });
+            }
+        }
+    }
+}
+
+/// The reports as one JSON object: `{"format": 1, "files": [...]}`, each file as [`FileReport`] without its predictions
+/// (those are the CSV of [`write_predictions`]).
+#[must_use]
+pub fn json(reports: &[FileReport]) -> serde_json::Value {
+    serde_json::json!({ "format": FORMAT, "files": reports })
+}
+
+/// Writes `id,quantity,measured,predicted`, one line per row and target column, atomically. An unknown measured value is
+/// an empty cell.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn write_predictions(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
+    let text = predictions_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
+    files::write(path, &text)
+}
+
+fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(["id", "quantity", "measured", "predicted"])?;
+    for p in reports.iter().flat_map(|report| &report.predictions) {
+        let measured = p.measured.map(|m| m.to_string()).unwrap_or_default();
+        writer.write_record([p.id.as_str(), p.quantity, &measured, &p.predicted.to_string()])?;
+    }
+    writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,60 @@
+//! Collectives: `sim::network`'s cost of a group on the fabric that the row names.
+
+use super::Session;
+use crate::validate::row::{Row, RowFailure};
+use sim::kernel::{Collective, CollectiveKind, Group};
+use sim::network::{Fabric, Topology};
+use sim::units::Bytes;
+
+/// The names that measurements use.
+const KINDS: [(&str, CollectiveKind); 6] = [
+    ("all_reduce", CollectiveKind::AllReduce),
+    ("all_gather", CollectiveKind::AllGather),
+    ("reduce_scatter", CollectiveKind::ReduceScatter),
+    ("all_to_all", CollectiveKind::AllToAll),
+    ("broadcast", CollectiveKind::Broadcast),
+    ("send_recv", CollectiveKind::SendRecv),
+];
+
+/// Predicts the time of a collective in microseconds.
+pub(in crate::validate) fn predict(session: &mut Session, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+    let name = row.text("collective")?;
+    let Some((_, kind)) = KINDS.iter().find(|(known, _)| *known == name) else {
+        let known = KINDS.map(|(known, _)| known).join(", ");
+        return Err(RowFailure::Unpredictable(format!("unknown collective `{name}`; known are {known}")));
+    };
+    let (ranks, nodes) = (devices(row, "ranks")?, devices(row, "nodes")?);
+    if ranks < 2 {
+        return Err(row.fault("ranks", "must be at least 2", "one rank has nothing to exchange"));
+    }
+    if !ranks.is_multiple_of(nodes) {
+        return Err(row.fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
+    }
+    let fabric = session.fabric(row.text("fabric")?, row.text("chip")?)?;
+    let bytes = Bytes(row.count("bytes")?);
+    let fabric = occupied(fabric, ranks, nodes)?;
+    let group = Group { ranks, stride: 1 };
+    fabric.check_group(group).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    let cost = fabric.collective(&Collective { kind: *kind, bytes, group });
+    Ok(vec![("measured_us", cost.latency.micros())])
+}
+
+/// A number of devices or nodes.
+fn devices(row: &Row<'_>, key: &str) -> Result<u32, RowFailure> {
+    u32::try_from(row.count(key)?).map_err(|_| row.fault(key, "must be below 2^32", "correct it"))
+}
+
+/// The part of the fabric that the ranks occupy. On a torus they are its most compact slice; elsewhere `ranks / nodes` of
+/// them share a node, so that a group of one rank per node crosses nodes only.
+fn occupied(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailure> {
+    let unpredictable = |e: sim::network::NetworkError| RowFailure::Unpredictable(e.to_string());
+    let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
+    if torus {
+        return fabric.for_devices(ranks).map_err(unpredictable);
+    }
+    let per_node = ranks / nodes;
+    if nodes > 1 && per_node != fabric.fast_domain() {
+        return fabric.with_fast_domain(per_node).map_err(unpredictable);
+    }
+    Ok(fabric.clone())
+}

@@ -1,0 +1,169 @@
+//! One row of a CSV file: its cells by name, and what is wrong with them.
+
+use super::dataset::{Range, Target};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// A row with a fault: it is not scored, the others are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{}:{line}: {key} = {value}: {limit}; {cure}", file.display())]
+pub struct RowError {
+    /// The file.
+    pub file: PathBuf,
+    /// Line in the file, the header being line 1.
+    pub line: u64,
+    /// The row's id, where it has one.
+    pub id: Option<String>,
+    /// The column.
+    pub key: String,
+    /// What the cell holds.
+    pub value: String,
+    /// The rule it breaks.
+    pub limit: String,
+    /// What to do.
+    pub cure: String,
+}
+
+/// Why a row has no prediction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RowFailure {
+    /// A cell is wrong.
+    Fault(Box<RowError>),
+    /// The row is sound, but the models know nothing of what it describes: the reason.
+    Unpredictable(String),
+}
+
+impl RowError {
+    /// A row that the CSV reader refuses.
+    pub(super) fn unreadable(file: &Path, line: u64, why: &str) -> Self {
+        Self {
+            file: file.into(),
+            line,
+            id: None,
+            key: "row".into(),
+            value: "(unreadable)".into(),
+            limit: why.into(),
+            cure: "write it as UTF-8 with one cell per column".into(),
+        }
+    }
+}
+
+/// A row: cells are found by column name.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    file: &'a Path,
+    header: &'a csv::StringRecord,
+    cells: &'a csv::StringRecord,
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn new(file: &'a Path, header: &'a csv::StringRecord, cells: &'a csv::StringRecord) -> Self {
+        Self { file, header, cells }
+    }
+
+    /// Line in the file, the header being line 1.
+    #[must_use]
+    pub fn line(&self) -> u64 {
+        self.cells.position().map_or(0, csv::Position::line)
+    }
+
+    /// The row's id, empty when it has none.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.cell("id").unwrap_or_default().to_owned()
+    }
+
+    /// Whether the file has the column.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.header.iter().any(|column| column == key)
+    }
+
+    /// The cell, or `None` where it is empty or the column is missing.
+    #[must_use]
+    pub fn cell(&self, key: &str) -> Option<&'a str> {
+        let at = self.header.iter().position(|column| column == key)?;
+        self.cells.get(at).filter(|cell| !cell.is_empty())
+    }
+
+    /// A fault of this row.
+    #[must_use]
+    pub fn fault(&self, key: &str, limit: &str, cure: &str) -> RowFailure {
+        RowFailure::Fault(Box::new(RowError {
+            file: self.file.into(),
+            line: self.line(),
+            id: self.cell("id").map(str::to_owned),
+            key: key.into(),
+            value: self.cell(key).unwrap_or("(empty)").into(),
+            limit: limit.into(),
+            cure: cure.into(),
+        }))
+    }
+
+    pub(super) fn check_width(&self) -> Result<(), RowFailure> {
+        if self.cells.len() == self.header.len() {
+            return Ok(());
+        }
+        let limit = format!("the row has {} cells, the header {}", self.cells.len(), self.header.len());
+        Err(self.fault("row", &limit, "write one cell per column"))
+    }
+
+    /// A text that must be there.
+    ///
+    /// # Errors
+    /// An empty cell.
+    pub fn text(&self, key: &str) -> Result<&'a str, RowFailure> {
+        self.cell(key).ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+    }
+
+    /// A whole number of at least 1 that must be there; `64.0` and `1e6` count as whole.
+    ///
+    /// # Errors
+    /// An empty cell, no number, a fraction, zero, a negative or an absurd value.
+    pub fn count(&self, key: &str) -> Result<u64, RowFailure> {
+        self.text(key)?;
+        self.optional_count(key)?.ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+    }
+
+    /// A whole number of at least 1, or nothing.
+    ///
+    /// # Errors
+    /// As [`Self::count`], but an empty cell is `None`.
+    pub fn optional_count(&self, key: &str) -> Result<Option<u64>, RowFailure> {
+        /// The largest whole number below which a float holds every one: 2^53.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        let Some(value) = self.number(key)? else { return Ok(None) };
+        if value >= 1.0 && value <= EXACT && value.fract() == 0.0 {
+            Ok(Some(value as u64))
+        } else {
+            Err(self.fault(key, "must be a whole number from 1 to 2^53", "correct or remove the row"))
+        }
+    }
+
+    /// A finite number, or nothing.
+    ///
+    /// # Errors
+    /// No number, NaN or an infinity.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, RowFailure> {
+        let Some(cell) = self.cell(key) else { return Ok(None) };
+        match cell.parse::<f64>() {
+            Ok(value) if value.is_finite() => Ok(Some(value)),
+            Ok(_) => Err(self.fault(key, "must be a finite number", "an empty cell means unknown")),
+            Err(_) => Err(self.fault(key, "must be a number", "an empty cell means unknown")),
+        }
+    }
+
+    /// The measured value of a target column, or nothing where the cell is empty.
+    ///
+    /// # Errors
+    /// No number, or one outside the target's range.
+    pub fn measured(&self, target: &Target) -> Result<Option<f64>, RowFailure> {
+        let value = self.number(target.column)?;
+        let limit = match target.range {
+            Range::Positive if value.is_some_and(|v| v <= 0.0) => "must be above 0",
+            Range::NotNegative if value.is_some_and(|v| v < 0.0) => "must not be negative",
+            _ => return Ok(value),
+        };
+        Err(self.fault(target.column, limit, "an empty cell means unknown"))
+    }
+}

@@ -1,0 +1,155 @@
+//! How far predictions are off, per group of rows.
+
+use super::{FileReport, Prediction};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The row of a group that is farthest off.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Worst {
+    /// Its id.
+    pub id: String,
+    /// The measured value.
+    pub measured: f64,
+    /// The predicted value.
+    pub predicted: f64,
+    /// (predicted - measured) / measured, in percent.
+    pub error_pct: f64,
+}
+
+/// The scores of one quantity in one group. Errors are (predicted - measured) / measured in percent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GroupScore {
+    /// The group; `all` is the whole file.
+    pub group: String,
+    /// The target column.
+    pub quantity: &'static str,
+    /// Rows with a measured and a predicted value.
+    pub n: usize,
+    /// Rows of the group that could not be predicted.
+    pub unpredicted: usize,
+    /// Rows whose prediction equals the measured value, to 1e-4 in percentages and 1e-9 relative elsewhere (a measured
+    /// percentage is printed with few digits).
+    pub exact: usize,
+    /// Mean absolute error in percent; `None` without rows.
+    pub mape_pct: Option<f64>,
+    /// Median absolute error in percent.
+    pub median_pct: Option<f64>,
+    /// Mean signed error in percent: above zero the predictions are too high.
+    pub bias_pct: Option<f64>,
+    /// The row that is farthest off.
+    pub worst: Option<Worst>,
+}
+
+/// The name of the group that holds every row.
+pub(super) const ALL: &str = "all";
+
+/// The scores of every group and quantity of a report, by quantity and group, the whole file last where there is more
+/// than one group.
+pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
+    let mut unpredicted: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in &report.unpredicted {
+        *unpredicted.entry(&row.group).or_default() += 1;
+    }
+    let mut scores = Vec::new();
+    for target in report.dataset.targets() {
+        let mut members: BTreeMap<&str, Vec<&Prediction>> = BTreeMap::new();
+        for p in report.predictions.iter().filter(|p| p.quantity == target.column && p.measured.is_some()) {
+            members.entry(&p.group).or_default().push(p);
+        }
+        for group in unpredicted.keys() {
+            members.entry(group).or_default();
+        }
+        if members.values().all(Vec::is_empty) && unpredicted.is_empty() {
+            continue;
+        }
+        for (group, rows) in &members {
+            scores.push(score(group, target.column, rows, unpredicted.get(group).copied().unwrap_or(0)));
+        }
+        if members.len() > 1 {
+            let rows: Vec<&Prediction> = members.into_values().flatten().collect();
+            scores.push(score(ALL, target.column, &rows, report.unpredicted.len()));
+        }
+    }
+    scores
+}
+
+/// The error in percent; none where the measured value is zero, unless the prediction is zero too.
+fn error_pct(measured: f64, predicted: f64) -> Option<f64> {
+    if measured != 0.0 { Some((predicted - measured) / measured * 100.0) } else { (predicted == 0.0).then_some(0.0) }
+}
+
+fn equal(quantity: &str, measured: f64, predicted: f64) -> bool {
+    let tolerance = if quantity.ends_with("_pct") { 1e-4 } else { 1e-9 * measured.abs() };
+    (predicted - measured).abs() <= tolerance
+}
+
+fn score(group: &str, quantity: &'static str, rows: &[&Prediction], unpredicted: usize) -> GroupScore {
+    let measured = |p: &Prediction| p.measured.unwrap_or(f64::NAN);
+    let exact = rows.iter().filter(|p| equal(quantity, measured(p), p.predicted)).count();
+    let errors: Vec<(f64, &Prediction)> =
+        rows.iter().filter_map(|p| error_pct(measured(p), p.predicted).map(|e| (e, *p))).collect();
+    let mut sizes: Vec<f64> = errors.iter().map(|(e, _)| e.abs()).collect();
+    sizes.sort_by(f64::total_cmp);
+    let mean = |values: &mut dyn Iterator<Item = f64>| (!errors.is_empty()).then(|| values.sum::<f64>() / errors.len() as f64);
+    let worst = errors.iter().max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
+    GroupScore {
+        group: group.into(),
+        quantity,
+        n: rows.len(),
+        unpredicted,
+        exact,
+        mape_pct: mean(&mut sizes.iter().copied()),
+        median_pct: median(&sizes),
+        bias_pct: mean(&mut errors.iter().map(|(e, _)| *e)),
+        worst: worst.map(|(error_pct, p)| Worst {
+            id: p.id.clone(),
+            measured: measured(p),
+            predicted: p.predicted,
+            error_pct: *error_pct,
+        }),
+    }
+}
+
+/// The median of sorted values: the middle one, or the mean of the two in the middle.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[middle - 1], upper)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prediction(measured: f64, predicted: f64) -> Prediction {
+        Prediction {
+            line: 2,
+            id: format!("{measured}"),
+            quantity: "measured_us",
+            group: "g".into(),
+            measured: Some(measured),
+            predicted,
+        }
+    }
+
+    #[test]
+    fn errors_are_relative_to_what_was_measured() {
+        let rows = [prediction(100.0, 110.0), prediction(200.0, 150.0), prediction(10.0, 10.0)];
+        let rows: Vec<&Prediction> = rows.iter().collect();
+        let score = score("g", "measured_us", &rows, 2);
+        assert_eq!((score.n, score.unpredicted, score.exact), (3, 2, 1));
+        let near = |value: Option<f64>, expected: f64| value.is_some_and(|v| (v - expected).abs() < 1e-12);
+        assert!(near(score.mape_pct, 35.0 / 3.0) && near(score.median_pct, 10.0) && near(score.bias_pct, -5.0));
+        assert!(score.worst.is_some_and(|w| w.id == "200" && w.error_pct == -25.0));
+    }
+
+    #[test]
+    fn nothing_scores_nothing() {
+        let empty = score("g", "measured_us", &[], 5);
+        assert_eq!((empty.n, empty.mape_pct, empty.worst), (0, None, None));
+        assert_eq!(median(&[1.0, 2.0, 4.0, 8.0]), Some(3.0));
+        assert_eq!(error_pct(0.0, 0.0), Some(0.0));
+        assert_eq!(error_pct(0.0, 1.0), None);
+    }
+}

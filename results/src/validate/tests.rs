@@ -1,0 +1,128 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+const SYSTOLIC: &str = "id,layer,rows,cols,dataflow,m,n,k,array_cycles,reported_total_cycles,mapping_efficiency_pct,\
+ifmap_sram_reads,filter_sram_reads,ofmap_sram_writes,source\n";
+/// SCALE-Sim v3 at 1d62b68, CALC mode, 64/64/32 kB SRAM, gemm.
+const ROWS: [&str; 2] =
+    ["ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n", "ss_0002,synthetic,8,8,os,1,64,1,120,119,12.5,8,64,192,x\n"];
+
+fn check(text: &str) -> FileReport {
+    contents(Path::new("data.csv"), text.as_bytes()).unwrap()
+}
+
+fn refused(text: &str) -> String {
+    contents(Path::new("data.csv"), text.as_bytes()).unwrap_err().to_string()
+}
+
+#[test]
+fn scale_sim_rows_are_exact() {
+    let report = check(&format!("{SYSTOLIC}{}{}", ROWS[0], ROWS[1]));
+    assert_eq!((report.rows, report.predictions.len()), (2, 12));
+    assert!(report.groups.iter().all(|g| g.exact == 2 && g.n == 2 && g.mape_pct == Some(0.0)), "{:?}", report.groups);
+}
+
+#[test]
+fn a_faulty_row_is_named_and_the_others_are_scored() {
+    let faults = [
+        ("a,l,8,8,xs,1,1,1,15,14,1.5625,1,1,17,x", "data.csv:2: dataflow = xs: must be os, ws or is; correct it"),
+        (
+            "a,l,0,8,os,1,1,1,15,14,1.5,1,1,17,x",
+            "data.csv:2: rows = 0: must be a whole number from 1 to 2^53; correct or remove the row",
+        ),
+        (
+            "a,l,8,8,os,1,1,1,NaN,14,1.5,1,1,17,x",
+            "data.csv:2: array_cycles = NaN: must be a finite number; an empty cell means unknown",
+        ),
+        ("a,l,8,8,os,1,1,1,0,14,1.5,1,1,17,x", "data.csv:2: array_cycles = 0: must be above 0; an empty cell means unknown"),
+        ("a,l,8,8,os,1,1,,15,14,1.5,1,1,17,x", "data.csv:2: k = (empty): must not be empty; fill it in"),
+        (",l,8,8,os,1,1,1,15,14,1.5,1,1,17,x", "data.csv:2: id = (empty): must not be empty; fill it in"),
+        ("a,l,8", "data.csv:2: row = (empty): the row has 3 cells, the header 15; write one cell per column"),
+    ];
+    for (row, expected) in faults {
+        let report = check(&format!("{SYSTOLIC}{row}\n{}", ROWS[0]));
+        let errors: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors, [expected]);
+        assert_eq!((report.rows, report.predictions.len()), (2, 6), "{row}");
+        assert!(super::report(&report).contains(expected));
+    }
+}
+
+#[test]
+fn a_row_that_is_not_utf8_is_named() {
+    let mut text = format!("{SYSTOLIC}{}", ROWS[0]).into_bytes();
+    text.extend_from_slice(b"\xff,l,8,8,os,1,1,1,15,14,1.5,1,1,17,x\n");
+    let report = contents(Path::new("data.csv"), &text).unwrap();
+    assert_eq!((report.predictions.len(), report.row_errors.len()), (6, 1));
+    assert_eq!(report.row_errors[0].line, 3);
+}
+
+#[test]
+fn an_empty_measured_cell_is_still_predicted() {
+    let report = check(&format!("{SYSTOLIC}a,l,8,8,os,1,1,1,,,,,,,x\n"));
+    assert_eq!(report.predictions.len(), 6);
+    assert!(report.predictions.iter().all(|p| p.measured.is_none()) && report.groups.is_empty());
+    let csv = String::from_utf8(predictions_csv(&[report]).unwrap()).unwrap();
+    assert!(csv.starts_with("id,quantity,measured,predicted\na,array_cycles,,15\n"), "{csv}");
+}
+
+#[test]
+fn a_file_of_no_data_set_is_refused() {
+    assert!(refused("id,a,b\n1,2,3\n").starts_with(
+        "data.csv: columns id, a, b are those of no known data set; known are kernels (kernel, measured_us), collectives"
+    ));
+    assert_eq!(
+        refused("id,collective,measured_us\n1,2,3\n"),
+        "data.csv: a collectives file needs the columns chip, fabric, ranks, nodes, bytes; add them (an empty cell means unknown)"
+    );
+    assert!(refused("id,id\n1,2\n").contains("column `id` occurs twice"));
+    assert!(refused("").contains("it is empty"));
+    let training = refused("id,chip,chips,global_batch,iteration_s\n1,a,8,16,1.5\n");
+    assert!(training.contains("training_runs files are recognised, but not supported by this version"), "{training}");
+}
+
+#[test]
+fn unknown_columns_are_ignored_and_named() {
+    let report = check("id,rows,cols,dataflow,m,n,k,array_cycles,weather\nx,8,8,os,1,1,1,15,fair\n");
+    assert_eq!(report.ignored_columns, ["weather"]);
+    assert_eq!(report.predictions.len(), 1);
+    assert!(super::report(&report).contains("ignored columns: weather\n"));
+}
+
+const COLLECTIVES: &str = "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";
+
+#[test]
+fn collectives_that_are_unknown_are_counted_and_named() {
+    let report = check(&format!(
+        "{COLLECTIVES}a,d,a100_80gb_sxm,nvlink3_node,all_reduce,8,1,1048576,40,,,\n\
+         b,d,a100_80gb_sxm,carrier_pigeon,all_reduce,8,1,1048576,40,,,\n\
+         c,d,a100_80gb_sxm,nvlink3_node,all_hands,8,1,1048576,40,,,\n\
+         e,d,a100_80gb_sxm,nvlink3_node,all_reduce,1,1,1048576,40,,,\n"
+    ));
+    assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (1, 2, 1));
+    let text = super::report(&report);
+    assert!(text.contains("not predicted: 2 rows") && text.contains("unknown collective `all_hands`"), "{text}");
+    assert!(text.contains("carrier_pigeon") && text.contains("ranks = 1: must be at least 2"), "{text}");
+    let json = json(&[report]);
+    assert_eq!(json["files"][0]["dataset"], "collectives");
+    assert_eq!(json["files"][0]["unpredicted"][0]["id"], "b");
+}
+
+#[test]
+fn one_rank_per_node_crosses_nodes_only() {
+    let time = |ranks: u32, nodes: u32| {
+        let row = format!("a,d,a100_80gb_sxm,selene_hdr200x8,all_gather,{ranks},{nodes},1073741824,40,,,\n");
+        let report = check(&format!("{COLLECTIVES}{row}"));
+        assert_eq!(report.predictions.len(), 1, "{}", super::report(&report));
+        report.predictions[0].predicted
+    };
+    assert!(time(8, 8) > 2.0 * time(8, 1), "eight nodes are slower than one");
+}
+
+#[test]
+fn plots_are_drawn_per_quantity() {
+    let report = check(&format!("{SYSTOLIC}{}{}", ROWS[0], ROWS[1]));
+    let names: Vec<String> = plots(&report).unwrap().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), 6);
+    assert_eq!(names[0], "data-array_cycles");
+}

@@ -1,0 +1,95 @@
+//! Validation as text.
+
+use super::{FileReport, GroupScore};
+use crate::report::{Align, Table, count, significant};
+use std::collections::BTreeMap;
+
+/// How many ids a line names before it says how many more there are.
+const NAMED: usize = 4;
+/// How many faults of rows are printed in full.
+const FAULTS: usize = 20;
+
+/// The report of one file: what it is, the scores, and every row that has none.
+#[must_use]
+pub fn report(report: &FileReport) -> String {
+    let mut text = format!("{}: {}, {} rows\n", report.file.display(), report.dataset, count(report.rows as u64));
+    if !report.ignored_columns.is_empty() {
+        text.push_str(&format!("ignored columns: {}\n", report.ignored_columns.join(", ")));
+    }
+    if !report.groups.is_empty() {
+        text.push('\n');
+        text.push_str(&scores(report));
+    }
+    text.push_str(&unpredicted(report));
+    text.push_str(&faults(report));
+    text
+}
+
+fn scores(report: &FileReport) -> String {
+    let several = report.dataset.targets().len() > 1;
+    let exact = report.dataset.exact();
+    let mut head = vec!["group"];
+    head.extend(several.then_some("quantity"));
+    head.extend(["n", "not predicted"]);
+    head.extend(exact.then_some("exact"));
+    head.extend(["MAPE %", "median %", "bias %", "worst %", "worst row"]);
+    let last = head.len() - 1;
+    let mut table = Table::new(head).align(last, Align::Left);
+    if several {
+        table = table.align(1, Align::Left);
+    }
+    for score in &report.groups {
+        table.row(cells(score, several, exact));
+    }
+    table.render()
+}
+
+fn cells(score: &GroupScore, several: bool, exact: bool) -> Vec<String> {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
+    let signed = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:+.1}"));
+    let mut cells = vec![score.group.clone()];
+    cells.extend(several.then(|| score.quantity.to_owned()));
+    cells.extend([count(score.n as u64), count(score.unpredicted as u64)]);
+    cells.extend(exact.then(|| count(score.exact as u64)));
+    cells.extend([number(score.mape_pct), number(score.median_pct), signed(score.bias_pct)]);
+    cells.push(signed(score.worst.as_ref().map(|w| w.error_pct)));
+    cells.push(score.worst.as_ref().map_or_else(String::new, |w| {
+        format!("{} (measured {}, predicted {})", w.id, significant(w.measured, 4), significant(w.predicted, 4))
+    }));
+    cells
+}
+
+/// The rows without a prediction, by reason.
+fn unpredicted(report: &FileReport) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for row in &report.unpredicted {
+        reasons.entry(&row.why).or_default().push(&row.id);
+    }
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\nnot predicted: {} rows\n", count(report.unpredicted.len() as u64));
+    for (why, ids) in reasons {
+        text.push_str(&format!("  {} x {why}: {}\n", count(ids.len() as u64), named(&ids)));
+    }
+    text
+}
+
+fn named(ids: &[&str]) -> String {
+    let shown = ids[..ids.len().min(NAMED)].join(", ");
+    if ids.len() > NAMED { format!("{shown} and {} more", ids.len() - NAMED) } else { shown }
+}
+
+fn faults(report: &FileReport) -> String {
+    if report.row_errors.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\nrows with faults, not scored: {}\n", count(report.row_errors.len() as u64));
+    for error in report.row_errors.iter().take(FAULTS) {
+        text.push_str(&format!("  {error}\n"));
+    }
+    if report.row_errors.len() > FAULTS {
+        text.push_str(&format!("  and {} more; --format json lists them all\n", report.row_errors.len() - FAULTS));
+    }
+    text
+}
