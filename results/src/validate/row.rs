@@ -133,7 +133,7 @@ impl<'a> Row<'a> {
         /// The largest whole number below which a float holds every one: 2^53.
         const EXACT: f64 = 9_007_199_254_740_992.0;
         let Some(value) = self.number(key)? else { return Ok(None) };
-        if value >= 1.0 && value <= EXACT && value.fract() == 0.0 {
+        if (1.0..=EXACT).contains(&value) && value.fract() == 0.0 {
             Ok(Some(value as u64))
         } else {
             Err(self.fault(key, "must be a whole number from 1 to 2^53", "correct or remove the row"))

@@ -4,7 +4,7 @@ use super::{FileReport, Prediction};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The row of a group that is farthest off.
+/// The row of a group that is farthest off; none where every row is exact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Worst {
     /// Its id.
@@ -37,15 +37,15 @@ pub struct GroupScore {
     pub median_pct: Option<f64>,
     /// Mean signed error in percent: above zero the predictions are too high.
     pub bias_pct: Option<f64>,
-    /// The row that is farthest off.
+    /// The row that is farthest off; `None` where none is off.
     pub worst: Option<Worst>,
 }
 
 /// The name of the group that holds every row.
 pub(super) const ALL: &str = "all";
 
-/// The scores of every group and quantity of a report, by quantity and group, the whole file last where there is more
-/// than one group.
+/// The scores of every group and quantity of a report, by quantity and group. Only counts that must be exact are also
+/// summed over the whole file: errors of different data sets are never pooled.
 pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
     let mut unpredicted: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &report.unpredicted {
@@ -66,7 +66,7 @@ pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
         for (group, rows) in &members {
             scores.push(score(group, target.column, rows, unpredicted.get(group).copied().unwrap_or(0)));
         }
-        if members.len() > 1 {
+        if members.len() > 1 && report.dataset.exact() {
             let rows: Vec<&Prediction> = members.into_values().flatten().collect();
             scores.push(score(ALL, target.column, &rows, report.unpredicted.len()));
         }
@@ -92,7 +92,8 @@ fn score(group: &str, quantity: &'static str, rows: &[&Prediction], unpredicted:
     let mut sizes: Vec<f64> = errors.iter().map(|(e, _)| e.abs()).collect();
     sizes.sort_by(f64::total_cmp);
     let mean = |values: &mut dyn Iterator<Item = f64>| (!errors.is_empty()).then(|| values.sum::<f64>() / errors.len() as f64);
-    let worst = errors.iter().max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
+    let off = errors.iter().filter(|(e, _)| *e != 0.0);
+    let worst = off.max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
     GroupScore {
         group: group.into(),
         quantity,
