@@ -152,7 +152,9 @@ impl Dataset {
         match self {
             Self::SystolicCycles => Some(predict::systolic::predict),
             Self::Collectives => Some(predict::collectives::predict),
-            _ => None,
+            Self::Kernels => Some(predict::kernels::predict),
+            Self::DieArea => Some(predict::die_area::predict),
+            Self::TrainingRuns | Self::MemoryPeaks => None,
         }
     }
 

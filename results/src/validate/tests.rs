@@ -126,3 +126,41 @@ fn plots_are_drawn_per_quantity() {
     assert_eq!(names.len(), 6);
     assert_eq!(names[0], "data-array_cycles");
 }
+
+const KERNELS: &str = "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source\n";
+
+#[test]
+fn kernels_are_predicted_or_named() {
+    let report = check(&format!(
+        "{KERNELS}a,d,a100_80gb_sxm,gemm,4096,4096,4096,1,,fp16,600,,device,\n\
+         b,d,a100_80gb_sxm,gemm,4096,4096,4096,1,,fp16,600,,host,\n\
+         c,d,abacus,gemm,64,64,64,1,,fp16,1,,device,\n\
+         e,d,a100_80gb_sxm,knead,64,64,64,1,,fp16,1,,device,\n\
+         f,d,a100_80gb_sxm,gemm,64,64,64,1,,fp17,1,,device,\n\
+         g,d,a100_80gb_sxm,gemm,64,64,,1,,fp16,1,,device,\n\
+         h,d,a100_80gb_sxm,relu,,,,,4096,fp16,1,,sundial,\n"
+    ));
+    assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (2, 3, 2));
+    // 2 x 4096^3 FLOPs at the 312 TFLOP/s of the A100's datasheet take 440 us: no prediction may be below.
+    let (device, host) = (report.predictions[0].predicted, report.predictions[1].predicted);
+    assert!(device > 440.0 && host >= device, "{device} {host}");
+    let groups: Vec<&str> = report.groups.iter().map(|g| g.group.as_str()).collect();
+    assert!(groups.contains(&"d a100_80gb_sxm gemm >=1024 (host)"), "{groups:?}");
+    let text = super::report(&report);
+    for part in ["unknown kernel \"knead\"", "abacus", "fp17", "k = (empty): gemm needs it", "timing = sundial: must be"] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn die_areas_are_predicted_or_named() {
+    let report = check(
+        "id,chip,level,component,measured_mm2,source\n\
+         a,A100_GA100,die,TOTAL,822.72,x\n\
+         b,A100_GA100,die,ballroom,1,x\n\
+         c,A100_GA100,die,offchip_link_ctrl,0,x\n\
+         e,A100_GA100,die,TOTAL,-1,x\n",
+    );
+    assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (2, 1, 1));
+    assert!(report.groups[0].mape_pct.is_some_and(|e| e < 10.0), "{:?}", report.groups);
+}

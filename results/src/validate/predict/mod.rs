@@ -2,9 +2,13 @@
 //! nothing depends on a row's measured value.
 
 pub(super) mod collectives;
+pub(super) mod die_area;
+pub(super) mod kernels;
 pub(super) mod systolic;
 
 use super::row::RowFailure;
+use sim::cost::CostModel;
+use sim::hardware::{Accelerator, AreaBreakdown, area};
 use sim::network::Fabric;
 use std::collections::BTreeMap;
 
@@ -12,6 +16,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Session {
     fabrics: BTreeMap<(String, String), Result<Fabric, String>>,
+    models: BTreeMap<String, Result<CostModel, String>>,
+    areas: BTreeMap<String, Result<AreaBreakdown, String>>,
 }
 
 impl Session {
@@ -20,6 +26,24 @@ impl Session {
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {
             let fabric = Fabric::template_for(name, chip);
             fabric.map_err(|e| e.to_string())
+        });
+        prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
+    }
+
+    /// The cost model of the chip.
+    fn model(&mut self, chip: &str) -> Result<&CostModel, RowFailure> {
+        let prepared = self.models.entry(chip.into()).or_insert_with(|| {
+            let accelerator = Accelerator::template(chip).map_err(|e| e.to_string())?;
+            CostModel::new(accelerator).map_err(|e| e.to_string())
+        });
+        prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
+    }
+
+    /// The modelled area of the chip.
+    fn area(&mut self, chip: &str) -> Result<&AreaBreakdown, RowFailure> {
+        let prepared = self.areas.entry(chip.into()).or_insert_with(|| {
+            let accelerator = Accelerator::template(chip).map_err(|e| e.to_string())?;
+            area(&accelerator).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }

@@ -1,0 +1,17 @@
+//! Die areas: `sim::hardware::area` of the chip that the row names, by component.
+
+use super::Session;
+use crate::validate::row::{Row, RowFailure};
+
+/// Predicts the area of a die's or a core's component in mm^2.
+pub(in crate::validate) fn predict(session: &mut Session, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+    let (chip, level, component) = (row.text("chip")?, row.text("level")?, row.text("component")?);
+    let area = session.area(chip)?;
+    let Some(part) = area.component(level, component) else {
+        let parts = area.die.iter().chain(&area.in_core).map(|part| part.name);
+        let known = parts.collect::<Vec<_>>().join(", ");
+        let why = format!("unknown component `{component}` at level `{level}`; known are TOTAL, TOTAL_core, {known}");
+        return Err(RowFailure::Unpredictable(why));
+    };
+    Ok(vec![("measured_mm2", part.0)])
+}
