@@ -166,7 +166,7 @@ fn check_stage(
     if stage.devices != needed {
         faults.push(PlanFault::StageDevices { stage: index, stated: stage.devices, needed });
     }
-    if !fits(instance, chain, (first, end), from_end) {
+    if from_end > deepest(instance, chain, (first, end)) {
         let need = memory(instance, chain, (first, end), from_end);
         faults.push(PlanFault::Memory { stage: index, need, limit: instance.max_memory });
     }
@@ -242,14 +242,18 @@ pub(super) fn memory(instance: &Instance, chain: &Chain, range: (usize, usize), 
     fixed + (from_end - 1) as f64 * stash
 }
 
-/// Whether the stage fits at `from_end`, with PHAZE's own order of the arithmetic, which decides exact ties.
-pub(super) fn fits(instance: &Instance, chain: &Chain, range: (usize, usize), from_end: usize) -> bool {
+/// The place farthest from the end at which the stage fits, 0 if it fits nowhere: PHAZE's own order of the arithmetic, which
+/// decides exact ties.
+pub(super) fn deepest(instance: &Instance, chain: &Chain, range: (usize, usize)) -> usize {
     let (fixed, stash) = memory_parts(instance, chain, range);
-    let limit = instance.max_memory;
-    if fixed + (instance.max_devices - 1) as f64 * stash <= limit {
-        return true;
+    let (limit, most) = (instance.max_memory, instance.max_devices);
+    if fixed + (most - 1) as f64 * stash <= limit {
+        most
+    } else if fixed > limit {
+        0
+    } else {
+        1 + ((limit - fixed) / stash).floor() as usize
     }
-    fixed <= limit && (from_end - 1) as f64 <= ((limit - fixed) / stash).floor()
 }
 
 /// Time per batch and plan of a split found by the search, whose stages cover the chain: all of it stated by the formulas

@@ -19,24 +19,23 @@ pub(super) struct Sums {
 
 impl Sums {
     fn new(instance: &Instance, chain: &Chain) -> Self {
-        let prefix = |cost: &dyn Fn(usize) -> f64| {
-            let mut sums = Vec::with_capacity(chain.len() + 1);
-            let mut sum = 0.0;
-            sums.push(0.0);
-            for at in 0..chain.len() {
-                sum += cost(at);
-                sums.push(sum);
-            }
-            sums
-        };
+        let zeros = || vec![0.0; chain.len() + 1];
+        let mut sums =
+            Self { forward: zeros(), backward: zeros(), parameters: zeros(), activations: zeros(), fixed: zeros() };
         let copies = instance.optimizer.copies();
-        Self {
-            forward: prefix(&|at| chain.layers[at].forward),
-            backward: prefix(&|at| chain.layers[at].backward),
-            parameters: prefix(&|at| chain.layers[at].parameter_bytes),
-            activations: prefix(&|at| chain.layers[at].activation_bytes),
-            fixed: prefix(&|at| copies * chain.layers[at].parameter_bytes + chain.layers[at].activation_bytes),
+        let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
+        for (at, layer) in chain.layers.iter().enumerate() {
+            forward += layer.forward;
+            backward += layer.backward;
+            parameters += layer.parameter_bytes;
+            activations += layer.activation_bytes;
+            sums.forward[at + 1] = forward;
+            sums.backward[at + 1] = backward;
+            sums.parameters[at + 1] = parameters;
+            sums.activations[at + 1] = activations;
+            sums.fixed[at + 1] = copies * parameters + activations;
         }
+        sums
     }
 }
 
@@ -54,7 +53,10 @@ pub(super) struct Stages<'a> {
     /// `transfer[i]`: time of the tensor from position `i` to `i + 1`; 0 for the last.
     transfer: Vec<f64>,
     skips: Option<Skips>,
+    /// Rounding of a stage's fixed bytes.
     tie: f64,
+    /// The largest stash there can be: what rounds.
+    stash_scale: f64,
 }
 
 impl<'a> Stages<'a> {
@@ -72,7 +74,12 @@ impl<'a> Stages<'a> {
             skips
         });
         let tie = MEMORY_TIE * (instance.max_memory + sums.fixed[chain.len()]);
-        Self { instance, chain, sums, transfer, skips, tie }
+        let stash_scale = if instance.recompute {
+            chain.between.iter().sum::<f64>() + chain.skips.iter().map(|link| link.bytes).sum::<f64>()
+        } else {
+            sums.activations[chain.len()]
+        };
+        Self { instance, chain, sums, transfer, skips, tie, stash_scale }
     }
 
     /// Compute time of the stage, forward and backward once: below its load at any place.
@@ -99,8 +106,43 @@ impl<'a> Stages<'a> {
     fn exceeds(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
         let excess =
             self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
-        let tie = self.tie + MEMORY_TIE * (from_end - 1) as f64 * self.sums.activations[self.chain.len()];
-        if excess.abs() > tie { excess > 0.0 } else { !evaluate::fits(self.instance, self.chain, (first, end), from_end) }
+        let tie = self.tie + MEMORY_TIE * self.stash_scale * (from_end - 1) as f64;
+        if excess.abs() > tie {
+            excess > 0.0
+        } else {
+            from_end > evaluate::deepest(self.instance, self.chain, (first, end))
+        }
+    }
+
+    /// The place farthest from the end at which the stage fits, given its stash per micro-batch; 0 if it fits nowhere.
+    fn deepest(&self, first: usize, end: usize, stash: f64) -> usize {
+        let literal = || evaluate::deepest(self.instance, self.chain, (first, end));
+        let room = self.instance.max_memory - self.fixed(first, end);
+        if room.abs() <= self.tie {
+            return literal();
+        }
+        if room < 0.0 {
+            return 0;
+        }
+        let stashes = room / stash;
+        if stashes > self.instance.max_devices as f64 {
+            return self.instance.max_devices;
+        }
+        let whole = stashes as usize;
+        let fraction = stashes - whole as f64;
+        let from_whole = stash * if fraction < 0.5 { fraction } else { 1.0 - fraction };
+        if from_whole > self.tie + MEMORY_TIE * self.stash_scale * stashes { whole + 1 } else { literal() }
+    }
+
+    /// The most stages there can be for the first layer alone to fit in the first of them. Nothing enters it.
+    pub fn first_layer_depth(&self) -> usize {
+        self.deepest(0, 1, if self.instance.recompute { 0.0 } else { self.sums.activations[1] })
+    }
+
+    /// The shortest transfer between neighbours.
+    pub fn least_transfer(&self) -> f64 {
+        let least = self.transfer[..self.transfer.len() - 1].iter().copied().fold(f64::INFINITY, f64::min);
+        if least.is_finite() { least } else { 0.0 }
     }
 
     /// Whether the stage fits as the last one, where nothing is stashed.
@@ -160,32 +202,45 @@ pub(super) struct Rows {
     loads: Vec<f64>,
     /// Bytes stashed per micro-batch, beside `loads`; only with recomputation and skip edges, else in closed form.
     stashes: Vec<f64>,
-    start: Vec<usize>,
+    /// Where row `i` would hold the end 0.
+    base: Vec<usize>,
     /// The largest end of each row.
     pub extent: Vec<usize>,
     /// The largest end still in reach of each row; shrinks as the place moves away from the end.
     pub reach: Vec<usize>,
+    /// A place at which everything in reach fits, by row.
+    depth: Vec<usize>,
 }
+
+/// The first place that a stage of the rows can have, from the end.
+const FIRST_PLACE: usize = 2;
 
 impl Rows {
     /// `limit`: loads above it are of no use.
     pub fn new(stages: &Stages<'_>, limit: f64) -> Self {
         let count = stages.chain.len();
+        let paired = stages.skips.is_some() && stages.instance.recompute;
         let mut rows = Self {
-            loads: Vec::with_capacity(count * (count + 1) / 2),
+            loads: Vec::with_capacity(count * (count + 3) / 2 + 1),
             stashes: Vec::new(),
-            start: vec![0; count],
+            base: vec![0; count],
             extent: vec![0; count],
-            reach: vec![0; count],
+            reach: Vec::new(),
+            depth: Vec::new(),
         };
+        // Room before the first row, so that no base is negative.
+        rows.loads.resize(count + 1, f64::INFINITY);
+        if paired {
+            rows.stashes.resize(count + 1, 0.0);
+        }
         let mut backward = if stages.skips.is_some() { vec![0.0; count + 1] } else { Vec::new() };
         for first in (0..count).rev() {
-            rows.start[first] = rows.loads.len();
+            rows.base[first] = rows.loads.len() - first - 1;
             match &stages.skips {
                 None => rows.push_chain_row(stages, first, limit),
                 Some(skips) => rows.push_skip_row(stages, skips, first, limit, &mut backward),
             }
-            rows.extent[first] = first + rows.loads.len() - rows.start[first];
+            rows.extent[first] = rows.loads.len() - rows.base[first] - 1;
         }
         rows
     }
@@ -195,14 +250,23 @@ impl Rows {
         let recompute = stages.instance.recompute;
         let arrival = stages.arrival(first);
         let (forward0, backward0) = (sums.forward[first], sums.backward[first]);
-        for end in first + 1..count {
-            let (forward, backward) = (sums.forward[end] - forward0, sums.backward[end] - backward0);
-            let least = arrival + forward + backward + if recompute { forward } else { 0.0 };
-            if least > limit || stages.exceeds(first, end, 2, self.stash(stages, first, end)) {
+        let again = if recompute { 1.0 } else { 0.0 };
+        let stashed = if first == 0 { 0.0 } else { stages.chain.between[first - 1] };
+        let columns = sums.forward[first + 1..count].iter().zip(&sums.backward[first + 1..count]);
+        let memory = sums.fixed[first + 1..count].iter().zip(&sums.activations[first + 1..count]);
+        let room = stages.instance.max_memory - stages.tie - MEMORY_TIE * stages.stash_scale + sums.fixed[first];
+        for (at, (((forward, backward), (fixed, activations)), departure)) in
+            columns.zip(memory).zip(&stages.transfer[first..]).enumerate()
+        {
+            let (forward, backward) = (forward - forward0, backward - backward0);
+            if arrival + forward + backward + again * forward > limit {
                 break;
             }
-            let departure = stages.transfer[end - 1];
-            let wait = if recompute { forward.max(departure) } else { departure };
+            let stash = if recompute { stashed } else { activations - sums.activations[first] };
+            if fixed + stash > room && stages.exceeds(first, first + 1 + at, FIRST_PLACE, stash) {
+                break;
+            }
+            let wait = if recompute && forward > *departure { forward } else { *departure };
             self.loads.push(arrival + forward + wait + backward);
         }
     }
@@ -233,7 +297,7 @@ impl Rows {
             let (again, pass) = (stages.forward(first, end), sums.backward[end] - sums.backward[first]);
             let least = forward + pass + if recompute { again } else { 0.0 };
             let kept = stash.next(end);
-            if least > limit || stages.exceeds(first, end, 2, kept) {
+            if least > limit || stages.exceeds(first, end, FIRST_PLACE, kept) {
                 break;
             }
             self.loads.push(forward + if recompute { done.max(again + pass) } else { done });
@@ -246,6 +310,8 @@ impl Rows {
     /// Puts every end back in reach.
     pub fn reset(&mut self) {
         self.reach.clone_from(&self.extent);
+        self.depth.clear();
+        self.depth.resize(self.base.len(), FIRST_PLACE);
     }
 
     /// Bytes the stage keeps per micro-batch in flight behind the first.
@@ -253,7 +319,7 @@ impl Rows {
         if !stages.instance.recompute {
             stages.sums.activations[end] - stages.sums.activations[first]
         } else if stages.skips.is_some() {
-            self.stashes[self.start[first] + end - first - 1]
+            self.stashes[self.base[first] + end]
         } else if first == 0 {
             0.0
         } else {
@@ -261,25 +327,31 @@ impl Rows {
         }
     }
 
-    /// The load of the stage `first..end`; `end` at most the row's first `reach`.
+    /// The load of the stage `first..end`; `end` at most the row's `extent`.
     pub fn load(&self, first: usize, end: usize) -> f64 {
-        self.loads[self.start[first] + end - first - 1]
+        self.loads[self.base[first] + end]
     }
 
     /// Loads of the ends `from..=to` of the row.
     pub fn slice(&self, first: usize, from: usize, to: usize) -> &[f64] {
-        let start = self.start[first];
-        &self.loads[start + from - first - 1..start + to - first]
+        let base = self.base[first];
+        &self.loads[base + from..=base + to]
     }
 
     /// Drops the ends of the row that do not fit at `from_end`, or whose load is above `limit`, from its far end on. Memory
     /// grows with the end and with the place, and limits only fall: what is dropped stays out.
     pub fn shrink(&mut self, stages: &Stages<'_>, first: usize, from_end: usize, limit: f64) {
+        let base = self.base[first];
         let mut end = self.reach[first];
-        while end > first
-            && (self.load(first, end) > limit || stages.exceeds(first, end, from_end, self.stash(stages, first, end)))
-        {
+        while end > first && self.loads[base + end] > limit {
             end -= 1;
+        }
+        if from_end > self.depth[first] {
+            while end > first && stages.exceeds(first, end, from_end, self.stash(stages, first, end)) {
+                end -= 1;
+            }
+            self.depth[first] =
+                if end > first { stages.deepest(first, end, self.stash(stages, first, end)) } else { usize::MAX };
         }
         self.reach[first] = end;
     }

@@ -7,33 +7,28 @@ use std::ops::Range;
 
 /// Minimal bottleneck of each suffix, by its first position, split into a given number of stages of which at least a given
 /// number (the *plane*) are narrow; infinite where no split fits or none is worth having.
-#[derive(Default)]
-struct Level {
-    value: Vec<f64>,
-    /// The first position of a finite value; past the end if there is none.
+#[derive(Clone, Copy)]
+struct Level<'a> {
+    value: &'a [f64],
+    /// The first position of a finite value.
     from: usize,
 }
 
-impl Level {
-    fn new(count: usize) -> Self {
-        Self { value: vec![f64::INFINITY; count + 1], from: count + 1 }
-    }
+const fn lower(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
 
-    fn set(&mut self, first: usize, bottleneck: f64, cut: f64) {
-        if bottleneck <= cut && bottleneck.is_finite() {
-            self.value[first] = bottleneck;
-            self.from = self.from.min(first);
-        }
-    }
+const fn higher(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
 
+impl Level<'_> {
     /// The least `max(load, value)` over the ends `from..=to` of the stage that begins at `first`.
     fn join(&self, rows: &Rows, first: usize, from: usize, to: usize) -> f64 {
         let from = from.max(self.from);
         if from > to {
             return f64::INFINITY;
         }
-        let higher = |a: f64, b: f64| if a > b { a } else { b };
-        let lower = |a: f64, b: f64| if a < b { a } else { b };
         let (values, loads) = (&self.value[from..=to], rows.slice(first, from, to));
         // Four minima side by side: the compiler may not reorder a single one into vector instructions.
         let mut least = [f64::INFINITY; 4];
@@ -47,27 +42,69 @@ impl Level {
                 least[lane] = lower(least[lane], higher(values[lane], loads[lane]));
             }
         }
-        least.into_iter().fold(total, lower)
+        lower(lower(least[0], least[1]), lower(least[2], lower(least[3], total)))
     }
 }
 
-/// The levels of every plane filled so far (`levels[plane][stages]`), and the last improvement found in them.
+/// A level that is being filled.
+struct Draft {
+    value: Vec<f64>,
+    from: usize,
+}
+
+impl Draft {
+    /// Puts a value in, unless it is of no use.
+    fn set(&mut self, first: usize, bottleneck: f64, cut: f64) {
+        if bottleneck <= cut && bottleneck < f64::INFINITY {
+            self.value[first] = bottleneck;
+            self.from = self.from.min(first);
+        }
+    }
+}
+
+/// The levels of every plane filled so far, and the last improvement found in them.
 struct Table {
-    levels: Vec<Vec<Level>>,
+    /// Values of a level: one per position, and one for the end.
+    length: usize,
+    /// Values of all levels, one behind the other.
+    values: Vec<f64>,
+    /// `spans[plane][stages]`: where the level's values begin, and its first finite position.
+    spans: Vec<Vec<(usize, usize)>>,
     found: Option<Completion>,
 }
 
 impl Table {
+    fn new(count: usize) -> Self {
+        Self { length: count + 1, values: Vec::new(), spans: Vec::new(), found: None }
+    }
+
+    fn draft(&self) -> Draft {
+        Draft { value: vec![f64::INFINITY; self.length], from: self.length }
+    }
+
+    /// Takes the draft as the next level of the plane, and empties it.
+    fn push(&mut self, plane: usize, draft: &mut Draft) {
+        self.spans[plane].push((self.values.len(), draft.from));
+        self.values.extend_from_slice(&draft.value);
+        draft.value[draft.from.min(self.length)..].fill(f64::INFINITY);
+        draft.from = self.length;
+    }
+
     /// `None`: no finite value.
-    fn level(&self, plane: usize, stages: usize) -> Option<&Level> {
-        self.levels.get(plane)?.get(stages).filter(|level| level.from < level.value.len())
+    fn level(&self, plane: usize, stages: usize) -> Option<Level<'_>> {
+        let &(start, from) = self.spans.get(plane)?.get(stages)?;
+        (from < self.length).then(|| Level { value: &self.values[start..start + self.length], from })
+    }
+
+    /// The levels behind a narrow stage (if that is another one) and behind any other stage of a plane.
+    fn behind(&self, plane: usize, stages: usize) -> (Option<Level<'_>>, Option<Level<'_>>) {
+        (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
     }
 
     /// Whether no plan of more stages can be built in the plane from `stages` on.
     fn exhausted(&self, plane: usize, stages: usize) -> bool {
-        let below = plane.checked_sub(1).is_some_and(|below| {
-            self.levels[below].iter().skip(stages).any(|level| level.from < level.value.len())
-        });
+        let some = |&(_, from): &(usize, usize)| from < self.length;
+        let below = plane.checked_sub(1).is_some_and(|below| self.spans[below].iter().skip(stages).any(some));
         self.level(plane, stages).is_none() && !below
     }
 }
@@ -92,6 +129,8 @@ pub(super) struct WidthSearch<'a> {
     narrow: usize,
     wide: usize,
     most_stages: usize,
+    /// How many degrees (rising) a pipeline of so many stages can have at most, by number of stages.
+    ends: Vec<usize>,
     /// Below the bottleneck of any split, by number of stages; raised by what the planes find.
     floor: Vec<f64>,
     /// An estimate of the time per batch, to order the widths by.
@@ -110,10 +149,15 @@ impl<'a> WidthSearch<'a> {
         let planes = if mixed { count - parallel } else { 0 };
         let mut search = Self {
             stages, degrees, index, narrow_end, planes, narrow, wide,
-            most_stages: 0, floor: Vec::new(), promise: 0.0,
+            most_stages: 0, ends: Vec::new(), floor: Vec::new(), promise: 0.0,
         };
-        let fits = |stages: &usize| search.devices(*stages, search.planes) <= instance.max_devices;
+        let deepest = search.stages.first_layer_depth();
+        // The first stage holds at least the first layer, at the place of the number of stages.
+        let fits = |&stages: &usize| {
+            search.devices(stages, search.planes) <= instance.max_devices && stages <= deepest
+        };
         search.most_stages = (1..=count).take_while(fits).last().unwrap_or(0);
+        search.ends = (0..=search.most_stages).map(|stages| search.end(stages.max(1), search.planes)).collect();
         let copies = (instance.max_devices / wide).clamp(1, instance.micro_batches);
         search.promise = search.stages.work(0, count) * instance.micro_batches.div_ceil(copies) as f64;
         search
@@ -125,21 +169,19 @@ impl<'a> WidthSearch<'a> {
         self.wide * (stages - narrow) + self.narrow * narrow
     }
 
-    /// The degrees (as indices) that a pipeline of so many stages can have in `plane` but not in the one before.
-    fn range(&self, stages: usize, plane: usize) -> Range<usize> {
-        let most = |plane| self.degrees.up_to(self.stages.instance.max_devices / self.devices(stages, plane));
-        let from = if plane == 0 { 0 } else { most(plane - 1) };
-        from..most(plane)
+    /// How many degrees a pipeline of so many stages can have in a plane.
+    fn end(&self, stages: usize, plane: usize) -> usize {
+        self.degrees.up_to(self.stages.instance.max_devices / self.devices(stages, plane))
     }
 
-    /// All degrees from those that need `plane` on, with as many narrow stages as there can be.
-    fn reachable(&self, stages: usize, plane: usize) -> Range<usize> {
-        self.range(stages, plane).start..self.range(stages, self.planes).end
+    /// The first degree (as an index) that a plane makes possible: the planes before it have all smaller ones.
+    fn start(&self, stages: usize, plane: usize) -> usize {
+        plane.checked_sub(1).map_or(0, |before| self.end(stages, before))
     }
 
     /// The largest bottleneck by which `stages` stages could still beat `time` in `plane` or above.
     fn limit(&self, stages: usize, plane: usize, time: f64) -> f64 {
-        let range = self.reachable(stages, plane);
+        let range = self.start(stages, plane)..self.ends[stages];
         if time.is_infinite() && !range.is_empty() {
             return f64::INFINITY;
         }
@@ -149,14 +191,7 @@ impl<'a> WidthSearch<'a> {
     /// As [`Self::limit`] over all degrees of any plane: falls as the number of stages rises, so that what it cuts from a
     /// level is of no use to later levels either.
     fn cut(&self, stages: usize, time: f64) -> f64 {
-        if time.is_infinite() {
-            return f64::INFINITY;
-        }
-        self.degrees.limit(0..self.range_end(stages), stages, time, self.stages.sums.parameters[1])
-    }
-
-    fn range_end(&self, stages: usize) -> usize {
-        self.degrees.up_to(self.stages.instance.max_devices / self.devices(stages, self.planes))
+        self.limit(stages, 0, time)
     }
 
     /// Takes the plan of one stage if it fits and is better.
@@ -166,7 +201,7 @@ impl<'a> WidthSearch<'a> {
             return;
         }
         let plane = usize::from(self.narrow_end[0] == count).min(self.planes);
-        let all = 0..self.range(1, plane).end;
+        let all = 0..self.end(1, plane);
         let completion = self.cheapest(all, 1, self.stages.last_load(0), count, best.time);
         if let Some((time, degree)) = completion {
             *best = Best { time, chain: self.index, degree, ranges: vec![(0, count)] };
@@ -184,16 +219,20 @@ impl<'a> WidthSearch<'a> {
     ) -> Option<(f64, usize)> {
         let degrees = self.degrees;
         let (fill, parameters) = ((stages - 1) as f64, self.stages.sums.parameters[end]);
-        let mut cheapest = None;
-        let mut least = time;
-        for at in range {
-            let total = bottleneck * (degrees.micro_batches[at] + fill) + degrees.synchronization[at] * parameters;
+        let (mut least, mut found) = (time, None);
+        for at in range.rev() {
+            let pipeline = bottleneck * (degrees.micro_batches[at] + fill);
+            if pipeline >= least {
+                // Smaller degrees have more micro-batches.
+                break;
+            }
+            let total = pipeline + degrees.synchronization[at] * parameters;
             if total < least {
                 least = total;
-                cheapest = Some((total, degrees.degree[at]));
+                found = Some((total, degrees.degree[at]));
             }
         }
-        cheapest
+        found
     }
 
     /// Takes the best plan of this width if it is better than the best so far.
@@ -202,10 +241,14 @@ impl<'a> WidthSearch<'a> {
             return;
         }
         self.set_floor();
-        let mut table = Table { levels: Vec::new(), found: None };
+        let mut table = Table::new(self.stages.chain.len());
         let mut rows: Option<Rows> = None;
         for plane in 0..=self.planes {
-            let Some(last) = self.last_useful(2, plane, best.time) else { break };
+            let Some(mut last) = self.last_useful(2, plane, best.time) else { break };
+            if plane == 0 {
+                self.raise_floor(last);
+                last = self.last_useful(2, plane, best.time).unwrap_or(0);
+            }
             let rows = rows.get_or_insert_with(|| Rows::new(&self.stages, self.cut(2, best.time)));
             rows.reset();
             self.fill_plane(plane, last, rows, &mut table, best);
@@ -217,40 +260,54 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Bounds the bottleneck from below: the mean work of a stage, the dearest layer, and the cheapest run of as many layers
-    /// as the longest stage must have. With recomputation every stage but the last does its forward work twice.
+    /// Bounds the bottleneck from below by the mean load of a stage and the dearest layer. Every cut costs a transfer before
+    /// and one behind it, and every stage of a split has a cut beside it. With recomputation the transfer behind may hide,
+    /// but every stage but the last does its forward work twice; the last one's forward work is itself below the bottleneck.
     fn set_floor(&mut self) {
         let count = self.stages.chain.len();
-        let work = self.stages.work(0, count);
-        let twice = if self.stages.instance.recompute { work + self.stages.forward(0, count) } else { 0.0 };
+        let (work, transfer) = (self.stages.work(0, count), self.stages.least_transfer());
+        let forward = if self.stages.instance.recompute { self.stages.forward(0, count) } else { 0.0 };
         let dearest = (0..count).fold(0.0_f64, |most, at| most.max(self.stages.work(at, at + 1)));
-        let (mut run, mut cheapest_run) = (0, 0.0);
         self.floor = vec![0.0; self.most_stages + 1];
         for stages in 2..=self.most_stages {
+            let cuts = (stages - 1) as f64;
+            let mean = (work + 2.0 * cuts * transfer) / stages as f64;
+            let repeating = (work + forward + (cuts + 1.0) * transfer) / (stages + 1) as f64;
+            self.floor[stages] = mean.max(dearest + transfer).max(if forward > 0.0 { repeating } else { 0.0 });
+        }
+    }
+
+    /// Raises the bounds of up to `last` stages by the cheapest run of as many layers as the longest stage must have.
+    fn raise_floor(&mut self, last: usize) {
+        let count = self.stages.chain.len();
+        let transfer = self.stages.least_transfer();
+        let (mut run, mut cheapest) = (0, 0.0);
+        for stages in 2..=last {
             let longest = count.div_ceil(stages);
             if longest != run {
                 run = longest;
                 let runs = (0..=count - run).map(|at| self.stages.work(at, at + run));
-                cheapest_run = runs.fold(f64::INFINITY, f64::min);
+                cheapest = runs.fold(f64::INFINITY, |least, work| if work < least { work } else { least });
             }
-            let mean = (work / stages as f64).max(twice / (stages + 1) as f64);
-            self.floor[stages] = mean.max(dearest).max(cheapest_run);
+            self.floor[stages] = self.floor[stages].max(cheapest + transfer);
         }
     }
 
     /// The largest number of stages, from `from` on, that may still beat `time` in `plane` or above.
     fn last_useful(&self, from: usize, plane: usize, time: f64) -> Option<usize> {
         (from..=self.most_stages).rev().find(|&stages| {
-            let end = self.range_end(stages);
-            let quickest = end.checked_sub(1).map_or(f64::INFINITY, |at| self.degrees.micro_batches[at]);
+            let quickest = self.ends[stages].checked_sub(1).map_or(f64::INFINITY, |at| self.degrees.micro_batches[at]);
             self.floor[stages] * (quickest + (stages - 1) as f64) < time
                 && self.floor[stages] < self.limit(stages, plane, time)
         })
     }
 
     fn fill_plane(&mut self, plane: usize, mut last: usize, rows: &mut Rows, table: &mut Table, best: &mut Best) {
-        let first_level = self.last_stages(plane, self.cut(2, best.time));
-        table.levels.push(vec![Level::default(), first_level]);
+        // Level 0 is never read: a stage always comes before the end.
+        table.spans.push(vec![(0, usize::MAX)]);
+        let mut draft = table.draft();
+        self.last_stages(plane, self.cut(2, best.time), &mut draft);
+        table.push(plane, &mut draft);
         let mut stages = 2;
         while stages <= last {
             if table.exhausted(plane, stages - 1) {
@@ -261,17 +318,16 @@ impl<'a> WidthSearch<'a> {
                 last = self.last_useful(stages + 1, plane, best.time).unwrap_or(0);
             }
             if stages < last {
-                let level = self.next_level(stages, plane, self.cut(stages + 1, best.time), rows, table);
-                table.levels[plane].push(level);
+                self.next_level(stages, plane, self.cut(stages + 1, best.time), rows, table, &mut draft);
+                table.push(plane, &mut draft);
             }
             stages += 1;
         }
     }
 
     /// Level 1: suffixes that are one stage.
-    fn last_stages(&self, plane: usize, cut: f64) -> Level {
+    fn last_stages(&self, plane: usize, cut: f64, draft: &mut Draft) {
         let count = self.stages.chain.len();
-        let mut level = Level::new(count);
         for first in (1..count).rev() {
             let narrow = usize::from(self.narrow_end[first] == count);
             if plane > narrow {
@@ -280,38 +336,40 @@ impl<'a> WidthSearch<'a> {
             if self.stages.work(first, count) > cut || !self.stages.fits_last(first, count) {
                 break;
             }
-            level.set(first, self.stages.last_load(first), cut);
+            draft.set(first, self.stages.last_load(first), cut);
         }
-        level
     }
 
     /// Suffixes of one stage more.
-    fn next_level(&self, stages: usize, plane: usize, cut: f64, rows: &mut Rows, table: &Table) -> Level {
+    fn next_level(
+        &self,
+        stages: usize,
+        plane: usize,
+        cut: f64,
+        rows: &mut Rows,
+        table: &Table,
+        draft: &mut Draft,
+    ) {
         let count = self.stages.chain.len();
-        let mut level = Level::new(count);
+        let (below, same) = table.behind(plane, stages - 1);
+        let from = below.map_or(usize::MAX, |level| level.from).min(same.map_or(usize::MAX, |level| level.from));
         for first in (1..=count - stages).rev() {
+            if rows.reach[first] < from {
+                continue;
+            }
             rows.shrink(&self.stages, first, stages, cut);
-            let bottleneck = self.join(first, stages, plane, rows, table);
-            level.set(first, bottleneck, cut);
+            let reach = rows.reach[first].min(count + 1 - stages);
+            let mut turn = first;
+            let mut bottleneck = f64::INFINITY;
+            if let Some(below) = below {
+                turn = self.narrow_end[first].min(reach);
+                bottleneck = below.join(rows, first, first + 1, turn);
+            }
+            if let Some(same) = same {
+                bottleneck = lower(bottleneck, same.join(rows, first, turn + 1, reach));
+            }
+            draft.set(first, bottleneck, cut);
         }
-        level
-    }
-
-    /// The minimal bottleneck of the suffix from `first`, over all ends of its first stage.
-    fn join(&self, first: usize, stages: usize, plane: usize, rows: &Rows, table: &Table) -> f64 {
-        let count = self.stages.chain.len();
-        let reach = rows.reach[first].min(count + 1 - stages);
-        let turn = if plane == 0 { first } else { self.narrow_end[first].min(reach) };
-        let mut least = f64::INFINITY;
-        if plane > 0
-            && let Some(level) = table.level(plane - 1, stages - 1)
-        {
-            least = level.join(rows, first, first + 1, turn);
-        }
-        if let Some(level) = table.level(plane, stages - 1) {
-            least = least.min(level.join(rows, first, turn + 1, reach));
-        }
-        least
     }
 
     /// The plane that a suffix behind the stage `first..end` has to be in for the whole to be in `plane`.
@@ -321,29 +379,32 @@ impl<'a> WidthSearch<'a> {
 
     /// Puts every first stage before the suffixes of `stages - 1` stages; whether that improved on the best plan.
     fn complete(&mut self, stages: usize, plane: usize, rows: &mut Rows, table: &mut Table, best: &mut Best) -> bool {
-        let count = self.stages.chain.len();
         let mut cut = self.cut(stages, best.time);
         rows.shrink(&self.stages, 0, stages, cut);
-        let range = self.range(stages, plane);
+        let reach = rows.reach[0].min(self.stages.chain.len() + 1 - stages);
+        let range = self.start(stages, plane)..self.end(stages, plane);
+        let (below, same) = table.behind(plane, stages - 1);
         let mut least = cut;
-        let mut improved = false;
-        for end in 1..=rows.reach[0].min(count + 1 - stages) {
-            let behind = self.plane_behind(0, end, plane);
-            let Some(level) = table.level(behind, stages - 1) else { continue };
+        let mut found = None;
+        for end in 1..=reach {
+            let level = if plane > 0 && end <= self.narrow_end[0] { below } else { same };
+            let Some(level) = level else { continue };
             let bottleneck = level.value[end].max(rows.load(0, end));
             if bottleneck >= cut {
                 continue;
             }
             least = least.min(bottleneck);
-            let cheapest = self.cheapest(range.clone(), stages, bottleneck, end, best.time);
-            if let Some((time, degree)) = cheapest {
+            if let Some((time, degree)) = self.cheapest(range.clone(), stages, bottleneck, end, best.time) {
                 best.time = time;
-                table.found = Some(Completion { stages, plane, degree, end });
+                found = Some(Completion { stages, plane, degree, end });
                 cut = self.cut(stages, time);
-                improved = true;
             }
         }
         self.floor[stages] = self.floor[stages].max(least);
+        let improved = found.is_some();
+        if improved {
+            table.found = found;
+        }
         improved
     }
 
