@@ -199,6 +199,67 @@ fn problems() -> impl Strategy<Value = Problem> {
     })
 }
 
+/// Larger problems of the shape PHAZE writes: a cheap first layer with many parameters, equal or varied layers, costs that are
+/// no whole numbers, both ends left whole by tensor parallelism, memory from plenty to too little.
+fn transformers() -> impl Strategy<Value = Problem> {
+    let shape = (10..=26_usize, 0..5_usize, 0..6_usize, any::<[bool; 5]>(), 0..5_usize);
+    let scales = (-3.0..-0.5_f64, 5.0..10.0_f64, 8.0..10.0_f64, 8.0..10.0_f64, -1.6..0.1_f64, 8.0..11.5_f64);
+    let jitters = prop::collection::vec(0.4..1.6_f64, 200);
+    (shape, scales, jitters).prop_map(|((count, devices, batch, flags, skips), scales, jitters)| {
+        let [recompute, adam, uniform, ends, wide_only] = flags;
+        let (time, transfer, parameters, activations, memory, bandwidth) = scales;
+        let jitter = |at: usize| if uniform { 1.0 } else { jitters[at % 200] };
+        let cost = |at: usize, kind: usize| {
+            let first = if at == 0 { [3.0, 1.0, 0.05][kind] } else { 1.0 };
+            first * 10.0_f64.powf([parameters, activations, time][kind]) * jitter(at * 3 + kind)
+        };
+        let mut graphs = BTreeMap::new();
+        for width in [1_usize, 2, 4].into_iter().filter(|&width| width > 1 || !wide_only) {
+            let layers = (0..count).map(|at| {
+                let split = width > 1 && !(ends && (at == 0 || at + 1 == count));
+                let share = if split { width as f64 } else { 1.0 };
+                Layer {
+                    id: at as i64,
+                    parameter_bytes: cost(at, 0) / share,
+                    activation_bytes: cost(at, 1) / share,
+                    forward: cost(at, 2) / share * 1.07,
+                    backward: cost(at, 2) / share * 2.0,
+                    tensor_parallel: split,
+                }
+            });
+            let link = |from: usize, to: usize| Edge {
+                source: from as i64,
+                destination: to as i64,
+                bytes: 10.0_f64.powf(transfer) * jitter(from * 7 + to),
+            };
+            let mut edges: Vec<Edge> = (1..count).map(|at| link(at - 1, at)).collect();
+            edges.extend((0..skips).map(|at| link(at, (at * 5 + 4) % (count - at - 2) + at + 2)));
+            graphs.insert(width, WidthGraph { layers: layers.collect(), edges });
+        }
+        let whole: f64 = (0..count).map(|at| if adam { 3.0 } else { 2.0 } * cost(at, 0) + cost(at, 1)).sum();
+        Problem {
+            max_memory_per_device: whole * 10.0_f64.powf(memory),
+            max_devices: [4, 16, 32, 48, 90][devices],
+            bandwidth: 10.0_f64.powf(bandwidth),
+            micro_batches: [1, 3, 31, 64, 100, 512][batch],
+            activation_recomputation: recompute,
+            optimizer: if adam { Optimizer::Adam } else { Optimizer::Sgd },
+            graphs,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn larger_problems_equal_the_literal_table_too(problem in transformers()) {
+        let expected = literal::optimum(&problem);
+        let instance = Instance::new(problem).unwrap();
+        assert_same(verified(&instance, "transformer"), expected, "transformer");
+    }
+}
+
 /// The bytes that an infeasible answer says are lacking.
 fn lacking(why: &str) -> Option<f64> {
     let (_, rest) = why.split_once("lacks ")?;
