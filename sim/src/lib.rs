@@ -5,7 +5,7 @@ pub mod cost;
 pub mod hardware;
 pub mod kernel;
 pub mod network;
-pub mod schedule;
 pub mod pipeline;
+pub mod schedule;
 pub mod status;
 pub mod units;

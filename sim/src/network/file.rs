@@ -173,7 +173,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
     let wrap_multiple = t.wrap_multiple.unwrap_or(1);
     let torus = |limits: Vec<u32>| {
         let dims = limits.iter().map(|&size| TorusDim { size, wrap: size > 1 && size % wrap_multiple == 0 }).collect();
-        Topology::Torus { dims, limits, wrap_multiple }
+        Topology::Torus { dims, limits, wrap_multiple, twisted: false, twisted_hops: None }
     };
     let units = t.devices.map_or(u32::MAX, |d| d / below);
     let topology = match t.topology {

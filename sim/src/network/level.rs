@@ -91,8 +91,12 @@ impl Fabric {
     pub(crate) fn exchange_rate(&self, level: &Level) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
-            Topology::Torus { dims, .. } => {
-                let load = extents(tier, level).iter().map(torus::Extent::exchange_load).fold(0.0, f64::max);
+            Topology::Torus { dims, twisted_hops, .. } => {
+                let whole = level.fan_out == dims.iter().map(|d| d.size).product::<u32>();
+                let load = match twisted_hops.filter(|_| whole) {
+                    Some(hops) => hops / (2 * dims.len()) as f64,
+                    None => extents(tier, level).iter().map(torus::Extent::exchange_load).fold(0.0, f64::max),
+                };
                 let leaving = 1.0 - 1.0 / f64::from(level.fan_out);
                 leaving * tier.bandwidth.0 / (2 * dims.len()) as f64 / load
             }

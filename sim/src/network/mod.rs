@@ -17,7 +17,7 @@
 //! # Algorithms
 //! Ring (pipelined through all tiers: the slowest tier decides), tree (chain inside the innermost tier, binary between
 //! units, as NCCL's), hierarchical (reduce-scatter inward, all-reduce on top, all-gather back; phases add), dimension-wise
-//! on tori (all dimensions at once on disjoint parts of the message; Scaling Book, "Collectives"), in-network (the switch
+//! on tori (all dimensions at once on disjoint parts of the message; Scaling Book, "Collectives"; twisted tori on request), in-network (the switch
 //! reduces and multicasts: a device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`), direct (all-to-all), point to point. The
 //! cheapest that the tiers allow is taken, per group and message.
 //!
@@ -28,9 +28,17 @@
 //! sibling groups share every link, which leaves each `1/h`. On a measured matrix the slowest sibling decides.
 //! Different axes that run at the same time share ports: [`Fabric::collective_sharing`] takes the number of flows.
 //!
+//! # Measured error
+//! Mean absolute error over the 122 measured all-reduces in `sim/tests/data/collectives.csv`, which the scalars were fitted on:
+//! A100 (2, 4, 8 ranks) 1.8 % from 16 MiB and 12.1 % from 4 KiB, H200 (8 ranks, in-switch) 1.4 % and 3.2 %. The same
+//! collective on two A100 nodes of the data differs by up to 19 % at 16 MiB and 14 % at 128 MiB. Collectives between nodes and
+//! on TPU slices rest on nominal bandwidths, NCCL's own latencies and an assumed fraction: the files say so.
+//! [`calibrate`] fits the scalars.
+//!
 //! # Not modelled
-//! Twisted tori, adaptive routing and congestion beyond the shares above, the compute units that a collective takes.
+//! Adaptive routing and congestion beyond the shares above, the compute units that a collective takes.
 
+mod calibrate;
 mod collective;
 mod error;
 mod fabric;
@@ -42,6 +50,7 @@ mod tests;
 mod torus;
 mod verify;
 
+pub use calibrate::{CalibrationError, Fit, GroupError, Measurement, Scalar, calibrate};
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use error::{Fault, NetworkError};
 pub use fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};

@@ -138,6 +138,19 @@ fn torus_all_to_all_is_bound_by_the_bisection() {
 }
 
 #[test]
+fn a_twist_helps_all_to_all_only() {
+    for (chips, gain) in [(128, 1.745), (256, 1.391), (64, 1.0)] {
+        let plain = Fabric::template("tpu_v4_ici").unwrap().for_devices(chips).unwrap();
+        let twisted = plain.clone().with_twist();
+        let all_to_all = op(CollectiveKind::AllToAll, 1 << 30, chips, 1);
+        let ratio = plain.collective(&all_to_all).transfer / twisted.collective(&all_to_all).transfer;
+        assert!((ratio - gain).abs() < 1e-3, "{chips}: {ratio}");
+        let gather = op(CollectiveKind::AllGather, 1 << 30, chips, 1);
+        assert_eq!(plain.collective(&gather), twisted.collective(&gather));
+    }
+}
+
+#[test]
 fn slices_are_compact_and_wrap_where_they_can() {
     let fabric = Fabric::template("tpu_v4_ici").unwrap();
     let dims = |n: u32| match &fabric.for_devices(n).unwrap().tiers[0].topology {

@@ -116,6 +116,14 @@ impl Pipeline {
     }
 }
 
+/// What a device would do next, and when.
+#[derive(Clone, Copy)]
+struct Choice {
+    start: f64,
+    step: Step,
+    input: (f64, f64),
+}
+
 /// A device while the simulation runs.
 #[derive(Default)]
 struct Device {
@@ -129,6 +137,10 @@ struct Player<'a> {
     pipeline: &'a Pipeline,
     trace: bool,
     micro_batches: usize,
+    /// Device of each stage.
+    device_of: Vec<usize>,
+    /// Send time between stages `i` and `i + 1`; zero on one device.
+    sends: Vec<f64>,
     /// End of each pass by stage and micro-batch; NaN until it has run.
     forward_end: Vec<f64>,
     backward_end: Vec<f64>,
@@ -141,8 +153,9 @@ impl<'a> Player<'a> {
     fn new(pipeline: &'a Pipeline, trace: bool) -> Self {
         let (stages, micro_batches) = (pipeline.stages.len(), pipeline.micro_batches as usize);
         let mut devices: Vec<Device> = (0..pipeline.devices()).map(|_| Device::default()).collect();
-        for (i, stage) in pipeline.stages.iter().enumerate() {
-            let device = &mut devices[pipeline.device_of(i)];
+        let device_of: Vec<usize> = (0..stages).map(|i| pipeline.device_of(i)).collect();
+        for (stage, &device) in pipeline.stages.iter().zip(&device_of) {
+            let device = &mut devices[device];
             device.held = device.held.saturating_add(stage.resident.0);
             device.report.peak_memory = Bytes(device.held);
         }
@@ -155,6 +168,10 @@ impl<'a> Player<'a> {
             pipeline,
             trace,
             micro_batches,
+            sends: (0..stages.saturating_sub(1))
+                .map(|i| if device_of[i] == device_of[i + 1] { 0.0 } else { pipeline.sends[i].0 })
+                .collect(),
+            device_of,
             forward_end: vec![f64::NAN; stages * micro_batches],
             backward_end: vec![f64::NAN; stages * micro_batches],
             gradients: vec![(0.0, 0.0); stages],
@@ -166,12 +183,6 @@ impl<'a> Player<'a> {
         stage * self.micro_batches + micro_batch as usize
     }
 
-    /// Send time between virtual stages `i` and `i + 1`.
-    fn send(&self, i: usize) -> f64 {
-        let apart = self.pipeline.device_of(i) != self.pipeline.device_of(i + 1);
-        if apart { self.pipeline.sends[i].0 } else { 0.0 }
-    }
-
     /// When a step's input was finished by its producer and when it arrives; `None` while the producer has not run.
     fn input(&self, step: Step) -> Option<(f64, f64)> {
         let s = step.stage as usize;
@@ -180,13 +191,13 @@ impl<'a> Player<'a> {
             Pass::Forward if s == 0 => (0.0, 0.0),
             Pass::Forward => {
                 let end = self.forward_end[self.at(s - 1, step.micro_batch)];
-                (end, end + self.send(s - 1))
+                (end, end + self.sends[s - 1])
             }
             Pass::Backward if s + 1 == self.pipeline.stages.len() => (mine, mine),
             Pass::Backward => {
                 let end = self.backward_end[self.at(s + 1, step.micro_batch)];
                 // Both inputs must exist; NaN spoils the sum where the own forward pass has not run.
-                (end.max(mine) + 0.0 * mine, (end + self.send(s)).max(mine) + 0.0 * (end + mine))
+                (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
             }
             Pass::Weight => {
                 let end = self.backward_end[self.at(s, step.micro_batch)];
@@ -227,27 +238,32 @@ impl<'a> Player<'a> {
     fn decide(&mut self) {
         let p = self.devices.len();
         let mut done = vec![[0_u32; 3]; self.pipeline.stages.len()];
+        let mut choices: Vec<Option<Choice>> = (0..p).map(|k| self.most_urgent(k, &done)).collect();
         loop {
-            let mut best: Option<(f64, usize, Step, (f64, f64))> = None;
-            for k in 0..p {
-                if let Some((start, step, input)) = self.most_urgent(k, &done)
-                    && best.as_ref().is_none_or(|b| start < b.0)
+            let mut best: Option<(usize, Choice)> = None;
+            for (k, choice) in choices.iter().enumerate() {
+                if let Some(choice) = choice
+                    && best.is_none_or(|(_, b)| choice.start < b.start)
                 {
-                    best = Some((start, k, step, input));
+                    best = Some((k, *choice));
                 }
             }
-            let Some((_, k, step, input)) = best else { return };
+            let Some((k, Choice { step, input, .. })) = best else { return };
             self.run(k, step, input);
             done[step.stage as usize][pass_index(step.pass)] += 1;
+            // A pass feeds its own device and those of the stages beside it, which are neighbours.
+            for (near, choice) in choices.iter_mut().enumerate().take(k + 2).skip(k.saturating_sub(1)) {
+                *choice = self.most_urgent(near, &done);
+            }
         }
     }
 
-    fn most_urgent(&self, k: usize, done: &[[u32; 3]]) -> Option<(f64, Step, (f64, f64))> {
+    fn most_urgent(&self, k: usize, done: &[[u32; 3]]) -> Option<Choice> {
         let p = self.devices.len();
         let (early, late) = (k, 2 * p - 1 - k);
         let held = |s: usize| done[s][0] - done[s][2];
         let (held, limit) = (held(early) + held(late), 2 * p as u32);
-        let mut best: Option<(f64, Step, (f64, f64))> = None;
+        let mut best: Option<Choice> = None;
         // In order of urgency: a later entry wins only if it can start strictly sooner.
         for (stage, pass) in [
             (late, Pass::Backward),
@@ -266,8 +282,8 @@ impl<'a> Player<'a> {
             let step = Step { pass, stage: stage as u32, micro_batch };
             if let Some(input) = self.input(step) {
                 let start = input.1.max(self.devices[k].free);
-                if best.as_ref().is_none_or(|b| start < b.0) {
-                    best = Some((start, step, input));
+                if best.is_none_or(|b| start < b.start) {
+                    best = Some(Choice { start, step, input });
                 }
             }
         }
@@ -380,7 +396,7 @@ impl<'a> Player<'a> {
     }
 
     fn stages_of(&self, k: usize) -> Vec<usize> {
-        (0..self.pipeline.stages.len()).filter(|&s| self.pipeline.device_of(s) == k).collect()
+        (0..self.pipeline.stages.len()).filter(|&s| self.device_of[s] == k).collect()
     }
 
     /// Reduces a device's gradients, chunk by chunk in the order in which they are finished; returns when all is reduced,

@@ -1,0 +1,296 @@
+//! Fits a tier's physical scalars to measured collectives: how the numbers in the fabric files came about.
+
+use super::fabric::{Fabric, Tier};
+use crate::kernel::Collective;
+use crate::units::{BytesPerSecond, Seconds};
+use thiserror::Error;
+
+/// One measured collective.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// What was run.
+    pub collective: Collective,
+    /// The measured time.
+    pub time: Seconds,
+    /// The group its error is averaged in (a data set and a size class); each group counts by its weight.
+    pub group: String,
+    /// Weight of the group in the fit: 1 over the error that is acceptable in it, for instance.
+    pub weight: f64,
+}
+
+/// A fitted scalar.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scalar {
+    /// Its key in the fabric file, unit included.
+    pub key: &'static str,
+    /// Its value before.
+    pub before: f64,
+    /// Its value after.
+    pub after: f64,
+}
+
+/// The error of one group before and after.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupError {
+    /// The group.
+    pub group: String,
+    /// Measurements in it.
+    pub count: usize,
+    /// Mean absolute relative error with the scalars at the start.
+    pub before: f64,
+    /// Mean absolute relative error with the fitted scalars.
+    pub after: f64,
+}
+
+/// What a fit found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// The fabric with the fitted scalars.
+    pub fabric: Fabric,
+    /// The scalars, in the order of the fabric file.
+    pub scalars: Vec<Scalar>,
+    /// The groups, sorted by name.
+    pub groups: Vec<GroupError>,
+}
+
+/// A fit that cannot start.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum CalibrationError {
+    /// Nothing to fit to.
+    #[error("no measurement to fit fabric `{fabric}` to: give at least one row of it")]
+    NoMeasurement {
+        /// The fabric.
+        fabric: String,
+    },
+    /// No such tier.
+    #[error("fabric `{fabric}` has no tier {tier}: it has {tiers}; count from 0")]
+    NoTier {
+        /// The fabric.
+        fabric: String,
+        /// The tier asked for.
+        tier: usize,
+        /// Tiers it has.
+        tiers: usize,
+    },
+    /// A measured time or weight is not a positive number.
+    #[error("measurement {index} ({group}): {what} = {value}: must be a finite number above 0; mend or remove the row")]
+    BadValue {
+        /// Its position.
+        index: usize,
+        /// Its group.
+        group: String,
+        /// Which value.
+        what: &'static str,
+        /// The value given.
+        value: f64,
+    },
+}
+
+/// A scalar that can be fitted, in the unit of the fabric file; `get` is `None` where the tier does not have it.
+struct Parameter {
+    key: &'static str,
+    /// Largest value; the smallest is 0 (exclusive for rates and fractions, which scale).
+    max: f64,
+    get: fn(&Fabric, usize) -> Option<f64>,
+    set: fn(&mut Fabric, usize, f64),
+}
+
+fn tier(fabric: &Fabric, index: usize) -> &Tier {
+    &fabric.tiers[index]
+}
+
+const LONGEST_US: f64 = 1e6;
+
+const PARAMETERS: [Parameter; 10] = [
+    Parameter {
+        key: "launch_us",
+        max: LONGEST_US,
+        get: |f, _| Some(f.launch.micros()),
+        set: |f, _, v| f.launch = Seconds::from_micros(v),
+    },
+    Parameter {
+        key: "achieved_fraction",
+        max: 1.0,
+        get: |f, t| Some(tier(f, t).achieved_fraction),
+        set: |f, t, v| f.tiers[t].achieved_fraction = v,
+    },
+    Parameter {
+        key: "step_latency_us",
+        max: LONGEST_US,
+        get: |f, t| Some(tier(f, t).step.micros()),
+        set: |f, t, v| f.tiers[t].step = Seconds::from_micros(v),
+    },
+    Parameter {
+        key: "chunk_overhead_us",
+        max: LONGEST_US,
+        get: |f, t| Some(tier(f, t).chunk.micros()),
+        set: |f, t, v| f.tiers[t].chunk = Seconds::from_micros(v),
+    },
+    Parameter {
+        key: "final_copy_gb_per_s",
+        max: 1e6,
+        get: |f, t| Some(tier(f, t).final_copy.0 / 1e9).filter(|v| v.is_finite()),
+        set: |f, t, v| f.tiers[t].final_copy = BytesPerSecond(v * 1e9),
+    },
+    Parameter {
+        key: "low_latency_step_us",
+        max: LONGEST_US,
+        get: |f, t| tier(f, t).low_latency.map(|l| l.step.micros()),
+        set: |f, t, v| {
+            if let Some(l) = &mut f.tiers[t].low_latency {
+                l.step = Seconds::from_micros(v);
+            }
+        },
+    },
+    Parameter {
+        key: "low_latency_fraction",
+        max: 1.0,
+        get: |f, t| tier(f, t).low_latency.map(|l| l.fraction),
+        set: |f, t, v| {
+            if let Some(l) = &mut f.tiers[t].low_latency {
+                l.fraction = v;
+            }
+        },
+    },
+    Parameter {
+        key: "in_network_latency_us",
+        max: LONGEST_US,
+        get: |f, t| tier(f, t).in_network.map(|n| n.latency.micros()),
+        set: |f, t, v| {
+            if let Some(n) = &mut f.tiers[t].in_network {
+                n.latency = Seconds::from_micros(v);
+            }
+        },
+    },
+    Parameter {
+        key: "in_network_fraction",
+        max: 1.0,
+        get: |f, t| tier(f, t).in_network.map(|n| n.fraction),
+        set: |f, t, v| {
+            if let Some(n) = &mut f.tiers[t].in_network {
+                n.fraction = v;
+            }
+        },
+    },
+    Parameter {
+        key: "in_network_chunk_us",
+        max: LONGEST_US,
+        get: |f, t| tier(f, t).in_network.map(|n| n.chunk.micros()),
+        set: |f, t, v| {
+            if let Some(n) = &mut f.tiers[t].in_network {
+                n.chunk = Seconds::from_micros(v);
+            }
+        },
+    },
+];
+
+/// Fits the launch and the scalars of `tier` by cyclic coordinate search: each scalar in turn is scaled up and down,
+/// steps shrink when nothing improves. Minimises the weighted mean over groups of the mean absolute relative error;
+/// never ends above where it starts. Bandwidths stay nominal. Deterministic.
+///
+/// # Errors
+/// No measurements, no such tier, a time or weight that is not positive.
+pub fn calibrate(fabric: &Fabric, tier: usize, measurements: &[Measurement]) -> Result<Fit, CalibrationError> {
+    check(fabric, tier, measurements)?;
+    let objective = Objective::new(measurements);
+    let mut best = fabric.clone();
+    let mut value = objective.value(&best);
+    let mut step = 0.5_f64;
+    while step > 1e-3 {
+        let mut improved = false;
+        for parameter in &PARAMETERS {
+            let Some(now) = (parameter.get)(&best, tier) else { continue };
+            for candidate in [now * (1.0 + step), now / (1.0 + step)] {
+                let mut trial = best.clone();
+                (parameter.set)(&mut trial, tier, candidate.min(parameter.max));
+                let trial_value = objective.value(&trial);
+                if trial_value < value - 1e-12 {
+                    (best, value, improved) = (trial, trial_value, true);
+                }
+            }
+        }
+        if !improved {
+            step /= 2.0;
+        }
+    }
+    Ok(report(fabric, best, tier, &objective))
+}
+
+fn check(fabric: &Fabric, tier: usize, measurements: &[Measurement]) -> Result<(), CalibrationError> {
+    if measurements.is_empty() {
+        return Err(CalibrationError::NoMeasurement { fabric: fabric.name.clone() });
+    }
+    if tier >= fabric.tiers.len() {
+        return Err(CalibrationError::NoTier { fabric: fabric.name.clone(), tier, tiers: fabric.tiers.len() });
+    }
+    for (index, m) in measurements.iter().enumerate() {
+        for (what, value) in [("time", m.time.0), ("weight", m.weight)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(CalibrationError::BadValue { index, group: m.group.clone(), what, value });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn report(before: &Fabric, fabric: Fabric, tier: usize, objective: &Objective<'_>) -> Fit {
+    let scalars = PARAMETERS
+        .iter()
+        .filter_map(|p| Some(Scalar { key: p.key, before: (p.get)(before, tier)?, after: (p.get)(&fabric, tier)? }))
+        .collect();
+    let (old, new) = (objective.errors(before), objective.errors(&fabric));
+    let groups = objective
+        .groups
+        .iter()
+        .zip(old.iter().zip(&new))
+        .map(|(g, (o, n))| GroupError { group: g.clone(), count: o.count, before: o.mean(), after: n.mean() })
+        .collect();
+    Fit { fabric, scalars, groups }
+}
+
+/// Errors of one group while they are summed.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    error: f64,
+    count: usize,
+    weight: f64,
+}
+
+impl Sum {
+    fn mean(&self) -> f64 {
+        self.error / self.count.max(1) as f64
+    }
+}
+
+struct Objective<'a> {
+    measurements: &'a [Measurement],
+    groups: Vec<String>,
+    group_of: Vec<usize>,
+}
+
+impl<'a> Objective<'a> {
+    fn new(measurements: &'a [Measurement]) -> Self {
+        let mut groups: Vec<String> = measurements.iter().map(|m| m.group.clone()).collect();
+        groups.sort();
+        groups.dedup();
+        let group_of = measurements.iter().map(|m| groups.binary_search(&m.group).unwrap_or(0)).collect();
+        Self { measurements, groups, group_of }
+    }
+
+    fn errors(&self, fabric: &Fabric) -> Vec<Sum> {
+        let mut sums = vec![Sum::default(); self.groups.len()];
+        for (m, &group) in self.measurements.iter().zip(&self.group_of) {
+            let sum = &mut sums[group];
+            sum.error += (fabric.collective(&m.collective).latency / m.time - 1.0).abs();
+            sum.count += 1;
+            sum.weight = m.weight;
+        }
+        sums
+    }
+
+    fn value(&self, fabric: &Fabric) -> f64 {
+        let sums = self.errors(fabric);
+        let weight: f64 = sums.iter().map(|s| s.weight).sum();
+        sums.iter().map(|s| s.weight * s.mean()).sum::<f64>() / weight
+    }
+}
