@@ -7,6 +7,7 @@ pub mod figure;
 pub mod files;
 pub mod record;
 pub mod report;
+pub mod run;
 mod seal;
 pub mod store;
 pub mod validate;

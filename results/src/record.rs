@@ -277,3 +277,6 @@ impl Record {
 #[cfg(test)]
 #[path = "record_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+pub(crate) use tests::record as example;

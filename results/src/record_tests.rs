@@ -3,7 +3,7 @@ use super::*;
 use crate::design::{Dimensions, Outcome};
 use std::path::Path;
 
-fn record() -> Record {
+pub(crate) fn record() -> Record {
     let dimensions = Dimensions {
         tensor_cores: 8,
         vector_cores: 2,

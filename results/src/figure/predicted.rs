@@ -74,11 +74,12 @@ pub fn predicted(plot: &PredictedPlot) -> Result<Figure, FigureError> {
 
 fn subtitle(plot: &PredictedPlot) -> String {
     let hidden: usize = plot.groups.iter().map(|g| g.points.len() - shown(g).count()).sum();
-    match (hidden, plot.subtitle.is_empty()) {
-        (0, _) => plot.subtitle.clone(),
-        (n, true) => format!("{n} points at zero or below are not shown"),
-        (n, false) => format!("{}; {n} points at zero or below are not shown", plot.subtitle),
-    }
+    let words = match hidden {
+        0 => return plot.subtitle.clone(),
+        1 => "1 point at zero or below is not shown".to_owned(),
+        n => format!("{n} points at zero or below are not shown"),
+    };
+    if plot.subtitle.is_empty() { words } else { format!("{}; {words}", plot.subtitle) }
 }
 
 /// The line of right predictions and the band of ten percent around it.
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn points_that_cannot_be_shown_are_counted() {
         let figure = predicted(&plot(vec![Group { name: "a".into(), points: vec![(1.0, 0.0), (1.0, 1.1)] }])).unwrap();
-        assert!(figure.svg().contains("1 points at zero or below are not shown"));
+        assert!(figure.svg().contains("1 point at zero or below is not shown"));
         assert!(figure.svg().contains("a: 2, MAPE 10.0 %"));
     }
 }

@@ -199,7 +199,11 @@ impl FileReport {
                 .filter(|target| row.has(target.column))
                 .map(|target| Ok((*target, row.measured(target)?)))
                 .collect::<Result<_, RowFailure>>()?;
-            Ok((measured, predict(session, row)?))
+            let values = predict(session, row)?;
+            match values.iter().find(|(_, value)| !value.is_finite()) {
+                Some((column, value)) => Err(RowFailure::Unpredictable(format!("the model gives {column} = {value}"))),
+                None => Ok((measured, values)),
+            }
         });
         let group = self.dataset.group(row);
         match outcome {

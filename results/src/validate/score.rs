@@ -31,7 +31,7 @@ pub struct GroupScore {
     /// Rows whose prediction equals the measured value, to 1e-4 in percentages and 1e-9 relative elsewhere (a measured
     /// percentage is printed with few digits).
     pub exact: usize,
-    /// Mean absolute error in percent; `None` without rows.
+    /// Mean absolute error in percent, over rows whose measured value is not zero; `None` without such rows.
     pub mape_pct: Option<f64>,
     /// Median absolute error in percent.
     pub median_pct: Option<f64>,
@@ -74,9 +74,9 @@ pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
     scores
 }
 
-/// The error in percent; none where the measured value is zero, unless the prediction is zero too.
+/// The error in percent; none where the measured value is zero: nothing is a percentage of it.
 fn error_pct(measured: f64, predicted: f64) -> Option<f64> {
-    if measured != 0.0 { Some((predicted - measured) / measured * 100.0) } else { (predicted == 0.0).then_some(0.0) }
+    (measured != 0.0).then(|| (predicted - measured) / measured * 100.0)
 }
 
 fn equal(quantity: &str, measured: f64, predicted: f64) -> bool {
@@ -150,7 +150,6 @@ mod tests {
         let empty = score("g", "measured_us", &[], 5);
         assert_eq!((empty.n, empty.mape_pct, empty.worst), (0, None, None));
         assert_eq!(median(&[1.0, 2.0, 4.0, 8.0]), Some(3.0));
-        assert_eq!(error_pct(0.0, 0.0), Some(0.0));
         assert_eq!(error_pct(0.0, 1.0), None);
     }
 }

@@ -1,0 +1,231 @@
+//! Run directories: what `search` leaves behind and `compare` and `pareto` read.
+
+use crate::compare::{Comparison, Entry};
+use crate::design::DesignRow;
+use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
+use crate::files::WriteError;
+use crate::record::{Proof, Record, RecordError};
+use crate::report::{count, significant};
+use crate::store::{self, StoreError};
+use std::path::{Path, PathBuf};
+
+/// The record's file name.
+pub const RECORD: &str = "record.json";
+/// The store's file name.
+pub const DESIGNS: &str = "designs.parquet";
+/// The figure's file name without its ending.
+pub const PARETO: &str = "pareto";
+
+/// Why a run directory could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The directory cannot be made.
+    #[error(transparent)]
+    Directory(#[from] WriteError),
+    /// Its record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Its store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its figure.
+    #[error(transparent)]
+    Figure(#[from] FigureError),
+}
+
+/// A finished run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// What people call it: the directory's name.
+    pub name: String,
+    /// Its record.
+    pub record: Record,
+    /// Every design it looked at.
+    pub designs: Vec<DesignRow>,
+}
+
+impl Run {
+    /// Writes the run into `directory` (made if need be): the store, the figure as SVG and PNG, and last the record, so
+    /// that a directory with a record is complete. Returns the paths written.
+    ///
+    /// # Errors
+    /// Whatever the system reports; a value that is not finite.
+    pub fn write(&self, directory: &Path) -> Result<Vec<PathBuf>, RunError> {
+        let unwritable = |why| WriteError { file: directory.into(), why };
+        std::fs::create_dir_all(directory).map_err(unwritable)?;
+        let designs = directory.join(DESIGNS);
+        store::write_designs(&designs, self.designs.iter().cloned())?;
+        let [svg, png] = figure(std::slice::from_ref(self))?.write(directory, PARETO)?;
+        let record = directory.join(RECORD);
+        self.record.write(&record)?;
+        Ok(vec![record, designs, svg, png])
+    }
+
+    /// Reads a run directory.
+    ///
+    /// # Errors
+    /// A record or a store that is missing, damaged or of another version.
+    pub fn read(directory: &Path) -> Result<Self, RunError> {
+        let record = Record::read(&directory.join(RECORD))?;
+        let designs = store::read_designs(&directory.join(DESIGNS))?;
+        let name = directory.file_name().unwrap_or(directory.as_os_str());
+        Ok(Self { name: name.to_string_lossy().into_owned(), record, designs })
+    }
+
+    /// The study in a line: `study phaze, 1,024 x phaze_flat, 4,096 sequences per step`.
+    fn setting(&self) -> String {
+        let s = &self.record.study;
+        let (devices, batch) = (count(s.devices), count(s.global_batch_sequences));
+        format!("study {}, {devices} x {}, {batch} sequences per step", s.name, s.fabric)
+    }
+
+    fn proof(&self) -> String {
+        let certificate = &self.record.certificate;
+        match (certificate.proof, certificate.gap) {
+            (Proof::Proven, _) => "best proven".into(),
+            (Proof::Infeasible, _) => "proven infeasible".into(),
+            (Proof::Gap, Some(gap)) => format!("best within {} %", significant(gap * 100.0, 3)),
+            (Proof::Gap, None) => "best not proven".into(),
+        }
+    }
+
+    /// The designs that its figure names: those of its comparison, or the best one.
+    fn references(&self) -> Vec<Reference> {
+        let best = self.record.best.as_ref().map(|b| Entry::from_design("best found", &b.design));
+        let entries: Vec<&Entry> = match &self.record.comparison {
+            Some(comparison) => comparison.entries.iter().collect(),
+            None => best.iter().collect(),
+        };
+        let reference = |e: &&Entry| {
+            let (area_mm2, sequences_per_s) = (e.area_mm2?, e.throughput_sequences_per_s?);
+            Some(Reference { label: e.label.clone(), area_mm2, sequences_per_s })
+        };
+        entries.iter().filter_map(reference).collect()
+    }
+}
+
+/// Throughput against area of one or more runs. With several, each is a series under its name, and what a run's
+/// comparison names is labelled with that name too.
+///
+/// # Errors
+/// What the drawing library reports.
+pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
+    let several = runs.len() > 1;
+    let mut models: Vec<&str> = runs.iter().map(|r| r.record.study.model.as_str()).collect();
+    models.dedup();
+    let subtitle = match runs {
+        [run] => format!("{}; {}", run.setting(), run.proof()),
+        _ => format!("{} runs", runs.len()),
+    };
+    let series = |run: &Run| Series {
+        name: if several { run.name.clone() } else { String::new() },
+        points: run.designs.iter().map(Point::from).collect(),
+    };
+    let named = |run: &Run| {
+        let label = |label: String| if several { format!("{}: {label}", run.name) } else { label };
+        let references = run.references().into_iter();
+        references.map(|r| Reference { label: label(r.label), ..r }).collect::<Vec<_>>()
+    };
+    pareto(&ParetoPlot {
+        title: format!("{}: throughput against area", models.join(", ")),
+        subtitle,
+        series: runs.iter().map(series).collect(),
+        references: runs.iter().flat_map(named).collect(),
+    })
+}
+
+/// The best designs and baselines of the runs side by side, the first run's best first. Entries of a run that differs
+/// from the first in model, cluster or batch say so: their throughputs are not of the same work.
+#[must_use]
+pub fn compare(runs: &[Run]) -> Comparison {
+    let several = runs.len() > 1;
+    let mut entries = Vec::new();
+    for run in runs {
+        let own = match (&run.record.comparison, &run.record.best) {
+            (Some(comparison), _) => comparison.entries.clone(),
+            (None, Some(best)) => vec![Entry::from_design("best found", &best.design)],
+            (None, None) => Vec::new(),
+        };
+        let other = runs.first().and_then(|first| difference(first, run));
+        for mut entry in own {
+            if several {
+                entry.label = format!("{}: {}", run.name, entry.label);
+            }
+            entry.note = match (entry.note, &other) {
+                (Some(note), Some(other)) => Some(format!("{note}; {other}")),
+                (note, other) => note.or_else(|| other.clone()),
+            };
+            entries.push(entry);
+        }
+    }
+    Comparison { entries }
+}
+
+/// In what the work of two runs differs.
+fn difference(first: &Run, run: &Run) -> Option<String> {
+    let (a, b) = (&first.record.study, &run.record.study);
+    let mut parts = Vec::new();
+    if (&a.model, a.parameters, a.sequence_tokens) != (&b.model, b.parameters, b.sequence_tokens) {
+        parts.push(format!("model {} with {} tokens per sequence", b.model, count(b.sequence_tokens)));
+    }
+    if (a.devices, &a.fabric) != (b.devices, &b.fabric) {
+        parts.push(format!("{} x {}", count(b.devices), b.fabric));
+    }
+    if a.global_batch_sequences != b.global_batch_sequences {
+        parts.push(format!("{} sequences per step", count(b.global_batch_sequences)));
+    }
+    (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::design::Outcome;
+
+    fn run(name: &str) -> Run {
+        let record = crate::record::example();
+        let design = record.best.as_ref().unwrap().design.clone();
+        let designs = (0..20).map(|i| DesignRow {
+            index: i,
+            area_mm2: 100.0 + i as f64,
+            outcome: Outcome::ALL[i as usize % 5],
+            ..design.clone()
+        });
+        Run { name: name.into(), designs: designs.collect(), record }
+    }
+
+    #[test]
+    fn a_run_reads_back_and_writes_the_same_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        let paths = run("a").write(&a).unwrap();
+        assert_eq!(Run::read(&a).unwrap(), run("a"));
+        run("a").write(&b).unwrap();
+        for path in paths {
+            let other = b.join(path.file_name().unwrap());
+            assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
+        }
+        assert_eq!(std::fs::read_dir(&a).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn an_incomplete_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Run::read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("record.json: cannot be opened"), "{error}");
+    }
+
+    #[test]
+    fn runs_of_other_work_are_marked() {
+        let mut other = run("ici");
+        other.record.study.fabric = "tpu_v4_ici".into();
+        let comparison = compare(&[run("flat"), other.clone()]);
+        assert_eq!(comparison.entries[0].label, "flat: best found");
+        assert_eq!(comparison.entries[0].note, None);
+        let note = comparison.entries[1].note.as_deref();
+        assert_eq!(note, Some("differs from the first run: 1,024 x tpu_v4_ici"));
+        let svg = figure(&[run("flat"), other]).unwrap();
+        assert!(svg.svg().contains("ici: best found") && svg.svg().contains("flat: 4 evaluated"));
+    }
+}
