@@ -11,7 +11,6 @@ fn error_percent(predicted: f64, measured: f64) -> f64 {
 #[test]
 fn every_template_reads_and_is_sound() {
     let all = templates().unwrap();
-    assert!(all.len() >= 3);
     for template in all {
         assert!(verify(&template.accelerator).is_empty());
         assert_eq!(template.name, template.accelerator.name);
@@ -20,6 +19,29 @@ fn every_template_reads_and_is_sound() {
             assert_eq!(Accelerator::template(alias).unwrap().name, template.name);
         }
     }
+}
+
+/// The chips that the validation data is about, and those of the main job.
+#[test]
+fn every_canonical_chip_is_built_in() {
+    let canonical = "tpu_v2 tpu_v3 tpu_v4 tpu_v5e tpu_v5p tpu_v6e tpu_v7 tpu_v7_half a100_80gb_sxm a100_40gb_sxm h100_80gb_sxm h100_96gb h200 \
+                     v100_32gb b200 gb200 gaudi2 mi210 mi300x phaze_tpuv4 a100_80gb h100_80gb";
+    for name in canonical.split_whitespace() {
+        assert!(Accelerator::template(name).is_ok(), "{name}");
+    }
+    assert_eq!(Accelerator::template("TPU-v4").unwrap().name, "tpu_v4");
+}
+
+/// Dies whose areas no unit was fitted on.
+#[test]
+fn other_dies_come_out_near_their_published_area() {
+    for (name, tolerance_percent) in [("h100_80gb_sxm", 5.0), ("mi210", 10.0), ("tpu_v3", 10.0), ("v100_32gb", 20.0)] {
+        let chip = Accelerator::template(name).unwrap();
+        let error = error_percent(area(&chip).unwrap().total().0, chip.published.die_area.unwrap().0);
+        assert!(error.abs() < tolerance_percent, "{name}: {error:.1} %");
+    }
+    let unit = area(&Accelerator::template("mi210").unwrap()).unwrap().core().0;
+    assert!(error_percent(unit, 4.02).abs() < 5.0, "{unit} mm^2 per compute unit");
 }
 
 /// Annotation of GA100's die photograph (LLMCompass, ISCA 2024, `ae/figure6` at 2e015fd), within 10 % by its own account.

@@ -26,7 +26,11 @@ fn counts_equal_scale_sim() {
         assert_eq!(report.cycles - 1, number(9), "{line}");
         let efficiency: f64 = cells[10].parse().expect(line);
         assert!((report.mapping_efficiency_percent - efficiency).abs() < 1e-6, "{line}: {}", report.mapping_efficiency_percent);
-        assert_eq!((report.ifmap_reads, report.filter_reads, report.ofmap_writes_scale_sim), (number(11), number(12), number(13)), "{line}");
+        assert_eq!(
+            (report.ifmap_reads, report.filter_reads, report.ofmap_writes_scale_sim),
+            (number(11), number(12), number(13)),
+            "{line}"
+        );
         checked += 1;
     }
     assert!(checked > 150, "only {checked} rows in the fixture");

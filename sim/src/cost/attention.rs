@@ -68,7 +68,9 @@ pub(super) fn cost(model: &CostModel, view: &View, a: &FusedAttention) -> Kernel
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic) + energy.macs(a.operand, a.flops().0 / 2) + energy.vector_operations(operations as u128),
+        energy: model.traffic_energy(&traffic)
+            + energy.macs(a.operand, a.flops().0 / 2)
+            + energy.vector_operations(operations as u128),
         traffic,
         utilization: if total > 0.0 { a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * total) } else { 0.0 },
         bound,
@@ -90,7 +92,11 @@ fn scores(a: &FusedAttention) -> f64 {
 /// Powers of two from 16 to 1024, cut at the dimension.
 fn tiles(dimension: u64) -> impl Iterator<Item = f64> {
     let dimension = dimension.max(1);
-    [16_u64, 32, 64, 128, 256, 512, 1024].into_iter().filter(move |t| *t < dimension.saturating_mul(2)).map(move |t| t.min(dimension) as f64).chain((dimension < 16).then_some(dimension as f64))
+    [16_u64, 32, 64, 128, 256, 512, 1024]
+        .into_iter()
+        .filter(move |t| *t < dimension.saturating_mul(2))
+        .map(move |t| t.min(dimension) as f64)
+        .chain((dimension < 16).then_some(dimension as f64))
 }
 
 fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> Plan {

@@ -231,5 +231,9 @@ fn check(accelerator: &Accelerator) -> Result<(), CostError> {
 }
 
 fn positive(chip: &dyn Fn() -> String, what: &str, value: f64) -> Result<(), CostError> {
-    if value.is_finite() && value > 0.0 { Ok(()) } else { Err(CostError::NotPositive { chip: chip(), what: what.to_owned(), value }) }
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        Err(CostError::NotPositive { chip: chip(), what: what.to_owned(), value })
+    }
 }

@@ -216,7 +216,15 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) ->
             }
         }
     }
-    best.unwrap_or(Mapped { time: 0.0, compute: 0.0, slowest_port: 0.0, slowest_level: 0, into_cores: 0.0, into_arrays: 0.0, partials: 0.0 })
+    best.unwrap_or(Mapped {
+        time: 0.0,
+        compute: 0.0,
+        slowest_port: 0.0,
+        slowest_level: 0,
+        into_cores: 0.0,
+        into_arrays: 0.0,
+        partials: 0.0,
+    })
 }
 
 fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
@@ -397,7 +405,9 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic) + energy.macs(c.operand, CostModel::macs(c)) + energy.vector_operations(operations as u128),
+        energy: model.traffic_energy(&traffic)
+            + energy.macs(c.operand, CostModel::macs(c))
+            + energy.vector_operations(operations as u128),
         traffic,
         utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
         bound,

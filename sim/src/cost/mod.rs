@@ -9,8 +9,8 @@
 //! more, several at once see exactly that: schedules of concurrent kernels are never optimistic.
 
 mod attention;
-pub mod calibrate;
 mod cache;
+pub mod calibrate;
 mod machine;
 mod mapping;
 pub mod named;
@@ -120,7 +120,9 @@ pub enum CostError {
         levels: usize,
     },
     /// A core's own memory outside a shared one.
-    #[error("{chip}: level {level} belongs to one core but lies outside a level that all cores share: list the levels innermost first")]
+    #[error(
+        "{chip}: level {level} belongs to one core but lies outside a level that all cores share: list the levels innermost first"
+    )]
     LevelOrder {
         /// The accelerator's name.
         chip: String,
@@ -178,7 +180,9 @@ impl CostModel {
             Kernel::FusedAttention(a) => attention::cost(self, m.view(span, Cores::Pair), a),
             Kernel::Elementwise(e) => vector_core::elementwise(self, m.view(span, Cores::Vector), e),
             Kernel::Reduction(r) => vector_core::reduction(self, m.view(span, Cores::Vector), r),
-            Kernel::Collective(c) => vector_core::stream(self, m.view(span, Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0),
+            Kernel::Collective(c) => {
+                vector_core::stream(self, m.view(span, Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0)
+            }
             Kernel::Transfer(t) => self.transfer(t),
         }
     }

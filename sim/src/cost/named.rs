@@ -30,8 +30,26 @@ pub enum NameError {
 
 /// Every name that [`kernel_from_name`] knows.
 pub const KERNEL_NAMES: [&str; 20] = [
-    "gemm", "softmax", "layernorm", "rmsnorm", "add", "mul", "relu", "leaky_relu", "parametric_relu", "elu", "selu", "gelu", "silu", "sigmoid",
-    "tanh", "exp", "linear", "binary_step", "hbm_copy", "hbm_copy_rw",
+    "gemm",
+    "softmax",
+    "layernorm",
+    "rmsnorm",
+    "add",
+    "mul",
+    "relu",
+    "leaky_relu",
+    "parametric_relu",
+    "elu",
+    "selu",
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "linear",
+    "binary_step",
+    "hbm_copy",
+    "hbm_copy_rw",
 ];
 
 /// The shape columns of a measurement; zero where a column is empty.
@@ -89,7 +107,14 @@ pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result
     if let Some(function) = row_function {
         let (rows, columns) = (need(shape.m, "m")?.saturating_mul(batch), need(shape.n, "n")?);
         let bytes = size * rows * columns;
-        return Ok(Kernel::Reduction(Reduction { function, direction: Direction::Forward, rows, columns, read: bytes, written: bytes }));
+        return Ok(Kernel::Reduction(Reduction {
+            function,
+            direction: Direction::Forward,
+            rows,
+            columns,
+            read: bytes,
+            written: bytes,
+        }));
     }
     let (function, operands) = match name {
         "add" => (Function::Add, 2),
@@ -111,7 +136,13 @@ pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result
     let rows_by_columns = batch.saturating_mul(shape.m).saturating_mul(shape.n);
     let elements = need(if shape.elements > 0 { shape.elements } else { rows_by_columns }, "elements")?;
     let written = if name == "hbm_copy" { Bytes::ZERO } else { size * elements };
-    Ok(Kernel::Elementwise(Elementwise { function, direction: Direction::Forward, elements, read: size * elements * operands, written }))
+    Ok(Kernel::Elementwise(Elementwise {
+        function,
+        direction: Direction::Forward,
+        elements,
+        read: size * elements * operands,
+        written,
+    }))
 }
 
 #[cfg(test)]

@@ -188,7 +188,9 @@ mod tests {
 
     #[test]
     fn absurd_sizes_saturate() {
-        let report = ArrayProblem { rows: 8, columns: 8, dataflow: Dataflow::WeightStationary, m: u64::MAX, n: u64::MAX, k: u64::MAX }.report();
+        let report =
+            ArrayProblem { rows: 8, columns: 8, dataflow: Dataflow::WeightStationary, m: u64::MAX, n: u64::MAX, k: u64::MAX }
+                .report();
         assert_eq!(report.cycles, u64::MAX);
     }
 
@@ -196,7 +198,11 @@ mod tests {
     fn preload_hides_the_fill_and_several_arrays_share_the_folds() {
         let mut arrays = Arrays { dataflow: Dataflow::WeightStationary, preload: false, count: 4.0, rows: 128.0, columns: 128.0 };
         let alone = arrays.tile_cycles(512.0, 512.0, 512.0, 1.0);
-        assert_eq!(alone, ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: 512, n: 512, k: 512 }.report().cycles as f64);
+        assert_eq!(
+            alone,
+            ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: 512, n: 512, k: 512 }.report().cycles
+                as f64
+        );
         assert_eq!(arrays.tile_cycles(512.0, 512.0, 512.0, arrays.count), alone / 4.0);
         arrays.preload = true;
         assert_eq!(arrays.tile_cycles(512.0, 512.0, 512.0, 4.0), 4.0 * 512.0);

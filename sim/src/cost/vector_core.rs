@@ -25,8 +25,8 @@ const ROWS_IN_FLIGHT: f64 = 8.0;
 #[must_use]
 pub fn elementwise_cycles(function: Function, direction: Direction) -> f64 {
     use Function::{
-        Adam, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul, ParametricRelu, Relu, Rope, Scatter,
-        Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
+        Adam, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul, ParametricRelu, Relu,
+        Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
     };
     match (function, direction) {
         (Copy | Add | Mul | Relu | BinaryStep | Convert | Gather | Scatter, _) => 1.0,
@@ -103,10 +103,14 @@ fn passes(function: RowFunction, direction: Direction) -> Passes {
         (RowFunction::LayerNorm, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 5.0 },
         // Unfused: mean square [r], scaling [r w], weight [r w].
         (RowFunction::RmsNorm, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 5.0, unfused_kernels: 3.0 },
-        (RowFunction::CrossEntropy, Direction::Forward) => Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 3.0 },
+        (RowFunction::CrossEntropy, Direction::Forward) => {
+            Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 3.0 }
+        }
         (RowFunction::Sum, _) => Passes { spilled_reads: 1.0, unfused_touches: 1.0, unfused_kernels: 1.0 },
         // Backward passes read two operands and write one gradient; unfused they add one product and one sum over the row.
-        (RowFunction::CrossEntropy, Direction::Backward) => Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 2.0 },
+        (RowFunction::CrossEntropy, Direction::Backward) => {
+            Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 2.0 }
+        }
         (_, Direction::Backward) => Passes { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 4.0 },
     }
 }
@@ -184,7 +188,11 @@ pub(super) fn elementwise(model: &CostModel, view: &View, e: &Elementwise) -> Ke
     // The lanes work in step: the last, partly filled vector takes as long as a full one.
     let steps = (e.elements as f64 / view.lanes).ceil() * cycles;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
-    finish(model, view, &Pass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 })
+    finish(
+        model,
+        view,
+        &Pass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 },
+    )
 }
 
 /// A row function: one read and one write while the rows in flight stay on chip, another read where they do not, and the

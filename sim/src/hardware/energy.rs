@@ -149,10 +149,14 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
     let mac = accelerator.energy.macs(data_type, 1);
     let mut contraction = accelerator.energy.static_power + Watts(mac.0 * macs);
     let (mut read, mut written) = edge_traffic(&accelerator.tensor);
+    let mut tile = 1.0_f64;
     for level in accelerator.levels() {
-        contraction += Watts(macs * (level.read_energy_per_byte.0 * read + level.write_energy_per_byte.0 * written));
+        let instances = f64::from(accelerator.instances(level));
+        let reads = (macs * read).min(level.read_bandwidth.0 * instances);
+        let writes = (macs * written).min(level.write_bandwidth.0 * instances);
+        contraction += Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
         // A square tile (two 2-byte operands and an fp32 result per element) in half the level, the other half being filled.
-        let tile = (level.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(1.0, CONTRACTION);
+        tile = (level.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(tile, CONTRACTION);
         read = 2.0 * 2.0 / tile;
         written = 2.0 / CONTRACTION;
     }

@@ -215,7 +215,7 @@ fn gb(gb_per_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_per_s * 1e9)
 }
 
-/// Negative and NaN amounts become zero bytes, which [`verify`] reports by name.
+/// Amounts that are not positive become zero bytes, which [`verify`] reports by name.
 fn bytes(amount: f64, unit: f64) -> Bytes {
     Bytes((amount * unit).round() as u64)
 }
@@ -255,7 +255,12 @@ fn one_of(key: &str, given: &[(&str, Option<f64>, f64)], faults: &mut Vec<Fault>
     let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
     let names = given.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
     match present.as_slice() {
-        [(_, value, unit)] => Some(value * unit),
+        [(_, value, unit)] if value.is_finite() && *value > 0.0 => Some(value * unit),
+        [(name, value, _)] => {
+            let table = key.rsplit_once('.').map_or("", |(table, _)| table);
+            faults.push(Fault::new(format!("{table}.{name}"), value, "must be positive and finite", "correct it"));
+            None
+        }
         [] => {
             faults.push(Fault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));
             None

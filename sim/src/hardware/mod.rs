@@ -17,6 +17,8 @@ mod sources;
 mod technology;
 mod template;
 mod verify;
+#[cfg(test)]
+mod verify_tests;
 
 pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};

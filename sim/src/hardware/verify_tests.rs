@@ -1,0 +1,132 @@
+//! Faults are found wherever they are injected, and their texts name key, value, limit and cure.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::{Accelerator, Calibration, HardwareError, HostLink, Template, templates, verify};
+use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds, Watts};
+use proptest::prelude::*;
+
+/// One way of breaking a chip with a bad number, and the key that the fault must name.
+type Injection = (&'static str, fn(&mut Accelerator, f64));
+
+const INJECTIONS: [Injection; 12] = [
+    ("clock_mhz", |chip, bad| chip.clock = Hertz(bad)),
+    ("tensor.macs_per_unit_per_cycle.bf16", |chip, bad| chip.tensor.macs_per_unit_per_cycle.bf16 = Some(bad)),
+    ("memory.hbm.read bandwidth in B/s", |chip, bad| chip.hbm.read_bandwidth = BytesPerSecond(bad)),
+    ("memory.hbm.write bandwidth in B/s", |chip, bad| chip.hbm.write_bandwidth = BytesPerSecond(bad)),
+    ("memory.hbm.latency in s", |chip, bad| chip.hbm.latency = Seconds(bad - 1e-9)),
+    ("memory.hbm.read energy in J/B", |chip, bad| chip.hbm.read_energy_per_byte = Joules(bad - 1e-9)),
+    ("memory.hbm.capacity", |chip, _| chip.hbm.capacity = Bytes::ZERO),
+    ("memory.hbm.ports", |chip, _| chip.hbm.ports = 0),
+    ("tensor.rows", |chip, _| chip.tensor.rows = 0),
+    ("vector.lanes", |chip, _| chip.vector.lanes = 0),
+    ("energy.static_w", |chip, bad| chip.energy.static_power = Watts(bad - 1e-9)),
+    ("calibration.hbm_achieved_fraction", |chip, bad| chip.calibration.hbm_achieved_fraction = bad),
+];
+
+proptest! {
+    #[test]
+    fn an_injected_fault_is_found(
+        chip in 0..templates().unwrap().len(),
+        (key, break_it) in prop::sample::select(INJECTIONS.to_vec()),
+        bad in prop_oneof![Just(0.0), Just(f64::NAN), Just(f64::NEG_INFINITY), -1e12..-1e-9],
+    ) {
+        let mut chip = templates().unwrap()[chip].accelerator.clone();
+        break_it(&mut chip, bad);
+        let faults = verify(&chip);
+        prop_assert!(faults.iter().any(|fault| fault.key == key), "{key} {bad}: {faults:?}");
+    }
+}
+
+/// The faults of TPU v4 with its file's text changed.
+fn faults_of(changes: &[(&str, &str)]) -> String {
+    let mut text = include_str!("../../templates/chips/tpu_v4.toml").to_owned();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, to, 1);
+    }
+    Template::from_toml_str(&text, "my_chip.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn contradictions_are_named() {
+    let text = faults_of(&[("capacity_mib = 16\n", "capacity_mib = 256\n")]);
+    let expected = "my_chip.toml: memory.vmem.capacity = 268435456 B: exceeds the 134217728 B of cmem, the memory around it; \
+                    list memories innermost first, or correct one of the two";
+    assert_eq!(text, expected);
+    let text = faults_of(&[("bf16 = 275,", "bf16 = 400,")]);
+    let expected = "my_chip.toml: published.peak_tflops.bf16 = 400: arrays x clock give 275.3 TFLOP/s; \
+                    correct the clock, the arrays, the rate or the published peak";
+    assert_eq!(text, expected);
+    let text = faults_of(&[("static_w = 90", "static_w = 200")]);
+    let expected =
+        "my_chip.toml: energy.static_w = 200: reaches the published 192 W that the chip draws at work; give the idle power";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn every_figure_needs_its_source() {
+    let text = faults_of(&[("clock_mhz = \"Jouppi", "clock = \"Jouppi")]);
+    let expected = "my_chip.toml: clock_mhz = 1050: every figure has a source; add \"clock_mhz\" = \"...\" to [sources]\n  \
+                    sources.clock = Jouppi et al., TPU v4, ISCA 2023, Table 4: a source belongs to a figure of this file; remove or rename it";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn missing_zero_negative_and_nan_figures_are_named() {
+    let expected = "my_chip.toml: clock_mhz = NaN: must be positive and finite; give the clock of the cores";
+    assert!(faults_of(&[("clock_mhz = 1050", "clock_mhz = nan")]).starts_with(expected));
+    let expected = "my_chip.toml: memory.hbm.capacity = nothing: this figure is needed; \
+                    give one of capacity_kib, capacity_mib, capacity_gib, capacity_gb";
+    assert_eq!(faults_of(&[("capacity_gib = 32\n", "")]), expected);
+    let expected = "my_chip.toml: memory.hbm.capacity_gib = -32: must be positive and finite; correct it";
+    assert_eq!(faults_of(&[("capacity_gib = 32\n", "capacity_gib = -32\n")]), expected);
+    let expected = "my_chip.toml: memory.hbm.capacity = capacity_gib and capacity_gb: one figure, one key; \
+                    keep one of capacity_kib, capacity_mib, capacity_gib, capacity_gb";
+    assert_eq!(faults_of(&[("capacity_gib = 32\n", "capacity_gib = 32\ncapacity_gb = 32\n")]), expected);
+    let expected = "my_chip.toml: tensor.rows = 0: must be positive and finite; a chip has at least one";
+    assert!(faults_of(&[("rows = 128", "rows = 0")]).starts_with(expected));
+}
+
+#[test]
+fn malformed_text_names_line_and_key() {
+    let text = faults_of(&[("clock_mhz = 1050", "clock_ghz = 1.05")]);
+    assert!(text.starts_with("my_chip.toml: TOML parse error at line 4, column 1"), "{text}");
+    assert!(text.contains("unknown field `clock_ghz`, expected one of `name`, `aliases`, `description`, `clock_mhz`"), "{text}");
+    let text = faults_of(&[("clock_mhz = 1050\n", "")]);
+    assert!(text.contains("missing field `clock_mhz`"), "{text}");
+    let text = faults_of(&[("cores = 2", "cores = -2")]);
+    assert!(text.contains("invalid value: integer `-2`, expected u32"), "{text}");
+}
+
+#[test]
+fn calibration_scalars_say_what_they_were_fitted_on() {
+    let with = |lines: &str| faults_of(&[("[sources]", &format!("[calibration]\n{lines}\n[sources]"))]);
+    let expected = "my_chip.toml: calibration.launch_overhead_us = 5.0: a fitted figure says what it was fitted on; \
+                    name the data in [calibration.fitted_on] launch_overhead_us";
+    assert_eq!(with("launch_overhead_us = 5.0"), expected);
+    let text = with("magic = 2\n[calibration.fitted_on]\nmagic = \"nothing\"");
+    assert!(text.starts_with("my_chip.toml: calibration.magic = 2: no such scalar; use one of launch_overhead_us, "), "{text}");
+    let text = with("hbm_achieved_fraction = 1.5\n[calibration.fitted_on]\nhbm_achieved_fraction = \"copies\"");
+    let expected =
+        "my_chip.toml: calibration.hbm_achieved_fraction = 1.5: must lie between 0.01 and 1; fit it anew; 1 is the ideal chip's";
+    assert_eq!(text, expected);
+    assert!(Calibration::PARAMETERS.len() <= 8);
+}
+
+#[test]
+fn a_link_without_capacity_is_a_fault() {
+    let mut chip = Accelerator::template("tpu_v4").unwrap();
+    chip.host = Some(HostLink { bandwidth: BytesPerSecond(16e9), capacity: Bytes::ZERO });
+    let faults: Vec<String> = verify(&chip).iter().map(ToString::to_string).collect();
+    assert_eq!(faults, ["host.capacity_gib = 0: must be positive and finite; a link to the host leads to its memory"]);
+}
+
+#[test]
+fn an_unknown_chip_is_told_the_known_ones() {
+    let error = Accelerator::template("tpu_v99").unwrap_err();
+    assert!(matches!(&error, HardwareError::Unknown { name, .. } if name == "tpu_v99"));
+    assert!(
+        error.to_string().starts_with("unknown chip `tpu_v99`: built in are a100_40gb_sxm, a100_80gb_sxm, b200, "),
+        "{error}"
+    );
+}
