@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use sim::kernel::{CollectiveKind, Kernel, KernelGraph};
 use sim::units::Flops;
 use std::collections::{BTreeMap, BTreeSet};
-use workloads::graph::{Gradient, OperatorGraph};
+use workloads::graph::{Gradient, OperatorGraph, Step};
 use workloads::model::{Model, built_in_names};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::Attention;
-use workloads::{Lowering, OpId, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+use workloads::{Lowering, OpId, RecomputeSet, Segment, SegmentKind, TensorId, TrainingGraph};
 
 /// Every built-in model under every switch, at one to eight devices.
 fn cases() -> Vec<(String, TrainingGraph)> {
@@ -114,6 +114,84 @@ fn nothing_waits_for_a_weight_gradient() {
                     assert_eq!(graph[after].name.split(".backward_weight").next(), own, "{what}: {}", graph[after].name);
                 }
             }
+        }
+    }
+}
+
+/// (read, written) of kernels on the vector cores; nothing for others.
+fn vector_bytes(steps: &[Step]) -> Option<(u64, u64)> {
+    steps.iter().try_fold((0, 0), |(read, written), step| match step.kernel {
+        Kernel::Elementwise(e) => Some((read + e.read.0, written + e.written.0)),
+        Kernel::Reduction(r) => Some((read + r.read.0, written + r.written.0)),
+        _ => None,
+    })
+}
+
+#[test]
+fn vector_kernels_read_their_inputs_and_write_their_results() {
+    let serial = cases().into_iter().filter(|(_, t)| t.lowering.tensor_parallel == 1);
+    for (what, training) in serial {
+        for segment in &training.segments {
+            let sum = |ids: &[TensorId]| ids.iter().map(|t| segment.tensors()[t.index()].bytes.0).sum::<u64>();
+            let gradients = |ids: &[TensorId]| ids.iter().map(|t| segment.tensors()[t.index()].gradient_bytes.0).sum::<u64>();
+            for op in segment.operators() {
+                let what = format!("{what}: {}", op.name);
+                if let Some((read, written)) = vector_bytes(&op.forward).filter(|_| !op.forward.is_empty()) {
+                    assert!(read >= sum(&op.inputs), "{what}: reads {read}");
+                    let exact = op.forward.len() == 1;
+                    assert!(
+                        if exact { written == sum(&op.outputs) } else { written >= sum(&op.outputs) },
+                        "{what}: writes {written}"
+                    );
+                }
+                for chain in op.backward.iter().filter(|c| !c.steps.is_empty()) {
+                    let Some((read, written)) = vector_bytes(&chain.steps) else { continue };
+                    // Eager RMSNorm differentiates two outputs of which one is inside the operator: count what leaves it.
+                    let arriving = gradients(&op.outputs[..1]);
+                    assert!(read >= sum(&chain.reads) + arriving, "{what}: backward reads {read}");
+                    if let Gradient::Inputs(inputs) = &chain.gradient {
+                        let exact = chain.steps.len() == 1;
+                        let due = gradients(inputs);
+                        assert!(if exact { written == due } else { written >= due }, "{what}: backward writes {written}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rotation_reads_its_tables_and_an_embedding_its_ids() {
+    let model = Model::load("llama2-7b").unwrap();
+    let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
+    let read = |kind, name| {
+        let op = graph.segment(kind).unwrap().graph.operator(name).unwrap();
+        vector_bytes(&op.forward).unwrap().0
+    };
+    // 4096 tokens: queries and keys in bf16, and per position 64 sines and 64 cosines in fp32.
+    assert_eq!(read(SegmentKind::Layer, "layer.attention.rope"), 2 * 2 * 4096 * 4096 + 4 * 4096 * 128);
+    assert_eq!(read(SegmentKind::Embedding, "embedding.token"), 2 * 4096 * 4096 + 8 * 4096);
+}
+
+#[test]
+fn embedding_and_head_have_megatrons_collectives() {
+    use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+    let model = Model::load("gpt3-175b").unwrap();
+    let none = RecomputeSet::none();
+    for (sequence_parallel, embedding, head) in [
+        (false, [vec![(AllReduce, 1)], vec![]], [vec![(AllReduce, 3)], vec![(AllReduce, 1)]]),
+        (
+            true,
+            [vec![(ReduceScatter, 1)], vec![(AllGather, 1)]],
+            [vec![(AllReduce, 3), (AllGather, 1)], vec![(AllGather, 1), (ReduceScatter, 1)]],
+        ),
+    ] {
+        let lowering = Lowering { tensor_parallel: 8, sequence_parallel, ..Lowering::new(&model) };
+        let graph = TrainingGraph::new(&model, &lowering).unwrap();
+        for (kind, [forward, backward]) in [(SegmentKind::Embedding, embedding), (SegmentKind::Head, head)] {
+            let segment = graph.segment(kind).unwrap();
+            assert_eq!(collectives(&segment.forward()), forward.into_iter().collect(), "{kind} forward");
+            assert_eq!(collectives(&segment.backward(&none)), backward.into_iter().collect(), "{kind} backward");
         }
     }
 }
