@@ -384,3 +384,43 @@ impl GraphBuilder {
         OperatorGraph { operators: self.operators, tensors: self.tensors, output, operand: self.operand }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// input (10) -> a (20) -> b (30) -> output (5), without gradients; `b` saved if asked.
+    fn chain(b_saved: bool) -> OperatorGraph {
+        let mut graph = GraphBuilder::new(DataType::Bf16);
+        let ids = [10, 20, 30, 5].map(|bytes| graph.constant(&format!("t{bytes}"), Bytes(bytes)));
+        for (i, pair) in ids.windows(2).enumerate() {
+            let reads = if b_saved && i == 2 { vec![pair[0]] } else { vec![] };
+            let gradient = Gradient::Inputs(vec![pair[0]]);
+            graph.add(NewOperator {
+                name: format!("op{i}"),
+                inputs: vec![pair[0]],
+                outputs: vec![pair[1]],
+                backward: vec![BackwardChain { gradient, reads, steps: vec![] }],
+                ..NewOperator::default()
+            });
+        }
+        graph.finish(ids[3])
+    }
+
+    #[test]
+    fn tensors_live_from_their_producer_to_their_last_reader() {
+        let none = RecomputeSet::none();
+        assert_eq!(chain(false).transient_bytes(&none), Bytes(50), "a and b together");
+        assert_eq!(chain(true).transient_bytes(&none), Bytes(30), "b is kept, hence not transient: input and a");
+    }
+
+    #[test]
+    fn recomputation_keeps_what_it_starts_from() {
+        let graph = chain(true);
+        assert_eq!(graph.saved_bytes(&RecomputeSet::none()), Bytes(30));
+        assert_eq!(graph.saved_bytes(&[OpId(1)].into_iter().collect()), Bytes(20));
+        assert_eq!(graph.full_recompute(), [OpId(0), OpId(1)].into_iter().collect());
+        assert_eq!(graph.saved_bytes(&graph.full_recompute()), Bytes(10));
+        assert_eq!(graph.rebuilt_bytes(&graph.full_recompute()), Bytes(50));
+    }
+}
