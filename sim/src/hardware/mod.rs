@@ -11,6 +11,7 @@ mod compute;
 pub mod energy;
 mod error;
 mod file;
+pub mod manufacturing;
 mod memory;
 pub mod phaze;
 mod sources;

@@ -7,7 +7,7 @@
 
 use super::super::energy::interpolate_log;
 use super::super::error::Fault;
-use super::super::{Accelerator, Node};
+use super::super::{Accelerator, MemoryLevel, Node, Scope};
 use super::{AreaBreakdown, Part};
 use crate::kernel::DataType;
 use crate::units::{Bytes, SquareMillimeters};
@@ -53,6 +53,10 @@ const HBM_PHY_MM2: f64 = 10.45;
 const HBM_CONTROLLER: f64 = 552.743e6;
 /// Transistors of a link's controller (LLMCompass, NVLink3: 25 GB/s per direction), at library density.
 const LINK_CONTROLLER: f64 = 74.632e6;
+/// Peak bandwidth of one HBM2 stack, B/s: 1024 bits at 2.4 Gb/s (JESD235B).
+const HBM2_STACK: f64 = 307.2e9;
+/// Sublanes of a lane that one instruction drives together (a TPU's vector unit).
+const SUBLANES: u32 = 8;
 /// The die that no unit covers. GA100's annotation leaves 40 of 822.72 mm^2 as other; 16 PCIe lanes (7.7 mm^2) and 12 link controllers
 /// (9.3 mm^2) are in it; 2.8 % remains.
 const UNATTRIBUTED: f64 = 0.028;
@@ -205,6 +209,60 @@ impl SramArray {
 }
 
 impl Floorplan {
+    /// The floorplan of a chip that has not been built: a TPU-like die at `node` with exactly the cores and memories of the accelerator, an
+    /// HBM stack per 307 GB/s (HBM2's fastest), and `links` chip-to-chip links. For searches beyond PHAZE's tables.
+    #[must_use]
+    pub fn of(accelerator: &Accelerator, node: Node, links: u32) -> Self {
+        let array = |level: &MemoryLevel, name: &str| SramArray {
+            name: name.to_owned(),
+            capacity_kib: level.capacity.as_f64() / 1024.0,
+            count: 1,
+            kind: SramKind::Scratchpad,
+            ports: level.ports,
+        };
+        let on_chip = |scope, name: &str| {
+            let levels = accelerator.on_chip.iter().filter(|level| level.scope == scope);
+            levels.map(|level| array(level, name)).collect::<Vec<_>>()
+        };
+        let (tensor, vector) = (accelerator.tensor.cores.max(1), &accelerator.vector);
+        // Vector cores are spread over the tensor cores; a fraction of one is rounded up.
+        let lanes = (vector.cores * vector.lanes).div_ceil(tensor);
+        let mut core_memory = on_chip(Scope::Core, "local_buffer");
+        if let Some(buffer) = vector.buffer {
+            let count = vector.cores.div_ceil(tensor);
+            let capacity_kib = buffer.as_f64() / 1024.0;
+            core_memory.push(SramArray {
+                name: "vector_buffer".into(),
+                capacity_kib,
+                count,
+                kind: SramKind::Scratchpad,
+                ports: 2,
+            });
+        }
+        let shared = accelerator.global_buffer().unwrap_or(&accelerator.hbm);
+        let port = shared.read_bandwidth.0 / accelerator.clock.0 / f64::from(tensor);
+        Self {
+            node,
+            dies: 1,
+            cores: tensor,
+            array_cell: ArrayCell::Systolic,
+            fp64_units: 0,
+            fp32_units: lanes,
+            integer_units: lanes,
+            control_lanes: lanes.div_ceil(SUBLANES),
+            scalar_units: 0,
+            core_memory,
+            chip_memory: on_chip(Scope::Chip, "global_buffer"),
+            network_port_bytes_per_cycle: port,
+            hbm_stacks: (accelerator.hbm.read_bandwidth.0 / HBM2_STACK).ceil() as u32,
+            link: DieLink::Ici,
+            links,
+            pcie_generation: 4,
+            pcie_lanes: 16,
+            other_blocks_fraction: 0.0,
+        }
+    }
+
     /// The area of the dies by component, under the names that die photographs are annotated with.
     #[must_use]
     pub fn area(&self, accelerator: &Accelerator) -> AreaBreakdown {
@@ -327,4 +385,75 @@ impl Floorplan {
 /// Transistors of a fused multiply-add with this mantissa: they grow with its square (LLMCompass).
 fn floating_point_unit(mantissa: f64) -> f64 {
     FP64_UNIT * (mantissa / 52.0) * (mantissa / 52.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::super::phaze::{PhazeConfig, design};
+    use super::super::super::{AreaModel, area};
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A floorplan with one figure larger, by its number.
+    fn grown(floorplan: &Floorplan, which: usize) -> Floorplan {
+        let mut larger = floorplan.clone();
+        match which {
+            0 => larger.cores += 1,
+            1 => larger.fp64_units += 1,
+            2 => larger.fp32_units += 1,
+            3 => larger.integer_units += 1,
+            4 => larger.control_lanes += 1,
+            5 => larger.scalar_units += 1,
+            6 => larger.network_port_bytes_per_cycle *= 2.0,
+            7 => larger.hbm_stacks += 1,
+            8 => larger.links += 1,
+            9 => larger.pcie_lanes += 1,
+            10 => larger.other_blocks_fraction += 0.01,
+            11 => larger.core_memory[0].capacity_kib *= 1.5,
+            12 => larger.core_memory[0].count += 1,
+            _ => larger.core_memory.push(larger.core_memory[0].clone()),
+        }
+        larger
+    }
+
+    proptest! {
+        #[test]
+        fn a_memory_grows_with_capacity_and_ports(
+            kib in 1.0..1e6_f64, factor in 1.001..4.0_f64, ports in 1..8u32, node in prop::sample::select(Node::ALL.to_vec()),
+        ) {
+            let bytes = |kib: f64| Bytes((kib * 1024.0) as u64);
+            for kind in [SramKind::Cache, SramKind::Scratchpad] {
+                let small = sram_area(node, kind, bytes(kib), ports);
+                prop_assert!(sram_area(node, kind, bytes(kib * factor), ports) >= small);
+                prop_assert!(sram_area(node, kind, bytes(kib), ports + 1) >= small);
+            }
+        }
+
+        #[test]
+        fn a_die_grows_with_everything_on_it(name in prop::sample::select(vec!["a100_80gb_sxm", "mi210", "tpu_v4", "tpu_v2"]), which in 0..14usize) {
+            let chip = Accelerator::template(name).unwrap();
+            let AreaModel::UnitAreas(floorplan) = &chip.area_model else { panic!("{name}") };
+            prop_assert!(grown(floorplan, which).area(&chip).total() > floorplan.area(&chip).total());
+        }
+
+        #[test]
+        fn a_newer_node_is_smaller(name in prop::sample::select(vec!["a100_80gb_sxm", "mi210", "tpu_v4", "tpu_v2"])) {
+            let chip = Accelerator::template(name).unwrap();
+            let AreaModel::UnitAreas(floorplan) = &chip.area_model else { panic!("{name}") };
+            let areas = Node::ALL.map(|node| Floorplan { node, ..(**floorplan).clone() }.area(&chip).total());
+            prop_assert!(areas.windows(2).all(|pair| pair[1] <= pair[0]), "{areas:?}");
+        }
+    }
+
+    #[test]
+    fn phazes_point_shrinks_from_22_nm() {
+        let mut chip = design(&PhazeConfig::tpu_v4_like());
+        let tables = area(&chip).unwrap().total();
+        chip.area_model = AreaModel::UnitAreas(Box::new(Floorplan::of(&chip, Node::N7, 6)));
+        let breakdown = area(&chip).unwrap();
+        // Eight arrays of 14 mm^2 (TPU v4i's MXU) and 112 mm^2 of CMEM with separate ports.
+        assert!((breakdown.in_core[0].area.0 / 13.9 - 1.0).abs() < 0.01, "{breakdown:?}");
+        assert!(breakdown.total().0 > tables.0, "the tables leave HBM, links and control out: {breakdown:?}");
+    }
 }
