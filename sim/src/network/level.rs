@@ -129,6 +129,8 @@ impl Fabric {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
             Topology::Torus { .. } => extents(tier, level).iter().map(|e| f64::from(e.steps())).sum(),
+            // Every member has a link to every other: all shards travel at once.
+            Topology::FullyConnected { .. } => 1.0,
             _ => peers(level.fan_out),
         }
     }

@@ -1,6 +1,6 @@
 //! Times and depths in closed form. The module page says where each is exact and where it is a bound; `tests.rs` checks it.
 
-use super::Schedule;
+use super::{Pipeline, Reduction, Schedule};
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -134,4 +134,51 @@ pub fn interleaved_time(chunk: Seconds, devices: u32, chunks: u32, m: u32) -> Se
 #[must_use]
 pub fn zb_h1_time(f: Seconds, b: Seconds, w: Seconds, devices: u32, m: u32) -> Seconds {
     (f + b + w) * f64::from(m) + (f + b - w) * (f64::from(devices) - 1.0)
+}
+
+impl Pipeline {
+    /// Never above the simulated time, for every schedule and any stages: each device's own work between the shortest way to
+    /// its first pass and the shortest way back from its last, or before its reduction and optimizer; and the way
+    /// of one micro-batch through everything. Needs no simulation; assumes that [`Pipeline::check`] passes.
+    #[must_use]
+    pub fn lower_bound(&self) -> Seconds {
+        let split = self.schedule.splits_backward();
+        let count = f64::from(self.micro_batches);
+        let mut devices = vec![DeviceWork::default(); self.devices() as usize];
+        let (mut head, mut tail) = (Seconds::ZERO, Seconds::ZERO);
+        for (i, stage) in self.stages.iter().enumerate() {
+            let back = stage.recompute + stage.backward_input + if split { Seconds::ZERO } else { stage.backward_weight };
+            if let Some(device) = devices.get_mut(self.device_of(i)) {
+                if device.stages == 0 {
+                    (device.head, device.tail) = (head, tail);
+                }
+                device.stages += 1;
+                device.work += (stage.forward + stage.backward()) * count;
+                device.reduction += stage.reduction;
+                device.optimizer += stage.optimizer;
+            }
+            let apart = i + 1 < self.stages.len() && self.device_of(i) != self.device_of(i + 1);
+            let send = if apart { self.sends.get(i).copied().unwrap_or_default() } else { Seconds::ZERO };
+            head += stage.forward + send;
+            tail += back + send;
+        }
+        let after = self.reduction == Reduction::AfterBackward;
+        devices.iter().fold(head + tail, |bound, d| {
+            let once = d.optimizer + if after { d.reduction } else { Seconds::ZERO };
+            // The last pass of a device may be a weight gradient, which nobody waits for.
+            let tail = if split { Seconds::ZERO } else { d.tail };
+            bound.max(d.head + d.work + tail.max(once))
+        })
+    }
+}
+
+/// What [`Pipeline::lower_bound`] sums per device.
+#[derive(Clone, Copy, Default)]
+struct DeviceWork {
+    stages: u32,
+    head: Seconds,
+    tail: Seconds,
+    work: Seconds,
+    reduction: Seconds,
+    optimizer: Seconds,
 }

@@ -19,14 +19,16 @@
 //! - `T = U` when the last stage is a slowest one, `b_k / f_k` is the same everywhere and nothing is sent.
 //! - `T <= U` (an upper bound) whenever `b_k / f_k` is the same on every stage, with or without send times. It may be well
 //!   below: a slow stage followed by faster ones hides part of the fill and drain behind its own warm-up. Stages (6+6, 4+1,
-//!   4+1, 4+3, 4+3) with six micro-batches take 72, not 96. The excess `U - T` is at most the stages after the
-//!   bottleneck, `sum_{j > k*} s_j + 2 sum_{j >= k*} c_j` for sends of zero: it does not grow with `m`.
+//!   4+1, 4+3, 4+3) with six micro-batches take 72, not 96. Without sends the excess `U - T` is at most the
+//!   work of the stages after the first slowest one, so it does not grow with `m`.
 //! - In general `U` is **no bound either way**: where some stages are forward-heavy and others backward-heavy, `T` may exceed
 //!   `U`. Forward (5, 6, 1, 1), backward (1, 1, 6, 1), five micro-batches: `U = 50`, `T = 53`. Random integers in 1..=6 give
-//!   up to 14 % at few micro-batches.
+//!   up to 12 % at few micro-batches.
 //! - [`one_f_one_b_lower_bound`] never exceeds `T`: it is the longest of a few paths through the events. It
-//!   equals `T` in 9 of 10 random uneven pipelines, and in all even ones without sends.
+//!   equals `T` in 9 of 10 random uneven pipelines and in all even ones, without sends.
 //! - [`one_f_one_b_upper_bound`] is never below `T`: `U` after every stage is raised to the slowest one.
+//!
+//! - [`Pipeline::lower_bound`] never exceeds the time of *any* schedule, once-per-step work included.
 //!
 //! So a search may rank by `U`, prune by the lower bound, and must let the simulation have the last word.
 

@@ -256,13 +256,20 @@ proptest! {
         p.schedule = schedule;
         for s in &mut p.stages {
             (s.backward_weight, s.recompute) = (Seconds(1.0), Seconds(0.5));
+            (s.reduction, s.optimizer) = (s.forward * 0.5, Seconds(0.25));
+        }
+        p.optimizer_waits_for_all = m.is_multiple_of(2);
+        if m.is_multiple_of(3) {
+            p.reduction = Reduction::Overlapped { buckets: 4 };
         }
         let timeline = p.simulate().unwrap();
+        prop_assert!(below(p.lower_bound().0, timeline.total.0), "{} {}", p.lower_bound(), timeline.total);
         let busy: f64 = timeline.devices.iter().map(|d| d.busy.0).sum();
         let expected: f64 = p.stages.iter().map(|s| (s.forward + s.backward()).0).sum::<f64>() * f64::from(m);
         prop_assert!(close(busy, expected), "{busy} {expected}");
         prop_assert!(timeline.devices.iter().all(|d| d.bubble.0 >= -1e-9 && d.exposed_send.0 >= 0.0));
-        for pair in timeline.events.windows(2).filter(|w| w[0].device == w[1].device) {
+        let passes: Vec<_> = timeline.events.iter().filter(|e| e.kind != EventKind::Reduction).collect();
+        for pair in passes.windows(2).filter(|w| w[0].device == w[1].device) {
             prop_assert!(pair[0].end.0 <= pair[1].start.0 + 1e-9);
         }
         // Slowing one send never helps a fixed order (the greedy one may be lucky).
