@@ -39,10 +39,11 @@ struct LeastMemory<'a> {
 pub(super) fn explain(instance: &Instance) -> String {
     let mut best = Attempt { bytes: f64::INFINITY, split: None };
     let mut too_wide = Vec::new();
-    for (index, chain) in instance.chains.iter().enumerate() {
+    // The largest width splits memory the most: what it needs cuts the others short.
+    for (index, chain) in instance.chains.iter().enumerate().rev() {
         let parallel = chain.layers.iter().any(|layer| layer.tensor_parallel);
         if parallel && chain.width > instance.max_devices {
-            too_wide.push(chain.width.to_string());
+            too_wide.insert(0, chain.width.to_string());
         } else {
             LeastMemory::new(instance, chain).run(index, &mut best);
         }
@@ -136,7 +137,14 @@ impl<'a> LeastMemory<'a> {
     fn level(&self, plane: usize, stages: usize, cut: f64) -> Level {
         let count = self.stages.chain.len();
         let mut level = Level::new(count);
+        let finite = |plane: usize| self.levels[plane][stages - 1].bytes.iter().position(|bytes| bytes.is_finite());
+        let behind = [finite(plane), plane.checked_sub(1).and_then(finite)];
+        let Some(nearest) = behind.into_iter().flatten().min() else { return level };
         for first in 0..=count - stages {
+            // The stage has to reach a suffix that can be placed.
+            if nearest > first && self.stages.fixed(first, nearest) >= cut {
+                continue;
+            }
             let mut stash = self.stages.stash_at(first);
             for end in first + 1..=count + 1 - stages {
                 let kept = stash.next(end);

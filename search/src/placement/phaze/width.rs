@@ -128,6 +128,8 @@ pub(super) struct WidthSearch<'a> {
     /// Devices of a narrow and of a wide stage.
     narrow: usize,
     wide: usize,
+    /// Work of the tensor-parallel layers, all of which are in wide stages.
+    parallel_work: f64,
     most_stages: usize,
     /// How many degrees (rising) a pipeline of so many stages can have at most, by number of stages.
     ends: Vec<usize>,
@@ -149,7 +151,7 @@ impl<'a> WidthSearch<'a> {
         let planes = if mixed { count - parallel } else { 0 };
         let mut search = Self {
             stages, degrees, index, narrow_end, planes, narrow, wide,
-            most_stages: 0, ends: Vec::new(), floor: Vec::new(), promise: 0.0,
+            parallel_work: 0.0, most_stages: 0, ends: Vec::new(), floor: Vec::new(), promise: 0.0,
         };
         let deepest = search.stages.first_layer_depth();
         // The first stage holds at least the first layer, at the place of the number of stages.
@@ -157,6 +159,10 @@ impl<'a> WidthSearch<'a> {
             search.devices(stages, search.planes) <= instance.max_devices && stages <= deepest
         };
         search.most_stages = (1..=count).take_while(fits).last().unwrap_or(0);
+        if mixed {
+            let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel);
+            search.parallel_work = parallel.map(|layer| layer.forward + layer.backward).sum();
+        }
         search.ends = (0..=search.most_stages).map(|stages| search.end(stages.max(1), search.planes)).collect();
         let copies = (instance.max_devices / wide).clamp(1, instance.micro_batches);
         search.promise = search.stages.work(0, count) * instance.micro_batches.div_ceil(copies) as f64;
@@ -296,9 +302,12 @@ impl<'a> WidthSearch<'a> {
     /// The largest number of stages, from `from` on, that may still beat `time` in `plane` or above.
     fn last_useful(&self, from: usize, plane: usize, time: f64) -> Option<usize> {
         (from..=self.most_stages).rev().find(|&stages| {
+            if self.planes > 0 && stages <= plane {
+                return false;
+            }
+            let floor = self.floor[stages].max(self.parallel_work / (stages - plane) as f64);
             let quickest = self.ends[stages].checked_sub(1).map_or(f64::INFINITY, |at| self.degrees.micro_batches[at]);
-            self.floor[stages] * (quickest + (stages - 1) as f64) < time
-                && self.floor[stages] < self.limit(stages, plane, time)
+            floor * (quickest + (stages - 1) as f64) < time && floor < self.limit(stages, plane, time)
         })
     }
 
