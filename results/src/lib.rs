@@ -3,6 +3,8 @@
 
 pub mod compare;
 pub mod design;
+#[cfg(test)]
+mod documented;
 pub mod figure;
 pub mod files;
 pub mod record;

@@ -50,7 +50,8 @@ impl Axis {
         let pad = if width > high.abs() * 1e-3 { width * 0.05 } else { (high.abs() * 0.1).max(1e-9) };
         let range = match floor {
             Some(floor) => (floor, (high + (high - floor) * 0.08).max(floor + 1e-9)),
-            None => (low - pad, high + pad),
+            // Room is no reason to show values below zero where there are none.
+            None => (if low > 0.0 { (low - pad).max(0.0) } else { low - pad }, high + pad),
         };
         Self { label: label.into(), spacing: Spacing::Linear, range, pixels }
     }

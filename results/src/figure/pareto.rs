@@ -241,11 +241,15 @@ fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: 
             );
         }
     }
-    for (i, ((at, words), area)) in labels.iter().zip(&placed).enumerate() {
-        let mark = if i == 0 { Mark::Diamond } else { Mark::Square };
-        let radius = if i == 0 { 8 } else { 5 };
-        canvas.mark(mark, *at, radius + 2, PAPER.to_rgba());
-        canvas.mark(mark, *at, radius, INK.to_rgba());
+    // All rims before all marks: designs that lie close together must not hide each other.
+    let size = |i: usize| if i == 0 { (Mark::Diamond, 8) } else { (Mark::Square, 5) };
+    for (rim, color) in [(2, PAPER), (0, INK)] {
+        for (i, (at, _)) in labels.iter().enumerate() {
+            let (mark, radius) = size(i);
+            canvas.mark(mark, *at, radius + rim, color.to_rgba());
+        }
+    }
+    for ((_, words), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {
             canvas.rectangle((area.left, area.top), (area.right, area.bottom), PAPER.mix(0.88));
             let middle = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);

@@ -1,0 +1,59 @@
+//! The schemas in `results/README.md` are complete: every key, column and data set of the code is described there.
+
+use crate::design::{DesignRow, Outcome};
+use crate::validate::Dataset;
+
+const README: &str = include_str!("../README.md");
+
+fn described(name: &str) -> bool {
+    README.contains(&format!("`{name}`")) || README.contains(&format!("`.{name}`")) || README.contains(&format!(".{name}`"))
+}
+
+fn keys(value: &serde_json::Value, open: &[&str], found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            for (key, value) in map {
+                found.push(key.clone());
+                // The keys of these objects are data, not schema.
+                if !open.contains(&key.as_str()) {
+                    keys(value, open, found);
+                }
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, open, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_of_the_record_is_described() {
+    let mut record = crate::record::example();
+    record.comparison = record
+        .best
+        .as_ref()
+        .map(|b| crate::compare::Comparison { entries: vec![crate::compare::Entry::from_design("x", &b.design)] });
+    let mut found = Vec::new();
+    let open = ["options", "schedule_methods", "memory_gib", "times"];
+    keys(&serde_json::to_value(&record).unwrap_or_default(), &open, &mut found);
+    assert!(found.len() > 60, "the record has {} keys", found.len());
+    // An object's own name is described through its members: `best.design`, `certificate.gap`.
+    let missing: Vec<&String> = found.iter().filter(|k| !described(k) && !README.contains(&format!("`{k}."))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn every_column_and_outcome_of_the_store_is_described() {
+    let names = DesignRow::COLUMNS.iter().map(|c| c.name).chain(Outcome::ALL.map(Outcome::name));
+    let missing: Vec<&str> = names.filter(|name| !described(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn every_data_set_is_described() {
+    for dataset in Dataset::ALL {
+        let line = README.lines().find(|line| line.starts_with(&format!("| {dataset} |"))).unwrap_or_default();
+        let columns = dataset.telling().iter().chain(dataset.required());
+        let missing: Vec<&&str> = columns.filter(|c| !line.contains(&format!("`{c}`"))).collect();
+        assert!(missing.is_empty(), "{dataset}: {missing:?}");
+    }
+}
