@@ -24,7 +24,10 @@ pub(crate) fn add_token(
     let mut forward: Vec<Step> =
         vec![step("forward", elementwise(Function::Gather, Direction::Forward, elements, size + id_bytes, size))];
     forward.extend(shape.sum_step("forward", size));
-    let scatter = elementwise(Function::Scatter, Direction::Backward, elements, size + id_bytes, shape.gradient_bytes(elements));
+    // Rows are added to the gradient in memory, which several tokens may share: read and written once per token.
+    let rows_touched = shape.gradient_bytes(elements);
+    let read = size + id_bytes + rows_touched;
+    let scatter = elementwise(Function::Scatter, Direction::Backward, elements, read, rows_touched);
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![ids],
