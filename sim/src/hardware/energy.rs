@@ -166,3 +166,50 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
     let stream = accelerator.energy.static_power + Watts(per_byte * hbm.read_bandwidth.0);
     SustainedPower { contraction, stream }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn picojoules(energy: Joules) -> f64 {
+        energy.0 * 1e12
+    }
+
+    #[test]
+    fn the_published_nodes_are_reproduced() {
+        let mac = |node, data_type| picojoules(default_energy(node).macs(data_type, 1));
+        let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+        close(mac(Node::N7, DataType::Bf16), 0.21 + 0.38);
+        close(mac(Node::N7, DataType::Int8), 0.07 + 0.03);
+        close(mac(Node::N45, DataType::Fp16), 1.1 + 0.9);
+        close(mac(Node::N45, DataType::Fp32), 3.7 + 0.9);
+        close(picojoules(sram_energy_per_byte(Node::N7, Bytes(32 << 10)).0), 8.5 / 8.0);
+        close(picojoules(sram_energy_per_byte(Node::N45, Bytes(1 << 20)).0), 100.0 / 8.0);
+        close(picojoules(sram_energy_per_byte(Node::N7, Bytes(128 << 20)).0), 15.0);
+        close(picojoules(sram_energy_per_byte(Node::N5, Bytes(32 << 30)).0), 43.75);
+    }
+
+    #[test]
+    fn a_type_without_a_figure_costs_what_fp32_does() {
+        let energy =
+            EnergyModel { per_mac: PerDataType { fp32: Some(Joules(2.0)), ..PerDataType::default() }, ..EnergyModel::default() };
+        assert_eq!(energy.macs(DataType::Fp8, 3), Joules(6.0));
+    }
+
+    proptest! {
+        #[test]
+        fn newer_nodes_and_smaller_memories_take_less(kib in 1u64..1_000_000, factor in 1u64..8) {
+            for pair in Node::ALL.windows(2) {
+                for (data_type, newer) in default_energy(pair[1]).per_mac.iter() {
+                    prop_assert!(newer <= default_energy(pair[0]).macs(data_type, 1));
+                }
+                let (old, new) = (sram_energy_per_byte(pair[0], Bytes(kib << 10)), sram_energy_per_byte(pair[1], Bytes(kib << 10)));
+                prop_assert!(new.0 <= old.0 && new.1 <= old.1 && old.0 <= old.1);
+            }
+            let (small, large) = (Bytes(kib << 10), Bytes((kib * factor).min(1 << 20) << 10).0.max(kib << 10));
+            prop_assert!(sram_energy_per_byte(Node::N7, Bytes(large)).0 >= sram_energy_per_byte(Node::N7, small).0);
+        }
+    }
+}
