@@ -112,6 +112,38 @@ pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) 
     best
 }
 
+/// The time of 1F1B's passes, exact for any stages and sends: what the event simulation finds, by a recurrence.
+///
+/// In round `t` stage `k` runs the backward pass of micro-batch `t - p + k`, then the forward pass of micro-batch `t`: each
+/// needs only the stage's own last end and the neighbour's pass of the same micro-batch (forward: of this round; backward:
+/// of the last one).
+#[must_use]
+pub fn one_f_one_b_exact_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
+    let (p, m) = (stages.len(), m as usize);
+    let send = |k: usize| sends.get(k).map_or(0.0, |c| c.0);
+    // Per stage: when it is free, and when its latest forward and backward passes ended.
+    let mut free = vec![0.0_f64; p];
+    let mut backward_end = vec![0.0_f64; p];
+    for t in 0..m + p {
+        let first = p.saturating_sub(t);
+        let last = (m + p).saturating_sub(t).min(p);
+        for k in first..last {
+            let arrival = if k + 1 < p { backward_end[k + 1] + send(k) } else { free[k] };
+            free[k] = free[k].max(arrival) + stages[k].backward.0;
+            // The stage before reads the previous round's value: it has already done so, k ascends.
+            backward_end[k] = free[k];
+        }
+        if t < m {
+            let mut arrival = 0.0_f64;
+            for (k, stage) in stages.iter().enumerate() {
+                free[k] = free[k].max(arrival) + stage.forward.0;
+                arrival = free[k] + send(k);
+            }
+        }
+    }
+    Seconds(free.iter().copied().fold(0.0, f64::max))
+}
+
 /// GPipe, exact for any stages and sends: two flow shops, `sum f + sum b + 2 sum c + (m - 1) (max f + max b)`.
 #[must_use]
 pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {

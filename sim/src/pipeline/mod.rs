@@ -18,8 +18,8 @@
 //!   `(m + p - 1) * s`. Also for one micro-batch, always.
 //! - `T = U` when the last stage is a slowest one, `b_k / f_k` is the same everywhere and nothing is sent.
 //! - `T <= U` (an upper bound) whenever `b_k / f_k` is the same on every stage, with or without send times. It may be well
-//!   below: a slow stage followed by faster ones hides part of the fill and drain behind its own warm-up. Stages (6+6, 4+1,
-//!   4+1, 4+3, 4+3) with six micro-batches take 72, not 96. Without sends the excess `U - T` is at most the
+//!   below: a slow stage followed by faster ones hides part of the fill and drain behind its own warm-up. Forward (6, 1, 2,
+//!   4, 2, 2), backward twice that, six micro-batches: `U = 141`, `T = 111`. Without sends the excess `U - T` is at most the
 //!   work of the stages after the first slowest one, so it does not grow with `m`.
 //! - In general `U` is **no bound either way**: where some stages are forward-heavy and others backward-heavy, `T` may exceed
 //!   `U`. Forward (5, 6, 1, 1), backward (1, 1, 6, 1), five micro-batches: `U = 50`, `T = 53`. Random integers in 1..=6 give
@@ -27,10 +27,11 @@
 //! - [`one_f_one_b_lower_bound`] never exceeds `T`: it is the longest of a few paths through the events. It
 //!   equals `T` in 9 of 10 random uneven pipelines and in all even ones, without sends.
 //! - [`one_f_one_b_upper_bound`] is never below `T`: `U` after every stage is raised to the slowest one.
-//!
+//! - [`one_f_one_b_exact_time`] is `T`, by a recurrence of `p (m + p)` steps: six to nine times faster than playing the
+//!   events (2.5 against 15 microseconds for 8 stages and 64 micro-batches on a shared core).
 //! - [`Pipeline::lower_bound`] never exceeds the time of *any* schedule, once-per-step work included.
 //!
-//! So a search may rank by `U`, prune by the lower bound, and must let the simulation have the last word.
+//! So a search may rank by `U`, prune by the lower bound, and must let the exact time have the last word.
 
 mod closed_form;
 mod order;
@@ -39,8 +40,8 @@ mod simulate;
 mod tests;
 
 pub use closed_form::{
-    StageWork, gpipe_time, in_flight, interleaved_time, one_f_one_b_lower_bound, one_f_one_b_period, one_f_one_b_time,
-    one_f_one_b_upper_bound, zb_h1_time,
+    StageWork, gpipe_time, in_flight, interleaved_time, one_f_one_b_exact_time, one_f_one_b_lower_bound, one_f_one_b_period,
+    one_f_one_b_time, one_f_one_b_upper_bound, zb_h1_time,
 };
 pub use simulate::{DeviceReport, Event, EventKind, Timeline};
 

@@ -47,6 +47,9 @@ fn below(a: f64, b: f64) -> bool {
 fn the_counterexamples_of_the_module_page_hold() {
     let early = one_f_one_b(&[6.0, 4.0, 4.0, 4.0, 4.0], &[6.0, 1.0, 1.0, 3.0, 3.0], &[0.0; 4], 6);
     assert_eq!((time(&early), planner(&early)), (72.0, 96.0));
+    let f = [6.0, 1.0, 2.0, 4.0, 2.0, 2.0];
+    let proportional = one_f_one_b(&f, &f.map(|x| 2.0 * x), &[0.0; 5], 6);
+    assert_eq!((time(&proportional), planner(&proportional)), (111.0, 141.0));
     let mixed = one_f_one_b(&[5.0, 6.0, 1.0, 1.0], &[1.0, 1.0, 6.0, 1.0], &[0.0; 3], 5);
     assert_eq!((time(&mixed), planner(&mixed)), (53.0, 50.0));
     // Equal stages with sends: the round trip outlasts the micro-batches in flight, (2 + 2 + 2) / 2 instead of 2.
@@ -193,6 +196,12 @@ proptest! {
         let t = time(&p);
         prop_assert!(below(one_f_one_b_lower_bound(&work(&p), &p.sends, raw.1).0, t));
         prop_assert!(below(t, one_f_one_b_upper_bound(&totals(&p), &p.sends, raw.1).0));
+    }
+
+    #[test]
+    fn the_recurrence_is_the_simulation(raw in uneven(), sends in prop::sample::select(vec![0.0, 1.0, 4.0])) {
+        let p = build(&raw.0, raw.1, |_, b| b, sends);
+        prop_assert!(close(time(&p), one_f_one_b_exact_time(&work(&p), &p.sends, raw.1).0));
     }
 
     #[test]
