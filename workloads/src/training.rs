@@ -151,13 +151,14 @@ impl Segment {
         &self.graph.tensors
     }
 
-    /// The kernels of the forward pass.
+    /// The kernels of the forward pass; node order is an order in which they can run.
     #[must_use]
     pub fn forward(&self) -> KernelGraph {
         Lowerer::new(&self.graph, self.lowering.epilogues).forward()
     }
 
-    /// The kernels of the backward pass: what is recomputed, both gradients of every operator.
+    /// The kernels of the backward pass: what is recomputed, both gradients of every operator; node order is an order in which
+    /// they can run.
     #[must_use]
     pub fn backward(&self, recompute: &RecomputeSet) -> KernelGraph {
         Lowerer::new(&self.graph, self.lowering.epilogues).backward(recompute)

@@ -50,6 +50,10 @@ fn node(graph: &KernelGraph, name: &str) -> NodeIndex {
 
 fn assert_well_formed(what: &str, graph: &KernelGraph) {
     assert!(!is_cyclic_directed(graph), "{what}: a cycle");
+    for edge in graph.edge_indices() {
+        let ends = graph.edge_endpoints(edge);
+        assert!(ends.is_some_and(|(before, after)| before < after), "{what}: node order is not an order of execution");
+    }
     let names: BTreeSet<&str> = graph.node_weights().map(|n| n.name.as_str()).collect();
     assert_eq!(names.len(), graph.node_count(), "{what}: a name twice");
     for kernel in graph.node_weights() {
