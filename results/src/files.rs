@@ -21,35 +21,42 @@ fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
-/// Writes `path` atomically: `fill` writes a temporary file beside it, which is flushed to the disk and renamed.
-/// On failure the temporary file is removed and what was at `path` stays.
-///
-/// # Errors
-/// Whatever the system or `fill` reports, with the name of the destination.
-pub fn write_with<F>(path: &Path, fill: F) -> Result<(), WriteError>
-where
-    F: FnOnce(&mut File) -> io::Result<()>,
-{
-    let partial = temporary(path);
-    let written = (|| {
-        let mut file = File::create(&partial)?;
-        fill(&mut file)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    })();
-    written.map_err(|why| {
-        // The first error is the one to report; a temporary file that cannot be removed either changes nothing.
-        let _ = fs::remove_file(&partial);
-        WriteError { file: path.to_path_buf(), why }
-    })
-}
-
-/// Writes `contents` to `path` atomically; see [`write_with`].
+/// Writes `contents` to `path` atomically: to a temporary file beside it, which is flushed to the disk and renamed. On
+/// failure the temporary file is removed and what was at `path` stays.
 ///
 /// # Errors
 /// Whatever the system reports, with the name of the destination.
 pub fn write(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
-    write_with(path, |file| file.write_all(contents))
+    write_all(&[(path.to_path_buf(), contents.to_vec())])
+}
+
+/// Writes several files: first all temporary files, then all renames, in the order given. A failure before the renames
+/// changes nothing; being killed between two renames leaves the earlier files new and the later ones old.
+///
+/// # Errors
+/// Whatever the system reports, with the name of the destination.
+pub fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
+    let done = (|| {
+        for (path, contents) in files {
+            stage(path, contents).map_err(|why| WriteError { file: path.clone(), why })?;
+        }
+        for (path, _) in files {
+            fs::rename(temporary(path), path).map_err(|why| WriteError { file: path.clone(), why })?;
+        }
+        Ok(())
+    })();
+    if done.is_err() {
+        // The first error is the one to report; a temporary file that cannot be removed either changes nothing.
+        files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary(path))));
+    }
+    done
+}
+
+/// Writes the temporary file and flushes it to the disk.
+fn stage(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = File::create(temporary(path))?;
+    file.write_all(contents)?;
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -58,20 +65,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_write_keeps_the_old_file_and_leaves_no_other() {
+    fn a_failed_write_keeps_the_old_files_and_leaves_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record.json");
         write(&path, b"old").unwrap();
-        let error = write_with(&path, |file| {
-            file.write_all(b"ne")?;
-            Err(io::Error::other("disk full"))
-        })
-        .unwrap_err();
-        assert!(error.to_string().contains("record.json: cannot be written: disk full"), "{error}");
+        let lost = dir.path().join("missing").join("designs.parquet");
+        let error = write_all(&[(path.clone(), b"new".to_vec()), (lost, Vec::new())]).unwrap_err();
+        assert!(error.to_string().contains("designs.parquet: cannot be written"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         write(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

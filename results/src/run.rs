@@ -3,7 +3,7 @@
 use crate::compare::{Comparison, Entry};
 use crate::design::DesignRow;
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
-use crate::files::WriteError;
+use crate::files::{self, WriteError};
 use crate::record::{Proof, Record, RecordError};
 use crate::report::{count, significant};
 use crate::store::{self, StoreError};
@@ -46,19 +46,24 @@ pub struct Run {
 
 impl Run {
     /// Writes the run into `directory` (made if need be): the store, the figure as SVG and PNG, and last the record, so
-    /// that a directory with a record is complete. Returns the paths written.
+    /// that a directory with a record is complete. Everything is encoded and on the disk before the first file appears
+    /// under its name. Returns the paths written, the record's first.
     ///
     /// # Errors
-    /// Whatever the system reports; a value that is not finite.
+    /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
     pub fn write(&self, directory: &Path) -> Result<Vec<PathBuf>, RunError> {
+        let path = |name: &str| directory.join(name);
+        let figure = figure(std::slice::from_ref(self))?;
+        let files = [
+            (path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?),
+            (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
+            (path(&format!("{PARETO}.png")), figure.png()?),
+            (path(RECORD), self.record.to_json()?.into_bytes()),
+        ];
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
-        let designs = directory.join(DESIGNS);
-        store::write_designs(&designs, self.designs.iter().cloned())?;
-        let [svg, png] = figure(std::slice::from_ref(self))?.write(directory, PARETO)?;
-        let record = directory.join(RECORD);
-        self.record.write(&record)?;
-        Ok(vec![record, designs, svg, png])
+        files::write_all(&files)?;
+        Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
 
     /// Reads a run directory.
@@ -207,6 +212,16 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
         }
         assert_eq!(std::fs::read_dir(&a).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_stored_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let into = dir.path().join("run");
+        let mut bad = run("bad");
+        bad.record.certificate.gap = Some(f64::NAN);
+        assert!(bad.write(&into).is_err());
+        assert!(!into.exists());
     }
 
     #[test]

@@ -137,12 +137,23 @@ fn properties() -> WriterProperties {
         .build()
 }
 
-/// Writes the rows, in the order given, to `path`, atomically. The encoded file is held in memory (some tens of bytes
-/// per row), because its checksum is known only at the end.
+/// Writes the rows, in the order given, to `path`, atomically.
 ///
 /// # Errors
 /// A value that is not a finite number, or whatever the system reports.
 pub fn write_designs<I>(path: &Path, rows: I) -> Result<(), StoreError>
+where
+    I: IntoIterator<Item = DesignRow>,
+{
+    Ok(files::write(path, &to_bytes(path, rows)?)?)
+}
+
+/// The rows as a store's bytes; `path` names it in errors. They are held in memory (some tens of bytes per row), because
+/// the checksum is known only at the end.
+///
+/// # Errors
+/// A value that is not a finite number.
+pub(crate) fn to_bytes<I>(path: &Path, rows: I) -> Result<Vec<u8>, StoreError>
 where
     I: IntoIterator<Item = DesignRow>,
 {
@@ -151,7 +162,7 @@ where
         EncodeError::Parquet(why) => StoreError::Write(WriteError { file: path.into(), why: io::Error::other(why) }),
     })?;
     seal::seal(&mut bytes);
-    Ok(files::write(path, &bytes)?)
+    Ok(bytes)
 }
 
 /// Why rows could not be encoded.

@@ -159,10 +159,13 @@ impl<'a> Canvas<'a> {
         style: FontStyle,
         turn: FontTransform,
     ) {
+        // XML has no control characters, and a model's path may have any.
+        let words: String =
+            words.chars().map(|c| if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) { '?' } else { c }).collect();
         // The SVG backend divides sizes by 1.24 to turn a line height into a font size.
         let font = (FontFamily::Name(FAMILY), f64::from(size) * 1.24, style).into_font().transform(turn);
         let style = font.into_text_style(&self.area).color(&color).pos(Pos::new(h, v));
-        self.draw(&Text::new(words.to_owned(), at, style));
+        self.draw(&Text::new(words, at, style));
     }
 }
 
@@ -214,5 +217,7 @@ mod tests {
     fn text_is_escaped() {
         let figure = Canvas::figure("t", (50, 50), |c| c.text("a<b & c", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
         assert!(figure.is_ok_and(|f| f.svg().contains("a&lt;b &amp; c")));
+        let odd = Canvas::figure("t", (50, 50), |c| c.text("a\u{1}\u{ffff}\n漢", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
+        assert!(odd.is_ok_and(|f| f.svg().contains("a???漢") && f.png().is_ok()));
     }
 }

@@ -64,9 +64,7 @@ impl Figure {
     /// What the renderer or the system reports.
     pub fn write(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
         let [svg, png] = [directory.join(format!("{stem}.svg")), directory.join(format!("{stem}.png"))];
-        let rendered = self.png()?;
-        files::write(&svg, self.svg.as_bytes())?;
-        files::write(&png, &rendered)?;
+        files::write_all(&[(svg.clone(), self.svg.clone().into_bytes()), (png.clone(), self.png()?)])?;
         Ok([svg, png])
     }
 }

@@ -241,13 +241,15 @@ fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: 
             );
         }
     }
-    // All rims before all marks: designs that lie close together must not hide each other.
-    let size = |i: usize| if i == 0 { (Mark::Diamond, 8) } else { (Mark::Square, 5) };
-    for (rim, color) in [(2, PAPER), (0, INK)] {
-        for (i, (at, _)) in labels.iter().enumerate() {
-            let (mark, radius) = size(i);
-            canvas.mark(mark, *at, radius + rim, color.to_rgba());
-        }
+    // All wide rims before all marks, and a thin one for each: designs that lie close together hide as little as can be of
+    // each other and still do not merge.
+    let look = |i: usize| if i == 0 { (Mark::Diamond, 8) } else { (Mark::Square, 5) };
+    for (i, (at, _)) in labels.iter().enumerate() {
+        canvas.mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());
+    }
+    for (i, (at, _)) in labels.iter().enumerate() {
+        canvas.mark(look(i).0, *at, look(i).1 + 1, PAPER.to_rgba());
+        canvas.mark(look(i).0, *at, look(i).1, INK.to_rgba());
     }
     for ((_, words), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {

@@ -149,7 +149,7 @@ pub fn file(path: &Path) -> Result<FileReport, ValidateError> {
 /// Validates a file's contents; `path` names it in reports and errors.
 ///
 /// # Errors
-/// As [`file`].
+/// As [`file()`].
 pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
     let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
