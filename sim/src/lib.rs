@@ -2,6 +2,7 @@
 //! and the pipeline of a training step. It never decides and never speaks of models.
 
 pub mod cost;
+pub mod costed;
 pub mod hardware;
 pub mod kernel;
 pub mod network;

@@ -221,20 +221,26 @@ impl Segment {
             });
         }
         let elements = self.parameters.per_device();
-        let source = if per.master == Bytes::ZERO { per.weight } else { per.master };
         if elements > 0 {
-            kernels.push(KernelNode {
-                name: format!("{}.optimizer.update", self.name),
-                kernel: Kernel::Elementwise(Elementwise {
-                    function: self.lowering.optimizer.function(),
-                    direction: Direction::Forward,
-                    elements,
-                    read: (per.gradient + source + per.state) * elements,
-                    written: (per.weight + per.master + per.state) * elements,
-                }),
-            });
+            let name = format!("{}.optimizer.update", self.name);
+            kernels.push(KernelNode { name, kernel: self.update_kernel(elements) });
         }
         kernels
+    }
+
+    /// The update of `elements` parameters: reads gradients, master weights (or weights) and states, writes weights, master weights and
+    /// states.
+    #[must_use]
+    pub fn update_kernel(&self, elements: u64) -> Kernel {
+        let per = self.bytes_per_parameter();
+        let source = if per.master == Bytes::ZERO { per.weight } else { per.master };
+        Kernel::Elementwise(Elementwise {
+            function: self.lowering.optimizer.function(),
+            direction: Direction::Forward,
+            elements,
+            read: (per.gradient + source + per.state) * elements,
+            written: (per.weight + per.master + per.state) * elements,
+        })
     }
 
     /// Matrix operations of one piece's forward pass on one device.

@@ -98,6 +98,14 @@ pub struct KernelCost {
     pub bound: Bound,
 }
 
+impl KernelCost {
+    /// A collective: time on the network, its buffer through the device's memory not charged to the cores.
+    #[must_use]
+    pub fn network(latency: Seconds) -> Self {
+        Self { latency, energy: Joules::ZERO, traffic: Traffic::default(), utilization: 0.0, bound: Bound::Network }
+    }
+}
+
 /// An accelerator that cannot be costed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CostError {

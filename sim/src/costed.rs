@@ -1,0 +1,153 @@
+//! From kernels to a schedule: a kernel graph is costed on a device, becomes a scheduling problem and then a schedule. Each step
+//! consumes the one before.
+
+use crate::cost::{CostModel, KernelCost, Span};
+use crate::hardware::Accelerator;
+use crate::kernel::{Kernel, KernelGraph};
+use crate::network::Fabric;
+use crate::schedule::{self, Cores, Operator, OperatorKind, Schedule, ScheduleError};
+use crate::units::{Joules, Seconds};
+
+/// Ticks of the schedule per second: picoseconds, fine beside any kernel's latency.
+pub const TICKS_PER_SECOND: f64 = 1e12;
+
+/// What a kernel costs on one core and across all cores. A collective costs the same both ways.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// On one tensor core, one vector core, or one of each.
+    pub one_core: KernelCost,
+    /// Across all cores.
+    pub all_cores: KernelCost,
+}
+
+impl Costs {
+    /// The lower latency of the two.
+    #[must_use]
+    pub fn fastest(&self) -> Seconds {
+        self.one_core.latency.min(self.all_cores.latency)
+    }
+}
+
+/// One device of a cluster: a chip's cost model and the fabric it talks over.
+#[derive(Debug, Clone)]
+pub struct Device {
+    /// Costs of kernels on the chip.
+    pub model: CostModel,
+    /// Costs of collectives.
+    pub fabric: Fabric,
+}
+
+impl Device {
+    /// The chip.
+    #[must_use]
+    pub fn chip(&self) -> &Accelerator {
+        self.model.accelerator()
+    }
+
+    /// What a kernel costs.
+    #[must_use]
+    pub fn costs(&self, kernel: &Kernel) -> Costs {
+        if let Kernel::Collective(collective) = kernel {
+            let cost = KernelCost::network(self.fabric.collective(collective).latency);
+            return Costs { one_core: cost, all_cores: cost };
+        }
+        Costs { one_core: self.model.cost(kernel, Span::OneCore), all_cores: self.model.cost(kernel, Span::AllCores) }
+    }
+
+    /// The cores that kernels are scheduled on.
+    #[must_use]
+    pub fn cores(&self) -> Cores {
+        let chip = self.chip();
+        Cores {
+            tensor_cores: chip.tensor.cores,
+            vector_cores: chip.vector.cores,
+            network_links: 1,
+            pairing: chip.pairing,
+            exclusivity: chip.exclusivity,
+        }
+    }
+
+    /// A kernel as an operator of the schedule. Where the chip cannot overlap collectives with computation, a collective
+    /// takes all vector cores, as PHAZE schedules it.
+    #[must_use]
+    pub fn operator(&self, kernel: &Kernel, costs: &Costs) -> Operator {
+        let (one, all) = (ticks(costs.one_core.latency), ticks(costs.all_cores.latency));
+        match kernel {
+            Kernel::Contraction(_) => Operator::with_exclusive(OperatorKind::Tensor, one, all),
+            Kernel::Elementwise(_) | Kernel::Reduction(_) => Operator::with_exclusive(OperatorKind::Vector, one, all),
+            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Operator::with_exclusive(OperatorKind::TensorVector, one, all),
+            Kernel::Collective(_) if !self.chip().collectives_overlap => Operator::with_exclusive(OperatorKind::Vector, all, all),
+            Kernel::Collective(_) | Kernel::Transfer(_) => Operator::new(OperatorKind::Network, one),
+        }
+    }
+}
+
+/// Seconds in ticks, rounded; a kernel that takes any time takes at least one. Saturates.
+#[must_use]
+pub fn ticks(time: Seconds) -> u64 {
+    if time.0 > 0.0 { ((time.0 * TICKS_PER_SECOND).round() as u64).max(1) } else { 0 }
+}
+
+/// Ticks in seconds.
+#[must_use]
+pub fn seconds(ticks: u64) -> Seconds {
+    Seconds(ticks as f64 / TICKS_PER_SECOND)
+}
+
+/// A kernel graph with what each kernel costs on a device.
+#[derive(Debug, Clone)]
+pub struct CostedGraph {
+    /// The kernels.
+    pub graph: KernelGraph,
+    /// The cost of each, by node index.
+    pub costs: Vec<Costs>,
+}
+
+/// A costed graph with its schedule.
+#[derive(Debug, Clone)]
+pub struct ScheduledGraph {
+    /// The kernels.
+    pub graph: KernelGraph,
+    /// The cost of each as it is scheduled: on one core or across all.
+    pub costs: Vec<KernelCost>,
+    /// The schedule's problem, for [`schedule::verify`] and for traces.
+    pub problem: schedule::Problem,
+    /// The schedule, in ticks of [`TICKS_PER_SECOND`].
+    pub schedule: Schedule,
+}
+
+impl CostedGraph {
+    /// Costs every kernel of a graph on a device.
+    #[must_use]
+    pub fn new(graph: KernelGraph, device: &Device) -> Self {
+        let costs = graph.node_weights().map(|node| device.costs(&node.kernel)).collect();
+        Self { graph, costs }
+    }
+
+    /// Schedules the kernels on the device's cores.
+    ///
+    /// # Errors
+    /// A cyclic graph, or latencies beyond what ticks hold.
+    pub fn schedule(self, device: &Device, memo: &schedule::Memo) -> Result<ScheduledGraph, ScheduleError> {
+        let operators = self.graph.node_weights().zip(&self.costs).map(|(node, costs)| device.operator(&node.kernel, costs)).collect();
+        let edges = self.graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
+        let problem = schedule::Problem::new(device.cores(), operators, edges)?;
+        let schedule = memo.solve(&problem);
+        let costs = self.costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core }).collect();
+        Ok(ScheduledGraph { graph: self.graph, costs, problem, schedule })
+    }
+}
+
+impl ScheduledGraph {
+    /// How long the graph takes.
+    #[must_use]
+    pub fn makespan(&self) -> Seconds {
+        seconds(self.schedule.makespan)
+    }
+
+    /// Energy of all kernels, static power apart.
+    #[must_use]
+    pub fn energy(&self) -> Joules {
+        self.costs.iter().map(|c| c.energy).sum()
+    }
+}
