@@ -1,0 +1,86 @@
+//! Pareto fronts of two objectives, both to be minimised (negate what is to be maximised).
+
+/// A front kept as points are added: ascending in the first objective, strictly descending in the second.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Front {
+    points: Vec<FrontPoint>,
+}
+
+/// A point on a front.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FrontPoint {
+    /// First objective (for a design: area).
+    pub first: f64,
+    /// Second objective (for a design: step time).
+    pub second: f64,
+    /// Who it is, by the caller's numbering.
+    pub id: usize,
+}
+
+impl Front {
+    /// The points, ascending in the first objective.
+    #[must_use]
+    pub fn points(&self) -> &[FrontPoint] {
+        &self.points
+    }
+
+    /// The point that is no worse than (`first`, `second`) in both objectives, if there is one.
+    #[must_use]
+    pub fn dominator(&self, first: f64, second: f64) -> Option<FrontPoint> {
+        // The best second objective among points whose first is small enough is that of the last such point.
+        let after = self.points.partition_point(|p| p.first <= first);
+        let candidate = *self.points.get(after.checked_sub(1)?)?;
+        (candidate.second <= second).then_some(candidate)
+    }
+
+    /// Adds a point unless one at hand is no worse in both objectives (the earlier of two equals stays); removes what it dominates.
+    /// Points with a NaN objective are refused. Returns whether the point is now on the front.
+    pub fn insert(&mut self, point: FrontPoint) -> bool {
+        if point.first.is_nan() || point.second.is_nan() || self.dominator(point.first, point.second).is_some() {
+            return false;
+        }
+        self.points.retain(|p| p.first < point.first || p.second < point.second);
+        let at = self.points.partition_point(|p| p.first < point.first);
+        self.points.insert(at, point);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn dominated(a: FrontPoint, b: FrontPoint) -> bool {
+        b.id != a.id && b.first <= a.first && b.second <= a.second
+    }
+
+    proptest! {
+        #[test]
+        fn holds_exactly_the_points_that_no_other_dominates(values in proptest::collection::vec((0u8..20, 0u8..20), 0..40)) {
+            let all: Vec<FrontPoint> = values.iter().enumerate()
+                .map(|(id, &(x, y))| FrontPoint { first: f64::from(x), second: f64::from(y), id }).collect();
+            let mut front = Front::default();
+            for &p in &all {
+                front.insert(p);
+            }
+            for &a in front.points() {
+                prop_assert!(!front.points().iter().any(|&b| dominated(a, b)), "a dominated point on the front");
+            }
+            for &a in &all {
+                let covered = front.points().iter().any(|b| b.first <= a.first && b.second <= a.second);
+                prop_assert!(covered, "a point that the front does not cover");
+            }
+            prop_assert!(front.points().windows(2).all(|w| w[0].first < w[1].first && w[0].second > w[1].second));
+        }
+    }
+
+    #[test]
+    fn the_earlier_of_two_equal_points_stays() {
+        let mut front = Front::default();
+        assert!(front.insert(FrontPoint { first: 1.0, second: 1.0, id: 0 }));
+        assert!(!front.insert(FrontPoint { first: 1.0, second: 1.0, id: 1 }));
+        assert!(!front.insert(FrontPoint { first: f64::NAN, second: 0.0, id: 2 }));
+        assert_eq!(front.points().len(), 1);
+    }
+}

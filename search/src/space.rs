@@ -1,0 +1,87 @@
+//! The hardware design space: which chips a search may build.
+//!
+//! PHAZE's space (phaze 1.0, `Estimator/architecture.py`) is a grid of powers of two, kept where the area is at most that of
+//! a TPUv4-like reference chip and at least a fraction of it (chips with a single tensor or vector core are exempt from the
+//! lower limit). Of its 75,712 grid points 29,360 remain.
+
+use crate::study::SpaceSpec;
+use serde::{Deserialize, Serialize};
+use sim::hardware::Accelerator;
+use sim::hardware::area::{AreaError, area};
+use sim::hardware::phaze::{PhazeConfig, design};
+use sim::units::{Bytes, SquareMillimeters};
+
+/// One chip of the space with its area.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct HardwarePoint {
+    /// The chip's dimensions, with the largest HBM of the space (which the area model does not see).
+    pub config: PhazeConfig,
+    /// Its die area.
+    pub area: SquareMillimeters,
+}
+
+/// The chips of a space, in enumeration order: tensor cores, vector cores, width, depth, global buffer, outermost first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HardwareSpace {
+    /// The chips inside the area limits.
+    pub points: Vec<HardwarePoint>,
+    /// The HBM capacities that each chip may carry, ascending.
+    pub hbm: Vec<Bytes>,
+    /// The largest area allowed: the reference chip's.
+    pub max_area: SquareMillimeters,
+    /// Grid points outside the area limits.
+    pub outside: usize,
+}
+
+impl HardwareSpace {
+    /// Enumerates the grid of `spec` and keeps what lies inside its area limits. `reference` is the chip whose area is the upper limit.
+    ///
+    /// # Errors
+    /// A reference chip without an area model.
+    pub fn enumerate(spec: &SpaceSpec, reference: &Accelerator) -> Result<Self, AreaError> {
+        let max_area = area(reference)?.total();
+        let min_area = max_area * spec.min_area_fraction;
+        let mut hbm: Vec<Bytes> = spec.hbm_gib.iter().map(|&gib| Bytes::from_gib(gib)).collect();
+        hbm.sort_unstable();
+        hbm.dedup();
+        let mut points = Vec::new();
+        let mut outside = 0;
+        for config in grid(spec, hbm.last().copied().unwrap_or_default()) {
+            let area = area(&design(&config))?.total();
+            let exempt = config.num_tc == 1 || config.num_vc == 1;
+            if area <= max_area && (exempt || area >= min_area) {
+                points.push(HardwarePoint { config, area });
+            } else {
+                outside += 1;
+            }
+        }
+        Ok(Self { points, hbm, max_area, outside })
+    }
+
+    /// Chips times HBM capacities.
+    #[must_use]
+    pub fn designs(&self) -> usize {
+        self.points.len() * self.hbm.len()
+    }
+}
+
+/// Every combination of the grid's values.
+fn grid(spec: &SpaceSpec, hbm: Bytes) -> impl Iterator<Item = PhazeConfig> + '_ {
+    spec.tensor_cores.iter().flat_map(move |&num_tc| {
+        spec.vector_cores.iter().flat_map(move |&num_vc| {
+            spec.array_widths.iter().flat_map(move |&width| {
+                spec.array_depths.iter().flat_map(move |&depth| {
+                    spec.global_buffer_mib.iter().map(move |&mib| PhazeConfig {
+                        num_tc,
+                        num_vc,
+                        width,
+                        depth,
+                        width_vc: width,
+                        global_buffer: Bytes(mib << 20),
+                        hbm,
+                    })
+                })
+            })
+        })
+    })
+}
