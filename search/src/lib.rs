@@ -1,5 +1,14 @@
 //! coplace-search decides: which chip, which placement, what to do with every activation. It never prints.
 
+pub mod bench;
+pub mod design;
+pub mod evaluate;
+pub mod explain;
 pub mod memory;
+pub mod pareto;
 pub mod placement;
+pub mod profile;
+pub mod runner;
+pub mod shape;
+pub mod space;
 pub mod study;

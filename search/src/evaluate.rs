@@ -1,0 +1,328 @@
+//! The best plan of a model on a chip, exactly; an expert's plan on a chip; and a bound of both.
+
+use crate::bench::Bench;
+use crate::placement::plan;
+use crate::placement::plan::{
+    ChainProfile, ClusterLimits, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, evaluate_fixed, place,
+};
+use crate::profile::{Chains, ChipOnBench, KernelBounds, Profile, ProfileError};
+use crate::shape::Shape;
+use sim::hardware::Accelerator;
+use sim::kernel::{Collective, CollectiveKind, Group};
+use sim::status::SolveStatus;
+use sim::units::{Bytes, Joules, Seconds};
+use std::collections::BTreeSet;
+
+/// The parallel degrees an expert would write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Degrees {
+    /// Pipeline stages.
+    pub pipeline: usize,
+    /// Data-parallel replicas.
+    pub data: u64,
+    /// Tensor-parallel width.
+    pub tensor: u32,
+}
+
+/// A plan on a chip, with what it was made from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// The position of its shape in [`Bench::shapes`].
+    pub shape: usize,
+    /// The shape on the chip.
+    pub profile: Profile,
+    /// Energy of one step over all devices, static power included.
+    pub energy: Joules,
+}
+
+/// The outcome of placing a model on a chip.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// The best plan, or why there is none.
+    pub outcome: Result<Planned, Rejection>,
+    /// How good the plan is among all plans of the study on this chip.
+    pub status: SolveStatus,
+    /// Shapes (tensor width x micro-batch) planned exactly.
+    pub planned: usize,
+    /// Shapes that a bound ruled out.
+    pub pruned: usize,
+}
+
+/// Why a chip has no plan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rejection {
+    /// No plan fits: the attempt that comes nearest.
+    NoPlan {
+        /// Its tensor width.
+        tensor_parallel: u32,
+        /// Its micro-batch.
+        micro_batch: u32,
+        /// What it lacks.
+        why: NoPlan,
+    },
+    /// The chip cannot be simulated.
+    Unusable(String),
+}
+
+impl std::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoPlan { tensor_parallel, micro_batch, why } => {
+                write!(f, "with tensor width {tensor_parallel} and micro-batch {micro_batch}, {why}")
+            }
+            Self::Unusable(why) => f.write_str(why),
+        }
+    }
+}
+
+/// How long `bytes` of gradients take to be summed among `ranks` devices of the bench's fabric.
+fn gradient_sync(bench: &Bench, bytes: Bytes, ranks: u64, stride: u64) -> Seconds {
+    let group = Group { ranks: ranks as u32, stride: stride as u32 };
+    bench.fabric.collective(&Collective { kind: CollectiveKind::AllReduce, bytes, group }).latency
+}
+
+fn limits(bench: &Bench, shape: &Shape) -> ClusterLimits {
+    ClusterLimits {
+        devices: u64::from(bench.devices),
+        global_batch: u64::from(bench.global_batch),
+        tensor_width: u64::from(shape.tensor_parallel),
+        micro_batch: u64::from(shape.micro_batch),
+    }
+}
+
+/// A step time that no plan of `shape` beats when its chain takes the times of `chain`: infinite where there is no plan.
+pub(crate) fn lower_bound(bench: &Bench, shape: &Shape, chain: &ChainProfile) -> Seconds {
+    let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
+    // A chain that the planner refuses has times beyond any number: it bounds nothing.
+    plan::lower_bound(chain, limits(bench, shape), &sync).unwrap_or(Seconds::ZERO)
+}
+
+/// What asks the planner for a plan of a shape.
+type Ask<'a> = &'a dyn Fn(&Bench, &Shape, &Chains) -> Result<Placement, PlacementError>;
+
+/// The best plan of a shape: of one stage (where a tied head shares the embedding's weights) or of several.
+fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains) -> Result<Placement, PlacementError> {
+    let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
+    let limits = limits(bench, shape);
+    let mut best = place(&chains.split, limits, &sync)?;
+    if chains.whole != chains.split {
+        let replicas = u64::from(bench.global_batch / shape.micro_batch);
+        for data in (1..=replicas.min(limits.devices / limits.tensor_width)).filter(|d| replicas.is_multiple_of(*d)) {
+            let fixed = FixedPlacement { pipeline_stages: 1, data_parallel: data };
+            let one_stage = evaluate_fixed(&chains.whole, limits, &sync, fixed, LayerSplit::Optimal)?;
+            if better(&one_stage, &best) {
+                best = one_stage;
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// Asks for a plan of a shape on a chip, scheduling only those recomputing backward passes that the answer turns on. Exact:
+///
+/// 1. with all memory in the world nothing is recomputed; where that plan fits the chip, no plan is better;
+/// 2. otherwise every policy costs a lower bound until the planner uses it; a plan whose policies all have their scheduled cost is the best,
+///    because no other can cost less than its bounds.
+fn plan_lazily(chip: &mut ChipOnBench<'_>, shape: &Shape, profile: &mut Profile, ask: Ask<'_>) -> Result<Placement, ProfileError> {
+    let bench = chip.bench();
+    let refused = |chip: &ChipOnBench<'_>, error: PlacementError| ProfileError::Numbers {
+        chip: chip.device().chip().name.clone(),
+        why: error.to_string(),
+    };
+    ChipOnBench::keep_everything(shape, profile);
+    let capacity = chip.device().chip().memory_capacity();
+    let mut chains = chip.chains(shape, profile);
+    chains.whole.hbm = Bytes(u64::MAX);
+    chains.split.hbm = Bytes(u64::MAX);
+    let unlimited = ask(bench, shape, &chains).map_err(|e| refused(chip, e))?;
+    match &unlimited.outcome {
+        Ok(plan) if plan.stages.iter().any(|s| s.memory.total() > capacity) => {}
+        _ => return Ok(unlimited),
+    }
+    chip.open_policies(shape, profile)?;
+    loop {
+        let placement = ask(bench, shape, &chip.chains(shape, profile)).map_err(|e| refused(chip, e))?;
+        let Ok(plan) = &placement.outcome else { return Ok(placement) };
+        let used = plan.stages.iter().flat_map(|s| &s.shares).flat_map(|s| s.policies.iter().map(|p| (s.segment, p.id)));
+        let open: BTreeSet<(usize, usize)> = used.filter(|&(s, p)| profile.segments[s].policies[p].pass.is_none()).collect();
+        if open.is_empty() {
+            return Ok(placement);
+        }
+        for (segment, policy) in open {
+            chip.close_policy(shape, profile, segment, policy)?;
+        }
+    }
+}
+
+/// Whether `a` is faster than `b`; of two that do not fit, whether it lacks less.
+fn better(a: &Placement, b: &Placement) -> bool {
+    match (&a.outcome, &b.outcome) {
+        (Ok(a), Ok(b)) => a.step.0 < b.step.0,
+        (Ok(_), Err(_)) => true,
+        (Err(_), Ok(_)) => false,
+        (Err(a), Err(b)) => lacking(a) < lacking(b),
+    }
+}
+
+/// How far a rejected plan is from fitting; rules other than capacity come last.
+fn lacking(why: &NoPlan) -> u64 {
+    if let NoPlan::OverCapacity(shortfall) = why { shortfall.lacking().0 } else { u64::MAX }
+}
+
+/// Lower bounds of every shape on a chip, in step order: (bound, shape).
+fn shape_bounds(bench: &Bench, chip: &mut ChipOnBench<'_>) -> Vec<(Seconds, usize)> {
+    let mut kernels = KernelBounds::new(bench);
+    let mut bounds: Vec<(Seconds, usize)> =
+        bench.shapes.iter().enumerate().map(|(i, shape)| (chip.lower_bound(shape, &mut kernels), i)).collect();
+    bounds.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
+    bounds
+}
+
+/// A step time that no plan of the bench's model on `chip` beats. Cheap: nothing is mapped or scheduled.
+///
+/// # Errors
+/// A chip that the cost model cannot use.
+pub fn step_bound(bench: &Bench, chip: Accelerator) -> Result<Seconds, ProfileError> {
+    let mut chip = ChipOnBench::new(bench, chip)?;
+    Ok(shape_bounds(bench, &mut chip).first().map_or(Seconds(f64::INFINITY), |(bound, _)| *bound))
+}
+
+/// The best plan of the bench's model on `chip`, over every shape of the bench, every pipeline depth and data-parallel degree, every
+/// split of the layers and every mix of recomputation.
+#[must_use]
+pub fn best_plan(bench: &Bench, chip: Accelerator) -> Evaluation {
+    match ChipOnBench::new(bench, chip) {
+        Ok(mut chip) => search_shapes(bench, &mut chip),
+        Err(error) => rejected(Rejection::Unusable(error.to_string())),
+    }
+}
+
+fn rejected(why: Rejection) -> Evaluation {
+    let status = SolveStatus::Infeasible { why: why.to_string() };
+    Evaluation { outcome: Err(why), status, planned: 0, pruned: 0 }
+}
+
+fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>) -> Evaluation {
+    let bounds = shape_bounds(bench, chip);
+    let mut best: Option<(Plan, usize, Profile)> = None;
+    let mut nearest: Option<(NoPlan, usize)> = None;
+    let mut unusable = None;
+    let mut gap = 0.0f64;
+    let mut planned = 0;
+    for &(bound, index) in &bounds {
+        let known = best.as_ref().map_or(f64::INFINITY, |(plan, ..)| plan.step.0);
+        if bound.0 >= known {
+            break;
+        }
+        let shape = &bench.shapes[index];
+        let placed = chip.profile(shape).and_then(|mut profile| {
+            // With its passes scheduled the shape's bound is tighter: it may already be beaten.
+            ChipOnBench::keep_everything(shape, &mut profile);
+            if lower_bound(bench, shape, &chip.chains(shape, &profile).whole).0 >= known {
+                return Ok(None);
+            }
+            planned += 1;
+            plan_lazily(chip, shape, &mut profile, &any_plan).map(|placement| Some((placement, profile)))
+        });
+        match placed {
+            Ok(None) => {}
+            Ok(Some((placement, profile))) => {
+                gap = gap.max(profile.schedule_gap());
+                match placement.outcome {
+                    Ok(plan) if plan.step.0 < known => best = Some((plan, index, profile)),
+                    Ok(_) => {}
+                    Err(why) if nearest.is_none_or(|(n, _)| lacking(&why) < lacking(&n)) => nearest = Some((why, index)),
+                    Err(_) => {}
+                }
+            }
+            Err(error) => unusable = Some(error.to_string()),
+        }
+    }
+    let pruned = bounds.len() - planned;
+    match (best, nearest, unusable) {
+        (Some((plan, shape, profile)), ..) => {
+            let energy = step_energy(chip, &plan, &profile);
+            // A schedule within g of its optimum makes a step within g of its own.
+            let status = SolveStatus::from_bounds(plan.step.0 * (1.0 - gap), plan.step.0);
+            Evaluation { outcome: Ok(Planned { plan, shape, profile, energy }), status, planned, pruned }
+        }
+        (None, Some((why, index)), _) => {
+            let shape = &bench.shapes[index];
+            let why = Rejection::NoPlan { tensor_parallel: shape.tensor_parallel, micro_batch: shape.micro_batch, why };
+            Evaluation { planned, pruned, ..rejected(why) }
+        }
+        (None, None, why) => rejected(Rejection::Unusable(why.unwrap_or_else(|| "no shape of the study can be tried".into()))),
+    }
+}
+
+/// The best plan with the degrees given, over the bench's micro-batches (or the one given) and every mix of recomputation, its layers
+/// split as `split` says.
+#[must_use]
+pub fn fixed_plan(bench: &Bench, chip: Accelerator, degrees: Degrees, micro_batch: Option<u32>, split: LayerSplit) -> Evaluation {
+    let mut chip = match ChipOnBench::new(bench, chip) {
+        Ok(chip) => chip,
+        Err(error) => return rejected(Rejection::Unusable(error.to_string())),
+    };
+    let fixed = FixedPlacement { pipeline_stages: degrees.pipeline, data_parallel: degrees.data };
+    let mut best: Option<(Placement, usize, Profile)> = None;
+    let mut planned = 0;
+    for (index, shape) in bench.shapes.iter().enumerate() {
+        if shape.tensor_parallel != degrees.tensor || micro_batch.is_some_and(|b| b != shape.micro_batch) {
+            continue;
+        }
+        planned += 1;
+        let ask = |bench: &Bench, shape: &Shape, chains: &Chains| {
+            let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
+            let chain = if degrees.pipeline == 1 { &chains.whole } else { &chains.split };
+            evaluate_fixed(chain, limits(bench, shape), &sync, fixed, split)
+        };
+        let placed = chip
+            .profile(shape)
+            .and_then(|mut profile| plan_lazily(&mut chip, shape, &mut profile, &ask).map(|placement| (placement, profile)));
+        match placed {
+            Ok((placement, profile)) if best.as_ref().is_none_or(|(b, ..)| better(&placement, b)) => {
+                best = Some((placement, index, profile));
+            }
+            Ok(_) => {}
+            Err(error) => return rejected(Rejection::Unusable(error.to_string())),
+        }
+    }
+    let Some((placement, shape, profile)) = best else {
+        let why = format!("the bench has no shape of tensor width {}: add it to the study's widths", degrees.tensor);
+        return rejected(Rejection::Unusable(why));
+    };
+    match placement.outcome {
+        Ok(plan) => {
+            let energy = step_energy(&chip, &plan, &profile);
+            Evaluation { outcome: Ok(Planned { plan, shape, profile, energy }), status: placement.status, planned, pruned: 0 }
+        }
+        Err(why) => {
+            let s = &bench.shapes[shape];
+            let why = Rejection::NoPlan { tensor_parallel: s.tensor_parallel, micro_batch: s.micro_batch, why };
+            Evaluation { planned, ..rejected(why) }
+        }
+    }
+}
+
+/// Energy of a step: every kernel of every micro-batch on every device that the plan uses, the optimizer, and static power for as long as
+/// the step takes. Energy on the network's links is not modelled.
+fn step_energy(chip: &ChipOnBench<'_>, plan: &Plan, profile: &Profile) -> Joules {
+    let replicas = (plan.data_parallel * plan.tensor_width) as f64;
+    let mut micro_batch = Joules::ZERO;
+    let mut once = Joules::ZERO;
+    for stage in &plan.stages {
+        for share in &stage.shares {
+            let segment = &profile.segments[share.segment];
+            micro_batch += segment.forward.energy * share.count as f64;
+            once += segment.optimizer_energy * share.count as f64;
+            for policy in &share.policies {
+                let pass = segment.policies[policy.id].pass.unwrap_or(segment.backward);
+                micro_batch += pass.energy * policy.count as f64;
+            }
+        }
+    }
+    let dynamic = (micro_batch * plan.micro_batches as f64 + once) * replicas;
+    dynamic + chip.device().chip().energy.static_power * plan.step * plan.devices as f64
+}

@@ -1,0 +1,168 @@
+//! Why a plan takes as long as it does: where the step's time goes, and what bounds each kernel.
+
+use crate::bench::Bench;
+use crate::evaluate::Planned;
+use crate::memory::OperatorSet;
+use crate::profile::{ChipOnBench, ProfileError};
+use crate::shape::{SegmentShape, recompute_set};
+use sim::cost::Bound;
+use sim::costed::{CostedGraph, ScheduledGraph};
+use sim::hardware::Accelerator;
+use sim::kernel::Kernel;
+use sim::units::Seconds;
+use std::collections::BTreeMap;
+use workloads::RecomputeSet;
+
+/// A named part of a step's time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// What the time goes to.
+    pub name: String,
+    /// How much of the step.
+    pub time: Seconds,
+}
+
+/// A pass of a segment as the plan's slowest stage runs it.
+#[derive(Debug, Clone)]
+pub struct PassDetail {
+    /// The segment.
+    pub segment: String,
+    /// `forward`, or `backward` with what it recomputes.
+    pub pass: String,
+    /// Times per micro-batch that the slowest stage runs it.
+    pub count: usize,
+    /// Its kernels, costed and scheduled.
+    pub scheduled: ScheduledGraph,
+}
+
+/// Why a plan takes as long as it does.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// The step's time in parts that add up to it, largest first.
+    pub parts: Vec<Part>,
+    /// The slowest stage, counted from 0.
+    pub slowest_stage: usize,
+    /// Its passes.
+    pub passes: Vec<PassDetail>,
+}
+
+/// What a kernel does and what holds it up, in words.
+#[must_use]
+pub fn kernel_class(kernel: &Kernel, bound: Bound, chip: &Accelerator) -> String {
+    let (work, units) = match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => ("matrix products", "arrays"),
+        Kernel::FusedAttention(_) => ("fused attention", "cores"),
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => ("vector work", "lanes"),
+        Kernel::Collective(_) => ("tensor-parallel collectives", "network"),
+        Kernel::Transfer(_) => ("host transfers", "link"),
+    };
+    format!("{work}, bound by {}", bound_name(bound, units, chip))
+}
+
+/// What a bound is called on a chip; `units` is what computes.
+#[must_use]
+pub fn bound_name(bound: Bound, units: &str, chip: &Accelerator) -> String {
+    match bound {
+        Bound::Compute => units.to_owned(),
+        Bound::Memory(level) => chip.levels().nth(usize::from(level)).map_or_else(|| "memory".into(), |l| l.name.clone()),
+        Bound::Network => "network".into(),
+        Bound::Overhead => "launch overhead".into(),
+    }
+}
+
+/// Explains a plan: the slowest stage's work by what bounds its kernels, recomputation, transfers between stages, the pipeline's bubble, and
+/// the end of the step.
+///
+/// # Errors
+/// As profiling the plan's shape on the chip, which succeeded when the plan was made.
+pub fn explain(bench: &Bench, chip: Accelerator, planned: &Planned) -> Result<Explanation, ProfileError> {
+    let on_bench = ChipOnBench::new(bench, chip)?;
+    let plan = &planned.plan;
+    let slowest = slowest_stage(planned);
+    let stage = &plan.stages[slowest];
+    let shape = &bench.shapes[planned.shape];
+    let mut passes = Vec::new();
+    for share in &stage.shares {
+        let segment = &shape.segments[share.segment];
+        passes.push(detail(&on_bench, bench, segment, "forward".into(), share.count, None)?);
+        for policy in &share.policies {
+            let operators = planned.profile.segments[share.segment].policies[policy.id].policy.operators;
+            let name = backward_name(segment, operators);
+            passes.push(detail(&on_bench, bench, segment, name, policy.count, Some(operators))?);
+        }
+    }
+    let m = plan.micro_batches as f64;
+    let mut parts: BTreeMap<String, f64> = BTreeMap::new();
+    let busy = stage.time - stage.recompute - stage.transfer;
+    add_kernel_parts(&mut parts, &passes, on_bench.device().chip(), busy * m);
+    parts.insert("recomputation".into(), stage.recompute.0 * m);
+    parts.insert("activations between stages".into(), stage.transfer.0 * m);
+    parts.insert("gradient reduction and optimizer".into(), plan.tail.0);
+    parts.insert("pipeline bubble".into(), plan.step.0 - plan.tail.0 - stage.time.0 * m);
+    let mut parts: Vec<Part> =
+        parts.into_iter().filter(|(_, t)| *t > 0.0).map(|(name, t)| Part { name, time: Seconds(t) }).collect();
+    parts.sort_by(|a, b| b.time.0.total_cmp(&a.time.0));
+    Ok(Explanation { parts, slowest_stage: slowest, passes })
+}
+
+/// The first of the plan's slowest stages.
+fn slowest_stage(planned: &Planned) -> usize {
+    let stages = &planned.plan.stages;
+    let most = stages.iter().map(|s| s.time.0).fold(0.0, f64::max);
+    stages.iter().position(|s| s.time.0 >= most).unwrap_or_default()
+}
+
+/// `backward`, and what it runs again by the operators' own names.
+fn backward_name(segment: &SegmentShape, operators: OperatorSet) -> String {
+    if operators.is_empty() {
+        return "backward".into();
+    }
+    let short = |i: usize| segment.segment.operators().get(i).map_or("?", |op| op.name.rsplit('.').next().unwrap_or(&op.name));
+    let names: Vec<&str> = operators.iter().map(short).collect();
+    format!("backward, recomputing {}", names.join(" "))
+}
+
+fn detail(
+    chip: &ChipOnBench<'_>,
+    bench: &Bench,
+    segment: &SegmentShape,
+    pass: String,
+    count: usize,
+    backward: Option<OperatorSet>,
+) -> Result<PassDetail, ProfileError> {
+    let graph = match backward {
+        None => segment.segment.forward(),
+        Some(operators) if operators.is_empty() => segment.segment.backward(&RecomputeSet::none()),
+        Some(operators) => segment.segment.backward(&recompute_set(operators)),
+    };
+    let scheduled = CostedGraph::new(graph, chip.device()).schedule(chip.device(), &bench.memo).map_err(|source| {
+        let direction = if backward.is_some() { "backward" } else { "forward" };
+        ProfileError::Schedule {
+            chip: chip.device().chip().name.clone(),
+            segment: segment.segment.name.clone(),
+            pass: direction,
+            source,
+        }
+    })?;
+    Ok(PassDetail { segment: segment.segment.name.clone(), pass, count, scheduled })
+}
+
+/// Shares `busy` out by kernel class: kernels overlap, so each pass's time is divided in proportion to its kernels' latencies, and the
+/// passes' times (recomputing kernels included) in proportion to each other.
+fn add_kernel_parts(parts: &mut BTreeMap<String, f64>, passes: &[PassDetail], chip: &Accelerator, busy: Seconds) {
+    let mut weights: BTreeMap<String, f64> = BTreeMap::new();
+    for pass in passes {
+        let total: f64 = pass.scheduled.costs.iter().map(|c| c.latency.0).sum();
+        if total <= 0.0 {
+            continue;
+        }
+        let scale = pass.scheduled.makespan().0 * pass.count as f64 / total;
+        for (node, cost) in pass.scheduled.graph.node_weights().zip(&pass.scheduled.costs) {
+            *weights.entry(kernel_class(&node.kernel, cost.bound, chip)).or_default() += cost.latency.0 * scale;
+        }
+    }
+    let total: f64 = weights.values().sum();
+    for (name, weight) in weights {
+        *parts.entry(name).or_default() += busy.0 * weight / total.max(f64::MIN_POSITIVE);
+    }
+}
