@@ -1,6 +1,7 @@
 //! Keeps and shows: run records, the store of designs, comparisons, validation against measured data, figures and
 //! text. It never decides: what is best is settled by `search`.
 
+pub mod baseline;
 pub mod compare;
 pub mod design;
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod documented;
 pub mod figure;
 pub mod files;
 pub mod record;
+pub mod from_search;
 pub mod report;
 pub mod run;
 mod seal;

@@ -1,0 +1,50 @@
+//! Published baselines, as data with their source.
+
+use search::evaluate::Degrees;
+use serde::Deserialize;
+
+const EXPERT_PLACEMENTS: &str = include_str!("../reference/phaze/expert_placements.json");
+
+#[derive(Deserialize)]
+struct Placements {
+    source: String,
+    placements: Vec<Placement>,
+}
+
+#[derive(Deserialize)]
+struct Placement {
+    model: String,
+    pipeline_stages: usize,
+    data_parallel: u64,
+    tensor_parallel: u32,
+}
+
+/// A placement that an expert chose, and who says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpertPlacement {
+    /// Its degrees.
+    pub degrees: Degrees,
+    /// Where it is published.
+    pub source: String,
+}
+
+/// PHAZE's expert placement of a built-in model, where it gives one.
+#[must_use]
+pub fn expert_placement(model: &str) -> Option<ExpertPlacement> {
+    let table: Placements = serde_json::from_str(EXPERT_PLACEMENTS).ok()?;
+    let p = table.placements.iter().find(|p| p.model == model)?;
+    let degrees = Degrees { pipeline: p.pipeline_stages, data: p.data_parallel, tensor: p.tensor_parallel };
+    Some(ExpertPlacement { degrees, source: table.source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read_and_unknown_models_have_none() {
+        let expert = expert_placement("llama2-7b").map(|e| e.degrees);
+        assert_eq!(expert, Some(Degrees { pipeline: 8, data: 128, tensor: 1 }));
+        assert_eq!(expert_placement("llama3-8b"), None);
+    }
+}
