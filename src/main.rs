@@ -1,3 +1,42 @@
-//! The coplace command.
+//! The coplace command: reads arguments, calls one verb, turns its answer into text or JSON and its error into an exit code.
 
-fn main() {}
+mod answer;
+mod failure;
+mod verb;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Which accelerator should you build for the models you train, and how should each model run on a cluster of it?
+#[derive(Parser)]
+#[command(name = "coplace", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 a result, 2 input that needs mending, 1 anything else.\nThe main job: coplace search llama2-7b"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Search(verb::search::Arguments),
+    Place(verb::place::Arguments),
+    Schedule(verb::schedule::Arguments),
+    List(verb::list::Arguments),
+}
+
+fn main() -> ExitCode {
+    let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
+    let outcome = match Arguments::parse().verb {
+        Verb::Search(a) => verb::search::run(&a),
+        Verb::Place(a) => verb::place::run(&a),
+        Verb::Schedule(a) => verb::schedule::run(&a),
+        Verb::List(a) => verb::list::run(&a),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

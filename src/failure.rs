@@ -1,0 +1,62 @@
+//! Failures and their exit codes: 2 for input that the user must mend, 1 for anything else.
+
+use std::process::ExitCode;
+
+/// Why a verb gave no result.
+#[derive(Debug)]
+pub enum Failure {
+    /// The user's input needs mending: the message names the thing, the value, the limit and the cure.
+    Input(anyhow::Error),
+    /// Anything else: a full disk, a defect of ours.
+    Other(anyhow::Error),
+    /// The reader of our output went away (`coplace ... | head`): no message, nothing to mend.
+    ClosedPipe,
+}
+
+impl Failure {
+    /// Prints the message on standard error and says which exit code it is.
+    pub fn report(&self) -> ExitCode {
+        let (code, error) = match self {
+            Self::Input(e) => (2, e),
+            Self::Other(e) => (1, e),
+            Self::ClosedPipe => return ExitCode::SUCCESS,
+        };
+        tell(&format!("error: {error:#}"));
+        ExitCode::from(code)
+    }
+}
+
+/// Standard error may be closed too; then there is nobody to tell.
+fn tell(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+/// Marks an error as the user's to mend.
+pub trait OrInput<T> {
+    /// The value, or exit code 2.
+    fn or_input(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrInput<T> for Result<T, E> {
+    fn or_input(self) -> Result<T, Failure> {
+        self.map_err(|e| Failure::Input(e.into()))
+    }
+}
+
+/// Marks an error as ours or the machine's.
+pub trait OrOther<T> {
+    /// The value, or exit code 1.
+    fn or_other(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrOther<T> for Result<T, E> {
+    fn or_other(self) -> Result<T, Failure> {
+        self.map_err(|e| Failure::Other(e.into()))
+    }
+}
+
+/// A user-mendable failure from a message.
+pub fn input(message: impl std::fmt::Display) -> Failure {
+    Failure::Input(anyhow::anyhow!("{message}"))
+}

@@ -1,0 +1,145 @@
+//! `coplace list`: what is built in.
+
+use crate::answer::{self, Format};
+use crate::failure::{Failure, OrOther};
+use clap::ValueEnum;
+use results::report::{self, Align, Table};
+use search::study::Study;
+use serde_json::json;
+use sim::hardware::Accelerator;
+use sim::kernel::DataType;
+use sim::network::Fabric;
+use workloads::model::{Model, built_in_names};
+use workloads::{Lowering, TrainingGraph};
+
+/// What can be listed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum What {
+    /// Models that can be trained
+    Models,
+    /// Accelerators
+    Chips,
+    /// Networks of accelerators
+    Fabrics,
+    /// Searches
+    Studies,
+}
+
+/// List the built-in models, chips, fabrics or studies
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  coplace list chips\n\nJSON: an array of objects, one per entry, with the unit in each key.")]
+pub struct Arguments {
+    /// What to list
+    #[arg(value_enum)]
+    what: What,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Lists.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (table, entries) = match arguments.what {
+        What::Models => models()?,
+        What::Chips => chips()?,
+        What::Fabrics => fabrics()?,
+        What::Studies => studies()?,
+    };
+    match arguments.format {
+        Format::Text => answer::text(&table.render()),
+        Format::Json => answer::json(&entries),
+    }
+}
+
+type Listing = (Table, Vec<serde_json::Value>);
+
+fn models() -> Result<Listing, Failure> {
+    let header = ["model", "family", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "sequence", "parameters"];
+    let mut table = Table::new(header).align(1, Align::Left);
+    let mut entries = Vec::new();
+    for name in built_in_names() {
+        let m = Model::load(name).or_other()?;
+        let parameters = TrainingGraph::new(&m, &Lowering::new(&m)).or_other()?.parameters().per_device();
+        table.row([
+            name.to_owned(),
+            m.family.clone(),
+            m.layers.to_string(),
+            m.hidden.to_string(),
+            m.heads.to_string(),
+            m.kv_heads.to_string(),
+            m.ffn.to_string(),
+            m.vocabulary.to_string(),
+            m.max_sequence.to_string(),
+            format!("{:.2} B", parameters as f64 / 1e9),
+        ]);
+        entries.push(json!({
+            "name": name, "family": m.family, "layers": m.layers, "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
+            "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
+        }));
+    }
+    Ok((table, entries))
+}
+
+fn chips() -> Result<Listing, Failure> {
+    let header = ["chip", "cores", "array", "lanes", "clock", "bf16 peak", "on-chip buffer", "HBM", "HBM bandwidth"];
+    let mut table = Table::new(header);
+    let mut entries = Vec::new();
+    for name in sim::hardware::template_names() {
+        let c = Accelerator::template(name).or_other()?;
+        let array = format!("{} x {}x{}", c.tensor.arrays_per_core, c.tensor.rows, c.tensor.columns);
+        let peak = c.peak(DataType::Bf16).or(c.peak(DataType::Fp16));
+        let buffer = c.global_buffer().map(|level| level.capacity);
+        table.row([
+            name.to_owned(),
+            c.tensor.cores.to_string(),
+            array,
+            format!("{} x {}", c.vector.cores, c.vector.lanes),
+            format!("{:.0} MHz", c.clock.0 / 1e6),
+            peak.map_or("-".into(), |p| format!("{:.0} TFLOP/s", p.0 / 1e12)),
+            buffer.map_or("-".into(), |b| format!("{:.0} MiB", b.gib() * 1024.0)),
+            report::gib(c.memory_capacity()),
+            format!("{:.0} GB/s", c.hbm.read_bandwidth.0 / 1e9),
+        ]);
+        entries.push(json!({
+            "name": name, "tensor_cores": c.tensor.cores, "arrays_per_core": c.tensor.arrays_per_core, "rows": c.tensor.rows,
+            "columns": c.tensor.columns, "vector_cores": c.vector.cores, "vector_lanes": c.vector.lanes, "clock_mhz": c.clock.0 / 1e6,
+            "peak_bf16_tflop_per_s": peak.map(|p| p.0 / 1e12), "global_buffer_mib": buffer.map(|b| b.gib() * 1024.0),
+            "hbm_gib": c.memory_capacity().gib(), "hbm_gb_per_s": c.hbm.read_bandwidth.0 / 1e9,
+        }));
+    }
+    Ok((table, entries))
+}
+
+fn fabrics() -> Result<Listing, Failure> {
+    let header = ["fabric", "devices", "fast domain", "GB/s per device, innermost first", "description"];
+    let mut table = Table::new(header).align(3, Align::Left).align(4, Align::Left);
+    let mut entries = Vec::new();
+    for name in Fabric::names() {
+        let f = Fabric::template(name).or_other()?;
+        let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
+        let devices = if f.devices() == u32::MAX { "any".into() } else { f.devices().to_string() };
+        let domain = if f.fast_domain() == u32::MAX { "any".into() } else { f.fast_domain().to_string() };
+        let rates: Vec<String> = bandwidths.iter().map(|b| format!("{b:.1}")).collect();
+        table.row([name.to_owned(), devices, domain, rates.join(", "), f.description.clone()]);
+        entries.push(json!({
+            "name": name, "devices": f.devices(), "fast_domain": f.fast_domain(), "gb_per_s_per_device": bandwidths,
+            "description": f.description,
+        }));
+    }
+    Ok((table, entries))
+}
+
+fn studies() -> Result<Listing, Failure> {
+    let mut table = Table::new(["study", "devices", "fabric", "batch", "description"]).align(2, Align::Left).align(4, Align::Left);
+    let mut entries = Vec::new();
+    for name in Study::names() {
+        let s = Study::load(&name).or_other()?;
+        let (devices, batch) = (s.cluster.devices, s.cluster.global_batch_sequences);
+        table.row([name.clone(), devices.to_string(), s.cluster.fabric.clone(), batch.to_string(), s.description.clone()]);
+        entries.push(json!({
+            "name": name, "devices": devices, "fabric": s.cluster.fabric, "global_batch_sequences": batch,
+            "description": s.description, "source": s.source,
+        }));
+    }
+    Ok((table, entries))
+}

@@ -1,0 +1,203 @@
+//! `coplace search`: the main job.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrOther};
+use indicatif::{ProgressBar, ProgressStyle};
+use results::baseline::expert_placement;
+use results::compare::{Comparison, Entry};
+use results::design::DesignRow;
+use results::record::{self, BestDesign, Record, StudyRecord, Versions};
+use results::run::Run;
+use results::{from_search as conversion, report};
+use search::bench::Bench;
+use search::design::{DesignAnswer, search_designs};
+use search::evaluate::{best_plan, fixed_plan};
+use search::explain::explain;
+use search::placement::plan::LayerSplit;
+use search::runner::{Outcome, Progress};
+use search::space::HardwareSpace;
+use search::study::Study;
+use sim::hardware::Accelerator;
+use sim::hardware::area::area;
+use sim::hardware::phaze::design;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use workloads::Model;
+
+/// Search for the accelerator on which a model trains fastest, and how it should run there
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n\n\
+    Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design and what\n\
+    became of it), pareto.svg and pareto.png (throughput against area). JSON: the record, as in record.json.")]
+pub struct Arguments {
+    /// A built-in model (coplace list models) or a Hugging Face config.json
+    model: String,
+    /// A built-in study (coplace list studies) or a study file (.toml)
+    #[arg(long, default_value = "phaze")]
+    study: String,
+    /// Tokens per sequence [default: the model's longest]
+    #[arg(long, value_name = "TOKENS")]
+    sequence_length: Option<u64>,
+    /// Run directory [default: runs/MODEL-STUDY]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Seed of everything random; kept in the record (the exhaustive search draws nothing)
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Searches, writes the run directory, prints the report.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut times = BTreeMap::new();
+    let model = Model::load(&arguments.model).or_input()?;
+    let study = Study::load(&arguments.study).or_input()?;
+    let reference = Accelerator::template(&study.space.reference_chip).or_input()?;
+    let space = HardwareSpace::enumerate(&study.space, &reference).or_input()?;
+    let bench = Bench::new(model, &study, arguments.sequence_length).or_input()?;
+    let out = run_directory(arguments)?;
+    times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
+
+    let searching = Instant::now();
+    let bar = progress_bar(space.points.len());
+    let answer = search_designs(&bench, &space, study.limits.evaluations, &|p| show(&bar, p, &bench));
+    bar.finish_and_clear();
+    times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
+
+    let explaining = Instant::now();
+    let mut rows = conversion::rows(&bench, &answer);
+    let best = best_design(&bench, &answer, &mut rows)?;
+    let comparison = best.as_ref().map(|b| compare(&bench, &reference, b)).transpose()?;
+    let study_record = study_record(arguments, &study, &bench, &space);
+    let certificate = conversion::certificate(&bench, &answer, space.outside * space.hbm.len());
+    times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
+    times.insert("total".to_owned(), start.elapsed().as_secs_f64());
+    let methods = bench.schedules.get().into_iter().map(|(method, n)| (method.to_string(), n)).collect();
+    let record = Record {
+        format: record::FORMAT,
+        versions: Versions::current(),
+        study: study_record,
+        seed: arguments.seed,
+        certificate,
+        schedule_methods: methods,
+        best,
+        comparison,
+        times,
+    };
+    let name = out.file_name().unwrap_or(out.as_os_str()).to_string_lossy().into_owned();
+    let run = Run { name, record, designs: rows };
+    let written = run.write(&out).or_other()?;
+    match arguments.format {
+        Format::Json => answer::json(&run.record),
+        Format::Text => {
+            let files: Vec<String> = written.iter().map(|file| file.display().to_string()).collect();
+            answer::text(&format!("{}\nWritten: {}\n", report::run(&run.record), files.join(", ")))
+        }
+    }
+}
+
+/// The run directory: refused where it holds something that is not a run of ours.
+fn run_directory(arguments: &Arguments) -> Result<PathBuf, Failure> {
+    let stem = |name: &str| {
+        let path = Path::new(name);
+        let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
+        path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
+    };
+    let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
+    let default = || PathBuf::from("runs").join(format!("{model}-{}", stem(&arguments.study)));
+    let out = arguments.out.clone().unwrap_or_else(default);
+    if out.is_file() {
+        return Err(failure::input(format!("--out {}: is a file; give a directory", out.display())));
+    }
+    let foreign = out.is_dir()
+        && !out.join("record.json").exists()
+        && !out.join("designs.parquet").exists()
+        && std::fs::read_dir(&out).is_ok_and(|mut d| d.next().is_some());
+    if foreign {
+        let out = out.display();
+        return Err(failure::input(format!("--out {out}: holds files that are not a run; give an empty or a new directory")));
+    }
+    Ok(out)
+}
+
+fn progress_bar(chips: usize) -> ProgressBar {
+    let bar = ProgressBar::new(chips as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} chips decided, {msg} [{elapsed_precise}]") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress, bench: &Bench) {
+    bar.set_position(progress.decided as u64);
+    let best = progress.best.map_or_else(|| "none yet".into(), |step| format!("{:.1} seq/s", f64::from(bench.global_batch) / step));
+    bar.set_message(format!("{} evaluated, best {best}", progress.evaluated));
+}
+
+/// The best design with its explanation; its row learns what bounds it.
+fn best_design(bench: &Bench, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<Option<BestDesign>, Failure> {
+    let Some(index) = answer.best else { return Ok(None) };
+    let found = &answer.designs[index];
+    let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
+    let Ok(planned) = &evaluation.outcome else { return Ok(None) };
+    let why = explain(bench, design(&found.config), planned).or_other()?;
+    let best = conversion::best(bench, planned, found.config.hbm, rows[index].clone(), &why);
+    rows[index] = best.design.clone();
+    Ok(Some(best))
+}
+
+/// The best design beside the reference chip under the expert's plan and under ours.
+fn compare(bench: &Bench, reference: &Accelerator, best: &BestDesign) -> Result<Comparison, Failure> {
+    let mut entries = vec![Entry::from_design("best found", &best.design)];
+    let reference_area = Some(area(reference).or_input()?.total().0);
+    let name = &reference.name;
+    if let Some(expert) = expert_placement(&bench.model.name) {
+        let evaluation = fixed_plan(bench, reference.clone(), expert.degrees, None, LayerSplit::Even);
+        let mut entry = conversion::entry(&format!("{name}, expert's placement"), bench, reference, reference_area, &evaluation);
+        let d = expert.degrees;
+        let given = format!("expert's placement p {}, d {}, t {} from {}", d.pipeline, d.data, d.tensor, expert.source);
+        entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
+        entries.push(entry);
+    }
+    let evaluation = best_plan(bench, reference.clone());
+    let mut ours = conversion::entry(&format!("{name}, our best plan"), bench, reference, reference_area, &evaluation);
+    if let Ok(planned) = &evaluation.outcome {
+        ours.bound_by = explain(bench, reference.clone(), planned).or_other()?.parts.first().map(|p| p.name.clone());
+    }
+    entries.push(ours);
+    Ok(Comparison { entries })
+}
+
+fn study_record(arguments: &Arguments, study: &Study, bench: &Bench, space: &HardwareSpace) -> StudyRecord {
+    let parameters = bench.shapes.first().map_or(0, |shape| {
+        let t = u64::from(shape.tensor_parallel);
+        let count = |s: &search::shape::SegmentShape| (s.segment.parameters.sharded * t + s.segment.parameters.replicated) * s.segment.repeat;
+        shape.segments.iter().map(count).sum()
+    });
+    let plan = &study.plan;
+    let options = BTreeMap::from([
+        ("attention".to_owned(), format!("{:?}", plan.attention).to_lowercase()),
+        ("optimizer".to_owned(), format!("{:?}, mixed precision", plan.optimizer).to_lowercase()),
+        ("sequence_parallel".to_owned(), plan.sequence_parallel.to_string()),
+        ("tensor_parallel".to_owned(), format!("{:?}", plan.tensor_parallel)),
+        ("micro_batch_sequences".to_owned(), format!("{:?}", plan.micro_batch_sequences)),
+        ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
+    ]);
+    StudyRecord {
+        name: arguments.study.clone(),
+        model: arguments.model.clone(),
+        parameters,
+        sequence_tokens: bench.sequence_length,
+        space_designs: space.designs() as u64,
+        reference_chip: study.space.reference_chip.clone(),
+        devices: u64::from(bench.devices),
+        fabric: bench.fabric.name.clone(),
+        global_batch_sequences: u64::from(bench.global_batch),
+        objective: "throughput".into(),
+        options,
+    }
+}
