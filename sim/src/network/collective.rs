@@ -81,6 +81,10 @@ struct Demand {
     messages: f64,
 }
 
+impl Demand {
+    const NONE: Self = Self { tier: 0, bytes: 0.0, rate: 1.0, steps: 0.0, messages: 0.0 };
+}
+
 /// A candidate, launch aside.
 #[derive(Clone, Copy)]
 struct Draft {
@@ -265,8 +269,7 @@ impl Pricer<'_> {
 
     /// A pipeline through all levels that carries `traffic` bytes out of every unit, shared by the unit's ports.
     fn through(&self, algorithm: Algorithm, levels: &[Level], traffic: f64, passes: f64, copy: f64) -> Draft {
-        let none = Demand { tier: 0, bytes: 0.0, rate: 1.0, steps: 0.0, messages: 0.0 };
-        let mut demands = [none; MAX_TIERS];
+        let mut demands = [Demand::NONE; MAX_TIERS];
         for (i, (demand, level)) in demands.iter_mut().zip(levels).enumerate() {
             let steps = match algorithm {
                 Algorithm::Tree => self.tree_steps(level, i == 0),
@@ -295,7 +298,7 @@ impl Pricer<'_> {
     /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between units
     /// (NCCL src/graph/tuning.cc: `ranks per node - 1` inner and `log2(nodes)` outer steps).
     fn tree_steps(&self, level: &Level, innermost: bool) -> f64 {
-        if innermost { f64::from(level.fan_out - 1) } else { f64::from(level.fan_out).log2().ceil() }
+        if innermost { f64::from(level.fan_out - 1) } else { f64::from(u32::BITS - (level.fan_out - 1).leading_zeros()) }
     }
 
     fn final_copy(&self, levels: &[Level], size: f64) -> f64 {
@@ -327,14 +330,17 @@ impl Pricer<'_> {
             return None;
         }
         let local = self.in_network(inner, size)?;
-        let demands = outer.iter().map(|level| Demand {
-            tier: level.tier,
-            bytes: 2.0 * size / f64::from(level.ports),
-            rate: self.fabric.ring_rate(level),
-            steps: 2.0 * self.tree_steps(level, false),
-            messages: 0.0,
-        });
-        let trees = self.pipelined(Algorithm::Tree, &demands.collect::<Vec<_>>(), 0.0);
+        let mut demands = [Demand::NONE; MAX_TIERS];
+        for (demand, level) in demands.iter_mut().zip(outer) {
+            *demand = Demand {
+                tier: level.tier,
+                bytes: 2.0 * size / f64::from(level.ports),
+                rate: self.fabric.ring_rate(level),
+                steps: 2.0 * self.tree_steps(level, false),
+                messages: 0.0,
+            };
+        }
+        let trees = self.pipelined(Algorithm::Tree, &demands[..outer.len()], 0.0);
         let mut both = local.then(trees);
         both.transfer = local.transfer.max(trees.transfer);
         both.algorithm = Algorithm::InNetworkTree;
@@ -344,18 +350,18 @@ impl Pricer<'_> {
     /// Every member sends a distinct share to every other; shares for all tiers travel at once.
     fn direct(&self, levels: &[Level], size: f64) -> Draft {
         let n = members(levels);
-        let mut demands = Vec::with_capacity(levels.len());
-        for level in levels {
+        let mut demands = [Demand::NONE; MAX_TIERS];
+        for (demand, level) in demands.iter_mut().zip(levels) {
             let peers = f64::from(level.members - level.members_below);
-            demands.push(Demand {
+            *demand = Demand {
                 tier: level.tier,
                 bytes: size * peers / n,
                 rate: self.fabric.exchange_rate(level),
                 steps: 1.0,
                 messages: peers - 1.0,
-            });
+            };
         }
-        self.pipelined(Algorithm::Direct, &demands, 0.0)
+        self.pipelined(Algorithm::Direct, &demands[..levels.len()], 0.0)
     }
 
     fn point_to_point(&self, level: &Level, size: f64) -> Draft {

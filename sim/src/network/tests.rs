@@ -90,6 +90,21 @@ fn nothing_to_do_costs_nothing() {
 }
 
 #[test]
+fn absurd_groups_cost_a_finite_time() {
+    for name in Fabric::names() {
+        let fabric = Fabric::template(name).unwrap();
+        for (ranks, stride) in [(u32::MAX, 1), (2, u32::MAX), (u32::MAX, u32::MAX), (3, 7)] {
+            for kind in KINDS {
+                let cost = fabric.collective(&op(kind, 1 << 20, ranks, stride));
+                assert!(cost.latency.is_finite() && cost.latency > Seconds::ZERO, "{name} {kind:?} {ranks} {stride}");
+            }
+        }
+        assert!(fabric.check_group(Group { ranks: u32::MAX, stride: u32::MAX }).is_err());
+        assert_eq!(fabric.for_devices(1).unwrap().devices(), 1);
+    }
+}
+
+#[test]
 fn in_switch_reduction_carries_less_and_wins_on_large_messages() {
     let fabric = Fabric::template("nvlink4_node").unwrap();
     let large = fabric.collective(&op(CollectiveKind::AllReduce, 1 << 30, 8, 1));

@@ -79,7 +79,7 @@ pub(crate) fn extents(dims: &[TorusDim], members: u32, spacing: u32) -> Extents 
         let room = if last { left } else { (dim.size / spacing).max(1) };
         let here = left.min(room);
         if here > 1 {
-            let closed = dim.wrap && here * spacing == dim.size;
+            let closed = dim.wrap && here.saturating_mul(spacing) == dim.size;
             found.push(Extent { members: here, spacing, closed });
         }
         left = left.div_ceil(here.max(1));
