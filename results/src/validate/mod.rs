@@ -19,6 +19,8 @@ pub use text::report;
 
 use crate::files::{self, WriteError};
 use serde::Serialize;
+use sim::cost::calibrate::Measurement;
+use sim::hardware::Template;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +73,14 @@ pub enum ValidateError {
         file: PathBuf,
         /// The column.
         column: String,
+    },
+    /// A chip is fitted to kernels only.
+    #[error("{}: this is a {dataset} file; a chip's scalars are fitted to measured kernels: give a kernels file", file.display())]
+    NotKernels {
+        /// The file.
+        file: PathBuf,
+        /// What it holds.
+        dataset: Dataset,
     },
     /// This version predicts nothing of the data set.
     #[error("{}: {dataset} files are recognised, but not supported by this version of coplace; it predicts {supported}", file.display())]
@@ -151,13 +161,8 @@ pub fn file(path: &Path) -> Result<FileReport, ValidateError> {
 /// # Errors
 /// As [`file()`].
 pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
-    let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
-    let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
-    let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
-    if header.is_empty() {
-        return Err(malformed("it is empty".into()));
-    }
-    let dataset = Dataset::recognise(path, &header)?;
+    let mut table = Table::open(path, text)?;
+    let dataset = table.dataset;
     let predict = dataset.predictor().ok_or_else(|| ValidateError::NotSupported {
         file: path.into(),
         dataset,
@@ -167,25 +172,104 @@ pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
         file: path.into(),
         dataset,
         rows: 0,
-        ignored_columns: header.iter().filter(|c| !dataset.knows(c)).map(str::to_owned).collect(),
+        ignored_columns: table.header.iter().filter(|c| !dataset.knows(c)).map(str::to_owned).collect(),
         groups: Vec::new(),
         row_errors: Vec::new(),
         unpredicted: Vec::new(),
         predictions: Vec::new(),
     };
     let mut session = predict::Session::default();
-    for record in reader.records() {
+    table.each_row(|row| {
         report.rows += 1;
-        match record {
-            Ok(record) => report.take(&Row::new(path, &header, &record), predict, &mut session),
-            Err(e) => {
-                let line = e.position().map_or(0, csv::Position::line);
-                report.row_errors.push(RowError::unreadable(path, line, &e.to_string()));
+        match row {
+            Ok(row) => report.take(&row, predict, &mut session),
+            Err(error) => report.row_errors.push(error),
+        }
+    });
+    report.groups = score::groups(&report);
+    Ok(report)
+}
+
+/// A CSV file whose data set is known.
+struct Table<'a> {
+    path: &'a Path,
+    header: csv::StringRecord,
+    dataset: Dataset,
+    reader: csv::Reader<&'a [u8]>,
+}
+
+impl<'a> Table<'a> {
+    fn open(path: &'a Path, text: &'a [u8]) -> Result<Self, ValidateError> {
+        let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
+        let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
+        let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
+        if header.is_empty() {
+            return Err(malformed("it is empty".into()));
+        }
+        let dataset = Dataset::recognise(path, &header)?;
+        Ok(Self { path, header, dataset, reader })
+    }
+
+    /// Hands every row to `take`, or why the CSV reader refuses it.
+    fn each_row(&mut self, mut take: impl FnMut(Result<Row<'_>, RowError>)) {
+        for record in self.reader.records() {
+            match record {
+                Ok(record) => take(Ok(Row::new(self.path, &self.header, &record))),
+                Err(e) => {
+                    let line = e.position().map_or(0, csv::Position::line);
+                    take(Err(RowError::unreadable(self.path, line, &e.to_string())));
+                }
             }
         }
     }
-    report.groups = score::groups(&report);
-    Ok(report)
+}
+
+/// What a file of measured kernels says of one chip, for `calibrate`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurements {
+    /// The chip's rows that are sound and whose kernel the model knows; grouped as scores are.
+    pub rows: Vec<Measurement>,
+    /// Rows of other chips.
+    pub other_chips: usize,
+    /// The chip's rows with a fault, and rows that cannot be read at all.
+    pub row_errors: Vec<RowError>,
+    /// The chip's rows whose kernel or type the model does not know, or without a measured time.
+    pub unpredicted: Vec<Unpredicted>,
+}
+
+/// The rows of a kernels file that a chip's physical scalars can be fitted to. `chip` and the rows' chips may be
+/// canonical names or aliases.
+///
+/// # Errors
+/// As [`file()`]; a file of another data set than kernels.
+pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateError> {
+    let text = std::fs::read(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    let mut table = Table::open(path, &text)?;
+    if table.dataset != Dataset::Kernels {
+        return Err(ValidateError::NotKernels { file: path.into(), dataset: table.dataset });
+    }
+    let canonical = |name: &str| Template::find(name).map_or_else(|_| name.to_owned(), |t| t.name.clone());
+    let wanted = canonical(chip);
+    let mut found = Measurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
+    table.each_row(|row| {
+        let row = match row {
+            Ok(row) => row,
+            Err(error) => return found.row_errors.push(error),
+        };
+        if row.cell("chip").is_none_or(|name| canonical(name) != wanted) {
+            found.other_chips += 1;
+            return;
+        }
+        let group = Dataset::Kernels.group(&row);
+        match row.check_width().and_then(|()| predict::kernels::measurement(&row, group.clone())) {
+            Ok(measurement) => found.rows.push(measurement),
+            Err(RowFailure::Fault(error)) => found.row_errors.push(*error),
+            Err(RowFailure::Unpredictable(why)) => {
+                found.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, why });
+            }
+        }
+    });
+    Ok(found)
 }
 
 impl FileReport {

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use proptest::prelude::*;
 
 const SYSTOLIC: &str = "id,layer,rows,cols,dataflow,m,n,k,array_cycles,reported_total_cycles,mapping_efficiency_pct,\
 ifmap_sram_reads,filter_sram_reads,ofmap_sram_writes,source\n";
@@ -163,4 +164,63 @@ fn die_areas_are_predicted_or_named() {
     );
     assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (2, 1, 1));
     assert!(report.groups[0].mape_pct.is_some_and(|e| e < 10.0), "{:?}", report.groups);
+}
+
+#[test]
+fn measurements_are_those_of_one_chip() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kernels.csv");
+    let rows = "a,d,A100,gemm,4096,4096,4096,1,,fp16,600,,device,\n\
+                b,d,tpu_v4,gemm,64,64,64,1,,fp16,1,,device,\n\
+                c,d,a100_80gb_sxm,knead,64,64,64,1,,fp16,1,,device,\n\
+                e,d,a100_80gb_sxm,gemm,64,64,64,1,,fp16,,,device,\n\
+                f,d,a100_80gb_sxm,gemm,64,64,64,1,,fp16,0,,device,\n";
+    std::fs::write(&path, format!("{KERNELS}{rows}")).unwrap();
+    let found = measurements(&path, "a100_80gb_sxm").unwrap();
+    assert_eq!((found.rows.len(), found.other_chips, found.row_errors.len(), found.unpredicted.len()), (1, 1, 1, 2));
+    assert!((found.rows[0].time.micros() - 600.0).abs() < 1e-9);
+    std::fs::write(&path, format!("{SYSTOLIC}{}", ROWS[0])).unwrap();
+    let error = measurements(&path, "a100_80gb_sxm").unwrap_err().to_string();
+    assert!(error.contains("this is a systolic_cycles file"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a file holds, every row is scored, named as unpredictable, or named as faulty; nothing panics.
+    #[test]
+    fn no_row_is_dropped(
+        header in prop::sample::select(vec![SYSTOLIC, COLLECTIVES, KERNELS]),
+        rows in prop::collection::vec(
+            prop::collection::vec(
+                prop_oneof![
+                    Just("a100_80gb_sxm".to_owned()), Just("nvlink3_node".to_owned()), Just("all_reduce".to_owned()),
+                    Just("gemm".to_owned()), Just("fp16".to_owned()), Just("device".to_owned()), Just("ws".to_owned()),
+                    Just(String::new()), Just("-1".to_owned()), Just("1e300".to_owned()), Just("9007199254740992".to_owned()),
+                    Just("8".to_owned()), Just("inf".to_owned()), "\\PC{0,8}",
+                ],
+                1..30,
+            ),
+            0..8,
+        ),
+    ) {
+        // Two rows of three have the header's width, the others any.
+        let width = header.split(',').count();
+        let rows: Vec<Vec<String>> = rows.into_iter().enumerate().map(|(i, mut row)| {
+            if i % 3 > 0 { row.resize(width, "8".into()); }
+            row
+        }).collect();
+        let mut text = header.as_bytes().to_vec();
+        let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(&mut text);
+        for row in &rows {
+            writer.write_record(row).unwrap();
+        }
+        drop(writer);
+        let report = contents(Path::new("data.csv"), &text).unwrap();
+        let mut lines: Vec<u64> = report.predictions.iter().map(|p| p.line).collect();
+        lines.dedup();
+        prop_assert_eq!(lines.len() + report.unpredicted.len() + report.row_errors.len(), report.rows);
+        prop_assert!(report.predictions.iter().all(|p| p.predicted.is_finite()));
+        prop_assert!(!super::report(&report).is_empty());
+    }
 }

@@ -1,16 +1,29 @@
 //! Kernels: `sim::cost` on the chip that the row names, by the clock that the row was measured with.
 
 use super::Session;
+use crate::validate::dataset::Dataset;
 use crate::validate::row::{Row, RowFailure};
-use sim::cost::calibrate::{self, Timing};
+use sim::cost::calibrate::{self, Measurement, Timing};
 use sim::cost::named::{NameError, Shape, data_type_from_name, kernel_from_name};
 use sim::kernel::Kernel;
+use sim::units::Seconds;
 
 /// Predicts the time of a kernel in microseconds.
 pub(in crate::validate) fn predict(session: &mut Session, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let (kernel, timing) = kernel(row)?;
     let model = session.model(row.text("chip")?)?;
     Ok(vec![("measured_us", calibrate::predict(model, &kernel, timing).micros())])
+}
+
+/// The row as a measurement that a chip's scalars can be fitted to.
+pub(in crate::validate) fn measurement(row: &Row<'_>, group: String) -> Result<Measurement, RowFailure> {
+    let (kernel, timing) = kernel(row)?;
+    for target in Dataset::Kernels.targets() {
+        if let Some(time) = row.measured(target)? {
+            return Ok(Measurement { kernel, timing, time: Seconds::from_micros(time), group });
+        }
+    }
+    Err(RowFailure::Unpredictable("no measured time".into()))
 }
 
 /// The kernel that a row describes and the clock it was measured with.
