@@ -106,6 +106,8 @@ struct Problem {
     /// Elementwise work on each result while it is on chip: seconds on the lanes, and bytes read besides.
     epilogue_time: f64,
     epilogue_read: f64,
+    /// Bytes written besides the result.
+    epilogue_written: f64,
 }
 
 /// The part of the traffic that no unit size changes: what enters each shared on-chip level, outermost first.
@@ -254,7 +256,7 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: Ti
     let into_cores = p.batch * p.k * p.operand * (p.m * tn + p.n * tm);
     let results = p.batch * p.m * p.n;
     let partials = if tile.split > 1.0 { results * tile.split * ACCUMULATOR } else { 0.0 };
-    let (slowest_port, slowest_level) = ports(view, p, outer, into_cores, results * p.result, partials);
+    let (slowest_port, slowest_level) = ports(view, p, outer, into_cores, results * p.result + p.epilogue_written, partials);
     if slowest_port >= limit {
         return;
     }
@@ -361,19 +363,30 @@ fn local_ports(machine: &Machine, view: &View, p: &Problem, tile: &Tile, units_p
     let mut slowest = 0.0_f64;
     let last = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
-        let inward = if i == last { into_arrays } else { fetched };
+        let inward = if i == last { into_arrays } else { inner_bytes(view, p, i, m, n, k) };
         slowest = slowest.max(level.busy(inward + written, fetched + written) * units_per_core.ceil());
     }
     let all = p.batch * ceil_div(p.m, tile.um) * ceil_div(p.n, tile.un) * tile.split * into_arrays;
     (slowest, all)
 }
 
+/// Operand bytes of a unit (m, n, k) out of core level `i` into the next inner one: once where that holds the unit's
+/// accumulators, else as often as its capacity demands.
+fn inner_bytes(view: &View, p: &Problem, i: usize, m: f64, n: f64, k: f64) -> f64 {
+    let inner = view.local.get(i + 1).map_or(0.0, |level| level.capacity);
+    if m * n * ACCUMULATOR <= inner {
+        return (m + n) * k * p.operand;
+    }
+    let unit = Problem { batch: 1.0, m, n, k, ..*p };
+    least_operand_bytes(&unit, inner, 0.0, 1.0)
+}
+
 /// The cost of a contraction, with elementwise work on its result while it is on chip where there is any.
 pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> KernelCost {
     let machine = &model.machine;
-    let (lane_time, extra_read, operations) = epilogue.map_or((0.0, 0.0, 0.0), |e| {
+    let (lane_time, extra_read, extra_written, operations) = epilogue.map_or((0.0, 0.0, 0.0, 0.0), |e| {
         let work = e.elements as f64 * vector_core::elementwise_cycles(e.function, e.direction);
-        (work / machine.lane_rate(view), e.read.as_f64(), work)
+        (work / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64(), work)
     });
     let p = Problem {
         batch: c.batch as f64,
@@ -385,9 +398,10 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
         rate: machine.mac_rate(c.operand),
         epilogue_time: lane_time,
         epilogue_read: extra_read,
+        epilogue_written: extra_written,
     };
     if p.batch * p.m * p.n * p.k == 0.0 {
-        let written = p.batch * p.m * p.n * p.result;
+        let written = p.batch * p.m * p.n * p.result + extra_written;
         return vector_core::stream(model, view, extra_read, written, lane_time, operations);
     }
     let mapped = search(machine, view, &p, model.effort);
@@ -417,7 +431,7 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
 fn traffic(machine: &Machine, view: &View, p: &Problem, mapped: &Mapped) -> Traffic {
     let mut traffic = Traffic::default();
     let outer = outer_traffic(machine, view, p);
-    let results = p.batch * p.m * p.n * p.result;
+    let results = p.batch * p.m * p.n * p.result + p.epilogue_written;
     let last = view.shared.len().saturating_sub(1);
     for (i, level) in view.shared.iter().enumerate() {
         let (filled, inward) = outer.through(i, last, mapped.into_cores);

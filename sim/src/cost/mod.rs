@@ -221,12 +221,7 @@ impl CostModel {
 
     fn compulsory_time(&self, view: &machine::View, kernel: &Kernel) -> f64 {
         let Some(memory) = view.shared.first() else { return 0.0 };
-        let bytes = match kernel {
-            // The epilogue's contraction result stays on chip: only what the elementwise part writes leaves it.
-            Kernel::Epilogue(e) => e.contraction.compulsory_bytes() + e.elementwise.read,
-            _ => kernel.compulsory_bytes(),
-        };
-        bytes.as_f64() * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
+        kernel.compulsory_bytes().as_f64() * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
     }
 
     fn transfer(&self, transfer: &Transfer) -> KernelCost {
