@@ -140,6 +140,7 @@ struct Mapped {
     into_arrays: f64,
     /// Partial results written and reread because K is split.
     partials: f64,
+    park: usize,
 }
 
 /// Bytes of a tile's first chunk along K: enough to fill the array's rows once.
@@ -208,7 +209,13 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) ->
                 }
                 let mut split = 1.0;
                 loop {
-                    evaluate(machine, view, p, &outer, Tile { um, un, split, independent }, &mut best);
+                    let partials = if split > 1.0 { p.batch * p.m * p.n * split * ACCUMULATOR } else { 0.0 };
+                    for (park, level) in view.shared.iter().enumerate() {
+                        // The device's memory holds partial results always, an on-chip level where they fit.
+                        if park == 0 || (partials > 0.0 && level.capacity >= partials) {
+                            evaluate(machine, view, p, &outer, &Tile { um, un, split, independent, partials, park }, &mut best);
+                        }
+                    }
                     let units = p.batch * ceil_div(p.m, um) * ceil_div(p.n, un) * split;
                     split *= 2.0;
                     if units >= view.cores * arrays || split * machine.arrays.rows > p.k || split > 64.0 {
@@ -218,15 +225,7 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) ->
             }
         }
     }
-    best.unwrap_or(Mapped {
-        time: 0.0,
-        compute: 0.0,
-        slowest_port: 0.0,
-        slowest_level: 0,
-        into_cores: 0.0,
-        into_arrays: 0.0,
-        partials: 0.0,
-    })
+    best.unwrap_or(Mapped { time: 0.0, compute: 0.0, slowest_port: 0.0, slowest_level: 0, into_cores: 0.0, into_arrays: 0.0, partials: 0.0, park: 0 })
 }
 
 fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
@@ -247,22 +246,24 @@ struct Tile {
     split: f64,
     /// Whether each array works on a unit of its own.
     independent: bool,
+    /// Bytes of the partial results, and the shared level where they wait.
+    partials: f64,
+    park: usize,
 }
 
-fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: Tile, best: &mut Option<Mapped>) {
+fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &Tile, best: &mut Option<Mapped>) {
     let limit = best.as_ref().map_or(f64::INFINITY, |b| b.time);
     let a = &machine.arrays;
     let (tm, tn) = (ceil_div(p.m, tile.um), ceil_div(p.n, tile.un));
     let into_cores = p.batch * p.k * p.operand * (p.m * tn + p.n * tm);
     let results = p.batch * p.m * p.n;
-    let partials = if tile.split > 1.0 { results * tile.split * ACCUMULATOR } else { 0.0 };
-    let (slowest_port, slowest_level) = ports(view, p, outer, into_cores, results * p.result + p.epilogue_written, partials);
+    let (slowest_port, slowest_level) = ports(view, p, outer, into_cores, results * p.result + p.epilogue_written, tile);
     if slowest_port >= limit {
         return;
     }
     let (workers, per_unit) = if tile.independent { (view.cores * a.count, 1.0) } else { (view.cores, a.count) };
     let k = ceil_div(p.k, tile.split);
-    let cycles = waves(p, &tile, tm, tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
+    let cycles = waves(p, tile, tm, tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
     // Filling and draining run at the clock, whatever fraction of their peak the streaming arrays achieve.
     let compute = cycles / p.rate + a.fill_cycles(tile.um.min(p.m), tile.un.min(p.n), k) / machine.clock;
     if compute >= limit {
@@ -270,41 +271,32 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: Ti
     }
     let units = p.batch * tm * tn * tile.split;
     let active = units.min(workers);
-    let (local_time, into_arrays) = local_ports(machine, view, p, &tile, units / active.min(view.cores));
+    let (local_time, into_arrays) = local_ports(machine, view, p, tile, units / active.min(view.cores));
     let memory = view.shared.first().map_or(0.0, |level| {
         let first = active * (tile.um + tile.un) * k.min(a.rows) * p.operand;
         level.busy(first, 0.0) + level.busy(0.0, active * tile.um * tile.un * p.result)
     });
     let epilogue = p.epilogue_time;
-    let reduce = if partials > 0.0 { results * tile.split / machine.lane_rate(view) + view_reduce(view, partials) } else { 0.0 };
+    // Rereading the partial results for their sum, after the last of them is written.
+    let reread = view.shared.get(tile.park).map_or(0.0, |level| level.busy(tile.partials, 0.0));
+    let reduce = if tile.partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let work = compute.max(epilogue).max(local_time);
     let moving = slowest_port;
     let hidden = machine.calibration.overlap_fraction;
     let time = (work + memory).max(moving) + (1.0 - hidden) * work.min(moving) + reduce;
     if time < limit {
-        *best = Some(Mapped { time, compute: work, slowest_port: moving, slowest_level, into_cores, into_arrays, partials });
+        *best = Some(Mapped { time, compute: work, slowest_port: moving, slowest_level, into_cores, into_arrays, partials: tile.partials, park: tile.park });
     }
 }
 
-/// Rereading the partial results for their sum, after the last of them is written.
-fn view_reduce(view: &View, partials: f64) -> f64 {
-    partial_level(view, partials).map_or(0.0, |level| level.busy(partials, 0.0))
-}
-
-/// Where partial results wait: the innermost shared level that holds them.
-fn partial_level(view: &View, partials: f64) -> Option<&Level> {
-    view.shared.iter().rev().find(|level| level.capacity >= partials).or(view.shared.first())
-}
-
 /// The slowest port of the shared levels: its time and its place in `view.shared`.
-fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, results: f64, partials: f64) -> (f64, usize) {
+fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, results: f64, tile: &Tile) -> (f64, usize) {
     let last = view.shared.len().saturating_sub(1);
-    let holder = partial_level(view, partials).map_or(usize::MAX, |level| level.index);
     let mut slowest = (0.0, 0);
     for (i, level) in view.shared.iter().enumerate() {
         let (filled, inward) = outer.through(i, last, into_cores);
         let passing = if i == 0 { 0.0 } else { results };
-        let parked = if level.index == holder { partials } else { 0.0 };
+        let parked = if i == tile.park { tile.partials } else { 0.0 };
         let time = level.busy(inward + passing + p.epilogue_read, filled + results + parked);
         if time > slowest.0 {
             slowest = (time, i);
@@ -419,9 +411,7 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic)
-            + energy.macs(c.operand, CostModel::macs(c))
-            + energy.vector_operations(operations as u128),
+        energy: model.traffic_energy(&traffic) + energy.macs(c.operand, CostModel::macs(c)) + energy.vector_operations(operations as u128),
         traffic,
         utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
         bound,
@@ -438,9 +428,7 @@ fn traffic(machine: &Machine, view: &View, p: &Problem, mapped: &Mapped) -> Traf
         let passing = if i == 0 { 0.0 } else { results };
         traffic.add(level.index, inward + passing + p.epilogue_read, filled + results);
     }
-    if mapped.partials > 0.0
-        && let Some(level) = partial_level(view, mapped.partials)
-    {
+    if let Some(level) = view.shared.get(mapped.park) {
         traffic.add(level.index, mapped.partials, mapped.partials);
     }
     let innermost = view.local.len().saturating_sub(1);

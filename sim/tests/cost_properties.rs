@@ -1,0 +1,219 @@
+//! Laws of the cost model over random accelerators and kernels: finite answers, bounds from below, monotone in bandwidth,
+//! capacity and effort.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use coplace_sim::cost::{CostCache, CostModel, MappingEffort, Span};
+use coplace_sim::hardware::phaze::{self, PhazeConfig};
+use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, Scope, TensorCores, VectorCores};
+use coplace_sim::kernel::{
+    Contraction, DataType, Direction, Elementwise, Epilogue, Function, FusedAttention, Kernel, Link, Reduction, RowFunction, Transfer,
+};
+use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
+use proptest::prelude::*;
+
+const TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
+const FLOWS: [Dataflow; 3] = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary];
+
+fn level(name: String, scope: Scope) -> impl Strategy<Value = MemoryLevel> {
+    (7_u32..30, 1e9_f64..1e13, 1e9_f64..1e13, 1_u32..4, 0.0_f64..1e-6).prop_map(move |(capacity, read, write, ports, latency)| MemoryLevel {
+        name: name.clone(),
+        scope,
+        capacity: Bytes(1 << capacity),
+        read_bandwidth: BytesPerSecond(read),
+        write_bandwidth: BytesPerSecond(write),
+        ports,
+        latency: Seconds(latency),
+        ..template().hbm
+    })
+}
+
+fn template() -> Accelerator {
+    phaze::design(&PhazeConfig::tpu_v4_like())
+}
+
+fn tensor() -> impl Strategy<Value = TensorCores> {
+    (1_u32..130, 1_u32..9, 0_u32..9, 0_u32..9, 0_usize..3, any::<bool>()).prop_map(|(cores, arrays_per_core, rows, columns, flow, preload)| {
+        TensorCores {
+            cores,
+            arrays_per_core,
+            rows: 1 << rows,
+            columns: 1 << columns,
+            dataflow: FLOWS[flow],
+            preload,
+            macs_per_unit_per_cycle: template().tensor.macs_per_unit_per_cycle,
+        }
+    })
+}
+
+fn memories() -> impl Strategy<Value = (Vec<MemoryLevel>, MemoryLevel)> {
+    (0_usize..3, 0_usize..3).prop_flat_map(|(local, shared)| {
+        let core: Vec<_> = (0..local).map(|i| level(format!("core{i}"), Scope::Core)).collect();
+        let chip: Vec<_> = (0..shared).map(|i| level(format!("chip{i}"), Scope::Chip)).collect();
+        (core, chip, level("hbm".to_owned(), Scope::Chip)).prop_map(|(core, chip, hbm)| (core.into_iter().chain(chip).collect(), hbm))
+    })
+}
+
+fn accelerators() -> impl Strategy<Value = Accelerator> {
+    (tensor(), memories(), 1_u32..130, 1_u32..2049, 1e8_f64..3e9, 0.0_f64..=1.0, 0.1_f64..=1.0).prop_map(
+        |(tensor, (on_chip, hbm), cores, lanes, clock, overlap, achieved)| {
+            let mut accelerator = Accelerator {
+                clock: Hertz(clock),
+                tensor,
+                vector: VectorCores { cores, lanes, buffer: None },
+                on_chip,
+                hbm,
+                ..template()
+            };
+            accelerator.calibration.overlap_fraction = overlap;
+            accelerator.calibration.hbm_achieved_fraction = achieved;
+            accelerator.calibration.launch_overhead = Seconds(1e-6);
+            accelerator
+        },
+    )
+}
+
+fn dimension() -> impl Strategy<Value = u64> {
+    prop_oneof![1_u64..40, 1_u64..5000, (0_u32..15).prop_map(|p| 1 << p)]
+}
+
+fn contractions() -> impl Strategy<Value = Contraction> {
+    (prop_oneof![Just(1), 1_u64..100], dimension(), dimension(), dimension(), 0_usize..5).prop_map(|(batch, m, n, k, t)| Contraction {
+        batch,
+        m,
+        n,
+        k,
+        operand: TYPES[t],
+        result: DataType::Bf16,
+    })
+}
+
+fn kernels() -> impl Strategy<Value = Kernel> {
+    const FUNCTIONS: [Function; 6] = [Function::Add, Function::Gelu, Function::SwiGlu, Function::Adam, Function::Gather, Function::Tanh];
+    const ROWS: [RowFunction; 5] = [RowFunction::Softmax, RowFunction::LayerNorm, RowFunction::RmsNorm, RowFunction::CrossEntropy, RowFunction::Sum];
+    let direction = || any::<bool>().prop_map(|back| if back { Direction::Backward } else { Direction::Forward });
+    let elementwise = (0_usize..6, direction(), 0_u64..100_000_000).prop_map(|(f, direction, elements)| Elementwise {
+        function: FUNCTIONS[f],
+        direction,
+        elements,
+        read: Bytes(elements * 4),
+        written: Bytes(elements * 2),
+    });
+    let reduction = (0_usize..5, direction(), dimension(), dimension()).prop_map(|(f, direction, rows, columns)| {
+        let bytes = Bytes(rows * columns * 2);
+        Kernel::Reduction(Reduction { function: ROWS[f], direction, rows, columns, read: bytes, written: bytes })
+    });
+    let attention = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>()).prop_map(
+        |(direction, batch, heads, queries, keys, head_dim, causal)| {
+            Kernel::FusedAttention(FusedAttention {
+                direction,
+                batch,
+                heads,
+                kv_heads: heads,
+                queries,
+                keys,
+                head_dim,
+                causal,
+                operand: DataType::Bf16,
+            })
+        },
+    );
+    prop_oneof![
+        contractions().prop_map(Kernel::Contraction),
+        elementwise.clone().prop_map(Kernel::Elementwise),
+        (contractions(), elementwise).prop_map(|(contraction, elementwise)| Kernel::Epilogue(Epilogue { contraction, elementwise })),
+        reduction,
+        attention,
+        (0_u64..1 << 40).prop_map(|bytes| Kernel::Transfer(Transfer { link: Link::Host, bytes: Bytes(bytes) })),
+    ]
+}
+
+fn latency(accelerator: &Accelerator, kernel: &Kernel, span: Span) -> f64 {
+    CostModel::new(accelerator.clone()).unwrap().cost(kernel, span).latency.0
+}
+
+/// Every memory of the accelerator, the device's last.
+fn memory(accelerator: &mut Accelerator, index: usize) -> &mut MemoryLevel {
+    let count = accelerator.on_chip.len() + 1;
+    match index % count {
+        i if i + 1 == count => &mut accelerator.hbm,
+        i => &mut accelerator.on_chip[i],
+    }
+}
+
+const SPANS: [Span; 2] = [Span::OneCore, Span::AllCores];
+/// Sums of the same terms in another order may differ by this much.
+const ROUNDING: f64 = 1.0 + 1e-9;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_mapping_beats_the_arrays_or_the_compulsory_bytes(accelerator in accelerators(), c in contractions()) {
+        let kernel = Kernel::Contraction(c);
+        let model = CostModel::new(accelerator.clone()).unwrap();
+        let cost = model.cost(&kernel, Span::AllCores);
+        if let Some(peak) = accelerator.peak(c.operand) {
+            prop_assert!(cost.latency.0 * ROUNDING >= (c.flops() / peak).0);
+        }
+        let (read, write) = (accelerator.hbm.read_bandwidth.0, accelerator.hbm.write_bandwidth.0);
+        let directions = if accelerator.hbm.ports <= 1 { 1.0 } else { 2.0 };
+        prop_assert!(cost.latency.0 * ROUNDING >= c.compulsory_bytes().as_f64() / (directions * read.max(write)));
+        prop_assert!(cost.utilization <= ROUNDING);
+    }
+
+    #[test]
+    fn the_lower_bound_is_admissible_and_costs_are_numbers(accelerator in accelerators(), kernel in kernels()) {
+        let model = CostModel::new(accelerator).unwrap();
+        let mut cache = CostCache::new(&model);
+        for span in SPANS {
+            let cost = model.cost(&kernel, span);
+            let bound = model.lower_bound(&kernel, span);
+            prop_assert!(bound.0 <= cost.latency.0 * ROUNDING, "{bound} above {}", cost.latency);
+            prop_assert!(!cost.latency.0.is_nan() && cost.latency.0 >= 0.0 && cost.energy.0 >= 0.0);
+            prop_assert!(cost.traffic.read.iter().chain(&cost.traffic.written).all(|b| b.is_finite() && *b >= 0.0));
+            prop_assert_eq!(cache.cost(&kernel, span), cost);
+            prop_assert_eq!(cache.cost(&kernel, span), cost);
+        }
+    }
+
+    #[test]
+    fn more_bandwidth_is_never_slower(accelerator in accelerators(), kernel in kernels(), which in 0_usize..6, factor in 1.0_f64..8.0) {
+        let mut wider = accelerator.clone();
+        let level = memory(&mut wider, which);
+        level.read_bandwidth.0 *= factor;
+        level.write_bandwidth.0 *= factor;
+        for span in SPANS {
+            prop_assert!(latency(&wider, &kernel, span) <= latency(&accelerator, &kernel, span) * ROUNDING);
+        }
+    }
+
+    #[test]
+    fn more_capacity_is_never_slower(accelerator in accelerators(), kernel in kernels(), which in 0_usize..6, factor in 1_u64..9) {
+        let mut larger = accelerator.clone();
+        let level = memory(&mut larger, which);
+        level.capacity = level.capacity * factor;
+        for span in SPANS {
+            prop_assert!(latency(&larger, &kernel, span) <= latency(&accelerator, &kernel, span) * ROUNDING);
+        }
+    }
+
+    #[test]
+    fn more_effort_is_never_slower(accelerator in accelerators(), c in contractions()) {
+        let kernel = Kernel::Contraction(c);
+        let model = CostModel::new(accelerator).unwrap();
+        let times: Vec<f64> = [MappingEffort::Library, MappingEffort::Thorough, MappingEffort::Exhaustive]
+            .into_iter()
+            .map(|effort| model.clone().with_effort(effort).cost(&kernel, Span::AllCores).latency.0)
+            .collect();
+        prop_assert!(times[1] <= times[0] * ROUNDING && times[2] <= times[1] * ROUNDING, "{times:?}");
+    }
+
+    #[test]
+    fn all_cores_are_never_slower_than_one(accelerator in accelerators(), kernel in kernels()) {
+        // With fewer pairs than cores of a kind, one pair's share of the memories is more than a core's.
+        let mut accelerator = accelerator;
+        accelerator.vector.cores = accelerator.tensor.cores;
+        prop_assert!(latency(&accelerator, &kernel, Span::AllCores) <= latency(&accelerator, &kernel, Span::OneCore) * ROUNDING);
+    }
+}
