@@ -47,9 +47,9 @@ pub struct Fit {
     pub calibration: Calibration,
     /// Errors per group, in order of the groups' names.
     pub groups: Vec<GroupError>,
-    /// Mean of the groups' errors before.
+    /// Root mean square of the groups' errors before.
     pub before: f64,
-    /// Mean of the groups' errors after: never above `before`.
+    /// Root mean square of the groups' errors after: never above `before`.
     pub after: f64,
 }
 
@@ -94,8 +94,8 @@ pub fn predict(model: &CostModel, kernel: &Kernel, timing: Timing) -> Seconds {
 }
 
 /// Fits the scalars named by `keys` to the measurements by cyclic coordinate search: each scalar in turn is tried at
-/// steps around its value and inside its range, steps shrink when nothing improves. Minimises the mean over groups of the
-/// mean absolute relative error. Deterministic.
+/// steps around its value and inside its range, steps shrink when nothing improves. Minimises the root mean square over
+/// groups of the mean absolute relative error, so that no group pays for another. Deterministic.
 ///
 /// # Errors
 /// [`CalibrationError`] for an accelerator that cannot be costed, no measurements, a time that is not positive, an unknown key.
@@ -157,7 +157,7 @@ impl<'a> Search<'a> {
 
     fn objective(&mut self, calibration: &Calibration) -> Result<f64, CostError> {
         let errors = self.errors(calibration)?;
-        Ok(errors.iter().map(|(error, _)| error).sum::<f64>() / errors.len().max(1) as f64)
+        Ok((errors.iter().map(|(error, _)| error * error).sum::<f64>() / errors.len().max(1) as f64).sqrt())
     }
 
     fn run(&mut self, start: Calibration, value: f64, parameters: &[&Parameter]) -> Result<(Calibration, f64), CostError> {

@@ -182,12 +182,12 @@ fn levels(accelerator: &Accelerator, scope: Scope, share: f64) -> Vec<Level> {
     levels
 }
 
-/// A vector core keeps rows in its own buffer, else in the core's local buffer, else in its share of the global buffer.
+/// A vector core keeps rows in its own buffer, else in the core's outermost memory, else in its share of the global buffer.
 fn row_buffer(accelerator: &Accelerator, share: f64) -> f64 {
     let shared = || accelerator.global_buffer().map(|level| level.capacity.as_f64() * share);
-    let local = accelerator.on_chip.iter().filter(|level| level.scope == Scope::Core).map(|level| level.capacity.as_f64());
+    let local = || accelerator.on_chip.iter().rev().find(|level| level.scope == Scope::Core).map(|level| level.capacity.as_f64());
     let own = accelerator.vector.buffer.map(|bytes| bytes.as_f64());
-    own.or_else(|| local.reduce(f64::max)).or_else(shared).unwrap_or(0.0)
+    own.or_else(local).or_else(shared).unwrap_or(0.0)
 }
 
 fn check(accelerator: &Accelerator) -> Result<(), CostError> {

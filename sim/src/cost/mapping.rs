@@ -7,10 +7,11 @@
 //! (imperfect factors). The same closed form gives the traffic into every shared level from the next outer one.
 //!
 //! Time = launch + latencies + max(fill + compute + drain, every port), compute in waves of units over the cores, units of
-//! edge size in waves of their own. Every candidate's time only falls with bandwidth, its feasibility only grows with
+//! edge size in waves of their own; the part of computing and moving that a chip's software stack does not overlap
+//! (`overlap_fraction`) is added. Every candidate's time only falls with bandwidth, its feasibility only grows with
 //! capacity, more effort only adds candidates, and the best is taken: the mapper is monotone in all three.
 
-use super::machine::{Level, Machine, View};
+use super::machine::{Machine, View};
 use super::tensor_core::ceil_div;
 use super::{Bound, CostModel, KernelCost, Traffic, vector_core};
 use crate::kernel::{Contraction, Elementwise};
@@ -257,8 +258,8 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &T
     let (tm, tn) = (ceil_div(p.m, tile.um), ceil_div(p.n, tile.un));
     let into_cores = p.batch * p.k * p.operand * (p.m * tn + p.n * tm);
     let results = p.batch * p.m * p.n;
-    let (slowest_port, slowest_level) = ports(view, p, outer, into_cores, results * p.result + p.epilogue_written, tile);
-    if slowest_port >= limit {
+    let ports = ports(view, p, outer, into_cores, results * p.result + p.epilogue_written, tile);
+    if ports.slowest >= limit {
         return;
     }
     let (workers, per_unit) = if tile.independent { (view.cores * a.count, 1.0) } else { (view.cores, a.count) };
@@ -281,28 +282,39 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &T
     let reread = view.shared.get(tile.park).map_or(0.0, |level| level.busy(tile.partials, 0.0));
     let reduce = if tile.partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let work = compute.max(epilogue).max(local_time);
-    let moving = slowest_port;
-    let hidden = machine.calibration.overlap_fraction;
-    let time = (work + memory).max(moving) + (1.0 - hidden) * work.min(moving) + reduce;
+    let moving = ports.slowest;
+    let exposed = 1.0 - machine.calibration.overlap_fraction;
+    let time = (work + memory).max(moving) + exposed * (ports.in_turn + work - moving.max(work)) + reduce;
     if time < limit {
-        *best = Some(Mapped { time, compute: work, slowest_port: moving, slowest_level, into_cores, into_arrays, partials: tile.partials, park: tile.park });
+        *best = Some(Mapped { time, compute: work, slowest_port: moving, slowest_level: ports.level, into_cores, into_arrays, partials: tile.partials, park: tile.park });
     }
 }
 
 /// The slowest port of the shared levels: its time and its place in `view.shared`.
-fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, results: f64, tile: &Tile) -> (f64, usize) {
+fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, results: f64, tile: &Tile) -> Ports {
     let last = view.shared.len().saturating_sub(1);
     let mut slowest = (0.0, 0);
+    let mut sum = 0.0;
     for (i, level) in view.shared.iter().enumerate() {
         let (filled, inward) = outer.through(i, last, into_cores);
         let passing = if i == 0 { 0.0 } else { results };
         let parked = if i == tile.park { tile.partials } else { 0.0 };
         let time = level.busy(inward + passing + p.epilogue_read, filled + results + parked);
+        sum += time;
         if time > slowest.0 {
             slowest = (time, i);
         }
     }
-    slowest
+    Ports { slowest: slowest.0, level: slowest.1, in_turn: sum }
+}
+
+/// How long the shared levels' ports are busy.
+struct Ports {
+    /// The slowest of them, and its place in `view.shared`.
+    slowest: f64,
+    level: usize,
+    /// All of them one after the other, as data moves inwards where nothing is overlapped.
+    in_turn: f64,
 }
 
 /// Waves of units over the workers: units of one size are dealt before the next smaller size, a wave takes as long as its

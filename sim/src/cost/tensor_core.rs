@@ -129,15 +129,15 @@ impl Arrays {
         }
     }
 
-    /// Cycles that a preloading array pays once per kernel: the first stationary tile, the way through the rows and the
-    /// columns that a product (m, n, k) uses. Zero without preload, where every fold pays them.
+    /// Cycles that a preloading array pays once per kernel: the way through the rows and the columns that a product
+    /// (m, n, k) uses, beside which its first stationary tile is loaded. Zero without preload, where every fold pays both.
     pub(super) fn fill_cycles(&self, m: f64, n: f64, k: f64) -> f64 {
         if !self.preload {
             return 0.0;
         }
         let (sr, sc, _) = self.spatial(m, n, k);
         let (rows, columns) = (sr.min(self.rows), sc.min(self.columns));
-        self.load_cycles(rows) + rows + columns - 2.0
+        (rows + columns - 2.0).max(self.load_cycles(rows))
     }
 
     fn spatial(&self, m: f64, n: f64, k: f64) -> (f64, f64, f64) {

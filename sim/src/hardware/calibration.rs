@@ -20,7 +20,7 @@ pub struct Calibration {
     pub tensor_achieved_fraction: f64,
     /// Fraction of the lanes' peak that a long elementwise stream reaches.
     pub vector_achieved_fraction: f64,
-    /// Fraction of the shorter of computing and moving data that is hidden behind the longer one in a contraction:
+    /// Fraction of computing and of each shared memory's traffic that is hidden behind the longest of them in a contraction:
     /// 1 with perfect double buffering, 0 where the software stack loads, computes and stores in turn.
     pub overlap_fraction: f64,
     /// Fraction of a row function's elementary passes (mean, centring, variance, scaling, ...) that the software stack runs
