@@ -7,7 +7,8 @@ use coplace_sim::cost::{CostCache, CostModel, MappingEffort, Span};
 use coplace_sim::hardware::phaze::{self, PhazeConfig};
 use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, Scope, TensorCores, VectorCores};
 use coplace_sim::kernel::{
-    Contraction, DataType, Direction, Elementwise, Epilogue, Function, FusedAttention, Kernel, Link, Reduction, RowFunction, Transfer,
+    Contraction, DataType, Direction, Elementwise, Epilogue, Function, FusedAttention, Kernel, Link, Reduction, RowFunction,
+    Transfer,
 };
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use proptest::prelude::*;
@@ -16,15 +17,17 @@ const TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, Da
 const FLOWS: [Dataflow; 3] = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary];
 
 fn level(name: String, scope: Scope) -> impl Strategy<Value = MemoryLevel> {
-    (7_u32..30, 1e9_f64..1e13, 1e9_f64..1e13, 1_u32..4, 0.0_f64..1e-6).prop_map(move |(capacity, read, write, ports, latency)| MemoryLevel {
-        name: name.clone(),
-        scope,
-        capacity: Bytes(1 << capacity),
-        read_bandwidth: BytesPerSecond(read),
-        write_bandwidth: BytesPerSecond(write),
-        ports,
-        latency: Seconds(latency),
-        ..template().hbm
+    (7_u32..30, 1e9_f64..1e13, 1e9_f64..1e13, 1_u32..4, 0.0_f64..1e-6).prop_map(move |(capacity, read, write, ports, latency)| {
+        MemoryLevel {
+            name: name.clone(),
+            scope,
+            capacity: Bytes(1 << capacity),
+            read_bandwidth: BytesPerSecond(read),
+            write_bandwidth: BytesPerSecond(write),
+            ports,
+            latency: Seconds(latency),
+            ..template().hbm
+        }
     })
 }
 
@@ -33,8 +36,8 @@ fn template() -> Accelerator {
 }
 
 fn tensor() -> impl Strategy<Value = TensorCores> {
-    (1_u32..130, 1_u32..9, 0_u32..9, 0_u32..9, 0_usize..3, any::<bool>()).prop_map(|(cores, arrays_per_core, rows, columns, flow, preload)| {
-        TensorCores {
+    (1_u32..130, 1_u32..9, 0_u32..9, 0_u32..9, 0_usize..3, any::<bool>()).prop_map(
+        |(cores, arrays_per_core, rows, columns, flow, preload)| TensorCores {
             cores,
             arrays_per_core,
             rows: 1 << rows,
@@ -42,15 +45,16 @@ fn tensor() -> impl Strategy<Value = TensorCores> {
             dataflow: FLOWS[flow],
             preload,
             macs_per_unit_per_cycle: template().tensor.macs_per_unit_per_cycle,
-        }
-    })
+        },
+    )
 }
 
 fn memories() -> impl Strategy<Value = (Vec<MemoryLevel>, MemoryLevel)> {
     (0_usize..3, 0_usize..3).prop_flat_map(|(local, shared)| {
         let core: Vec<_> = (0..local).map(|i| level(format!("core{i}"), Scope::Core)).collect();
         let chip: Vec<_> = (0..shared).map(|i| level(format!("chip{i}"), Scope::Chip)).collect();
-        (core, chip, level("hbm".to_owned(), Scope::Chip)).prop_map(|(core, chip, hbm)| (core.into_iter().chain(chip).collect(), hbm))
+        (core, chip, level("hbm".to_owned(), Scope::Chip))
+            .prop_map(|(core, chip, hbm)| (core.into_iter().chain(chip).collect(), hbm))
     })
 }
 
@@ -78,19 +82,15 @@ fn dimension() -> impl Strategy<Value = u64> {
 }
 
 fn contractions() -> impl Strategy<Value = Contraction> {
-    (prop_oneof![Just(1), 1_u64..100], dimension(), dimension(), dimension(), 0_usize..5).prop_map(|(batch, m, n, k, t)| Contraction {
-        batch,
-        m,
-        n,
-        k,
-        operand: TYPES[t],
-        result: DataType::Bf16,
-    })
+    (prop_oneof![Just(1), 1_u64..100], dimension(), dimension(), dimension(), 0_usize..5)
+        .prop_map(|(batch, m, n, k, t)| Contraction { batch, m, n, k, operand: TYPES[t], result: DataType::Bf16 })
 }
 
 fn kernels() -> impl Strategy<Value = Kernel> {
-    const FUNCTIONS: [Function; 6] = [Function::Add, Function::Gelu, Function::SwiGlu, Function::Adam, Function::Gather, Function::Tanh];
-    const ROWS: [RowFunction; 5] = [RowFunction::Softmax, RowFunction::LayerNorm, RowFunction::RmsNorm, RowFunction::CrossEntropy, RowFunction::Sum];
+    const FUNCTIONS: [Function; 6] =
+        [Function::Add, Function::Gelu, Function::SwiGlu, Function::Adam, Function::Gather, Function::Tanh];
+    const ROWS: [RowFunction; 5] =
+        [RowFunction::Softmax, RowFunction::LayerNorm, RowFunction::RmsNorm, RowFunction::CrossEntropy, RowFunction::Sum];
     let direction = || any::<bool>().prop_map(|back| if back { Direction::Backward } else { Direction::Forward });
     let elementwise = (0_usize..6, direction(), 0_u64..100_000_000).prop_map(|(f, direction, elements)| Elementwise {
         function: FUNCTIONS[f],
@@ -121,7 +121,8 @@ fn kernels() -> impl Strategy<Value = Kernel> {
     prop_oneof![
         contractions().prop_map(Kernel::Contraction),
         elementwise.clone().prop_map(Kernel::Elementwise),
-        (contractions(), elementwise).prop_map(|(contraction, elementwise)| Kernel::Epilogue(Epilogue { contraction, elementwise })),
+        (contractions(), elementwise)
+            .prop_map(|(contraction, elementwise)| Kernel::Epilogue(Epilogue { contraction, elementwise })),
         reduction,
         attention,
         (0_u64..1 << 40).prop_map(|bytes| Kernel::Transfer(Transfer { link: Link::Host, bytes: Bytes(bytes) })),

@@ -226,7 +226,16 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) ->
             }
         }
     }
-    best.unwrap_or(Mapped { time: 0.0, compute: 0.0, slowest_port: 0.0, slowest_level: 0, into_cores: 0.0, into_arrays: 0.0, partials: 0.0, park: 0 })
+    best.unwrap_or(Mapped {
+        time: 0.0,
+        compute: 0.0,
+        slowest_port: 0.0,
+        slowest_level: 0,
+        into_cores: 0.0,
+        into_arrays: 0.0,
+        partials: 0.0,
+        park: 0,
+    })
 }
 
 fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
@@ -286,7 +295,16 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &T
     let exposed = 1.0 - machine.calibration.overlap_fraction;
     let time = (work + memory).max(moving) + exposed * (ports.in_turn + work - moving.max(work)) + reduce;
     if time < limit {
-        *best = Some(Mapped { time, compute: work, slowest_port: moving, slowest_level: ports.level, into_cores, into_arrays, partials: tile.partials, park: tile.park });
+        *best = Some(Mapped {
+            time,
+            compute: work,
+            slowest_port: moving,
+            slowest_level: ports.level,
+            into_cores,
+            into_arrays,
+            partials: tile.partials,
+            park: tile.park,
+        });
     }
 }
 
@@ -423,7 +441,9 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic) + energy.macs(c.operand, CostModel::macs(c)) + energy.vector_operations(operations as u128),
+        energy: model.traffic_energy(&traffic)
+            + energy.macs(c.operand, CostModel::macs(c))
+            + energy.vector_operations(operations as u128),
         traffic,
         utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
         bound,

@@ -221,7 +221,8 @@ impl CostModel {
 
     fn compulsory_time(&self, view: &machine::View, kernel: &Kernel) -> f64 {
         let Some(memory) = view.shared.first() else { return 0.0 };
-        kernel.compulsory_bytes().as_f64() * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
+        kernel.compulsory_bytes().as_f64()
+            * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
     }
 
     fn transfer(&self, transfer: &Transfer) -> KernelCost {
