@@ -70,6 +70,7 @@ fn accelerators() -> impl Strategy<Value = Accelerator> {
                 ..template()
             };
             accelerator.calibration.overlap_fraction = overlap;
+            accelerator.calibration.unfused_fraction = 1.0 - overlap;
             accelerator.calibration.hbm_achieved_fraction = achieved;
             accelerator.calibration.launch_overhead = Seconds(1e-6);
             accelerator
@@ -167,6 +168,8 @@ proptest! {
     fn the_lower_bound_is_admissible_and_costs_are_numbers(accelerator in accelerators(), kernel in kernels()) {
         let model = CostModel::new(accelerator).unwrap();
         let mut cache = CostCache::new(&model);
+        let alone = model.cost_alone(&kernel).latency;
+        prop_assert!(alone.0 * ROUNDING >= model.cost(&kernel, Span::AllCores).latency.0, "alone {alone}");
         for span in SPANS {
             let cost = model.cost(&kernel, span);
             let bound = model.lower_bound(&kernel, span);

@@ -1,6 +1,6 @@
 //! Fits a chip's physical scalars to measured kernels: a coordinate search inside each scalar's physical range.
 
-use super::{CostError, CostModel, Span};
+use super::{CostError, CostModel};
 use crate::hardware::{Accelerator, Calibration, Parameter};
 use crate::kernel::Kernel;
 use crate::units::Seconds;
@@ -83,10 +83,10 @@ pub enum CalibrationError {
     },
 }
 
-/// The predicted time of a measured kernel under its clock.
+/// The predicted time of a kernel measured alone, under its clock.
 #[must_use]
 pub fn predict(model: &CostModel, kernel: &Kernel, timing: Timing) -> Seconds {
-    let cost = model.cost(kernel, Span::AllCores);
+    let cost = model.cost_alone(kernel);
     match timing {
         Timing::Device => cost.latency,
         Timing::Host => model.host_timed(kernel, &cost),

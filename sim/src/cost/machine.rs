@@ -57,6 +57,10 @@ pub(super) struct View {
     pub(super) row_buffer: f64,
     /// Vector cores.
     pub(super) vector_cores: f64,
+    /// Fraction of computing and moving that takes turns, and of row passes that run unfused: not zero only for a kernel
+    /// that its framework runs alone.
+    pub(super) exposed: f64,
+    pub(super) unfused: f64,
 }
 
 /// The accelerator prepared for costing.
@@ -73,6 +77,7 @@ pub(super) struct Machine {
     one_vector: View,
     one_pair: View,
     all: View,
+    alone: View,
 }
 
 const TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
@@ -123,7 +128,10 @@ impl Machine {
             shared: levels(accelerator, Scope::Chip, share),
             local: levels(accelerator, Scope::Core, 1.0),
             row_buffer: row_buffer(accelerator, share),
+            exposed: 0.0,
+            unfused: 0.0,
         };
+        let all = view(tensor, vector, 1.0);
         Ok(Self {
             clock: accelerator.clock.0,
             arrays: Arrays {
@@ -139,7 +147,8 @@ impl Machine {
             one_tensor: view(1.0, 1.0, 1.0 / tensor),
             one_vector: view(1.0, 1.0, 1.0 / vector),
             one_pair: view(1.0, 1.0, 1.0 / pairs),
-            all: view(tensor, vector, 1.0),
+            alone: View { exposed: 1.0 - calibration.overlap_fraction, unfused: calibration.unfused_fraction, ..all.clone() },
+            all,
         })
     }
 
@@ -150,6 +159,11 @@ impl Machine {
             (Span::OneCore, Cores::Vector) => &self.one_vector,
             (Span::OneCore, Cores::Pair) => &self.one_pair,
         }
+    }
+
+    /// The whole chip as a framework uses it for one kernel alone.
+    pub(super) fn alone(&self) -> &View {
+        &self.alone
     }
 
     /// Achieved multiply-accumulates per unit and second.

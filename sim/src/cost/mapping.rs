@@ -292,8 +292,7 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &T
     let reduce = if tile.partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let work = compute.max(epilogue).max(local_time);
     let moving = ports.slowest;
-    let exposed = 1.0 - machine.calibration.overlap_fraction;
-    let time = (work + memory).max(moving) + exposed * (ports.in_turn + work - moving.max(work)) + reduce;
+    let time = (work + memory).max(moving) + view.exposed * (ports.in_turn + work - moving.max(work)) + reduce;
     if time < limit {
         *best = Some(Mapped {
             time,

@@ -176,20 +176,30 @@ impl CostModel {
         &self.accelerator
     }
 
-    /// The cost of a kernel on the device (host overheads not included: see [`CostModel::host_timed`]). Collectives are
-    /// costed by [`crate::network`]; here they are the passes of their buffer through the device's own memory. Transfers
-    /// use the host or storage link; where there is none the latency is infinite. Never panics.
+    /// The cost of a kernel on the device as part of a compiled step: row functions are fused, and data moves while the
+    /// arrays compute. Collectives are costed by [`crate::network`]; here they are the passes of their buffer through the
+    /// device's own memory. Transfers use the host or storage link; where there is none the latency is infinite. Never panics.
     #[must_use]
     pub fn cost(&self, kernel: &Kernel, span: Span) -> KernelCost {
-        let m = &self.machine;
+        self.cost_on(kernel, |cores| self.machine.view(span, cores))
+    }
+
+    /// The cost of a kernel that a framework runs alone on the whole chip, as measurements of single kernels do: what the
+    /// chip's software stack then leaves unfused and does not overlap is added. Host overheads are not ([`CostModel::host_timed`]).
+    #[must_use]
+    pub fn cost_alone(&self, kernel: &Kernel) -> KernelCost {
+        self.cost_on(kernel, |_| self.machine.alone())
+    }
+
+    fn cost_on<'v>(&'v self, kernel: &Kernel, view: impl Fn(Cores) -> &'v machine::View) -> KernelCost {
         match kernel {
-            Kernel::Contraction(c) => mapping::cost(self, m.view(span, Cores::Tensor), c, None),
-            Kernel::Epilogue(e) => mapping::cost(self, m.view(span, Cores::Pair), &e.contraction, Some(&e.elementwise)),
-            Kernel::FusedAttention(a) => attention::cost(self, m.view(span, Cores::Pair), a),
-            Kernel::Elementwise(e) => vector_core::elementwise(self, m.view(span, Cores::Vector), e),
-            Kernel::Reduction(r) => vector_core::reduction(self, m.view(span, Cores::Vector), r),
+            Kernel::Contraction(c) => mapping::cost(self, view(Cores::Tensor), c, None),
+            Kernel::Epilogue(e) => mapping::cost(self, view(Cores::Pair), &e.contraction, Some(&e.elementwise)),
+            Kernel::FusedAttention(a) => attention::cost(self, view(Cores::Pair), a),
+            Kernel::Elementwise(e) => vector_core::elementwise(self, view(Cores::Vector), e),
+            Kernel::Reduction(r) => vector_core::reduction(self, view(Cores::Vector), r),
             Kernel::Collective(c) => {
-                vector_core::stream(self, m.view(span, Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0)
+                vector_core::stream(self, view(Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0)
             }
             Kernel::Transfer(t) => self.transfer(t),
         }

@@ -206,7 +206,7 @@ pub(super) fn reduction(model: &CostModel, view: &View, r: &Reduction) -> Kernel
     let row_bytes = if r.rows == 0 { 0.0 } else { read / r.rows as f64 };
     let stays = row_bytes * ROWS_IN_FLIGHT.min(r.rows as f64) <= view.row_buffer;
     let reads = if stays { 1.0 } else { passes.spilled_reads };
-    let unfused = machine.calibration.unfused_fraction;
+    let unfused = view.unfused;
     let touch = read.max(written);
     let fused_touches = 1.0 + if written * 2.0 > read { 1.0 } else { 0.0 };
     let extra = unfused * (passes.unfused_touches - fused_touches).max(0.0) * touch;

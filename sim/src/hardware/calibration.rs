@@ -21,10 +21,12 @@ pub struct Calibration {
     /// Fraction of the lanes' peak that a long elementwise stream reaches.
     pub vector_achieved_fraction: f64,
     /// Fraction of computing and of each shared memory's traffic that is hidden behind the longest of them in a contraction:
-    /// 1 with perfect double buffering, 0 where the software stack loads, computes and stores in turn.
+    /// 1 with perfect double buffering, 0 where the software stack loads, computes and stores in turn. Of kernels measured
+    /// alone: in a compiled step the next kernel's data moves meanwhile.
     pub overlap_fraction: f64,
     /// Fraction of a row function's elementary passes (mean, centring, variance, scaling, ...) that the software stack runs
-    /// as kernels of their own instead of fused: 0 with hand-written kernels.
+    /// as kernels of their own instead of fused: 0 with hand-written kernels. Of kernels measured alone: a compiled step
+    /// fuses them.
     pub unfused_fraction: f64,
 }
 
