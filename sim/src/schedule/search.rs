@@ -22,6 +22,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(super) const NO_SLOT: u8 = u8::MAX;
 /// How many states of the same down-set a new one is compared with.
 const COMPARED: usize = 48;
+/// Mixed bounds that a state is tried against.
+const LANES: usize = 8;
 /// Rounds of play for the mixed bound of the whole piece, and of each operator's descendants.
 const MIXED_ROUNDS: [usize; 2] = [96, 24];
 
@@ -51,6 +53,8 @@ struct Node {
     bound: u64,
     guide: u64,
     runs: (u32, u32),
+    /// What had ended when all cores were last idle.
+    idle: Set,
     /// The move that led here, and where its parent is in the trail.
     step: Move,
     parent: u32,
@@ -85,8 +89,16 @@ pub(super) struct Searcher<'a> {
     after: Vec<u64>,
     /// Operators per resource by falling `after`, with their energies.
     by_tail: [Vec<(u8, u64)>; 3],
-    mixed: Vec<Mixed>,
+    /// The shortest mode of each operator.
+    shortest: Vec<u64>,
+    /// Mixed bounds of the piece and of its later parts, side by side: what each operator adds, and its two weights. Empty where nothing
+    /// runs across all cores.
+    mixed_adds: Vec<[f64; LANES]>,
+    mixed_on: Vec<[f64; LANES]>,
+    mixed_stops: Vec<[f64; LANES]>,
     slots: Slots,
+    /// An operator across all cores waits for all others and stops all others: it can be moved to an instant at which all are idle.
+    barriers: bool,
 }
 
 /// A hash of a down-set: one multiplication per half.
@@ -144,13 +156,40 @@ impl<'a> Searcher<'a> {
                 .collect();
             list.sort_by_key(|&(i, _)| std::cmp::Reverse(after[i as usize]));
         }
-        let mut mixed = Vec::new();
+        let n = piece.n();
+        let mut searcher = Self {
+            piece,
+            relation,
+            after,
+            by_tail,
+            shortest: (0..n).map(|i| piece.shortest(i)).collect(),
+            mixed_adds: Vec::new(),
+            mixed_on: Vec::new(),
+            mixed_stops: Vec::new(),
+            slots: Slots::new(piece),
+            barriers: !piece.own_kind && piece.m[2] == 0,
+        };
         if exclusive {
-            mixed.push(Mixed::find(piece, &relation, relation.all(), MIXED_ROUNDS[0]));
-            let late = (piece.n() / 2..piece.n()).fold(0, |set: Set, i| set | 1 << i);
-            mixed.push(Mixed::find(piece, &relation, late, MIXED_ROUNDS[0] / 2));
+            searcher.find_mixed_bounds();
         }
-        Self { piece, relation, after, by_tail, mixed, slots: Slots::new(piece) }
+        searcher
+    }
+
+    /// One mixed bound per lane: for the whole piece, and for what is left after each further eighth of it.
+    fn find_mixed_bounds(&mut self) {
+        let n = self.piece.n();
+        for lanes in [&mut self.mixed_adds, &mut self.mixed_on, &mut self.mixed_stops] {
+            lanes.resize(n, [0.0; LANES]);
+        }
+        for lane in 0..LANES {
+            let set = self.relation.all() & !full(lane * n / LANES);
+            let mixed = Mixed::find(self.piece, &self.relation, set, if lane == 0 { MIXED_ROUNDS[0] } else { MIXED_ROUNDS[1] });
+            for i in members(set) {
+                self.mixed_adds[i][lane] = mixed.adds[i];
+                self.mixed_on[i][lane] = mixed.on[i];
+                self.mixed_stops[i][lane] = mixed.stops[i];
+            }
+        }
     }
 
     /// A lower bound on the whole piece, without search.
@@ -194,45 +233,63 @@ impl<'a> Searcher<'a> {
         let floor = self.slots.earliest_single(piece, time, runs);
         let inside = left | running;
         for i in members(left) {
-            let mut start = match piece.kind[i] {
-                TENSOR => floor[0],
-                VECTOR => floor[1],
-                LINK => floor[2],
-                _ => floor[3],
-            };
+            let mut start = floor[piece.kind[i] as usize];
             for p in members(self.relation.preds[i] & inside) {
                 start = start.max(ends[p]);
             }
-            ends[i] = start + piece.shortest(i);
+            ends[i] = start + self.shortest[i];
             longest = longest.max(ends[i] + self.after[i]);
         }
-        let mut energy_longest = 0;
-        for (k, order) in self.by_tail.iter().enumerate() {
-            let m = u64::from(piece.m[k]);
-            let (mut work, mut most) = (load[k], 0);
-            for &(i, e) in order {
-                if left >> i & 1 == 1 {
-                    work += e;
-                    most = most.max(work + m * self.after[i as usize]);
-                }
-            }
-            if most > 0 {
-                energy_longest = energy_longest.max(time + most.div_ceil(m));
+        let last = runs.last().map_or(0, |r| r.finish - time);
+        let mut most = 0;
+        for k in 0..3 {
+            if load[k] > 0 || self.by_tail[k].iter().any(|&(i, _)| left >> i & 1 == 1) {
+                most = most.max(time + self.energy_bound(k, (left, running), (load[k], last), time, ends));
             }
         }
-        let mut bound = longest.max(energy_longest);
-        for mixed in &self.mixed {
-            let mut sum = 0.0;
-            for i in members(left) {
-                sum += mixed.adds[i];
+        let mixed = time + self.mixed_bound(left, time, runs);
+        (longest.max(most).max(mixed), longest + most + mixed)
+    }
+
+    /// Over all sets V of operators with the longest tails: when the work of V fits on resource `k`, plus the shortest tail of V. What runs
+    /// outside V counts in full only where it ends before V can; `load` is (work of all that runs, the longest of it).
+    fn energy_bound(&self, k: usize, (left, running): (Set, Set), load: (u64, u64), time: u64, ends: &[u64]) -> u64 {
+        let m = u64::from(self.piece.m[k]);
+        let (mut work, mut beside, mut most) = (0, load.0, 0);
+        for &(i, e) in &self.by_tail[k] {
+            let bit = 1 << i;
+            if left & bit != 0 {
+                work += e;
+            } else if running & bit != 0 {
+                let rest = ends[i as usize] - time;
+                work += rest;
+                beside = beside.saturating_sub(rest);
+            } else {
+                continue;
             }
-            for run in runs {
-                let weight = if run.exclusive { mixed.stops[run.op as usize] } else { mixed.on[run.op as usize] };
-                sum += weight * (run.finish - time) as f64;
-            }
-            bound = bound.max(time + safe_ceil(sum));
+            let total = if m * load.1 <= work + beside { work + beside } else { work };
+            most = most.max(total + m * self.after[i as usize]);
         }
-        (bound, longest + energy_longest)
+        most.div_ceil(m.max(1))
+    }
+
+    fn mixed_bound(&self, left: Set, time: u64, runs: &[Run]) -> u64 {
+        if self.mixed_on.is_empty() {
+            return 0;
+        }
+        let mut sums = [0.0f64; LANES];
+        for i in members(left) {
+            for (sum, add) in sums.iter_mut().zip(&self.mixed_adds[i]) {
+                *sum += add;
+            }
+        }
+        for run in runs {
+            let weights = if run.exclusive { &self.mixed_stops } else { &self.mixed_on };
+            for (sum, weight) in sums.iter_mut().zip(&weights[run.op as usize]) {
+                *sum += weight * (run.finish - time) as f64;
+            }
+        }
+        safe_ceil(sums.into_iter().fold(0.0, f64::max))
     }
 }
 
@@ -254,7 +311,7 @@ impl Passing<'_, '_> {
         let n = self.searcher.piece.n();
         let mut layer = Layer::default();
         let nothing = Move { op: 0, exclusive: false, slot: NO_SLOT, start: 0, finish: 0 };
-        let root = Node { set: 0, time: 0, bound: 0, guide: 0, runs: (0, 0), step: nothing, parent: NONE, next: NONE };
+        let root = Node { set: 0, time: 0, bound: 0, guide: 0, runs: (0, 0), idle: 0, step: nothing, parent: NONE, next: NONE };
         layer.nodes.push(root);
         let mut moves = Vec::new();
         let mut runs = Vec::new();
@@ -324,12 +381,19 @@ impl Passing<'_, '_> {
                 }
             };
             searcher.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
-            if piece.exc[i] != NEVER {
+            if piece.exc[i] != NEVER && (!searcher.barriers || node.set == node.idle || preds & !node.idle != 0) {
                 push(true, NO_SLOT, ready.max(earliest.all_cores(piece, i)));
             }
         }
         let first_end = moves.iter().map(|m| m.finish).min().unwrap_or(u64::MAX);
         moves.retain(|m| m.start < first_end || m.start == m.finish);
+        if let &[run] = runs
+            && searcher.barriers
+            && node.idle | 1 << run.op == node.set
+            && piece.exc[run.op as usize] != NEVER
+        {
+            moves.retain(|m| m.start < run.finish);
+        }
     }
 
     fn extend(&mut self, node: &Node, parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
@@ -338,7 +402,7 @@ impl Passing<'_, '_> {
         let set = node.set | 1 << step.op;
         runs.clear();
         // Cores that an operator across all of them holds are free again when it ends; with no links in play nothing can start earlier.
-        let time = if step.exclusive && !piece.own_kind && piece.m[2] == 0 { step.finish } else { step.start };
+        let time = if step.exclusive && self.searcher.barriers { step.finish } else { step.start };
         runs.extend(before.iter().filter(|r| r.finish > time));
         if step.finish > time {
             let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot };
@@ -356,7 +420,14 @@ impl Passing<'_, '_> {
         let (bound, guide) = self.searcher.bound(set, time, runs, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
-            self.insert(Node { set, time, bound, guide, runs: (0, 0), step, parent, next: NONE }, runs);
+            let idle = if runs.is_empty() {
+                set
+            } else if before.iter().all(|r| r.finish <= step.start) {
+                node.set
+            } else {
+                node.idle
+            };
+            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, step, parent, next: NONE }, runs);
         }
     }
 

@@ -34,10 +34,10 @@ impl Slots {
         Self { by_index: piece.pairing_matters() }
     }
 
-    /// Earliest times at or after `time` at which one core of each kind (tensor, vector, link) and one of both are free.
-    pub fn earliest_single(&self, piece: &Piece, time: u64, runs: &[Run]) -> [u64; 4] {
-        let single = counts(piece, time, runs);
-        [single[0], single[1], single[2], single[0].max(single[1])]
+    /// Earliest times at or after `time` at which the cores that a kind of operator uses are free, indexed by the kind's bits.
+    pub fn earliest_single(&self, piece: &Piece, time: u64, runs: &[Run]) -> [u64; 5] {
+        let [tensor, vector, link] = counts(piece, time, runs);
+        [time, tensor, vector, tensor.max(vector), link]
     }
 
     /// Everything about free cores that choosing the next start needs.
