@@ -9,11 +9,15 @@
 //! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`);
 //! 4. local search for what is too large (`improve`).
 //!
+//! [`solve_ilp`] states the same problem as an integer program: a second exact method to check the first by, and PHAZE's own program to
+//! compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
+//!
 //! The limits count work, not time, unless asked to: the same problem gets the same answer on every machine and for any number of
 //! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
 
 mod bounds;
 mod cores;
+mod ilp;
 mod improve;
 mod instance;
 mod list;
@@ -25,6 +29,7 @@ mod search;
 mod slots;
 mod verify;
 
+pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
 pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instance};
 pub use memo::{Memo, MemoStatistics};
 pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};
@@ -62,6 +67,8 @@ pub enum Method {
     Bounds,
     /// A search pass proved its answer.
     Search,
+    /// An integer program was solved to its end ([`solve_ilp`] only).
+    Ilp,
     /// Nothing did: the schedule has a gap.
     Open,
 }
@@ -72,6 +79,7 @@ impl fmt::Display for Method {
             Self::Decomposition => "decomposition",
             Self::Bounds => "bounds",
             Self::Search => "search",
+            Self::Ilp => "integer program",
             Self::Open => "open",
         })
     }
@@ -157,7 +165,11 @@ pub fn solve(problem: &Problem, limits: &Limits) -> Schedule {
 }
 
 /// Solves the pieces with `answer`, which says whether it remembered, and puts the answers together.
-fn solve_with(problem: &Problem, mut answer: impl FnMut(&piece::Piece) -> (Answer, bool)) -> Schedule {
+fn solve_with(problem: &Problem, answer: impl FnMut(&piece::Piece) -> (Answer, bool)) -> Schedule {
+    solve_cuts(problem, &piece::cut(problem), answer)
+}
+
+fn solve_cuts(problem: &Problem, cuts: &[Cut], mut answer: impl FnMut(&piece::Piece) -> (Answer, bool)) -> Schedule {
     let n = problem.operators().len();
     let mut schedule = Schedule {
         makespan: 0,
@@ -169,10 +181,10 @@ fn solve_with(problem: &Problem, mut answer: impl FnMut(&piece::Piece) -> (Answe
         cores: vec![CoreAssignment::default(); n],
         statistics: Statistics::default(),
     };
-    for cut in piece::cut(problem) {
+    for cut in cuts {
         let (answer, remembered) = answer(&cut.piece);
         schedule.statistics.remembered += u32::from(remembered);
-        append(&mut schedule, &cut, &answer);
+        append(&mut schedule, cut, &answer);
     }
     place_instant_operators(problem, &mut schedule);
     if schedule.lower_bound < schedule.makespan {

@@ -202,6 +202,14 @@ pub(super) fn cut(problem: &Problem) -> Vec<Cut> {
     pieces
 }
 
+/// The whole problem as one piece (none, if nothing in it takes time).
+pub(super) fn whole(problem: &Problem) -> Vec<Cut> {
+    let closure = Closure::of(problem);
+    let mut order: Vec<(u32, u32)> = (0..closure.kept.len()).map(|k| (closure.count(k), k as u32)).collect();
+    order.sort_unstable();
+    if order.is_empty() { Vec::new() } else { vec![normal_form(problem, &closure, &order)] }
+}
+
 /// Orders a piece's operators by what does not depend on their names, divides the latencies by their greatest common divisor and
 /// keeps only direct edges.
 fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> Cut {

@@ -74,7 +74,7 @@ fn keep_better(best: &mut Found, other: Found) {
 /// Solves a piece within the budget.
 pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> Answer {
     if piece.n() == 1 {
-        return alone(piece);
+        return trivial(piece);
     }
     if !piece.pairing_matters() {
         return solve_plain(piece, budget, 0);
@@ -88,7 +88,8 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> Answer {
     Answer { steps: answer.steps + relaxed.steps, ..answer }
 }
 
-fn alone(piece: &Piece) -> Answer {
+/// The answer to a piece of one operator.
+pub(super) fn trivial(piece: &Piece) -> Answer {
     let exclusive = piece.exc[0] < piece.lat[0];
     let slots = if piece.paired { vec![if exclusive { u32::MAX } else { 0 }] } else { Vec::new() };
     let found = Found { makespan: piece.shortest(0), starts: vec![0], exclusive: vec![exclusive], slots };

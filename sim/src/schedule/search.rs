@@ -25,7 +25,7 @@ const COMPARED: usize = 48;
 /// Mixed bounds that a state is tried against.
 const LANES: usize = 8;
 /// Rounds of play for the mixed bound of the whole piece, and of each operator's descendants.
-const MIXED_ROUNDS: [usize; 2] = [96, 24];
+const MIXED_ROUNDS: [usize; 2] = [128, 24];
 
 /// An operator that runs in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

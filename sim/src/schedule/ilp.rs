@@ -1,0 +1,428 @@
+//! The schedule as an integer program, through `good_lp`: `microlp` in every build, `HiGHS` with the feature `highs`.
+//!
+//! [`Formulation::Tight`] works piece by piece: an order variable for pairs of operators only that precedence leaves open, no transitivity
+//! rows, big-M from heads, tails and the makespan of a list schedule, work cuts over all operators and over the ancestors and
+//! descendants of each, and that list schedule as a complete warm start. [`Formulation::Plain`] is PHAZE's program to the letter
+//! (msr-fiddle/phaze `ilp.py`): transitivity rows over all triples, one big-M, no cuts, no start; it is here to compare with. Both add
+//! the variables for core numbers only when a solution without them asks for more cores than there are.
+
+use super::bounds::{Relation, chain_tails, members, quick_lower_bound};
+use super::cores::{assign, pair_by_index};
+use super::list::Found;
+use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
+use super::portfolio::{self, Answer};
+use super::{Method, Problem, Schedule, piece, solve_cuts};
+use good_lp::{
+    Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable, WithInitialSolution,
+    WithTimeLimit, constraint, variable,
+};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Solvers work in floating point with relative tolerances about 1e-6: their proofs hold to the tick only below this makespan.
+const PROOF_TICKS: u64 = 200_000;
+
+/// Which program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Formulation {
+    /// Ours.
+    Tight,
+    /// PHAZE's, for comparison.
+    Plain,
+}
+
+/// Which solver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// `microlp`, in every build.
+    Microlp,
+    /// `HiGHS`, with the feature `highs`.
+    #[cfg(feature = "highs")]
+    Highs,
+}
+
+/// How to solve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IlpOptions {
+    /// Which program.
+    pub formulation: Formulation,
+    /// Which solver.
+    pub backend: Backend,
+    /// Wall time per program; a time-out leaves the best schedule known and a gap.
+    pub time_limit: Option<Duration>,
+}
+
+/// Why an integer program gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum IlpError {
+    /// A piece is too large to write the program down.
+    #[error("a piece of {operators} operators is more than the {SEARCHABLE} that the integer program takes; use `solve`")]
+    TooLarge {
+        /// How many operators.
+        operators: usize,
+    },
+    /// The solver failed.
+    #[error("the solver failed on a piece of {operators} operators: {message}; use `solve`, or the other solver")]
+    Solver {
+        /// How many operators.
+        operators: usize,
+        /// What it said.
+        message: String,
+    },
+    /// The solver's answer, rounded to ticks, is not a schedule.
+    #[error("the solver's answer to a piece of {operators} operators is off by more than rounding; use `solve`, or a coarser tick")]
+    Numerics {
+        /// How many operators.
+        operators: usize,
+    },
+}
+
+/// Solves a problem as an integer program.
+///
+/// # Errors
+/// An [`IlpError`] when the program is too large, the solver fails or its answer is not a schedule.
+pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, IlpError> {
+    let cuts = match options.formulation {
+        Formulation::Tight => piece::cut(problem),
+        Formulation::Plain => piece::whole(problem),
+    };
+    let answers: Vec<Answer> = cuts.iter().map(|cut| solve_piece(&cut.piece, options)).collect::<Result<_, _>>()?;
+    let mut answers = answers.into_iter();
+    Ok(solve_cuts(problem, &cuts, |piece| (answers.next().unwrap_or_else(|| portfolio::trivial(piece)), false)))
+}
+
+fn solve_piece(piece: &Piece, options: &IlpOptions) -> Result<Answer, IlpError> {
+    let operators = piece.n();
+    if operators == 1 {
+        return Ok(portfolio::trivial(piece));
+    }
+    if operators > SEARCHABLE {
+        return Err(IlpError::TooLarge { operators });
+    }
+    let (_, start) = portfolio::quick(piece);
+    let lower = quick_lower_bound(piece, &chain_tails(piece));
+    let mut groups = [false; 3];
+    loop {
+        let program = Program::new(piece, options.formulation, groups, &start);
+        let (found, proved) = match program.solve(options)? {
+            Some((found, proved)) => (found, proved),
+            None => (start.clone(), false),
+        };
+        if !orders_hold(piece, &found) {
+            return Err(IlpError::Numerics { operators });
+        }
+        let over = overloaded(piece, &found);
+        if over.iter().any(|&o| o) {
+            for (group, over) in groups.iter_mut().zip(over) {
+                *group |= over;
+            }
+            continue;
+        }
+        let found = if piece.paired && found.slots.is_empty() {
+            match pair_by_index(piece, &found) {
+                Some(slots) => Found { slots, ..found },
+                None if groups[..2] == [true, true] => return Err(IlpError::Numerics { operators }),
+                None => {
+                    groups[..2].fill(true);
+                    continue;
+                }
+            }
+        } else {
+            found
+        };
+        let proved = proved && found.makespan <= PROOF_TICKS;
+        let lower_bound = if proved { found.makespan } else { lower };
+        let method = if lower_bound == found.makespan { Method::Ilp } else { Method::Open };
+        return Ok(Answer { lower_bound, found, method, steps: 0 });
+    }
+}
+
+fn ends(piece: &Piece, found: &Found) -> Vec<u64> {
+    (0..piece.n()).map(|i| found.starts[i] + if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] }).collect()
+}
+
+/// Precedence holds, and nothing runs beside an operator that holds all cores.
+fn orders_hold(piece: &Piece, found: &Found) -> bool {
+    let ends = ends(piece, found);
+    let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
+    (0..piece.n()).all(|j| {
+        piece.preds(j).iter().all(|&p| ends[p as usize] <= found.starts[j])
+            && (!found.exclusive[j] || (0..piece.n()).all(|i| i == j || !excludes(piece, j, i) || apart(i, j)))
+    })
+}
+
+/// Whether operator `i` across all cores keeps `j` from running.
+fn excludes(piece: &Piece, i: usize, j: usize) -> bool {
+    piece.kind[j] != LINK && (!piece.own_kind || piece.kind[i] & piece.kind[j] > 0)
+}
+
+/// Which kinds of core a schedule takes more of than there are.
+fn overloaded(piece: &Piece, found: &Found) -> [bool; 3] {
+    let ends = ends(piece, found);
+    let mut over = [false; 3];
+    for at in 0..piece.n() {
+        let now = found.starts[at];
+        for (k, bit) in [TENSOR, VECTOR, LINK].into_iter().enumerate() {
+            let runs = |i: usize| piece.kind[i] & bit > 0 && !found.exclusive[i] && found.starts[i] <= now && now < ends[i];
+            over[k] |= (0..piece.n()).filter(|&i| runs(i)).count() > piece.m[k] as usize;
+        }
+    }
+    over
+}
+
+/// The program of a piece.
+struct Program<'a> {
+    piece: &'a Piece,
+    relation: Relation,
+    tight: bool,
+    variables: ProblemVariables,
+    rows: Vec<Constraint>,
+    start: Vec<(Variable, f64)>,
+    makespan: Variable,
+    starts: Vec<Variable>,
+    exclusive: Vec<Option<Variable>>,
+    /// `order[i][j]`: operator `i` ends before `j` starts. Only where precedence leaves it open.
+    order: Vec<Vec<Option<Variable>>>,
+}
+
+impl<'a> Program<'a> {
+    fn new(piece: &'a Piece, formulation: Formulation, groups: [bool; 3], start: &Found) -> Self {
+        let n = piece.n();
+        let tight = formulation == Formulation::Tight;
+        let mut variables = ProblemVariables::new();
+        let tails = chain_tails(piece);
+        let reversed = chain_tails(&piece.reversed());
+        let heads: Vec<u64> = (0..n).map(|i| reversed[n - 1 - i] - piece.shortest(i)).collect();
+        let lower = if tight { quick_lower_bound(piece, &tails) } else { 0 };
+        let longest = |v: &[u64]| v.iter().fold(0u64, |a, &b| a.saturating_add(b));
+        let across: Vec<u64> = (0..n).map(|i| if piece.exc[i] == NEVER { piece.lat[i] } else { piece.exc[i] }).collect();
+        let upper = if tight { start.makespan } else { longest(&piece.lat).min(longest(&across)) };
+        let makespan = variables.add(variable().clamp(lower as f64, upper as f64));
+        let window = |i: usize| if tight { (heads[i], upper.saturating_sub(tails[i]).max(heads[i])) } else { (0, upper) };
+        let starts = (0..n).map(|i| variables.add(variable().clamp(window(i).0 as f64, window(i).1 as f64))).collect();
+        let exclusive = (0..n).map(|i| (piece.exc[i] != NEVER).then(|| variables.add(variable().binary()))).collect();
+        let relation = Relation::of(piece);
+        let comparable = |i: usize, j: usize| relation.descendants[i] >> j & 1 == 1 || relation.descendants[j] >> i & 1 == 1;
+        let order = (0..n)
+            .map(|i| (0..n).map(|j| (i != j && !comparable(i, j)).then(|| variables.add(variable().binary()))).collect())
+            .collect();
+        let mut program =
+            Self { piece, relation, tight, variables, rows: Vec::new(), start: Vec::new(), makespan, starts, exclusive, order };
+        program.precedence(upper, &heads, &tails);
+        program.exclusivity();
+        if tight {
+            program.work_cuts();
+            program.warm_start(start);
+        } else {
+            program.transitivity();
+        }
+        program.core_groups(groups, start);
+        program
+    }
+
+    /// How long operator `i` takes, by its mode.
+    fn length(&self, i: usize) -> Expression {
+        let single = self.piece.lat[i] as f64;
+        match self.exclusive[i] {
+            Some(y) => single - (single - self.piece.exc[i] as f64) * y,
+            None => single.into(),
+        }
+    }
+
+    fn precedence(&mut self, upper: u64, heads: &[u64], tails: &[u64]) {
+        let n = self.piece.n();
+        for i in 0..n {
+            let end = self.length(i) + self.starts[i];
+            self.rows.push(constraint!(self.makespan >= end.clone()));
+            for j in members(self.relation.succs[i]) {
+                self.rows.push(constraint!(self.starts[j] >= end.clone()));
+            }
+            for j in 0..n {
+                let Some(before) = self.order[i][j] else { continue };
+                let big = if self.tight {
+                    (upper - (tails[i] - self.piece.shortest(i))).saturating_sub(heads[j]) as f64
+                } else {
+                    (upper + self.piece.lat[i]) as f64
+                };
+                self.rows.push(constraint!(self.starts[j] >= end.clone() - big * (1.0 - before)));
+                if let Some(after) = self.order[j][i].filter(|_| i < j) {
+                    self.rows.push(constraint!(before + after <= 1.0));
+                }
+            }
+        }
+    }
+
+    fn exclusivity(&mut self) {
+        let n = self.piece.n();
+        for i in 0..n {
+            let Some(across) = self.exclusive[i] else { continue };
+            for j in (0..n).filter(|&j| excludes(self.piece, i, j)) {
+                if let (Some(before), Some(after)) = (self.order[i][j], self.order[j][i]) {
+                    self.rows.push(constraint!(before + after >= across));
+                }
+            }
+        }
+    }
+
+    /// What the cores of kind `k` spend on the operators of a set, per core.
+    fn work(&self, k: usize, set: impl Iterator<Item = usize>) -> Expression {
+        let m = f64::from(self.piece.m[k]);
+        let mut sum = Expression::from(0.0);
+        for i in set {
+            let uses = self.piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0;
+            if uses {
+                sum += self.piece.lat[i] as f64 / m;
+            }
+            if let Some(y) = self.exclusive[i] {
+                let blocks = k < 2 && (uses || !self.piece.own_kind);
+                let gain = if uses { self.piece.lat[i] as f64 / m } else { 0.0 };
+                let price = if blocks { self.piece.exc[i] as f64 } else { 0.0 };
+                sum += (price - gain) * y;
+            }
+        }
+        sum
+    }
+
+    /// No set of operators passes faster than its work on one kind of core: all of them, those before and those after each operator.
+    fn work_cuts(&mut self) {
+        let n = self.piece.n();
+        for k in (0..3).filter(|&k| self.piece.m[k] > 0) {
+            self.rows.push(constraint!(self.makespan >= self.work(k, 0..n)));
+            for v in 0..n {
+                let before: Vec<usize> = (0..v).filter(|&i| self.relation.descendants[i] >> v & 1 == 1).collect();
+                if before.len() > 1 {
+                    self.rows.push(constraint!(self.starts[v] >= self.work(k, before.into_iter())));
+                }
+                let after = self.relation.descendants[v];
+                if after.count_ones() > 1 {
+                    let end = self.length(v) + self.starts[v];
+                    self.rows.push(constraint!(self.makespan >= end + self.work(k, members(after))));
+                }
+            }
+        }
+    }
+
+    fn transitivity(&mut self) {
+        let n = self.piece.n();
+        let known = |i: usize, j: usize| if self.relation.descendants[i] >> j & 1 == 1 { 1.0 } else { 0.0 };
+        let term = |i: usize, j: usize| self.order[i][j].map_or_else(|| Expression::from(known(i, j)), Expression::from);
+        for i in 0..n {
+            for j in (0..n).filter(|&j| j != i) {
+                for k in (0..n).filter(|&k| k != i && k != j) {
+                    if self.order[i][j].is_some() || self.order[j][k].is_some() || self.order[i][k].is_some() {
+                        self.rows.push(constraint!(term(i, j) + term(j, k) - 1.0 <= term(i, k)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn warm_start(&mut self, found: &Found) {
+        let ends = ends(self.piece, found);
+        self.start.push((self.makespan, found.makespan as f64));
+        for i in 0..self.piece.n() {
+            self.start.push((self.starts[i], found.starts[i] as f64));
+            if let Some(y) = self.exclusive[i] {
+                self.start.push((y, f64::from(u8::from(found.exclusive[i]))));
+            }
+            for (order, &start) in self.order[i].iter().zip(&found.starts) {
+                if let Some(x) = order {
+                    self.start.push((*x, f64::from(u8::from(ends[i] <= start))));
+                }
+            }
+        }
+    }
+
+    /// Core numbers for the kinds of core in `groups`: operators on the same core are ordered.
+    fn core_groups(&mut self, groups: [bool; 3], found: &Found) {
+        let n = self.piece.n();
+        let numbers = assign(self.piece, found);
+        let mut on: Vec<Vec<Option<Variable>>> = Vec::new();
+        for k in (0..3).filter(|&k| groups[k]) {
+            let users: Vec<usize> = (0..n).filter(|&i| self.piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0).collect();
+            let shared = self.piece.paired && k == 1 && groups[0];
+            let mut core: Vec<Vec<Option<Variable>>> = vec![vec![None; self.piece.m[k] as usize]; n];
+            for &i in &users {
+                let mut sum = Expression::from(0.0);
+                let fused = self.piece.kind[i] == TENSOR | VECTOR;
+                for c in 0..self.piece.m[k] as usize {
+                    let exists = !(self.piece.paired && fused) || c < self.piece.m[0].min(self.piece.m[1]) as usize;
+                    let own = if shared && fused { on[i].get(c).copied().flatten() } else { None };
+                    if !exists {
+                        continue;
+                    }
+                    let z = own.unwrap_or_else(|| self.variables.add(variable().binary()));
+                    if own.is_none() && self.tight {
+                        let number = [numbers[i].tensor_core, numbers[i].vector_core, numbers[i].link][k];
+                        self.start.push((z, f64::from(u8::from(number == Some(c as u32)))));
+                    }
+                    core[i][c] = Some(z);
+                    sum += z;
+                }
+                match self.exclusive[i] {
+                    Some(y) => self.rows.push(constraint!(sum == 1.0 - y)),
+                    None => self.rows.push(constraint!(sum == 1.0)),
+                }
+            }
+            for (a, &i) in users.iter().enumerate() {
+                for &j in &users[a + 1..] {
+                    let (Some(before), Some(after)) = (self.order[i][j], self.order[j][i]) else { continue };
+                    for (zi, zj) in core[i].iter().zip(&core[j]) {
+                        if let (Some(zi), Some(zj)) = (zi, zj) {
+                            self.rows.push(constraint!(before + after >= *zi + *zj - 1.0));
+                        }
+                    }
+                }
+            }
+            if k == 0 {
+                on = core;
+            }
+        }
+    }
+
+    /// The schedule and whether the solver proved it; `None` when the time ran out before any.
+    fn solve(self, options: &IlpOptions) -> Result<Option<(Found, bool)>, IlpError> {
+        let operators = self.piece.n();
+        let outcome = match options.backend {
+            Backend::Microlp => {
+                let model = self.variables.minimise(self.makespan).using(good_lp::microlp);
+                run(model, self.rows, self.start, options).map(|s| self_values(self.piece, &self.starts, &self.exclusive, &s))
+            }
+            #[cfg(feature = "highs")]
+            Backend::Highs => {
+                let model = self.variables.minimise(self.makespan).using(good_lp::highs);
+                let model = model.set_option("threads", 1).set_option("random_seed", 0).set_option("mip_rel_gap", 0.0);
+                run(model, self.rows, self.start, options).map(|s| self_values(self.piece, &self.starts, &self.exclusive, &s))
+            }
+        };
+        match outcome {
+            Ok(answer) => Ok(Some(answer)),
+            Err(ResolutionError::Other("Time limit reached before finding a feasible solution" | "NoSolutionFound")) => Ok(None),
+            Err(error) => Err(IlpError::Solver { operators, message: error.to_string() }),
+        }
+    }
+}
+
+fn run<M>(mut model: M, rows: Vec<Constraint>, start: Vec<(Variable, f64)>, options: &IlpOptions) -> Result<M::Solution, ResolutionError>
+where
+    M: SolverModel<Error = ResolutionError> + WithInitialSolution + WithTimeLimit,
+{
+    for row in rows {
+        model.add_constraint(row);
+    }
+    if !start.is_empty() {
+        model = model.with_initial_solution(start);
+    }
+    if let Some(limit) = options.time_limit {
+        model = model.with_time_limit(limit.as_secs_f64());
+    }
+    model.solve()
+}
+
+fn self_values(piece: &Piece, starts: &[Variable], exclusive: &[Option<Variable>], solution: &impl Solution) -> (Found, bool) {
+    let starts: Vec<u64> = starts.iter().map(|&s| solution.value(s).round().max(0.0) as u64).collect();
+    let exclusive: Vec<bool> = exclusive.iter().map(|y| y.is_some_and(|y| solution.value(y) > 0.5)).collect();
+    let mut found = Found { makespan: 0, starts, exclusive, slots: Vec::new() };
+    found.makespan = ends(piece, &found).into_iter().max().unwrap_or(0);
+    (found, matches!(solution.status(), SolutionStatus::Optimal))
+}
