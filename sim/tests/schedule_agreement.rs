@@ -5,8 +5,8 @@ mod schedule_support;
 
 use coplace_sim::schedule::{Backend, Exclusivity, Formulation, IlpOptions, Limits, Pairing, bounds, solve, solve_ilp, verify};
 use coplace_sim::status::SolveStatus;
-use std::time::Duration;
 use schedule_support::{Random, STYLES, Spec, Style, brute_force, generate};
+use std::time::Duration;
 
 /// Problem number `seed` of the agreement set: every style, family, pairing and exclusivity, with and without links.
 fn small(seed: u64) -> Spec {

@@ -13,8 +13,8 @@ use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
 use super::portfolio::{self, Answer};
 use super::{Method, Problem, Schedule, piece, solve_cuts};
 use good_lp::{
-    Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable, WithInitialSolution,
-    WithTimeLimit, constraint, variable,
+    Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
+    WithInitialSolution, WithTimeLimit, constraint, variable,
 };
 use std::time::Duration;
 use thiserror::Error;
@@ -70,7 +70,9 @@ pub enum IlpError {
         message: String,
     },
     /// The solver's answer, rounded to ticks, is not a schedule.
-    #[error("the solver's answer to a piece of {operators} operators is off by more than rounding; use `solve`, or a coarser tick")]
+    #[error(
+        "the solver's answer to a piece of {operators} operators is off by more than rounding; use `solve`, or a coarser tick"
+    )]
     Numerics {
         /// How many operators.
         operators: usize,
@@ -230,17 +232,16 @@ impl<'a> Program<'a> {
     }
 
     fn precedence(&mut self, upper: u64, heads: &[u64], tails: &[u64]) {
-        let n = self.piece.n();
-        for i in 0..n {
+        for (i, &tail) in tails.iter().enumerate() {
             let end = self.length(i) + self.starts[i];
             self.rows.push(constraint!(self.makespan >= end.clone()));
             for j in members(self.relation.succs[i]) {
                 self.rows.push(constraint!(self.starts[j] >= end.clone()));
             }
-            for j in 0..n {
+            for (j, &head) in heads.iter().enumerate() {
                 let Some(before) = self.order[i][j] else { continue };
                 let big = if self.tight {
-                    (upper - (tails[i] - self.piece.shortest(i))).saturating_sub(heads[j]) as f64
+                    (upper - (tail - self.piece.shortest(i))).saturating_sub(head) as f64
                 } else {
                     (upper + self.piece.lat[i]) as f64
                 };
@@ -320,14 +321,14 @@ impl<'a> Program<'a> {
     fn warm_start(&mut self, found: &Found) {
         let ends = ends(self.piece, found);
         self.start.push((self.makespan, found.makespan as f64));
-        for i in 0..self.piece.n() {
+        for (i, &end) in ends.iter().enumerate() {
             self.start.push((self.starts[i], found.starts[i] as f64));
             if let Some(y) = self.exclusive[i] {
                 self.start.push((y, f64::from(u8::from(found.exclusive[i]))));
             }
             for (order, &start) in self.order[i].iter().zip(&found.starts) {
                 if let Some(x) = order {
-                    self.start.push((*x, f64::from(u8::from(ends[i] <= start))));
+                    self.start.push((*x, f64::from(u8::from(end <= start))));
                 }
             }
         }
@@ -345,7 +346,7 @@ impl<'a> Program<'a> {
             for &i in &users {
                 let mut sum = Expression::from(0.0);
                 let fused = self.piece.kind[i] == TENSOR | VECTOR;
-                for c in 0..self.piece.m[k] as usize {
+                for (c, place) in core[i].iter_mut().enumerate() {
                     let exists = !(self.piece.paired && fused) || c < self.piece.m[0].min(self.piece.m[1]) as usize;
                     let own = if shared && fused { on[i].get(c).copied().flatten() } else { None };
                     if !exists {
@@ -356,7 +357,7 @@ impl<'a> Program<'a> {
                         let number = [numbers[i].tensor_core, numbers[i].vector_core, numbers[i].link][k];
                         self.start.push((z, f64::from(u8::from(number == Some(c as u32)))));
                     }
-                    core[i][c] = Some(z);
+                    *place = Some(z);
                     sum += z;
                 }
                 match self.exclusive[i] {
@@ -403,7 +404,12 @@ impl<'a> Program<'a> {
     }
 }
 
-fn run<M>(mut model: M, rows: Vec<Constraint>, start: Vec<(Variable, f64)>, options: &IlpOptions) -> Result<M::Solution, ResolutionError>
+fn run<M>(
+    mut model: M,
+    rows: Vec<Constraint>,
+    start: Vec<(Variable, f64)>,
+    options: &IlpOptions,
+) -> Result<M::Solution, ResolutionError>
 where
     M: SolverModel<Error = ResolutionError> + WithInitialSolution + WithTimeLimit,
 {

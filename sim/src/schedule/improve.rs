@@ -47,7 +47,7 @@ pub(super) fn improve(piece: &Piece, answer: &mut Answer, budget: Budget) {
             current = found.makespan;
             if found.makespan < answer.found.makespan {
                 answer.found = found;
-                answer.method = Method::Open;
+                answer.method = Method::LocalSearch;
             }
         } else if flip {
             flags[i] = !flags[i];

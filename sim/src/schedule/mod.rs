@@ -53,7 +53,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { steps: 2_000_000, time: None }
+        Self { steps: 1_500_000, time: None }
     }
 }
 
@@ -65,6 +65,8 @@ pub enum Method {
     Decomposition,
     /// A list schedule met a lower bound.
     Bounds,
+    /// Local search met a lower bound.
+    LocalSearch,
     /// A search pass proved its answer.
     Search,
     /// An integer program was solved to its end ([`solve_ilp`] only).
@@ -78,6 +80,7 @@ impl fmt::Display for Method {
         f.write_str(match self {
             Self::Decomposition => "decomposition",
             Self::Bounds => "bounds",
+            Self::LocalSearch => "local search",
             Self::Search => "search",
             Self::Ilp => "integer program",
             Self::Open => "open",

@@ -215,9 +215,17 @@ pub(super) fn whole(problem: &Problem) -> Vec<Cut> {
 fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> Cut {
     let operator = |k: u32| &problem.operators()[closure.kept[k as usize] as usize];
     let n = members.len();
+    let mut scale = 0;
+    for &(_, k) in members {
+        let o = operator(k);
+        scale = gcd(scale, o.latency);
+        if let Some(e) = o.exclusive_latency.filter(|&e| e < o.latency) {
+            scale = gcd(scale, e);
+        }
+    }
     let mut order: Vec<u32> = members.iter().map(|m| m.1).collect();
     if n > 1 {
-        let colour = colours(problem, closure, members);
+        let colour = colours(problem, closure, members, scale);
         let mut keyed: Vec<(u32, u64, u32)> = members.iter().zip(&colour).map(|(m, &c)| (m.0, c, m.1)).collect();
         keyed.sort_unstable();
         order.clear();
@@ -240,14 +248,6 @@ fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> 
         }
         pred_list[first..].reverse();
         pred_offsets.push(pred_list.len() as u32);
-    }
-    let mut scale = 0;
-    for &k in &order {
-        let o = operator(k);
-        scale = gcd(scale, o.latency);
-        if let Some(e) = o.exclusive_latency.filter(|&e| e < o.latency) {
-            scale = gcd(scale, e);
-        }
     }
     let piece = Piece {
         lat: order.iter().map(|&k| operator(k).latency / scale).collect(),
@@ -279,32 +279,35 @@ fn useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
     })
 }
 
-/// A colour per operator from its own properties and those of its ancestors: equal for operators that isomorphism may exchange.
-fn colours(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> Vec<u64> {
-    let own: Vec<u64> = members
-        .iter()
-        .map(|&(_, k)| {
-            let o = &problem.operators()[closure.kept[k as usize] as usize];
-            mix(mix(mix(0, u64::from(bits(o.kind))), o.latency), o.exclusive_latency.map_or(NEVER, |e| e.min(o.latency)))
-        })
-        .collect();
+/// A colour per operator from its own properties and, in two rounds, from the colours of its ancestors and descendants: equal for
+/// operators that isomorphism may exchange, and hardly ever for others.
+fn colours(problem: &Problem, closure: &Closure, members: &[(u32, u32)], scale: u64) -> Vec<u64> {
+    const ROUNDS: usize = 2;
+    let own = |&(_, k): &(u32, u32)| {
+        let o = &problem.operators()[closure.kept[k as usize] as usize];
+        let across = o.exclusive_latency.filter(|&e| e < o.latency).map_or(NEVER, |e| e / scale);
+        mix(mix(mix(0, u64::from(bits(o.kind))), o.latency / scale), across)
+    };
+    let mut colour: Vec<u64> = members.iter().map(own).collect();
     if members.len() > SEARCHABLE {
-        return own;
+        return colour;
     }
-    let mut colour = own.clone();
-    let mut below = vec![0u64; members.len()];
-    for (i, &(_, k)) in members.iter().enumerate() {
-        let row = closure.row(k as usize);
-        let mut sum = 0u64;
-        for (j, &(_, p)) in members[..i].iter().enumerate() {
-            if row[p as usize / 64] >> (p % 64) & 1 == 1 {
-                sum = sum.wrapping_add(mix(1, own[j]));
-                below[j] = below[j].wrapping_add(mix(2, own[i]));
+    for _ in 0..ROUNDS {
+        let mut sums = vec![(0u64, 0u64); members.len()];
+        for (i, &(_, k)) in members.iter().enumerate() {
+            let row = closure.row(k as usize);
+            for (j, &(_, p)) in members[..i].iter().enumerate() {
+                if row[p as usize / 64] >> (p % 64) & 1 == 1 {
+                    sums[i].0 = sums[i].0.wrapping_add(mix(1, colour[j]));
+                    sums[j].1 = sums[j].1.wrapping_add(mix(2, colour[i]));
+                }
             }
         }
-        colour[i] = mix(own[i], sum);
+        for (c, (above, below)) in colour.iter_mut().zip(sums) {
+            *c = mix(mix(*c, above), below);
+        }
     }
-    colour.iter().zip(&below).map(|(&c, &b)| mix(c, b)).collect()
+    colour
 }
 
 /// One step of a 64-bit mixing function (the finaliser of `SplitMix64`).

@@ -13,6 +13,11 @@ use std::time::Instant;
 const WIDTHS: [usize; 7] = [4, 32, 256, 2_048, 16_384, 131_072, 1_048_576];
 /// From this width on only the direction that did better is followed.
 const ONE_DIRECTION: usize = 2_048;
+/// Passes up to this width look for schedules, wider ones for proofs.
+const GUIDED: usize = 256;
+/// Before the pass of this width, local search has a go, with this many steps.
+const IMPROVED: usize = 256;
+const IMPROVING_STEPS: u64 = 30_000;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
 
@@ -77,14 +82,15 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> Answer {
         return trivial(piece);
     }
     if !piece.pairing_matters() {
-        return solve_plain(piece, budget, 0);
+        return solve_plain(piece, budget, 0, None);
     }
-    let relaxed = solve_plain(&piece.unpaired(), budget, 0);
+    // Where any cores pair the piece is easier, its bound holds here too, and its schedule often does.
+    let relaxed = solve_plain(&piece.unpaired(), Budget { steps: budget.steps / 4 * 3, ..budget }, 0, None);
     if let Some(slots) = pair_by_index(piece, &relaxed.found) {
         return Answer { found: Found { slots, ..relaxed.found }, ..relaxed };
     }
     let rest = Budget { steps: budget.steps.saturating_sub(relaxed.steps), ..budget };
-    let answer = solve_plain(piece, rest, relaxed.lower_bound);
+    let answer = solve_plain(piece, rest, relaxed.lower_bound, Some(&relaxed.found));
     Answer { steps: answer.steps + relaxed.steps, ..answer }
 }
 
@@ -96,9 +102,13 @@ pub(super) fn trivial(piece: &Piece) -> Answer {
     Answer { lower_bound: found.makespan, found, method: Method::Decomposition, steps: 0 }
 }
 
-/// Solves a piece as it is, given a lower bound known from elsewhere.
-fn solve_plain(piece: &Piece, budget: Budget, known: u64) -> Answer {
-    let (lower, found) = quick(piece);
+/// Solves a piece as it is, given a lower bound known from elsewhere and a schedule whose order is worth following.
+fn solve_plain(piece: &Piece, budget: Budget, known: u64, like: Option<&Found>) -> Answer {
+    let (lower, mut found) = quick(piece);
+    if let Some(like) = like {
+        let sooner: Vec<u64> = like.starts.iter().map(|s| like.makespan - s).collect();
+        keep_better(&mut found, list_schedule(piece, &sooner, Exclusive::Flagged(&like.exclusive)));
+    }
     let mut answer = Answer { lower_bound: lower.max(known), found, method: Method::Bounds, steps: 0 };
     if answer.lower_bound >= answer.found.makespan {
         return answer;
@@ -123,13 +133,17 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     answer.method = Method::Bounds;
     let mut follow = [true, true];
     for width in WIDTHS {
+        if width == IMPROVED && answer.lower_bound < answer.found.makespan {
+            let steps = (answer.steps + IMPROVING_STEPS).min(budget.steps);
+            improve::improve(piece, answer, Budget { steps, ..budget });
+        }
         let mut scores = [(0, 0); 2];
         for (side, searcher) in searchers.iter().enumerate().filter(|&(s, _)| follow[s]) {
             if answer.lower_bound >= answer.found.makespan || budget.spent(answer.steps) {
                 return;
             }
             answer.method = Method::Search;
-            let pass = searcher.pass(answer.found.makespan, width, budget.steps - answer.steps);
+            let pass = searcher.pass(answer.found.makespan, width, width <= GUIDED, budget.steps - answer.steps);
             answer.steps += pass.steps;
             scores[side] = (pass.lower_bound, u64::MAX - pass.steps);
             take(answer, piece, pass, side == 1);

@@ -340,15 +340,17 @@ fn find_cycle(edges: &[(u32, u32)], waiting: &[u32]) -> Vec<u32> {
     for _ in 0..waiting.len() {
         at = before[at as usize];
     }
+    let mut cycle = vec![at];
     let first = at;
-    let mut cycle = vec![first];
-    loop {
-        at = before[at as usize];
+    at = before[at as usize];
+    while at != first {
         cycle.push(at);
-        if at == first {
-            break;
-        }
+        at = before[at as usize];
     }
+    // Backwards so far; told forwards, from its lowest operator round to it again.
     cycle.reverse();
+    let lowest = cycle.iter().enumerate().min_by_key(|c| c.1).map_or(0, |c| c.0);
+    cycle.rotate_left(lowest);
+    cycle.push(cycle[0]);
     cycle
 }

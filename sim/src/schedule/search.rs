@@ -197,8 +197,9 @@ impl<'a> Searcher<'a> {
         self.bound(0, 0, &[], &mut vec![0; self.piece.n()]).0
     }
 
-    /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`.
-    pub fn pass(&self, best: u64, width: usize, budget: u64) -> Pass {
+    /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`. A guided pass looks for
+    /// schedules rather than bounds.
+    pub fn pass(&self, best: u64, width: usize, guided: bool, budget: u64) -> Pass {
         Passing {
             searcher: self,
             best,
@@ -207,6 +208,8 @@ impl<'a> Searcher<'a> {
             steps: 0,
             budget,
             width,
+            guided,
+            least: self.root_bound().min(best),
             trail: Vec::new(),
             next: Layer::default(),
             ends: vec![0; self.piece.n()],
@@ -242,11 +245,12 @@ impl<'a> Searcher<'a> {
         }
         let last = runs.last().map_or(0, |r| r.finish - time);
         let mut most = 0;
-        for k in 0..3 {
-            if load[k] > 0 || self.by_tail[k].iter().any(|&(i, _)| left >> i & 1 == 1) {
-                most = most.max(time + self.energy_bound(k, (left, running), (load[k], last), time, ends));
+        for (k, &busy) in load.iter().enumerate() {
+            if busy > 0 || self.by_tail[k].iter().any(|&(i, _)| left >> i & 1 == 1) {
+                most = most.max(time + self.energy_bound(k, (left, running), (busy, last), time, ends));
             }
         }
+        let most = most.max(time);
         let mixed = time + self.mixed_bound(left, time, runs);
         (longest.max(most).max(mixed), longest + most + mixed)
     }
@@ -301,6 +305,9 @@ struct Passing<'s, 'a> {
     steps: u64,
     budget: u64,
     width: usize,
+    guided: bool,
+    /// A lower bound on the whole piece.
+    least: u64,
     trail: Vec<Step>,
     next: Layer,
     ends: Vec<u64>,
@@ -481,13 +488,25 @@ impl Passing<'_, '_> {
         full_layer.clear();
     }
 
+    /// Which states are kept when a layer is cut: the lowest bounds, or in a guided pass the lowest expected makespans. What is left to do is
+    /// expected to exceed its bound by as much as the best schedule known exceeds the bound of the whole, which favours states that have
+    /// more behind them; the mean of the bounds tells more states apart than the largest does.
+    fn rank(&self, node: &Node) -> (u128, u64, u64, Set, u32) {
+        let mean = u128::from(node.guide);
+        let first = if self.guided {
+            mean + (mean - 3 * u128::from(node.time)) * u128::from(self.best - self.least) / u128::from(self.least.max(1))
+        } else {
+            u128::from(node.bound)
+        };
+        (first, node.guide, node.time, node.set, node.runs.0)
+    }
+
     /// The best `width` states of a layer, the rest recorded as cut.
     fn best_of(&mut self, layer: &Layer) -> Vec<Node> {
         let best = self.best;
         let mut kept: Vec<Node> = layer.nodes.iter().filter(|n| n.bound < best).copied().collect();
         if kept.len() > self.width {
-            let key = |n: &Node| (n.bound, n.guide, n.time, n.set, n.runs.0);
-            kept.select_nth_unstable_by_key(self.width, key);
+            kept.select_nth_unstable_by_key(self.width, |n| self.rank(n));
             for node in kept.drain(self.width..).collect::<Vec<_>>() {
                 self.drop_state(node.bound);
             }
@@ -499,7 +518,7 @@ impl Passing<'_, '_> {
     fn select(&mut self, layer: &mut Layer) {
         let next = std::mem::take(&mut self.next);
         let mut kept = self.best_of(&next);
-        kept.sort_unstable_by_key(|n| (n.bound, n.guide, n.time, n.set, n.runs.0));
+        kept.sort_unstable_by_key(|n| self.rank(n));
         let mut used = std::mem::replace(layer, next);
         layer.nodes = kept;
         used.clear();

@@ -104,7 +104,9 @@ pub fn generate(spec: &Spec, seed: u64) -> Problem {
         Style::Layered => layered_edges(spec.operators, &mut random),
         Style::Attention => attention_edges(spec.operators),
         Style::SeriesParallel => series_parallel_edges(spec.operators, &mut random),
-        Style::Backward => (0..spec.operators.saturating_sub(2) as u32).filter(|i| i % 2 == 0).flat_map(|i| [(i, i + 1), (i, i + 2)]).collect(),
+        Style::Backward => {
+            (0..spec.operators.saturating_sub(2) as u32).filter(|i| i % 2 == 0).flat_map(|i| [(i, i + 1), (i, i + 2)]).collect()
+        }
         Style::Independent => Vec::new(),
     };
     edges.sort_unstable();
@@ -332,10 +334,15 @@ impl Brute<'_> {
         let free_vector: Vec<u32> = (0..cores.vector_cores).filter(|&c| busy.iter().all(|b| b.4 != c)).collect();
         let any = cores.pairing == Pairing::AnyPair;
         match operator.kind {
-            OperatorKind::Tensor => choices.extend(free_tensor.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, c, NO_CORE))),
-            OperatorKind::Vector => choices.extend(free_vector.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, NO_CORE, c))),
-            _ if any => choices.extend(free_tensor.first().zip(free_vector.first()).map(|(&t, &v)| (i, false, operator.latency, t, v))),
-            _ => choices.extend(free_tensor.iter().filter(|c| free_vector.contains(c)).map(|&c| (i, false, operator.latency, c, c))),
+            OperatorKind::Tensor => choices
+                .extend(free_tensor.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, c, NO_CORE))),
+            OperatorKind::Vector => choices
+                .extend(free_vector.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, NO_CORE, c))),
+            _ if any => {
+                choices.extend(free_tensor.first().zip(free_vector.first()).map(|(&t, &v)| (i, false, operator.latency, t, v)))
+            }
+            _ => choices
+                .extend(free_tensor.iter().filter(|c| free_vector.contains(c)).map(|&c| (i, false, operator.latency, c, c))),
         }
         choices
     }
