@@ -3,7 +3,7 @@
 use super::answer::{Plan, PolicyCount, SegmentShare, StageMemory, StagePlan};
 use super::bound::Pair;
 use super::chain::Share;
-use super::mix::{Mix, working_set};
+use super::mix::working_set;
 use super::profile::{ClusterLimits, GradientSync};
 use super::schedule::{in_flight, step_seconds};
 use super::stage::{Place, Stages};
@@ -41,24 +41,29 @@ pub(super) fn assemble<S: GradientSync + ?Sized>(
 
 fn stage_plan<S: GradientSync + ?Sized>(stages: &mut Stages<'_, S>, place: Place) -> Option<StagePlan> {
     let shares: Vec<Share> = stages.chain.shares(place.first, place.end).collect();
-    let mix = stages.mix(place, &shares)?;
+    let (extra, counts) = stages.mix(place, &shares)?;
     let transfer = stages.transfer(place);
     Some(StagePlan {
         first: place.first,
         end: place.end,
-        shares: shares.iter().enumerate().map(|(i, share)| segment_share(stages, i, share, &mix)).collect(),
+        shares: shares.iter().enumerate().map(|(i, share)| segment_share(stages, i, share, &counts)).collect(),
         in_flight: place.depth,
-        time: Seconds(stages.chain.seconds(place.first, place.end) + mix.extra + transfer),
-        recompute: Seconds(mix.extra),
+        time: Seconds(stages.chain.seconds(place.first, place.end) + extra + transfer),
+        recompute: Seconds(extra),
         transfer: Seconds(transfer),
         tail: Seconds(stages.tail(place)),
-        memory: memory(stages, place, &shares, &mix),
+        memory: memory(stages, place, &shares, &counts),
     })
 }
 
-fn segment_share<S: GradientSync + ?Sized>(stages: &Stages<'_, S>, position: usize, share: &Share, mix: &Mix) -> SegmentShare {
+fn segment_share<S: GradientSync + ?Sized>(
+    stages: &Stages<'_, S>,
+    position: usize,
+    share: &Share,
+    counts: &[(usize, usize, usize)],
+) -> SegmentShare {
     let policies = &stages.chain.segment(share.segment).policies;
-    let mine = mix.counts.iter().filter(|(i, _, _)| *i == position);
+    let mine = counts.iter().filter(|(i, _, _)| *i == position);
     SegmentShare {
         segment: share.segment,
         count: share.count,
@@ -66,8 +71,13 @@ fn segment_share<S: GradientSync + ?Sized>(stages: &Stages<'_, S>, position: usi
     }
 }
 
-fn memory<S: GradientSync + ?Sized>(stages: &Stages<'_, S>, place: Place, shares: &[Share], mix: &Mix) -> StageMemory {
-    let chosen = || mix.counts.iter().map(|&(i, policy, count)| (stages.chain.segment(shares[i].segment), policy, count));
+fn memory<S: GradientSync + ?Sized>(
+    stages: &Stages<'_, S>,
+    place: Place,
+    shares: &[Share],
+    counts: &[(usize, usize, usize)],
+) -> StageMemory {
+    let chosen = || counts.iter().map(|&(i, policy, count)| (stages.chain.segment(shares[i].segment), policy, count));
     let stash: Bytes = chosen().map(|(segment, policy, count)| segment.policies[policy].stash * count as u64).sum();
     StageMemory {
         fixed: Bytes(stages.fixed_bytes(place)),

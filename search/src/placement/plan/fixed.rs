@@ -3,13 +3,12 @@
 use super::answer::{NoPlan, Placement, SearchCounts, Shortfall};
 use super::assemble::assemble;
 use super::bound::{Bottlenecks, Pair, floor};
-use super::profile::{ChainProfile, ClusterLimits, GradientSync, PlacementError};
+use super::profile::{ChainProfile, ClusterLimits, Effort, GradientSync, PlacementError};
 use super::schedule::in_flight;
 use super::search::allowed;
 use super::split::Splitter;
 use super::stage::{Place, Stages};
 use serde::{Deserialize, Serialize};
-use sim::status::SolveStatus;
 use sim::units::Bytes;
 
 /// The degrees of a given placement; the tensor width is in the limits.
@@ -54,7 +53,7 @@ pub fn evaluate_fixed<S: GradientSync + ?Sized>(
         Ok(pair) => pair,
         Err(why) => return Ok(Placement::none(why, counts)),
     };
-    let mut stages = Stages::new(profile, limits, sync);
+    let mut stages = Stages::new(profile, limits, sync, Effort::Proof);
     let floor = floor(&mut stages, pair);
     let bottleneck = Bottlenecks::new(&stages.chain).of(&stages.chain, pair.stages);
     let mut splitter = Splitter { stages: &mut stages, pair, floor, bottleneck, labels: 0 };
@@ -73,8 +72,7 @@ pub fn evaluate_fixed<S: GradientSync + ?Sized>(
     Ok(match plan {
         Some(plan) => {
             counts.solved = 1;
-            let loose = stages.unproven * (pair.stages as u64 + pair.micro_batches) as f64;
-            Placement { status: SolveStatus::from_bounds(plan.step.0 - loose, plan.step.0), outcome: Ok(plan), counts }
+            Placement { status: stages.status(plan.step.0), outcome: Ok(plan), counts }
         }
         None => {
             counts.infeasible = 1;

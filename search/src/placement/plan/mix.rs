@@ -1,43 +1,62 @@
 //! Which policy each piece of one stage takes: an integer knapsack over few distinct policies.
 //!
-//! A stage holds `count` equal pieces of each of its segments. Choose a policy for each piece so that depth * (sum of stashes) plus the
+//! A stage holds some pieces of each class of equal segments. Choose a policy for each piece so that depth * (sum of stashes) plus the
 //! largest working set fits, and the extra seconds are least. The largest working set takes few values: for each of them
 //! as a cap, policies above it are left out and the rest of the memory is a plain budget for stash. The relaxation (fractions of a piece
-//! allowed) walks the lower convex hulls; an integer optimum differs from its rounding only by policies whose reduced cost is below
-//! the rounding gap, and those are enumerated with labels.
+//! allowed) walks the lower convex hulls; [`super::rounding`] finds the integer optimum near it.
 
 use super::chain::{Chain, Share};
 use super::profile::Segment;
+use super::rounding::Rounding;
 
-/// Above this many labels a mix is returned with its bound instead of its proof.
-const LABEL_LIMIT: usize = 200_000;
-
+/// One policy of a class.
 #[derive(Debug, Clone, Copy)]
-struct Choice {
-    policy: usize,
-    stash: u64,
-    extra: f64,
+pub(super) struct Choice {
+    pub policy: usize,
+    pub stash: u64,
+    pub extra: f64,
 }
 
-/// A segment's policies whose working set is at most some cap.
+/// A class's policies whose working set is at most some cap, each faster than all with no more stash; least stash first.
 #[derive(Debug, Clone, Default)]
-struct Allowed {
-    choices: Vec<Choice>,
-    /// Positions in `choices` of the lower convex hull, least stash first.
-    hull: Vec<usize>,
+pub(super) struct Allowed {
+    pub choices: Vec<Choice>,
+    /// Positions in `choices` of the lower convex hull.
+    pub hull: Vec<usize>,
+    /// Every stash is the least one plus a multiple of this.
+    grain: u64,
     /// Whether some policy's working set is exactly the cap.
     attains_cap: bool,
 }
 
-struct Cap {
+impl Allowed {
+    /// A point of the hull.
+    pub fn point(&self, position: usize) -> Option<Choice> {
+        self.hull.get(position).map(|&h| self.choices[h])
+    }
+}
+
+pub(super) struct Cap {
     working: u64,
-    segments: Vec<Allowed>,
+    pub classes: Vec<Allowed>,
 }
 
 /// The policies of all segments, prepared for every cap on the working set.
 pub(super) struct Mixer {
+    /// Class of each segment: segments with equal policies and transients are one.
+    class_of: Vec<usize>,
     /// Largest cap first.
     caps: Vec<Cap>,
+}
+
+/// How many pieces of which share of a stage take which policy: (share, policy, pieces).
+pub(super) type PolicyCounts = Vec<(usize, usize, usize)>;
+
+/// Pieces of one class in a stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub class: usize,
+    pub count: usize,
 }
 
 /// The policies of one stage.
@@ -47,75 +66,144 @@ pub(super) struct Mix {
     pub extra: f64,
     /// No mix adds less than this.
     pub bound: f64,
-    /// (position in the stage's shares, policy, pieces).
-    pub counts: Vec<(usize, usize, usize)>,
+    /// (class's position in the stage, policy, pieces).
+    counts: Vec<(usize, usize, usize)>,
 }
 
 /// One stage's question.
 #[derive(Clone, Copy)]
 pub(super) struct Question<'a> {
-    pub shares: &'a [Share],
+    pub parts: &'a [Part],
     /// Micro-batches kept.
     pub depth: u64,
     /// Bytes for stash and working set.
     pub available: u64,
     /// Differences in seconds below this do not matter.
     pub tolerance: f64,
+    /// States to spend on a proof.
+    pub state_limit: usize,
+}
+
+impl Mix {
+    pub fn new(extra: f64, mut counts: Vec<(usize, usize, usize)>) -> Self {
+        counts.retain(|(_, _, pieces)| *pieces > 0);
+        counts.sort_unstable();
+        Self { extra, bound: extra, counts }
+    }
 }
 
 impl Mixer {
     pub fn new(chain: &Chain<'_>) -> Self {
         let segments = &chain.profile.segments;
-        let working = segments.iter().flat_map(|s| (0..s.policies.len()).map(move |p| working_set(s, p)));
+        let mut classes: Vec<&Segment> = Vec::new();
+        let mut class_of = Vec::with_capacity(segments.len());
+        for segment in segments {
+            let same = |c: &&Segment| c.transient == segment.transient && c.policies == segment.policies;
+            class_of.push(classes.iter().position(same).unwrap_or(classes.len()));
+            if class_of.last() == Some(&classes.len()) {
+                classes.push(segment);
+            }
+        }
+        let working = classes.iter().flat_map(|s| (0..s.policies.len()).map(move |p| working_set(s, p)));
         let mut caps: Vec<u64> = working.collect();
         caps.sort_unstable();
         caps.dedup();
-        let cap = |working: u64| Cap { working, segments: segments.iter().map(|s| allowed(s, working)).collect() };
-        Self { caps: caps.into_iter().rev().map(cap).collect() }
+        let cap = |working: u64| Cap { working, classes: classes.iter().map(|s| allowed(s, working)).collect() };
+        Self { class_of, caps: caps.into_iter().rev().map(cap).collect() }
     }
 
-    /// Caps that mean something for these segments: all of them have a policy below it, one of them attains it.
-    fn caps<'a>(&'a self, shares: &'a [Share]) -> impl Iterator<Item = &'a Cap> {
+    /// The pieces of a stage by class.
+    pub fn parts(&self, shares: impl Iterator<Item = Share>, parts: &mut Vec<Part>) {
+        parts.clear();
+        for share in shares {
+            let class = self.class_of[share.segment];
+            match parts.iter_mut().find(|p| p.class == class) {
+                Some(part) => part.count += share.count,
+                None => parts.push(Part { class, count: share.count }),
+            }
+        }
+    }
+
+    /// Which policies each share's pieces take in a mix: (share, policy, pieces), a class's first shares taking its first policies.
+    pub fn distribute(&self, shares: &[Share], parts: &[Part], mix: &Mix) -> PolicyCounts {
+        let mut left = mix.counts.clone();
+        let mut given = Vec::new();
+        for (i, share) in shares.iter().enumerate() {
+            let mut wanted = share.count;
+            let mine = |part: usize| parts[part].class == self.class_of[share.segment];
+            for (_, policy, pieces) in left.iter_mut().filter(|(part, _, pieces)| mine(*part) && *pieces > 0) {
+                let taken = wanted.min(*pieces);
+                if taken > 0 {
+                    given.push((i, *policy, taken));
+                }
+                *pieces -= taken;
+                wanted -= taken;
+            }
+        }
+        given
+    }
+
+    /// Caps that mean something for these classes: all of them have a policy below it, one of them attains it.
+    fn caps<'a>(&'a self, parts: &'a [Part]) -> impl Iterator<Item = &'a Cap> {
         self.caps.iter().filter(|cap| {
-            shares.iter().all(|s| !cap.segments[s.segment].choices.is_empty())
-                && shares.iter().any(|s| cap.segments[s.segment].attains_cap)
+            parts.iter().all(|p| !cap.classes[p.class].choices.is_empty())
+                && parts.iter().any(|p| cap.classes[p.class].attains_cap)
         })
     }
 
     /// The least bytes of stash and working set any mix takes.
-    pub fn least_memory(&self, shares: &[Share], depth: u64) -> u64 {
+    pub fn least_memory(&self, parts: &[Part], depth: u64) -> u64 {
         let need = |cap: &Cap| {
-            let stash = shares.iter().map(|s| {
-                let allowed = &cap.segments[s.segment];
-                let least = allowed.hull.first().map_or(u64::MAX, |&h| allowed.choices[h].stash);
-                least.saturating_mul(s.count as u64)
+            let stash = parts.iter().map(|p| {
+                let least = cap.classes[p.class].choices.first().map_or(u64::MAX, |c| c.stash);
+                least.saturating_mul(p.count as u64)
             });
             stash.fold(0, u64::saturating_add).saturating_mul(depth).saturating_add(cap.working)
         };
-        self.caps(shares).map(need).min().unwrap_or(u64::MAX)
+        self.caps(parts).map(need).min().unwrap_or(u64::MAX)
+    }
+
+    /// The relaxation's least extra seconds: no mix adds less. Infinite where none fits.
+    pub fn bound(&self, question: Question<'_>) -> f64 {
+        let value = |cap: &Cap| {
+            let budget = question.available.checked_sub(cap.working)? / question.depth;
+            relax(cap, question.parts, budget).map(|relaxed| relaxed.value)
+        };
+        self.caps(question.parts).filter_map(value).fold(f64::INFINITY, f64::min)
     }
 
     /// The mix with the least extra seconds, or `None` where none fits.
     pub fn best(&self, question: Question<'_>) -> Option<Mix> {
+        let relax = |cap| {
+            let budget = question.available.checked_sub(Cap::working(cap))? / question.depth;
+            relax(cap, question.parts, budget).map(|relaxed| (cap, relaxed))
+        };
+        let mut relaxed: Vec<(&Cap, Relaxed)> = self.caps(question.parts).filter_map(relax).collect();
+        relaxed.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
         let mut best: Option<Mix> = None;
         let mut bound = f64::INFINITY;
-        for cap in self.caps(question.shares) {
-            let Some(budget) = question.available.checked_sub(cap.working).map(|bytes| bytes / question.depth) else {
-                continue;
-            };
-            let Some(relaxed) = relax(cap, question.shares, budget) else { continue };
+        for (cap, relaxed) in &relaxed {
             let upper = best.as_ref().map_or(f64::INFINITY, |mix| mix.extra);
             if relaxed.value >= upper - question.tolerance {
                 bound = bound.min(relaxed.value);
-                continue;
+                break;
             }
-            let Some(found) = Rounding::new(cap, question, budget, &relaxed).solve(best.as_ref()) else { continue };
+            let Some(found) = Rounding::new(cap, question.parts, relaxed, question.state_limit).solve(upper, question.tolerance)
+            else {
+                continue;
+            };
             bound = bound.min(found.bound);
             if found.extra < upper {
                 best = Some(found);
             }
         }
         best.map(|mix| Mix { bound: bound.min(mix.extra), ..mix })
+    }
+}
+
+impl Cap {
+    fn working(&self) -> u64 {
+        self.working
     }
 }
 
@@ -129,17 +217,21 @@ fn allowed(segment: &Segment, cap: u64) -> Allowed {
     let choice = |p: usize| Choice { policy: p, stash: segment.policies[p].stash.0, extra: segment.policies[p].extra.0 };
     let mut choices: Vec<Choice> = (0..segment.policies.len()).filter(fits).map(choice).collect();
     choices.sort_by(|a, b| a.stash.cmp(&b.stash).then(a.extra.total_cmp(&b.extra)).then(a.policy.cmp(&b.policy)));
-    // Keep what is faster than everything with no more stash.
     let mut fastest = f64::INFINITY;
     choices.retain(|c| {
-        c.extra < fastest && {
-            fastest = c.extra;
-            true
-        }
+        let faster = c.extra < fastest;
+        fastest = fastest.min(c.extra);
+        faster
     });
+    let least = choices.first().map_or(0, |c| c.stash);
+    let grain = choices.iter().fold(0, |grain, c| greatest_common_divisor(grain, c.stash - least));
     let attains_cap = (0..segment.policies.len()).any(|p| working_set(segment, p) == cap);
     let hull = lower_hull(&choices);
-    Allowed { choices, hull, attains_cap }
+    Allowed { choices, hull, grain, attains_cap }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// Positions of the lower convex hull of choices sorted by stash, extra seconds falling.
@@ -162,188 +254,47 @@ fn slope(a: &Choice, b: &Choice) -> f64 {
     (a.extra - b.extra) / (b.stash - a.stash) as f64
 }
 
-/// The relaxation's optimum: each segment's pieces on one hull point, but one segment's pieces between two.
-struct Relaxed {
-    /// Per share, the position in its hull.
-    at: Vec<usize>,
-    /// The share whose pieces lie between `at` and the next hull point; `None` if all take their fastest policy.
-    between: Option<usize>,
+/// The relaxation's optimum: each class's pieces on one hull point, but one class's pieces between two.
+pub(super) struct Relaxed {
+    /// Per part, the position in its hull.
+    pub at: Vec<usize>,
+    /// The part whose pieces lie between `at` and the next hull point; `None` if all take their fastest policy.
+    pub between: Option<usize>,
     /// Seconds.
-    value: f64,
+    pub value: f64,
     /// Seconds one more byte of budget would save.
-    price: f64,
+    pub price: f64,
+    /// The bytes of stash any mix can use: the budget rounded down to what sums of stashes reach.
+    pub budget: u64,
 }
 
-fn relax(cap: &Cap, shares: &[Share], budget: u64) -> Option<Relaxed> {
-    let point = |s: &Share, position: usize| {
-        let allowed = &cap.segments[s.segment];
-        allowed.hull.get(position).map(|&h| allowed.choices[h])
-    };
-    let (mut at, mut value, mut stash) = (vec![0; shares.len()], 0.0, 0_u64);
-    for share in shares {
-        let least = point(share, 0)?;
-        stash = stash.saturating_add(least.stash.saturating_mul(share.count as u64));
-        value += least.extra * share.count as f64;
+fn relax(cap: &Cap, parts: &[Part], budget: u64) -> Option<Relaxed> {
+    let (mut at, mut value, mut stash, mut grain) = (vec![0; parts.len()], 0.0, 0_u64, 0);
+    for part in parts {
+        let least = cap.classes[part.class].point(0)?;
+        stash = stash.saturating_add(least.stash.saturating_mul(part.count as u64));
+        value += least.extra * part.count as f64;
+        grain = greatest_common_divisor(grain, cap.classes[part.class].grain);
     }
     let mut left = budget.checked_sub(stash)?;
+    left -= if grain > 0 { left % grain } else { 0 };
+    let budget = stash + left;
     loop {
-        let steps = shares.iter().enumerate().filter_map(|(i, s)| Some((i, slope(&point(s, at[i])?, &point(s, at[i] + 1)?))));
-        let Some((i, price)) = steps.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))) else {
-            return Some(Relaxed { at, between: None, value, price: 0.0 });
+        let step = |(i, p): (usize, &Part)| {
+            let class = &cap.classes[p.class];
+            let (from, to) = (class.point(at[i])?, class.point(at[i] + 1)?);
+            Some((i, slope(&from, &to), from, to))
         };
-        let (Some(from), Some(to)) = (point(&shares[i], at[i]), point(&shares[i], at[i] + 1)) else { return None };
-        let whole = (to.stash - from.stash).saturating_mul(shares[i].count as u64);
+        let steps = parts.iter().enumerate().filter_map(step);
+        let Some((i, price, from, to)) = steps.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))) else {
+            return Some(Relaxed { at, between: None, value, price: 0.0, budget });
+        };
+        let whole = (to.stash - from.stash).saturating_mul(parts[i].count as u64);
         if whole > left {
-            return Some(Relaxed { at, between: Some(i), value: value - price * left as f64, price });
+            return Some(Relaxed { at, between: Some(i), value: value - price * left as f64, price, budget });
         }
         left -= whole;
-        value -= (from.extra - to.extra) * shares[i].count as f64;
+        value -= (from.extra - to.extra) * parts[i].count as f64;
         at[i] += 1;
-    }
-}
-
-/// A partial choice of deviations from the relaxation's base.
-#[derive(Clone, Copy)]
-struct Label {
-    /// Pieces of the current share that deviate.
-    used: usize,
-    /// Stash beyond the base's.
-    shift: i128,
-    /// Extra seconds beyond the base's.
-    extra: f64,
-    /// The same priced: extra + price * shift, never negative.
-    reduced: f64,
-    /// The label it came from and the (share, policy, pieces) that was added.
-    step: Option<(usize, (usize, usize, usize))>,
-}
-
-/// Finds the integer optimum near a relaxation.
-struct Rounding<'a> {
-    cap: &'a Cap,
-    question: Question<'a>,
-    budget: i128,
-    relaxed: &'a Relaxed,
-    /// Base choice of each share.
-    base: Vec<Choice>,
-    base_stash: i128,
-    base_extra: f64,
-    arena: Vec<Label>,
-}
-
-impl<'a> Rounding<'a> {
-    fn new(cap: &'a Cap, question: Question<'a>, budget: u64, relaxed: &'a Relaxed) -> Self {
-        let at = |(s, &position): (&Share, &usize)| cap.segments[s.segment].choices[cap.segments[s.segment].hull[position]];
-        let base: Vec<Choice> = question.shares.iter().zip(&relaxed.at).map(at).collect();
-        let counted = || question.shares.iter().zip(&base);
-        let base_stash = counted().map(|(s, c)| s.count as i128 * i128::from(c.stash)).sum();
-        let base_extra = counted().map(|(s, c)| s.count as f64 * c.extra).sum();
-        let budget = i128::from(budget);
-        Self { cap, question, budget, relaxed, base, base_stash, base_extra, arena: Vec::new() }
-    }
-
-    /// The best mix under this cap that beats `upper`, or else some mix under it.
-    fn solve(mut self, upper: Option<&Mix>) -> Option<Mix> {
-        let root = Label { used: 0, shift: 0, extra: 0.0, reduced: 0.0, step: None };
-        self.arena.push(root);
-        let mut best = self.finish(0)?;
-        let Some(between) = self.relaxed.between else {
-            return Some(Mix { bound: best.extra, ..best });
-        };
-        let upper = upper.map_or(f64::INFINITY, |mix| mix.extra);
-        // To matter, a mix must be faster than this by the tolerance.
-        let gap = upper.min(best.extra) - self.question.tolerance - self.relaxed.value;
-        let mut labels = vec![0_usize];
-        let others = (0..self.base.len()).filter(|&i| i != between);
-        for share in others.chain([between]) {
-            labels = self.deviate(share, labels, gap);
-            if self.arena.len() > LABEL_LIMIT {
-                return Some(Mix { bound: self.relaxed.value, ..best });
-            }
-        }
-        for label in labels {
-            if let Some(mix) = self.finish(label).filter(|mix| mix.extra < best.extra) {
-                best = mix;
-            }
-        }
-        Some(Mix { bound: best.extra.min(upper), ..best })
-    }
-
-    /// All labels from `labels` by moving pieces of one share to policies of reduced cost below `gap`.
-    fn deviate(&mut self, share: usize, mut labels: Vec<usize>, gap: f64) -> Vec<usize> {
-        let Share { segment, count } = self.question.shares[share];
-        let allowed = &self.cap.segments[segment];
-        let next = (self.relaxed.between == Some(share)).then(|| allowed.hull[self.relaxed.at[share] + 1]);
-        let base = self.base[share];
-        for &label in &labels {
-            self.arena[label].used = 0;
-        }
-        for (position, choice) in allowed.choices.iter().enumerate() {
-            let shift = i128::from(choice.stash) - i128::from(base.stash);
-            let extra = choice.extra - base.extra;
-            let reduced = (extra + self.relaxed.price * shift as f64).max(0.0);
-            if choice.policy == base.policy || next == Some(position) || reduced >= gap {
-                continue;
-            }
-            let mut grown = labels.clone();
-            for &label in &labels {
-                let from = self.arena[label];
-                for pieces in 1..=count - from.used {
-                    let n = pieces as f64;
-                    if from.reduced + n * reduced >= gap || self.arena.len() > LABEL_LIMIT {
-                        break;
-                    }
-                    self.arena.push(Label {
-                        used: from.used + pieces,
-                        shift: from.shift + pieces as i128 * shift,
-                        extra: from.extra + n * extra,
-                        reduced: from.reduced + n * reduced,
-                        step: Some((label, (share, choice.policy, pieces))),
-                    });
-                    grown.push(self.arena.len() - 1);
-                }
-            }
-            labels = self.distinct(grown);
-        }
-        labels
-    }
-
-    /// Of labels with the same pieces used and the same stash, the one with the least extra seconds.
-    fn distinct(&self, mut labels: Vec<usize>) -> Vec<usize> {
-        let key = |l: &usize| (self.arena[*l].used, self.arena[*l].shift);
-        labels.sort_by(|a, b| key(a).cmp(&key(b)).then(self.arena[*a].extra.total_cmp(&self.arena[*b].extra)).then(a.cmp(b)));
-        labels.dedup_by_key(|l| key(l));
-        labels
-    }
-
-    /// The mix of a label: as many of the remaining pieces of the share in between as the budget allows take the faster hull point.
-    fn finish(&self, label: usize) -> Option<Mix> {
-        let Label { shift, extra, .. } = self.arena[label];
-        let mut left = self.budget - self.base_stash - shift;
-        if left < 0 {
-            return None;
-        }
-        let mut mix = Mix { extra: self.base_extra + extra, bound: 0.0, counts: Vec::new() };
-        let mut rest: Vec<usize> = self.question.shares.iter().map(|s| s.count).collect();
-        let mut at = label;
-        while let Some((parent, step)) = self.arena[at].step {
-            rest[step.0] -= step.2;
-            mix.counts.push(step);
-            at = parent;
-        }
-        if let Some(share) = self.relaxed.between {
-            let allowed = &self.cap.segments[self.question.shares[share].segment];
-            let faster = allowed.choices[allowed.hull[self.relaxed.at[share] + 1]];
-            let per_piece = i128::from(faster.stash - self.base[share].stash);
-            let pieces = rest[share].min(usize::try_from(left / per_piece).unwrap_or(usize::MAX));
-            left -= pieces as i128 * per_piece;
-            debug_assert!(left >= 0);
-            rest[share] -= pieces;
-            mix.extra -= pieces as f64 * (self.base[share].extra - faster.extra);
-            mix.counts.push((share, faster.policy, pieces));
-        }
-        mix.counts.extend(rest.iter().zip(&self.base).enumerate().map(|(i, (&n, c))| (i, c.policy, n)));
-        mix.counts.retain(|(_, _, pieces)| *pieces > 0);
-        mix.counts.sort_unstable();
-        Some(mix)
     }
 }

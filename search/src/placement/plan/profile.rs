@@ -74,6 +74,26 @@ pub struct ClusterLimits {
     pub micro_batch: u64,
 }
 
+/// How much to spend on proving each stage's mix of policies the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effort {
+    /// Until it is proven, in all but pathological cases.
+    #[default]
+    Proof,
+    /// A few microseconds per stage: for sweeps. What is left unproven is the status's gap, usually none.
+    Sweep,
+}
+
+impl Effort {
+    pub(super) fn state_limit(self) -> usize {
+        match self {
+            Self::Proof => 200_000,
+            Self::Sweep => 200,
+        }
+    }
+}
+
 /// The fabric as the planner sees it: how long gradients take to reduce.
 ///
 /// Law: more bytes never take less time.

@@ -3,11 +3,10 @@
 use super::answer::{NoPlan, Placement, Plan, SearchCounts, Shortfall};
 use super::assemble::assemble;
 use super::bound::{Bottlenecks, Floor, Pair, floor};
-use super::profile::{ChainProfile, ClusterLimits, GradientSync, PlacementError};
+use super::profile::{ChainProfile, ClusterLimits, Effort, GradientSync, PlacementError};
 use super::schedule::in_flight;
 use super::split::{Split, Splitter};
 use super::stage::{Place, Stages};
-use sim::status::SolveStatus;
 use sim::units::{Bytes, Seconds};
 use std::cmp::Ordering;
 
@@ -23,12 +22,25 @@ pub fn place<S: GradientSync + ?Sized>(
     limits: ClusterLimits,
     sync: &S,
 ) -> Result<Placement, PlacementError> {
+    place_with(profile, limits, sync, Effort::Proof)
+}
+
+/// [`place`] with a chosen effort.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_with<S: GradientSync + ?Sized>(
+    profile: &ChainProfile,
+    limits: ClusterLimits,
+    sync: &S,
+    effort: Effort,
+) -> Result<Placement, PlacementError> {
     profile.check()?;
     limits.check()?;
     if let Err(why) = allowed(limits) {
         return Ok(Placement::none(why, SearchCounts::default()));
     }
-    let mut search = Search::new(profile, limits, sync);
+    let mut search = Search::new(profile, limits, sync, effort);
     let best = search.run();
     if let Some(fault) = search.stages.fault.take() {
         return Err(fault);
@@ -55,7 +67,7 @@ pub fn lower_bound<S: GradientSync + ?Sized>(
     if allowed(limits).is_err() {
         return Ok(Seconds(f64::INFINITY));
     }
-    let mut search = Search::new(profile, limits, sync);
+    let mut search = Search::new(profile, limits, sync, Effort::Sweep);
     let mut least = f64::INFINITY;
     for candidate in search.candidates() {
         if candidate.bound >= least {
@@ -93,8 +105,8 @@ struct Search<'a, S: ?Sized> {
 }
 
 impl<'a, S: GradientSync + ?Sized> Search<'a, S> {
-    fn new(profile: &'a ChainProfile, limits: ClusterLimits, sync: &'a S) -> Self {
-        let stages = Stages::new(profile, limits, sync);
+    fn new(profile: &'a ChainProfile, limits: ClusterLimits, sync: &'a S, effort: Effort) -> Self {
+        let stages = Stages::new(profile, limits, sync, effort);
         let bottlenecks = Bottlenecks::new(&stages.chain);
         Self { stages, limits, bottlenecks, counts: SearchCounts::default() }
     }
@@ -198,9 +210,7 @@ impl<'a, S: GradientSync + ?Sized> Search<'a, S> {
     }
 
     fn answer(&self, plan: Plan) -> Placement {
-        // Every mix that entered a stage's time is proven, or off by at most this much in each stage.
-        let loose = self.stages.unproven * (plan.pipeline_stages as u64 + plan.micro_batches) as f64;
-        let status = SolveStatus::from_bounds(plan.step.0 - loose, plan.step.0);
+        let status = self.stages.status(plan.step.0);
         Placement { outcome: Ok(plan), status, counts: self.counts }
     }
 

@@ -80,6 +80,12 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
         Split { ends: ends.to_vec(), step: step_seconds(sum, bottleneck, self.pair.micro_batches, tail) }
     }
 
+    /// [`Splitter::time`] if it is known, else at most that.
+    fn time_bound(&mut self, place: Place) -> f64 {
+        let extra = self.stages.extra_bound(place);
+        self.stages.chain.seconds(place.first, place.end) + extra + self.stages.transfer(place)
+    }
+
     fn time(&mut self, place: Place) -> f64 {
         let extra = self.stages.extra(place);
         self.stages.chain.seconds(place.first, place.end) + extra + self.stages.transfer(place)
@@ -90,9 +96,15 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
         let (mut at, mut ends) = (0, Vec::with_capacity(self.pair.stages));
         for stage in 0..self.pair.stages {
             let last = self.last_end(stage);
-            let mut end = self.stages.chain.reach(at, limit).min(last);
-            while end > at && self.time(self.place(stage, at, end)) > limit * (1.0 + 1e-12) {
-                end -= 1;
+            // Time grows with the end, but for transfers: bisect.
+            let (mut end, mut high) = (at, self.stages.chain.reach(at, limit).min(last));
+            while end < high {
+                let middle = (end + high).div_ceil(2);
+                if self.time_bound(self.place(stage, at, middle)) <= limit * (1.0 + 1e-12) {
+                    end = middle;
+                } else {
+                    high = middle - 1;
+                }
             }
             if end == at {
                 return None;
@@ -103,31 +115,49 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
         (at == self.stages.chain.len()).then_some(ends)
     }
 
-    /// A good split to begin with: bisect the bottleneck between its bound and that of a split known to fit.
+    /// A good split to begin with: bisect the bottleneck between its bound and that of a split known to fit, going by the relaxation's times.
     pub fn seed(&mut self, fits: &[usize]) -> Split {
-        let mut best = self.evaluate(fits);
-        let (mut low, mut high) = (self.bottleneck, best.step);
-        for round in 0..16 {
+        let (mut slowest, mut first) = (0.0_f64, 0);
+        for (stage, &end) in fits.iter().enumerate() {
+            slowest = slowest.max(self.time_bound(self.place(stage, first, end)));
+            first = end;
+        }
+        let (mut low, mut high) = (self.bottleneck, slowest);
+        let mut ends = None;
+        for round in 0..12 {
             let limit = if round == 0 { low } else { (low * high).sqrt() };
             match self.fill_time(limit) {
-                Some(ends) => {
-                    let split = self.evaluate(&ends);
-                    if split.step < best.step {
-                        best = split;
-                    }
-                    high = limit;
-                }
+                Some(found) => (ends, high) = (Some(found), limit),
                 None => low = low.max(limit),
             }
             if high <= low * (1.0 + 1e-3) {
                 break;
             }
         }
-        best
+        self.evaluate(ends.as_deref().unwrap_or(fits))
     }
 
     /// The best split with a step time below `limit`, if there is one.
-    pub fn solve(&mut self, limit: f64) -> Option<Split> {
+    ///
+    /// Stages count with their relaxation's time until a split that looks best makes their exact time known; once all stages of the best
+    /// looking split are exact, no other can beat it.
+    pub fn solve(&mut self, mut limit: f64) -> Option<Split> {
+        let mut best = None;
+        while let Some(looks_best) = self.solve_with_known_times(limit) {
+            let exact = self.evaluate(&looks_best.ends);
+            if exact.step < limit {
+                limit = exact.step;
+                best = Some(exact.clone());
+            }
+            // Its stages may all have been exact already, up to the order of additions.
+            if exact.step <= looks_best.step * (1.0 + 1e-13) {
+                break;
+            }
+        }
+        best
+    }
+
+    fn solve_with_known_times(&mut self, limit: f64) -> Option<Split> {
         let len = self.stages.chain.len();
         let root = Label { sum: 0.0, bottleneck: 0.0, tail: 0.0, end: 0, parent: 0 };
         let mut arena = vec![root];
@@ -175,7 +205,7 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
                 continue;
             }
             let place = self.place(stage, from.end, end);
-            let time = self.time(place);
+            let time = self.time_bound(place);
             if time.is_infinite() {
                 break;
             }

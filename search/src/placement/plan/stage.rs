@@ -1,8 +1,9 @@
 //! What a stage costs, remembered per content and depth.
 
 use super::chain::{Chain, Share};
-use super::mix::{Mix, Mixer, Question};
-use super::profile::{ChainProfile, ClusterLimits, GradientSync, PlacementError};
+use super::mix::{Mix, Mixer, Part, PolicyCounts, Question};
+use super::profile::{ChainProfile, ClusterLimits, Effort, GradientSync, PlacementError};
+use sim::status::SolveStatus;
 use sim::units::Bytes;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -42,21 +43,22 @@ pub(super) struct Stages<'a, S: ?Sized> {
     pub chain: Chain<'a>,
     mixer: Mixer,
     limits: ClusterLimits,
+    effort: Effort,
     sync: &'a S,
     /// Whether anything is divided over the replicas: else stages do not depend on their number.
     sharded: bool,
-    shares: Vec<Share>,
     least: Memo<u64>,
+    bounds: Memo<f64>,
     extra: Memo<f64>,
     tails: Memo<f64>,
-    /// The largest difference between a mix and its bound so far: zero while every mix is proven.
+    /// The largest share of a stage's work and recomputation by which its mix may miss the optimum: zero while every mix is proven.
     pub unproven: f64,
     /// The first impossible answer of the fabric.
     pub fault: Option<PlacementError>,
 }
 
 impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
-    pub fn new(profile: &'a ChainProfile, limits: ClusterLimits, sync: &'a S) -> Self {
+    pub fn new(profile: &'a ChainProfile, limits: ClusterLimits, sync: &'a S, effort: Effort) -> Self {
         let chain = Chain::new(profile);
         let mixer = Mixer::new(&chain);
         let sharded = profile.segments.iter().any(|s| s.sharded.0 > 0 || s.sharded_optimizer.0 > 0.0);
@@ -64,10 +66,11 @@ impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
             chain,
             mixer,
             limits,
+            effort,
             sync,
             sharded,
-            shares: Vec::new(),
             least: Memo::default(),
+            bounds: Memo::default(),
             extra: Memo::default(),
             tails: Memo::default(),
             unproven: 0.0,
@@ -117,12 +120,37 @@ impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
             |s| &mut s.least,
             key,
             |s| {
-                let mut shares = std::mem::take(&mut s.shares);
-                shares.clear();
-                shares.extend(s.chain.shares(place.first, place.end));
-                let activations = s.mixer.least_memory(&shares, place.depth);
-                s.shares = shares;
+                let activations = s.mixer.least_memory(&s.parts(place), place.depth);
                 s.fixed_bytes(place).saturating_add(s.chain.profile.constant.0).saturating_add(activations)
+            },
+        )
+    }
+
+    fn parts(&self, place: Place) -> Vec<Part> {
+        let mut parts = Vec::with_capacity(4);
+        self.mixer.parts(self.chain.shares(place.first, place.end), &mut parts);
+        parts
+    }
+
+    fn question<'q>(&self, place: Place, parts: &'q [Part]) -> Option<Question<'q>> {
+        let taken = self.fixed_bytes(place).saturating_add(self.chain.profile.constant.0);
+        let available = self.chain.profile.hbm.0.checked_sub(taken)?;
+        let tolerance = RELATIVE_TOLERANCE * self.chain.seconds(place.first, place.end);
+        Some(Question { parts, depth: place.depth, available, tolerance, state_limit: self.effort.state_limit() })
+    }
+
+    /// [`Stages::extra`] if it is known, else what the relaxation says: at most that, and cheaper.
+    pub fn extra_bound(&mut self, place: Place) -> f64 {
+        let key = self.key(place);
+        if key.is_none() {
+            return self.extra(place);
+        }
+        self.remember(
+            |s| &mut s.bounds,
+            key,
+            |s| {
+                let parts = s.parts(place);
+                s.question(place, &parts).map_or(f64::INFINITY, |question| s.mixer.bound(question))
             },
         )
     }
@@ -130,24 +158,38 @@ impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
     /// The least extra seconds that make a stage fit; infinite where nothing does.
     pub fn extra(&mut self, place: Place) -> f64 {
         let key = self.key(place);
-        self.remember(
+        let extra = self.remember(
             |s| &mut s.extra,
             key,
             |s| {
-                let shares: Vec<Share> = s.chain.shares(place.first, place.end).collect();
-                let Some(mix) = s.mix(place, &shares) else { return f64::INFINITY };
-                s.unproven = s.unproven.max(mix.extra - mix.bound);
+                let parts = s.parts(place);
+                let Some(mix) = s.question(place, &parts).and_then(|question| s.mixer.best(question)) else {
+                    return f64::INFINITY;
+                };
+                let stage = s.chain.seconds(place.first, place.end) + mix.extra;
+                if mix.extra > mix.bound {
+                    s.unproven = s.unproven.max((mix.extra - mix.bound) / stage);
+                }
                 mix.extra
             },
-        )
+        );
+        if let Some(key) = key {
+            self.bounds.insert(key, extra);
+        }
+        extra
     }
 
-    /// The mix behind [`Stages::extra`].
-    pub fn mix(&self, place: Place, shares: &[Share]) -> Option<Mix> {
-        let taken = self.fixed_bytes(place).saturating_add(self.chain.profile.constant.0);
-        let available = self.chain.profile.hbm.0.checked_sub(taken)?;
-        let tolerance = RELATIVE_TOLERANCE * self.chain.seconds(place.first, place.end);
-        self.mixer.best(Question { shares, depth: place.depth, available, tolerance })
+    /// How good a step time is, given how far each stage's is proven: a step is a sum of multiples of its stages' times, so it misses its
+    /// optimum by no larger share than any of them does.
+    pub fn status(&self, step: f64) -> SolveStatus {
+        SolveStatus::from_bounds(step * (1.0 - self.unproven), step)
+    }
+
+    /// The mix behind [`Stages::extra`]: its seconds, and (share, policy, pieces).
+    pub fn mix(&self, place: Place, shares: &[Share]) -> Option<(f64, PolicyCounts)> {
+        let parts = self.parts(place);
+        let mix: Mix = self.mixer.best(self.question(place, &parts)?)?;
+        Some((mix.extra, self.mixer.distribute(shares, &parts, &mix)))
     }
 
     /// Exposed transfer seconds of a stage per micro-batch.

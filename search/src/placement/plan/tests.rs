@@ -212,3 +212,62 @@ proptest! {
         prop_assert!(step(&profile, larger) <= now * (1.0 + 1e-9));
     }
 }
+
+/// The least extra seconds of `count` equal pieces in `room` bytes, by totals: every stash total reachable with each cap on the working set.
+fn mix_by_totals(policies: &[SegmentPolicy], count: usize, depth: u64, room: u64) -> f64 {
+    let mut best = f64::INFINITY;
+    for cap in policies.iter().map(|p| p.workspace.0).filter(|&cap| cap <= room) {
+        let mut totals = std::collections::BTreeMap::from([(0_u64, 0.0_f64)]);
+        for _ in 0..count {
+            let mut next = std::collections::BTreeMap::new();
+            for (stash, extra) in &totals {
+                for policy in policies.iter().filter(|p| p.workspace.0 <= cap) {
+                    let least = next.entry(stash + policy.stash.0).or_insert(f64::INFINITY);
+                    *least = least.min(extra + policy.extra.0);
+                }
+            }
+            totals = next;
+        }
+        let fitting = totals.into_iter().filter(|(stash, _)| stash * depth + cap <= room);
+        best = best.min(fitting.map(|(_, extra)| extra).fold(f64::INFINITY, f64::min));
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+    #[test]
+    fn a_stage_of_many_layers_gets_its_best_mix(
+        // Stash, what a byte less costs in percent of the usual, workspace.
+        raw in prop::collection::vec((0_u64..60, 80_u64..120, 0_u64..30), 2..9),
+        count in 1_usize..16,
+        fill in 0.0_f64..1.0,
+    ) {
+        let policies: Vec<SegmentPolicy> = raw.iter().enumerate().map(|(id, &(stash, percent, workspace))| SegmentPolicy {
+            id, stash: Bytes(stash), extra: Seconds(((60 - stash) * percent) as f64), workspace: Bytes(workspace),
+        }).collect();
+        let most = 60 * count as u64 + 30;
+        let segment = Segment {
+            name: "layer".into(), repeat: count, forward: Seconds(100.0), backward: Seconds(200.0), policies: policies.clone(),
+            replicated: Bytes(0), sharded: Bytes(0), gradient: Bytes(0), optimizer: Seconds(0.0), sharded_optimizer: Seconds(0.0),
+            transient: Bytes(0), boundary: Seconds(0.0),
+        };
+        let profile = ChainProfile { segments: vec![segment], hbm: Bytes((most as f64 * fill) as u64), constant: Bytes(0) };
+        let limits = ClusterLimits { devices: 1, global_batch: 1, tensor_width: 1, micro_batch: 1 };
+        let expected = mix_by_totals(&policies, count, 1, profile.hbm.0) + 300.0 * count as f64;
+        let proof = place(&profile, limits, &ring).unwrap();
+        let sweep = place_with(&profile, limits, &ring, Effort::Sweep).unwrap();
+        match (proof.outcome, sweep.outcome) {
+            (Ok(plan), Ok(quick)) => {
+                prop_assert!(close(plan.step.0, expected), "{} {expected}", plan.step);
+                prop_assert_eq!(proof.status, SolveStatus::Optimal);
+                prop_assert_eq!(verify_plan(&profile, limits, &ring, &plan), vec![]);
+                prop_assert_eq!(verify_plan(&profile, limits, &ring, &quick), vec![]);
+                let bound = quick.step.0 * (1.0 - sweep.status.gap().unwrap());
+                prop_assert!(bound <= expected * (1.0 + 1e-9) && quick.step.0 >= expected * (1.0 - 1e-9));
+            }
+            (Err(_), Err(_)) => prop_assert_eq!(expected, f64::INFINITY),
+            (proof, sweep) => prop_assert!(false, "{:?} {:?}", proof, sweep),
+        }
+    }
+}
