@@ -1,7 +1,7 @@
 //! The data sets: the columns that tell them, what is predicted, and by what.
 
 use super::ValidateError;
-use super::predict::{self, Session};
+use super::predict::{self, Prepared};
 use super::row::{Row, RowFailure};
 use serde::Serialize;
 use std::fmt;
@@ -48,7 +48,7 @@ pub enum Range {
 }
 
 /// Predicts the target columns of a row: column and value, in the column's unit.
-pub(super) type Predictor = fn(&mut Session, &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
+pub(super) type Predictor = fn(&mut Prepared, &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
 
 const fn target(column: &'static str, quantity: &'static str, unit: &'static str, range: Range) -> Target {
     Target { column, quantity, unit, range }

@@ -178,11 +178,11 @@ pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
         unpredicted: Vec::new(),
         predictions: Vec::new(),
     };
-    let mut session = predict::Session::default();
+    let mut prepared = predict::Prepared::default();
     table.each_row(|row| {
         report.rows += 1;
         match row {
-            Ok(row) => report.take(&row, predict, &mut session),
+            Ok(row) => report.take(&row, predict, &mut prepared),
             Err(error) => report.row_errors.push(error),
         }
     });
@@ -274,7 +274,7 @@ pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateErr
 
 impl FileReport {
     /// Predicts a row and files the outcome.
-    fn take(&mut self, row: &Row<'_>, predict: dataset::Predictor, session: &mut predict::Session) {
+    fn take(&mut self, row: &Row<'_>, predict: dataset::Predictor, prepared: &mut predict::Prepared) {
         let outcome = row.check_width().and_then(|()| row.text("id").map(|_| ())).and_then(|()| {
             let measured: Vec<(Target, Option<f64>)> = self
                 .dataset
@@ -283,7 +283,7 @@ impl FileReport {
                 .filter(|target| row.has(target.column))
                 .map(|target| Ok((*target, row.measured(target)?)))
                 .collect::<Result<_, RowFailure>>()?;
-            let values = predict(session, row)?;
+            let values = predict(prepared, row)?;
             match values.iter().find(|(_, value)| !value.is_finite()) {
                 Some((column, value)) => Err(RowFailure::Unpredictable(format!("the model gives {column} = {value}"))),
                 None => Ok((measured, values)),

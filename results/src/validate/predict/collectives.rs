@@ -1,6 +1,6 @@
 //! Collectives: `sim::network`'s cost of a group on the fabric that the row names.
 
-use super::Session;
+use super::Prepared;
 use crate::validate::row::{Row, RowFailure};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::{Fabric, Topology};
@@ -17,7 +17,7 @@ const KINDS: [(&str, CollectiveKind); 6] = [
 ];
 
 /// Predicts the time of a collective in microseconds.
-pub(in crate::validate) fn predict(session: &mut Session, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let name = row.text("collective")?;
     let Some((_, kind)) = KINDS.iter().find(|(known, _)| *known == name) else {
         let known = KINDS.map(|(known, _)| known).join(", ");
@@ -30,7 +30,7 @@ pub(in crate::validate) fn predict(session: &mut Session, row: &Row<'_>) -> Resu
     if !ranks.is_multiple_of(nodes) {
         return Err(row.fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
     }
-    let fabric = session.fabric(row.text("fabric")?, row.text("chip")?)?;
+    let fabric = prepared.fabric(row.text("fabric")?, row.text("chip")?)?;
     let bytes = Bytes(row.count("bytes")?);
     let fabric = occupied(fabric, ranks, nodes)?;
     let group = Group { ranks, stride: 1 };

@@ -1,6 +1,6 @@
 //! Kernels: `sim::cost` on the chip that the row names, by the clock that the row was measured with.
 
-use super::Session;
+use super::Prepared;
 use crate::validate::dataset::Dataset;
 use crate::validate::row::{Row, RowFailure};
 use sim::cost::calibrate::{self, Measurement, Timing};
@@ -9,9 +9,9 @@ use sim::kernel::Kernel;
 use sim::units::Seconds;
 
 /// Predicts the time of a kernel in microseconds.
-pub(in crate::validate) fn predict(session: &mut Session, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let (kernel, timing) = kernel(row)?;
-    let model = session.model(row.text("chip")?)?;
+    let model = prepared.model(row.text("chip")?)?;
     Ok(vec![("measured_us", calibrate::predict(model, &kernel, timing).micros())])
 }
 

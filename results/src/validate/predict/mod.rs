@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 
 /// Chips and fabrics that earlier rows of a file needed, prepared once.
 #[derive(Debug, Default)]
-pub(super) struct Session {
+pub(super) struct Prepared {
     fabrics: BTreeMap<(String, String), Result<Fabric, String>>,
     models: BTreeMap<String, Result<CostModel, String>>,
     areas: BTreeMap<String, Result<AreaBreakdown, String>>,
 }
 
-impl Session {
+impl Prepared {
     /// The fabric with the figures that it has for the chip.
     fn fabric(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {

@@ -1,12 +1,12 @@
 //! Systolic arrays: `sim::cost`'s stall-free counts under the names that SCALE-Sim gives them.
 
-use super::Session;
+use super::Prepared;
 use crate::validate::row::{Row, RowFailure};
 use sim::cost::ArrayProblem;
 use sim::hardware::Dataflow;
 
 /// Predicts cycles, mapping efficiency and SRAM accesses of one array.
-pub(in crate::validate) fn predict(_: &mut Session, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict(_: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let dataflow = match row.text("dataflow")? {
         "os" => Dataflow::OutputStationary,
         "ws" => Dataflow::WeightStationary,
