@@ -233,7 +233,8 @@ fn stage_policy(bench: &Bench, planned: &Planned, stage: &StagePlan) -> String {
             if operators.is_empty() {
                 continue;
             }
-            let short = |i: usize| segment.segment.operators().get(i).map(|op| op.name.rsplit('.').next().unwrap_or(&op.name).to_owned());
+            let short =
+                |i: usize| segment.segment.operators().get(i).map(|op| op.name.rsplit('.').next().unwrap_or(&op.name).to_owned());
             let names: Vec<String> = operators.iter().filter_map(short).collect();
             parts.push(format!("{} {} recompute {}", policy.count, segment.segment.name, names.join(" ")));
         }

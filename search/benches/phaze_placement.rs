@@ -38,7 +38,10 @@ fn main() {
     let folder = folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../results/reference/phaze/placement").into());
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    println!("{:<20} {:>6} {:>7} {:>9} {:>9} {:>9} {:>9}", "instance", "layers", "devices", "first_us", "best_us", "phaze_us", "ratio");
+    println!(
+        "{:<20} {:>6} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "instance", "layers", "devices", "first_us", "best_us", "phaze_us", "ratio"
+    );
     let (mut all, mut large) = (Vec::new(), Vec::new());
     for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
         let instance = Instance::read(path).unwrap();

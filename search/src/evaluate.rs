@@ -1,9 +1,9 @@
 //! The best plan of a model on a chip, exactly; an expert's plan on a chip; and a bound of both.
 
 use crate::bench::Bench;
-use crate::placement::plan;
 use crate::placement::plan::{
-    ChainProfile, ClusterLimits, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, evaluate_fixed, place,
+    ChainProfile, ClusterLimits, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, Segment, evaluate_fixed,
+    place,
 };
 use crate::profile::{Chains, ChipOnBench, KernelBounds, Profile, ProfileError};
 use crate::shape::Shape;
@@ -92,11 +92,28 @@ fn limits(bench: &Bench, shape: &Shape) -> ClusterLimits {
     }
 }
 
-/// A step time that no plan of `shape` beats when its chain takes the times of `chain`: infinite where there is no plan.
+/// A step time that no plan of `shape` beats when its chain takes the times of `chain`, in closed form: infinite where there is no plan.
+///
+/// With d replicas there are at most p = N / (t d) stages, never more than pieces of the chain. The slowest stage takes at least an equal share of
+/// the chain's work W, and at least its largest piece; the stage with most gradients reduces at least an equal share of them.
+/// Memory, recomputation and transfers between stages are left out.
 pub(crate) fn lower_bound(bench: &Bench, shape: &Shape, chain: &ChainProfile) -> Seconds {
-    let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
-    // A chain that the planner refuses has times beyond any number: it bounds nothing.
-    plan::lower_bound(chain, limits(bench, shape), &sync).unwrap_or(Seconds::ZERO)
+    let of = |f: fn(&Segment) -> f64| chain.segments.iter().map(|s| f(s) * s.repeat as f64).sum::<f64>();
+    let work = of(|s| s.forward.0 + s.backward.0);
+    let gradient = of(|s| s.gradient.as_f64());
+    let optimizer = of(|s| s.optimizer.0);
+    let largest = chain.segments.iter().map(|s| s.forward.0 + s.backward.0).fold(0.0, f64::max);
+    let width = u64::from(shape.tensor_parallel);
+    let replicas = u64::from(bench.global_batch / shape.micro_batch);
+    let most = (u64::from(bench.devices) / width).min(replicas);
+    let step = |d: u64| {
+        let stages = (u64::from(bench.devices) / (width * d)).min(chain.units() as u64) as f64;
+        let slowest = (work / stages).max(largest);
+        // Rounded down: a bound must not lose a byte to rounding.
+        let sync = if d > 1 { gradient_sync(bench, Bytes((gradient / stages) as u64), d, width) } else { Seconds::ZERO };
+        (replicas / d - 1) as f64 * slowest + work + sync.0.max(optimizer / stages)
+    };
+    Seconds((1..=most).filter(|d| replicas.is_multiple_of(*d)).map(step).fold(f64::INFINITY, f64::min))
 }
 
 /// What asks the planner for a plan of a shape.
@@ -125,7 +142,12 @@ fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains) -> Result<Placement, 
 /// 1. with all memory in the world nothing is recomputed; where that plan fits the chip, no plan is better;
 /// 2. otherwise every policy costs a lower bound until the planner uses it; a plan whose policies all have their scheduled cost is the best,
 ///    because no other can cost less than its bounds.
-fn plan_lazily(chip: &mut ChipOnBench<'_>, shape: &Shape, profile: &mut Profile, ask: Ask<'_>) -> Result<Placement, ProfileError> {
+fn plan_lazily(
+    chip: &mut ChipOnBench<'_>,
+    shape: &Shape,
+    profile: &mut Profile,
+    ask: Ask<'_>,
+) -> Result<Placement, ProfileError> {
     let bench = chip.bench();
     let refused = |chip: &ChipOnBench<'_>, error: PlacementError| ProfileError::Numbers {
         chip: chip.device().chip().name.clone(),

@@ -195,7 +195,8 @@ impl<'a> ChipOnBench<'a> {
     pub fn keep_everything(shape: &Shape, profile: &mut Profile) {
         for (s, p) in shape.segments.iter().zip(&mut profile.segments) {
             let policy = s.recompute.layer().policy(OperatorSet::default());
-            p.policies = vec![PolicyProfile { policy: RecomputePolicy { extra: Seconds::ZERO, ..policy }, pass: Some(p.backward) }];
+            p.policies =
+                vec![PolicyProfile { policy: RecomputePolicy { extra: Seconds::ZERO, ..policy }, pass: Some(p.backward) }];
         }
     }
 
@@ -233,7 +234,13 @@ impl<'a> ChipOnBench<'a> {
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
-    pub fn close_policy(&mut self, shape: &Shape, profile: &mut Profile, segment: usize, policy: usize) -> Result<(), ProfileError> {
+    pub fn close_policy(
+        &mut self,
+        shape: &Shape,
+        profile: &mut Profile,
+        segment: usize,
+        policy: usize,
+    ) -> Result<(), ProfileError> {
         let s = &shape.segments[segment];
         let p = &mut profile.segments[segment];
         let program = self.recomputing(s, p.policies[policy].policy.operators)?;

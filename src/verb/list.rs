@@ -130,7 +130,8 @@ fn fabrics() -> Result<Listing, Failure> {
 }
 
 fn studies() -> Result<Listing, Failure> {
-    let mut table = Table::new(["study", "devices", "fabric", "batch", "description"]).align(2, Align::Left).align(4, Align::Left);
+    let mut table =
+        Table::new(["study", "devices", "fabric", "batch", "description"]).align(2, Align::Left).align(4, Align::Left);
     let mut entries = Vec::new();
     for name in Study::names() {
         let s = Study::load(&name).or_other()?;

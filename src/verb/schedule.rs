@@ -46,7 +46,9 @@ struct Line {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let time = match arguments.time_limit {
         Some(s) if !(s > 0.0 && s < 1e9) => {
-            return Err(failure::input(format!("--time-limit {s}: must be above 0 and below 1e9 seconds; leave it out for none")));
+            return Err(failure::input(format!(
+                "--time-limit {s}: must be above 0 and below 1e9 seconds; leave it out for none"
+            )));
         }
         limit => limit.map(Duration::from_secs_f64),
     };

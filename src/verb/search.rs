@@ -27,9 +27,11 @@ use workloads::Model;
 
 /// Search for the accelerator on which a model trains fastest, and how it should run there
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n\n\
+#[command(
+    after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design and what\n\
-    became of it), pareto.svg and pareto.png (throughput against area). JSON: the record, as in record.json.")]
+    became of it), pareto.svg and pareto.png (throughput against area). JSON: the record, as in record.json."
+)]
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
@@ -134,7 +136,8 @@ fn progress_bar(chips: usize) -> ProgressBar {
 
 fn show(bar: &ProgressBar, progress: Progress, bench: &Bench) {
     bar.set_position(progress.decided as u64);
-    let best = progress.best.map_or_else(|| "none yet".into(), |step| format!("{:.1} seq/s", f64::from(bench.global_batch) / step));
+    let best =
+        progress.best.map_or_else(|| "none yet".into(), |step| format!("{:.1} seq/s", f64::from(bench.global_batch) / step));
     bar.set_message(format!("{} evaluated, best {best}", progress.evaluated));
 }
 
@@ -175,7 +178,9 @@ fn compare(bench: &Bench, reference: &Accelerator, best: &BestDesign) -> Result<
 fn study_record(arguments: &Arguments, study: &Study, bench: &Bench, space: &HardwareSpace) -> StudyRecord {
     let parameters = bench.shapes.first().map_or(0, |shape| {
         let t = u64::from(shape.tensor_parallel);
-        let count = |s: &search::shape::SegmentShape| (s.segment.parameters.sharded * t + s.segment.parameters.replicated) * s.segment.repeat;
+        let count = |s: &search::shape::SegmentShape| {
+            (s.segment.parameters.sharded * t + s.segment.parameters.replicated) * s.segment.repeat
+        };
         shape.segments.iter().map(count).sum()
     });
     let plan = &study.plan;

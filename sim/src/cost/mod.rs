@@ -198,9 +198,7 @@ impl CostModel {
             Kernel::FusedAttention(a) => attention::cost(self, view(Cores::Pair), a),
             Kernel::Elementwise(e) => vector_core::elementwise(self, view(Cores::Vector), e),
             Kernel::Reduction(r) => vector_core::reduction(self, view(Cores::Vector), r),
-            Kernel::Collective(c) => {
-                vector_core::stream(self, view(Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0)
-            }
+            Kernel::Collective(c) => vector_core::stream(self, view(Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0),
             Kernel::Transfer(t) => self.transfer(t),
         }
     }

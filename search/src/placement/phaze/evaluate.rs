@@ -43,7 +43,9 @@ pub enum PlanFault {
         most: usize,
     },
     /// The stages do not cover the chain once, in order.
-    #[error("stage {stage} holds layers {first} to {last}; it has to begin at position {expected} of the chain and end within it")]
+    #[error(
+        "stage {stage} holds layers {first} to {last}; it has to begin at position {expected} of the chain and end within it"
+    )]
     Cover {
         /// Index of the stage.
         stage: usize,

@@ -241,7 +241,12 @@ fn check_graph(width: usize, graph: &WidthGraph) -> Result<(), PlacementError> {
     let count = graph.layers.len();
     if count == 0 || count > MAX_LAYERS {
         let limit = format!("a graph has from 1 to {MAX_LAYERS} layers");
-        return Err(out_of_range(format!("nodes.\"{width}\""), format!("{count} layers"), limit, "merge layers that stay together"));
+        return Err(out_of_range(
+            format!("nodes.\"{width}\""),
+            format!("{count} layers"),
+            limit,
+            "merge layers that stay together",
+        ));
     }
     let mut ids = BTreeSet::new();
     for (at, layer) in graph.layers.iter().enumerate() {
@@ -269,7 +274,12 @@ fn check_cost(place: &str, key: &str, value: f64) -> Result<(), PlacementError> 
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
-    Err(out_of_range(format!("{place}.{key}"), value, "it must be finite and not negative", "give the measured or estimated cost"))
+    Err(out_of_range(
+        format!("{place}.{key}"),
+        value,
+        "it must be finite and not negative",
+        "give the measured or estimated cost",
+    ))
 }
 
 fn check_edges(width: usize, graph: &WidthGraph, ids: &BTreeSet<i64>) -> Result<(), PlacementError> {

@@ -1,7 +1,7 @@
 //! Reading PHAZE's placement instance files.
 
-use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
 use super::PlacementError;
+use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,10 +50,9 @@ impl Instance {
     /// As [`Instance::from_json_str`], with the name of the file, and files that cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
-        Self::from_json_str(&text)
-            .map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
+        let text =
+            std::fs::read_to_string(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
+        Self::from_json_str(&text).map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
     }
 }
 
@@ -196,12 +195,7 @@ fn known_keys(at: &str, object: &Map<String, Value>, known: &[&str], also: &[&st
     }
 }
 
-fn field<'a>(
-    object: &'a Map<String, Value>,
-    at: &str,
-    key: &str,
-    expected: &'static str,
-) -> Result<&'a Value, PlacementError> {
+fn field<'a>(object: &'a Map<String, Value>, at: &str, key: &str, expected: &'static str) -> Result<&'a Value, PlacementError> {
     object.get(key).ok_or_else(|| PlacementError::Missing { at: format!("{at}{key}"), expected })
 }
 

@@ -20,8 +20,7 @@ pub(super) struct Sums {
 impl Sums {
     fn new(instance: &Instance, chain: &Chain) -> Self {
         let zeros = || vec![0.0; chain.len() + 1];
-        let mut sums =
-            Self { forward: zeros(), backward: zeros(), parameters: zeros(), activations: zeros(), fixed: zeros() };
+        let mut sums = Self { forward: zeros(), backward: zeros(), parameters: zeros(), activations: zeros(), fixed: zeros() };
         let copies = instance.optimizer.copies();
         let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
         for (at, layer) in chain.layers.iter().enumerate() {
@@ -104,14 +103,9 @@ impl<'a> Stages<'a> {
 
     /// Whether the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
     fn exceeds(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
-        let excess =
-            self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
+        let excess = self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
         let tie = self.tie + MEMORY_TIE * self.stash_scale * (from_end - 1) as f64;
-        if excess.abs() > tie {
-            excess > 0.0
-        } else {
-            from_end > evaluate::deepest(self.instance, self.chain, (first, end))
-        }
+        if excess.abs() > tie { excess > 0.0 } else { from_end > evaluate::deepest(self.instance, self.chain, (first, end)) }
     }
 
     /// The place farthest from the end at which the stage fits, given its stash per micro-batch; 0 if it fits nowhere.
@@ -350,8 +344,7 @@ impl Rows {
             while end > first && stages.exceeds(first, end, from_end, self.stash(stages, first, end)) {
                 end -= 1;
             }
-            self.depth[first] =
-                if end > first { stages.deepest(first, end, self.stash(stages, first, end)) } else { usize::MAX };
+            self.depth[first] = if end > first { stages.deepest(first, end, self.stash(stages, first, end)) } else { usize::MAX };
         }
         self.reach[first] = end;
     }

@@ -6,10 +6,10 @@
 //! stages under two exact cuts: a stage whose load cannot beat the best time known at any degree is not considered, and
 //! no more stages are tried than a bound on the bottleneck leaves a chance.
 
+use super::Plan;
 use super::evaluate;
 use super::instance::{Chain, Instance};
 use super::width::WidthSearch;
-use super::Plan;
 
 /// Kept apart from equality when a bound is compared with the best time known, so that rounding never cuts a better plan.
 const SAFETY: f64 = 1.0 + 1e-12;
@@ -54,9 +54,7 @@ impl Degrees {
     pub fn limit(&self, range: std::ops::Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut limit = f64::NEG_INFINITY;
-        for (micro_batches, synchronization) in
-            self.micro_batches[range.clone()].iter().zip(&self.synchronization[range])
-        {
+        for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
             let candidate = (time - synchronization * parameters) / (micro_batches + fill);
             limit = if candidate > limit { candidate } else { limit };
         }

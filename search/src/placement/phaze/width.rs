@@ -150,14 +150,22 @@ impl<'a> WidthSearch<'a> {
         let narrow = if mixed { 1 } else { wide };
         let planes = if mixed { count - parallel } else { 0 };
         let mut search = Self {
-            stages, degrees, index, narrow_end, planes, narrow, wide,
-            parallel_work: 0.0, most_stages: 0, ends: Vec::new(), floor: Vec::new(), promise: 0.0,
+            stages,
+            degrees,
+            index,
+            narrow_end,
+            planes,
+            narrow,
+            wide,
+            parallel_work: 0.0,
+            most_stages: 0,
+            ends: Vec::new(),
+            floor: Vec::new(),
+            promise: 0.0,
         };
         let deepest = search.stages.first_layer_depth();
         // The first stage holds at least the first layer, at the place of the number of stages.
-        let fits = |&stages: &usize| {
-            search.devices(stages, search.planes) <= instance.max_devices && stages <= deepest
-        };
+        let fits = |&stages: &usize| search.devices(stages, search.planes) <= instance.max_devices && stages <= deepest;
         search.most_stages = (1..=count).take_while(fits).last().unwrap_or(0);
         if mixed {
             let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel);
@@ -215,14 +223,7 @@ impl<'a> WidthSearch<'a> {
     }
 
     /// The least time below `time` over a range of degrees, and its degree.
-    fn cheapest(
-        &self,
-        range: Range<usize>,
-        stages: usize,
-        bottleneck: f64,
-        end: usize,
-        time: f64,
-    ) -> Option<(f64, usize)> {
+    fn cheapest(&self, range: Range<usize>, stages: usize, bottleneck: f64, end: usize, time: f64) -> Option<(f64, usize)> {
         let degrees = self.degrees;
         let (fill, parameters) = ((stages - 1) as f64, self.stages.sums.parameters[end]);
         let (mut least, mut found) = (time, None);
@@ -350,15 +351,7 @@ impl<'a> WidthSearch<'a> {
     }
 
     /// Suffixes of one stage more.
-    fn next_level(
-        &self,
-        stages: usize,
-        plane: usize,
-        cut: f64,
-        rows: &mut Rows,
-        table: &Table,
-        draft: &mut Draft,
-    ) {
+    fn next_level(&self, stages: usize, plane: usize, cut: f64, rows: &mut Rows, table: &Table, draft: &mut Draft) {
         let count = self.stages.chain.len();
         let (below, same) = table.behind(plane, stages - 1);
         let from = below.map_or(usize::MAX, |level| level.from).min(same.map_or(usize::MAX, |level| level.from));
