@@ -26,11 +26,11 @@ impl Row {
 }
 
 /// Solves and verifies all, prints a summary and the open ones, and answers how many are open and the widest gap.
-fn run(title: &str, specs: impl Iterator<Item = (u64, Spec)>) -> (usize, f64) {
+fn run(title: &str, limits: &Limits, specs: impl Iterator<Item = (u64, Spec)>) -> (usize, f64) {
     let solved = |(seed, spec): (u64, Spec)| {
         let problem: Problem = generate(&spec, seed);
         let begun = Instant::now();
-        let schedule = solve(&problem, &LIMITS);
+        let schedule = solve(&problem, limits);
         let seconds = begun.elapsed().as_secs_f64();
         assert_eq!(verify(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
         Row { seed, spec, schedule, seconds }
@@ -69,9 +69,10 @@ fn run(title: &str, specs: impl Iterator<Item = (u64, Spec)>) -> (usize, f64) {
     (open.len(), widest)
 }
 
-fn like_the_stored(low: u64, high: u64) -> (usize, f64) {
+fn like_the_stored(low: u64, high: u64, limits: &Limits) -> (usize, f64) {
     run(
         &format!("{low} to {high} operators"),
+        limits,
         (0..100).map(|i| {
             let seed = 1_000 * high + i;
             let mut random = Random(seed);
@@ -84,19 +85,19 @@ fn like_the_stored(low: u64, high: u64) -> (usize, f64) {
 
 #[test]
 fn problems_of_up_to_15_operators_are_proven() {
-    assert_eq!(like_the_stored(5, 15).0, 0);
+    assert_eq!(like_the_stored(5, 15, &Limits::default()).0, 0);
 }
 
 #[test]
 fn of_problems_of_16_to_28_operators_at_most_three_in_a_hundred_stays_open() {
-    let (open, widest) = like_the_stored(16, 28);
+    let (open, widest) = like_the_stored(16, 28, &LIMITS);
     assert!(open <= 3, "{open} open");
     assert!(widest <= 0.06, "{widest}");
 }
 
 #[test]
 fn of_problems_of_29_to_40_operators_at_most_one_in_seven_stays_open() {
-    let (open, _) = like_the_stored(29, 40);
+    let (open, _) = like_the_stored(29, 40, &LIMITS);
     assert!(open <= 14, "{open} open");
 }
 
@@ -105,6 +106,7 @@ fn of_problems_of_29_to_40_operators_at_most_one_in_seven_stays_open() {
 fn transformer_like_graphs_of_80_operators_are_proven() {
     let (open, widest) = run(
         "transformer-like, 80 operators",
+        &LIMITS,
         (0..60).map(|i| (80_000 + i, Spec { style: Style::Attention, ..Spec::drawn(80, 80_000 + i) })),
     );
     assert_eq!((open, widest), (0, 0.0));
@@ -116,7 +118,7 @@ fn other_graphs_of_80_operators_have_a_bounded_gap() {
         let style = [Style::Layered, Style::SeriesParallel][i as usize % 2];
         (81_000 + i, Spec { style, ..Spec::drawn(80, 81_000 + i) })
     });
-    let (open, widest) = run("layered and series-parallel, 80 operators", specs);
+    let (open, widest) = run("layered and series-parallel, 80 operators", &LIMITS, specs);
     assert!(open <= 16 && widest <= 0.09, "{open} open, widest gap {widest}");
 }
 
@@ -132,6 +134,6 @@ fn backward_passes_with_weight_gradients_and_collectives_have_a_small_gap() {
         spec.longest = 1_000_000;
         (90_000 + i, spec)
     });
-    let (open, widest) = run("backward", specs);
+    let (open, widest) = run("backward", &LIMITS, specs);
     assert!(open <= 9 && widest <= 0.08, "{open} open, widest gap {widest}");
 }

@@ -27,6 +27,7 @@ mod portfolio;
 mod problem;
 mod search;
 mod slots;
+mod state;
 mod verify;
 
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};

@@ -5,14 +5,17 @@ use super::bounds::{Mixed, Relation, chain_tails, quick_lower_bound, urgency};
 use super::cores::pair_by_index;
 use super::list::{Exclusive, Found, list_schedule};
 use super::piece::{Piece, SEARCHABLE};
-use super::search::{Pass, Searcher};
+use super::search::Pass;
+use super::state::Searcher;
 use super::{Limits, Method, improve};
 use std::time::Instant;
 
 /// Widths of the search passes. Each is tried in both directions while it is cheap.
-const WIDTHS: [usize; 7] = [4, 32, 256, 2_048, 16_384, 131_072, 1_048_576];
+const WIDTHS: [usize; 6] = [32, 256, 2_048, 16_384, 131_072, 1_048_576];
 /// From this width on only the direction that did better is followed.
 const ONE_DIRECTION: usize = 2_048;
+/// Width of the first pass, forwards only.
+const FIRST_WIDTH: usize = 64;
 /// Passes up to this width look for schedules, wider ones for proofs.
 const GUIDED: usize = 256;
 /// Before the pass of this width, local search has a go, with this many steps.
@@ -125,12 +128,15 @@ fn solve_plain(piece: &Piece, budget: Budget, known: u64, like: Option<&Found>) 
 }
 
 fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
-    let reversed = piece.reversed();
-    let searchers = [Searcher::new(piece), Searcher::new(&reversed)];
-    for searcher in &searchers {
-        answer.lower_bound = answer.lower_bound.max(searcher.root_bound());
+    let forward = Searcher::new(piece);
+    answer.lower_bound = answer.lower_bound.max(forward.root_bound());
+    // Most pieces are small and fall to the first pass: the other direction is set up for those that do not.
+    if one_pass(piece, answer, &forward, (FIRST_WIDTH, false), budget).is_none() {
+        return;
     }
-    answer.method = Method::Bounds;
+    let reversed = piece.reversed();
+    let searchers = [forward, Searcher::new(&reversed)];
+    answer.lower_bound = answer.lower_bound.max(searchers[1].root_bound());
     let mut follow = [true, true];
     for width in WIDTHS {
         if width == IMPROVED && answer.lower_bound < answer.found.makespan {
@@ -139,19 +145,34 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
         }
         let mut scores = [(0, 0); 2];
         for (side, searcher) in searchers.iter().enumerate().filter(|&(s, _)| follow[s]) {
-            if answer.lower_bound >= answer.found.makespan || budget.spent(answer.steps) {
-                return;
-            }
-            answer.method = Method::Search;
-            let pass = searcher.pass(answer.found.makespan, width, width <= GUIDED, budget.steps - answer.steps);
-            answer.steps += pass.steps;
-            scores[side] = (pass.lower_bound, u64::MAX - pass.steps);
-            take(answer, piece, pass, side == 1);
+            let before = answer.steps;
+            let Some(bound) = one_pass(piece, answer, searcher, (width, side == 1), budget) else { return };
+            scores[side] = (bound, u64::MAX - (answer.steps - before));
         }
         if width >= ONE_DIRECTION && follow == [true, true] {
             follow = [scores[0] >= scores[1], scores[0] < scores[1]];
         }
     }
+}
+
+/// Runs one search pass of a width, forwards or backwards, and answers its lower bound. `None` when there is nothing left to do, or
+/// nothing left to do it with.
+fn one_pass(
+    piece: &Piece,
+    answer: &mut Answer,
+    searcher: &Searcher<'_>,
+    (width, reversed): (usize, bool),
+    budget: Budget,
+) -> Option<u64> {
+    if answer.lower_bound >= answer.found.makespan || budget.spent(answer.steps) {
+        return None;
+    }
+    answer.method = Method::Search;
+    let pass = searcher.pass(answer.found.makespan, width, width <= GUIDED, budget.steps - answer.steps);
+    answer.steps += pass.steps;
+    let bound = pass.lower_bound;
+    take(answer, piece, pass, reversed);
+    (answer.lower_bound < answer.found.makespan).then_some(bound)
 }
 
 fn take(answer: &mut Answer, piece: &Piece, pass: Pass, reversed: bool) {

@@ -11,31 +11,15 @@
 //! least bound among states that were cut is a lower bound for the whole piece in any case. Width and direction of the
 //! passes grow from a quick beam to the whole space; all of it is counted in steps, so the answer does not depend on the machine.
 
-use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
+use super::bounds::{Set, full, members};
 use super::list::Found;
-use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
-use super::slots::Slots;
+use super::piece::NEVER;
+use super::state::{NO_SLOT, Run, Searcher};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// No core index.
-pub(super) const NO_SLOT: u8 = u8::MAX;
 /// How many states of the same down-set a new one is compared with.
 const COMPARED: usize = 48;
-/// Mixed bounds that a state is tried against.
-const LANES: usize = 8;
-/// Rounds of play for the mixed bound of the whole piece, and of each operator's descendants.
-const MIXED_ROUNDS: [usize; 2] = [128, 24];
-
-/// An operator that runs in a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Run {
-    pub finish: u64,
-    pub op: u8,
-    pub exclusive: bool,
-    pub slot: u8,
-}
-
 /// One way to extend a state.
 #[derive(Debug, Clone, Copy)]
 struct Move {
@@ -82,25 +66,6 @@ pub(super) struct Pass {
     pub steps: u64,
 }
 
-/// A searchable piece with everything the search looks up.
-pub(super) struct Searcher<'a> {
-    piece: &'a Piece,
-    relation: Relation,
-    after: Vec<u64>,
-    /// Operators per resource by falling `after`, with their energies.
-    by_tail: [Vec<(u8, u64)>; 3],
-    /// The shortest mode of each operator.
-    shortest: Vec<u64>,
-    /// Mixed bounds of the piece and of its later parts, side by side: what each operator adds, and its two weights. Empty where nothing
-    /// runs across all cores.
-    mixed_adds: Vec<[f64; LANES]>,
-    mixed_on: Vec<[f64; LANES]>,
-    mixed_stops: Vec<[f64; LANES]>,
-    slots: Slots,
-    /// An operator across all cores waits for all others and stops all others: it can be moved to an instant at which all are idle.
-    barriers: bool,
-}
-
 /// A hash of a down-set: one multiplication per half.
 #[derive(Default)]
 struct SetHasher(u64);
@@ -143,60 +108,7 @@ impl Layer {
     }
 }
 
-impl<'a> Searcher<'a> {
-    pub fn new(piece: &'a Piece) -> Self {
-        let relation = Relation::of(piece);
-        let exclusive = piece.has_exclusive();
-        let after = strong_after(piece, &relation, if exclusive { MIXED_ROUNDS[1] } else { 0 });
-        let mut by_tail: [Vec<(u8, u64)>; 3] = Default::default();
-        for (k, list) in by_tail.iter_mut().enumerate() {
-            *list = (0..piece.n())
-                .filter(|&i| piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0)
-                .map(|i| (i as u8, energy(piece, i, k)))
-                .collect();
-            list.sort_by_key(|&(i, _)| std::cmp::Reverse(after[i as usize]));
-        }
-        let n = piece.n();
-        let mut searcher = Self {
-            piece,
-            relation,
-            after,
-            by_tail,
-            shortest: (0..n).map(|i| piece.shortest(i)).collect(),
-            mixed_adds: Vec::new(),
-            mixed_on: Vec::new(),
-            mixed_stops: Vec::new(),
-            slots: Slots::new(piece),
-            barriers: !piece.own_kind && piece.m[2] == 0,
-        };
-        if exclusive {
-            searcher.find_mixed_bounds();
-        }
-        searcher
-    }
-
-    /// One mixed bound per lane: for the whole piece, and for what is left after each further eighth of it.
-    fn find_mixed_bounds(&mut self) {
-        let n = self.piece.n();
-        for lanes in [&mut self.mixed_adds, &mut self.mixed_on, &mut self.mixed_stops] {
-            lanes.resize(n, [0.0; LANES]);
-        }
-        for lane in 0..LANES {
-            let set = self.relation.all() & !full(lane * n / LANES);
-            let mixed = Mixed::find(self.piece, &self.relation, set, if lane == 0 { MIXED_ROUNDS[0] } else { MIXED_ROUNDS[1] });
-            for i in members(set) {
-                self.mixed_adds[i][lane] = mixed.adds[i];
-                self.mixed_on[i][lane] = mixed.on[i];
-                self.mixed_stops[i][lane] = mixed.stops[i];
-            }
-        }
-    }
-
-    /// A lower bound on the whole piece, without search.
-    pub fn root_bound(&self) -> u64 {
-        self.bound(0, 0, &[], &mut vec![0; self.piece.n()]).0
-    }
-
+impl Searcher<'_> {
     /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`. A guided pass looks for
     /// schedules rather than bounds.
     pub fn pass(&self, best: u64, width: usize, guided: bool, budget: u64) -> Pass {
@@ -215,85 +127,6 @@ impl<'a> Searcher<'a> {
             ends: vec![0; self.piece.n()],
         }
         .run()
-    }
-
-    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds.
-    fn bound(&self, set: Set, time: u64, runs: &[Run], ends: &mut [u64]) -> (u64, u64) {
-        let piece = self.piece;
-        let left = full(piece.n()) & !set;
-        let mut load = [0u64; 3];
-        let mut running: Set = 0;
-        let mut longest = time;
-        for run in runs {
-            let i = run.op as usize;
-            running |= 1 << i;
-            ends[i] = run.finish;
-            longest = longest.max(run.finish + self.after[i]);
-            for (sum, need) in load.iter_mut().zip(piece.need(i, run.exclusive)) {
-                *sum += u64::from(need) * (run.finish - time);
-            }
-        }
-        let floor = self.slots.earliest_single(piece, time, runs);
-        let inside = left | running;
-        for i in members(left) {
-            let mut start = floor[piece.kind[i] as usize];
-            for p in members(self.relation.preds[i] & inside) {
-                start = start.max(ends[p]);
-            }
-            ends[i] = start + self.shortest[i];
-            longest = longest.max(ends[i] + self.after[i]);
-        }
-        let last = runs.last().map_or(0, |r| r.finish - time);
-        let mut most = 0;
-        for (k, &busy) in load.iter().enumerate() {
-            if busy > 0 || self.by_tail[k].iter().any(|&(i, _)| left >> i & 1 == 1) {
-                most = most.max(time + self.energy_bound(k, (left, running), (busy, last), time, ends));
-            }
-        }
-        let most = most.max(time);
-        let mixed = time + self.mixed_bound(left, time, runs);
-        (longest.max(most).max(mixed), longest + most + mixed)
-    }
-
-    /// Over all sets V of operators with the longest tails: when the work of V fits on resource `k`, plus the shortest tail of V. What runs
-    /// outside V counts in full only where it ends before V can; `load` is (work of all that runs, the longest of it).
-    fn energy_bound(&self, k: usize, (left, running): (Set, Set), load: (u64, u64), time: u64, ends: &[u64]) -> u64 {
-        let m = u64::from(self.piece.m[k]);
-        let (mut work, mut beside, mut most) = (0, load.0, 0);
-        for &(i, e) in &self.by_tail[k] {
-            let bit = 1 << i;
-            if left & bit != 0 {
-                work += e;
-            } else if running & bit != 0 {
-                let rest = ends[i as usize] - time;
-                work += rest;
-                beside = beside.saturating_sub(rest);
-            } else {
-                continue;
-            }
-            let total = if m * load.1 <= work + beside { work + beside } else { work };
-            most = most.max(total + m * self.after[i as usize]);
-        }
-        most.div_ceil(m.max(1))
-    }
-
-    fn mixed_bound(&self, left: Set, time: u64, runs: &[Run]) -> u64 {
-        if self.mixed_on.is_empty() {
-            return 0;
-        }
-        let mut sums = [0.0f64; LANES];
-        for i in members(left) {
-            for (sum, add) in sums.iter_mut().zip(&self.mixed_adds[i]) {
-                *sum += add;
-            }
-        }
-        for run in runs {
-            let weights = if run.exclusive { &self.mixed_stops } else { &self.mixed_on };
-            for (sum, weight) in sums.iter_mut().zip(&weights[run.op as usize]) {
-                *sum += weight * (run.finish - time) as f64;
-            }
-        }
-        safe_ceil(sums.into_iter().fold(0.0, f64::max))
     }
 }
 
@@ -549,24 +382,5 @@ impl Passing<'_, '_> {
             at = step.parent;
         }
         found
-    }
-}
-
-impl Searcher<'_> {
-    /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later.
-    fn dominates(&self, a: (u64, &[Run]), b: (u64, &[Run]), set: Set) -> bool {
-        if a.0 > b.0 {
-            return false;
-        }
-        for run in a.1.iter().rev() {
-            if run.finish <= b.0 {
-                break;
-            }
-            let matters = self.relation.succs[run.op as usize] & !set != 0;
-            if matters && !b.1.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
-                return false;
-            }
-        }
-        self.slots.frees_no_later(self.piece, a.1, b)
     }
 }

@@ -1,7 +1,7 @@
 //! When cores are free in a partial schedule: as counts where any cores pair, core by core where they pair by index.
 
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
-use super::search::{NO_SLOT, Run};
+use super::state::{NO_SLOT, Run};
 
 /// The two ways of keeping book over cores.
 #[derive(Debug, Clone)]
