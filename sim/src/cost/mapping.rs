@@ -13,85 +13,13 @@
 
 use super::machine::{Machine, View};
 use super::tensor_core::ceil_div;
+use super::tiles::{MappingEffort, Sizes};
 use super::{Bound, CostModel, KernelCost, Traffic, vector_core};
 use crate::kernel::{Contraction, Elementwise};
 use crate::units::Seconds;
-use serde::{Deserialize, Serialize};
-
-/// How many tiles the mapper tries per dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MappingEffort {
-    /// Powers of two and the whole dimension: what kernel libraries offer.
-    #[default]
-    Library,
-    /// Also multiples of three (3, 6, 12, ...) and every even split of the dimension into 2 to 8.
-    Thorough,
-    /// Every size from 1 to the dimension, for dimensions up to 64; beyond, as [`MappingEffort::Thorough`] with splits into 2 to 64.
-    Exhaustive,
-}
 
 /// Bytes of an accumulator (fp32, or int32 for int8).
 const ACCUMULATOR: f64 = 4.0;
-
-/// Most candidates per dimension: 64 powers of two, 64 with a factor of three, 64 splits.
-const MAX_SIZES: usize = 192;
-
-/// Tile sizes of one dimension, descending, without repeats.
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    values: [f64; MAX_SIZES],
-    count: usize,
-}
-
-impl Sizes {
-    fn new(dimension: f64, effort: MappingEffort) -> Self {
-        let mut sizes = Self { values: [0.0; MAX_SIZES], count: 0 };
-        sizes.push(dimension);
-        if effort == MappingEffort::Exhaustive && dimension <= 64.0 {
-            let mut size = dimension - 1.0;
-            while size >= 1.0 {
-                sizes.push(size);
-                size -= 1.0;
-            }
-            return sizes;
-        }
-        let mut power = 1.0;
-        while power * 2.0 < dimension {
-            power *= 2.0;
-        }
-        while power >= 1.0 {
-            sizes.push(power);
-            if effort > MappingEffort::Library && power >= 2.0 {
-                sizes.push(power * 0.75);
-            }
-            power /= 2.0;
-        }
-        let splits = match effort {
-            MappingEffort::Library => 0,
-            MappingEffort::Thorough => 8,
-            MappingEffort::Exhaustive => 64,
-        };
-        for split in 2..=splits {
-            sizes.push(ceil_div(dimension, f64::from(split)));
-        }
-        sizes
-    }
-
-    fn push(&mut self, size: f64) {
-        let size = size.ceil();
-        if let Some(slot) = self.values.get_mut(self.count)
-            && size >= 1.0
-        {
-            *slot = size;
-            self.count += 1;
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = f64> + '_ {
-        self.values.iter().copied().take(self.count)
-    }
-}
 
 /// A contraction in floats.
 #[derive(Debug, Clone, Copy)]
@@ -189,11 +117,46 @@ fn least_operand_bytes(p: &Problem, capacity: f64, inner: f64, chunk: f64) -> f6
     if best.is_finite() { best } else { 2.0 * p.m * p.n * p.k * p.operand }
 }
 
-/// The fastest mapping. `units` of work are dealt to `workers`: cores, or single arrays.
-fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) -> Mapped {
+/// A mapping this much slower than the fastest is as good where it moves fewer bytes: the fastest one's time is reported,
+/// the traffic and energy are those of the chosen one.
+const THRIFT: f64 = 1.01;
+
+/// The best mapping so far.
+struct Best {
+    fastest: f64,
+    chosen: Option<Mapped>,
+    /// Whether candidates that cannot win are passed over.
+    prune: bool,
+}
+
+impl Best {
+    /// A candidate that cannot be faster than this is passed over.
+    fn limit(&self) -> f64 {
+        if self.prune { self.fastest } else { f64::INFINITY }
+    }
+
+    fn offer(&mut self, candidate: Mapped) {
+        self.fastest = self.fastest.min(candidate.time);
+        let moved = |m: &Mapped| m.into_cores + m.partials;
+        let better = match &self.chosen {
+            Some(chosen) if chosen.time <= self.fastest * THRIFT => {
+                candidate.time <= self.fastest * THRIFT && moved(&candidate) < moved(chosen)
+            }
+            _ => candidate.time <= self.fastest,
+        };
+        if better {
+            self.chosen = Some(candidate);
+        }
+    }
+}
+
+/// The fastest mapping. Units of work are dealt to cores, or to single arrays.
+fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort, prune: bool) -> (f64, Mapped) {
     let outer = outer_traffic(machine, view, p);
-    let mut best: Option<Mapped> = None;
-    let (ms, ns) = (Sizes::new(p.m, effort), Sizes::new(p.n, effort));
+    let mut best = Best { fastest: f64::INFINITY, chosen: None, prune };
+    let (granule_m, granule_n) = machine.arrays.spatial_granules();
+    let ms = Sizes::new(p.m, effort, granule_m.filter(|_| prune));
+    let ns = Sizes::new(p.n, effort, granule_n.filter(|_| prune));
     let chunk = chunk(machine, p.k);
     let capacity = view.local.first().map_or(0.0, |level| level.capacity);
     let floor = machine.arrays.rows.min(machine.arrays.columns);
@@ -226,7 +189,7 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) ->
             }
         }
     }
-    best.unwrap_or(Mapped {
+    let nothing = Mapped {
         time: 0.0,
         compute: 0.0,
         slowest_port: 0.0,
@@ -235,7 +198,8 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort) ->
         into_arrays: 0.0,
         partials: 0.0,
         park: 0,
-    })
+    };
+    best.chosen.map_or((0.0, nothing), |chosen| (best.fastest, chosen))
 }
 
 fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
@@ -261,8 +225,8 @@ struct Tile {
     park: usize,
 }
 
-fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &Tile, best: &mut Option<Mapped>) {
-    let limit = best.as_ref().map_or(f64::INFINITY, |b| b.time);
+fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &Tile, best: &mut Best) {
+    let limit = best.limit();
     let a = &machine.arrays;
     let (tm, tn) = (ceil_div(p.m, tile.um), ceil_div(p.n, tile.un));
     let into_cores = p.batch * p.k * p.operand * (p.m * tn + p.n * tm);
@@ -293,18 +257,16 @@ fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &T
     let work = compute.max(epilogue).max(local_time);
     let moving = ports.slowest;
     let time = (work + memory).max(moving) + view.exposed * (ports.in_turn + work - moving.max(work)) + reduce;
-    if time < limit {
-        *best = Some(Mapped {
-            time,
-            compute: work,
-            slowest_port: moving,
-            slowest_level: ports.level,
-            into_cores,
-            into_arrays,
-            partials: tile.partials,
-            park: tile.park,
-        });
-    }
+    best.offer(Mapped {
+        time,
+        compute: work,
+        slowest_port: moving,
+        slowest_level: ports.level,
+        into_cores,
+        into_arrays,
+        partials: tile.partials,
+        park: tile.park,
+    });
 }
 
 /// The slowest port of the shared levels: its time and its place in `view.shared`.
@@ -425,12 +387,12 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
         let written = p.batch * p.m * p.n * p.result + extra_written;
         return vector_core::stream(model, view, extra_read, written, lane_time, operations);
     }
-    let mapped = search(machine, view, &p, model.effort);
+    let (time, mapped) = search(machine, view, &p, model.effort, true);
     let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
     let overhead = machine.calibration.launch_overhead.0 + latency;
-    let total = overhead + mapped.time;
+    let total = overhead + time;
     let traffic = traffic(machine, view, &p, &mapped);
-    let bound = if overhead > mapped.time {
+    let bound = if overhead > time {
         Bound::Overhead
     } else if mapped.compute >= mapped.slowest_port {
         Bound::Compute
@@ -469,3 +431,7 @@ fn traffic(machine: &Machine, view: &View, p: &Problem, mapped: &Mapped) -> Traf
     }
     traffic
 }
+
+#[cfg(test)]
+#[path = "mapping_tests.rs"]
+mod tests;

@@ -15,11 +15,12 @@ mod machine;
 mod mapping;
 pub mod named;
 mod tensor_core;
+mod tiles;
 mod vector_core;
 
 pub use cache::CostCache;
-pub use mapping::MappingEffort;
 pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, spatial};
+pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};
 
 use crate::hardware::{Accelerator, EnergyModel};

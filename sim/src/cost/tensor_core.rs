@@ -140,6 +140,15 @@ impl Arrays {
         (rows + columns - 2.0).max(self.load_cycles(rows))
     }
 
+    /// The array dimensions that M and N are mapped on; none for the streamed one.
+    pub(super) fn spatial_granules(&self) -> (Option<f64>, Option<f64>) {
+        match self.dataflow {
+            Dataflow::OutputStationary => (Some(self.rows), Some(self.columns)),
+            Dataflow::WeightStationary => (None, Some(self.columns)),
+            Dataflow::InputStationary => (Some(self.columns), None),
+        }
+    }
+
     fn spatial(&self, m: f64, n: f64, k: f64) -> (f64, f64, f64) {
         match self.dataflow {
             Dataflow::OutputStationary => (m, n, k),

@@ -1,0 +1,70 @@
+//! The pruned search against brute force: every tile of every size, none passed over.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::super::machine::Cores;
+use super::super::{CostModel, Span};
+use super::*;
+use crate::hardware::phaze::{self, PhazeConfig};
+use crate::hardware::{Accelerator, Dataflow, MemoryLevel, Scope};
+use crate::units::{Bytes, BytesPerSecond};
+use proptest::prelude::*;
+
+/// A small chip: arrays up to 16 x 16, a local buffer of 64 B to 16 KiB, one shared buffer.
+fn chips() -> impl Strategy<Value = Accelerator> {
+    let shape = (1_u32..5, 1_u32..5, 0_u32..5, 0_u32..5, 0_usize..3, any::<bool>());
+    (shape, 6_u32..15, 8_u32..18, 1e8_f64..1e12, 1e8_f64..1e12).prop_map(
+        |((cores, arrays, rows, columns, flow, preload), local, shared, fast, slow)| {
+            let mut chip = phaze::design(&PhazeConfig::tpu_v4_like());
+            let level = |name: &str, scope, capacity: u32, rate| MemoryLevel {
+                name: name.to_owned(),
+                scope,
+                capacity: Bytes(1 << capacity),
+                read_bandwidth: BytesPerSecond(rate),
+                write_bandwidth: BytesPerSecond(rate),
+                ..chip.hbm.clone()
+            };
+            let on_chip = vec![level("local", Scope::Core, local, 1e12), level("shared", Scope::Chip, shared, fast)];
+            chip.on_chip = on_chip;
+            chip.hbm.read_bandwidth = BytesPerSecond(slow);
+            chip.hbm.write_bandwidth = BytesPerSecond(slow);
+            chip.tensor.cores = cores;
+            chip.tensor.arrays_per_core = arrays;
+            chip.tensor.rows = 1 << rows;
+            chip.tensor.columns = 1 << columns;
+            chip.tensor.preload = preload;
+            chip.tensor.dataflow = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary][flow];
+            chip
+        },
+    )
+}
+
+fn problem(model: &CostModel, batch: f64, m: f64, n: f64, k: f64) -> Problem {
+    Problem {
+        batch,
+        m,
+        n,
+        k,
+        operand: 2.0,
+        result: 2.0,
+        rate: model.machine.mac_rate(crate::kernel::DataType::Bf16),
+        epilogue_time: 0.0,
+        epilogue_read: 0.0,
+        epilogue_written: 0.0,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn pruning_keeps_the_optimum(chip in chips(), batch in 1_u32..4, m in 1_u32..65, n in 1_u32..65, k in 1_u32..200) {
+        let model = CostModel::new(chip).unwrap();
+        let p = problem(&model, f64::from(batch), f64::from(m), f64::from(n), f64::from(k));
+        for span in [Span::OneCore, Span::AllCores] {
+            let view = model.machine.view(span, Cores::Tensor);
+            let (pruned, _) = search(&model.machine, view, &p, MappingEffort::Exhaustive, true);
+            let (brute, _) = search(&model.machine, view, &p, MappingEffort::Exhaustive, false);
+            prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "pruned {pruned} brute {brute}");
+        }
+    }
+}

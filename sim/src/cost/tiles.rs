@@ -1,0 +1,104 @@
+//! Tile sizes that the mapper tries.
+
+use super::tensor_core::ceil_div;
+use serde::{Deserialize, Serialize};
+
+/// How many tiles the mapper tries per dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MappingEffort {
+    /// Powers of two and the whole dimension: what kernel libraries offer.
+    #[default]
+    Library,
+    /// Also multiples of three (3, 6, 12, ...) and every even split of the dimension into 2 to 8.
+    Thorough,
+    /// Every size from 1 to the dimension, for dimensions up to 64; beyond, as [`MappingEffort::Thorough`] with splits into 2 to 64.
+    Exhaustive,
+}
+
+/// Most candidates per dimension: 64 powers of two, 64 with a factor of three, 64 splits.
+const MAX_SIZES: usize = 192;
+
+/// Tile sizes of one dimension, descending, without repeats.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    values: [f64; MAX_SIZES],
+    count: usize,
+}
+
+impl Sizes {
+    /// The sizes of an effort. `granule` is the array dimension that this dimension is mapped on, where it is mapped on one:
+    /// then a size is left out if a smaller one cuts the dimension into as many tiles and its edge into as many folds,
+    /// because that one takes as long and needs less room. Nothing is left out of a streamed dimension.
+    pub(super) fn new(dimension: f64, effort: MappingEffort, granule: Option<f64>) -> Self {
+        let mut sizes = Self { values: [0.0; MAX_SIZES], count: 0 };
+        sizes.push(dimension);
+        if effort == MappingEffort::Exhaustive && dimension <= 64.0 {
+            let mut size = dimension - 1.0;
+            while size >= 1.0 {
+                sizes.push(size);
+                size -= 1.0;
+            }
+            if let Some(granule) = granule {
+                sizes.drop_dominated(dimension, granule);
+            }
+            return sizes;
+        }
+        let mut power = 1.0;
+        while power * 2.0 < dimension {
+            power *= 2.0;
+        }
+        while power >= 1.0 {
+            sizes.push(power);
+            if effort > MappingEffort::Library && power >= 2.0 {
+                sizes.push(power * 0.75);
+            }
+            power /= 2.0;
+        }
+        let splits = match effort {
+            MappingEffort::Library => 0,
+            MappingEffort::Thorough => 8,
+            MappingEffort::Exhaustive => 64,
+        };
+        for split in 2..=splits {
+            sizes.push(ceil_div(dimension, f64::from(split)));
+        }
+        sizes
+    }
+
+    /// Drops every size whose successor (the sizes are consecutive and descending) gives the same tiles and folds.
+    fn drop_dominated(&mut self, dimension: f64, granule: f64) {
+        let cut = |size: f64| {
+            let tiles = ceil_div(dimension, size);
+            let edge = dimension - (tiles - 1.0) * size;
+            (tiles, ceil_div(size, granule), ceil_div(edge, granule))
+        };
+        let mut kept = 0;
+        for i in 0..self.count {
+            let size = self.values[i];
+            let dominated = i + 1 < self.count && {
+                let ((tiles, folds, edge), (fewer_tiles, fewer_folds, fewer_edge)) = (cut(size), cut(self.values[i + 1]));
+                tiles == fewer_tiles && fewer_folds <= folds && fewer_edge <= edge
+            };
+            if !dominated {
+                self.values[kept] = size;
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
+    fn push(&mut self, size: f64) {
+        let size = size.ceil();
+        if let Some(slot) = self.values.get_mut(self.count)
+            && size >= 1.0
+        {
+            *slot = size;
+            self.count += 1;
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = f64> + '_ {
+        self.values.iter().copied().take(self.count)
+    }
+}
