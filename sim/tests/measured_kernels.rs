@@ -1,0 +1,104 @@
+//! The calibrated chips against measured kernels: an A100 (host clock), TPU v4, v6e and half a v7 (device clock). The fixture
+//! is a sample of published measurements, each with its source.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use coplace_sim::cost::CostModel;
+use coplace_sim::cost::calibrate::{Measurement, Timing, fit, predict};
+use coplace_sim::cost::named::{Shape, data_type_from_name, kernel_from_name};
+use coplace_sim::hardware::{Accelerator, Calibration};
+use coplace_sim::units::Seconds;
+use std::collections::BTreeMap;
+
+const ROWS: &str = include_str!("data/kernels.csv");
+
+/// The measurements of a chip, grouped by kernel (products of TPU v4 also by size).
+fn measurements(chip: &str) -> Vec<Measurement> {
+    let mut found = Vec::new();
+    for line in ROWS.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        if cells[0] != chip {
+            continue;
+        }
+        let size = |i: usize| cells[i].parse::<u64>().unwrap_or(0);
+        let shape = Shape { m: size(2), n: size(3), k: size(4), batch: size(5), elements: size(6) };
+        let kernel = kernel_from_name(cells[1], shape, data_type_from_name(cells[7]).expect(line)).expect(line);
+        let timing = if cells[9] == "host" { Timing::Host } else { Timing::Device };
+        let small = chip == "tpu_v4" && cells[1] == "gemm" && shape.m.min(shape.n).min(shape.k) < 1024;
+        let group = format!("{}{}", cells[1], if small { " below 1024" } else { "" });
+        found.push(Measurement { kernel, timing, time: Seconds::from_micros(cells[8].parse().expect(line)), group });
+    }
+    found
+}
+
+/// Mean and median absolute error per group, in percent.
+fn errors(chip: &str) -> BTreeMap<String, (f64, f64)> {
+    let model = CostModel::new(Accelerator::template(chip).unwrap()).unwrap();
+    let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for m in measurements(chip) {
+        let error = (predict(&model, &m.kernel, m.timing) / m.time - 1.0).abs() * 100.0;
+        groups.entry(m.group).or_default().push(error);
+    }
+    groups
+        .into_iter()
+        .map(|(group, mut errors)| {
+            errors.sort_by(f64::total_cmp);
+            let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+            (group, (mean, errors[errors.len() / 2]))
+        })
+        .collect()
+}
+
+#[test]
+fn a100_kernels_are_within_eight_percent() {
+    let errors = errors("a100_80gb_sxm");
+    assert_eq!(errors.len(), 4);
+    for (group, (mean, _)) in errors {
+        assert!(mean <= 8.0, "{group}: {mean} %");
+    }
+}
+
+#[test]
+fn tpu_kernels_are_as_close_as_stated() {
+    let errors = errors("tpu_v4");
+    assert_eq!(errors.len(), 7);
+    for (group, (mean, median)) in errors {
+        let (value, limit) = match group.as_str() {
+            "gemm" => (median, 8.0),
+            "gemm below 1024" => (median, 15.0),
+            "hbm_copy" => (mean, 10.0),
+            _ => (mean, 15.0),
+        };
+        assert!(value <= limit, "{group}: {value} %");
+    }
+    for chip in ["tpu_v6e", "tpu_v7_half"] {
+        for (group, (mean, _)) in self::errors(chip) {
+            assert!(mean <= 8.0, "{chip} {group}: {mean} %");
+        }
+    }
+}
+
+#[test]
+fn a_fit_from_an_ideal_chip_finds_the_calibration_again() {
+    let mut chip = Accelerator::template("a100_80gb_sxm").unwrap();
+    chip.calibration = Calibration::default();
+    let keys =
+        ["host_overhead_us", "host_dispatch_us", "hbm_achieved_fraction", "tensor_achieved_fraction", "vector_achieved_fraction"];
+    let fit = fit(&chip, &measurements("a100_80gb_sxm"), &keys).unwrap();
+    assert!(fit.before > 0.3 && fit.after < 0.06, "{} {}", fit.before, fit.after);
+    assert!(fit.groups.iter().all(|g| g.after < 0.08), "{:?}", fit.groups);
+    assert_eq!(fit.calibration.launch_overhead, Seconds::ZERO, "not asked for, not moved");
+}
+
+#[test]
+fn a_fit_that_cannot_start_says_why() {
+    let chip = Accelerator::template("a100_80gb_sxm").unwrap();
+    let text = fit(&chip, &[], &[]).unwrap_err().to_string();
+    assert_eq!(text, "no measurement to fit a100_80gb_sxm to: give at least one row of that chip");
+    let mut rows = measurements("a100_80gb_sxm");
+    let text = fit(&chip, &rows, &["magic"]).unwrap_err().to_string();
+    assert!(text.starts_with("unknown calibration scalar \"magic\"; known are: launch_overhead_us, "), "{text}");
+    rows[3].time = Seconds(f64::NAN);
+    let text = fit(&chip, &rows, &[]).unwrap_err().to_string();
+    assert!(text.starts_with("measurement 3 (gemm) took NaN s"), "{text}");
+}
