@@ -21,6 +21,10 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     Search(verb::search::Arguments),
+    Compare(verb::compare::Arguments),
+    Pareto(verb::pareto::Arguments),
+    Validate(verb::validate::Arguments),
+    Calibrate(verb::calibrate::Arguments),
     Place(verb::place::Arguments),
     Schedule(verb::schedule::Arguments),
     List(verb::list::Arguments),
@@ -31,6 +35,10 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
     let outcome = match Arguments::parse().verb {
         Verb::Search(a) => verb::search::run(&a),
+        Verb::Compare(a) => verb::compare::run(&a),
+        Verb::Pareto(a) => verb::pareto::run(&a),
+        Verb::Validate(a) => verb::validate::run(&a),
+        Verb::Calibrate(a) => verb::calibrate::run(&a),
         Verb::Place(a) => verb::place::run(&a),
         Verb::Schedule(a) => verb::schedule::run(&a),
         Verb::List(a) => verb::list::run(&a),

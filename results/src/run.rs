@@ -1,12 +1,13 @@
 //! Run directories: what `search` leaves behind and `compare` and `pareto` read.
 
 use crate::compare::{Comparison, Entry};
-use crate::design::DesignRow;
+use crate::design::{DesignRow, Outcome};
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
 use crate::files::{self, WriteError};
 use crate::record::{Proof, Record, RecordError};
 use crate::report::{count, significant};
 use crate::store::{self, StoreError};
+use search::pareto::{Front, FrontPoint};
 use std::path::{Path, PathBuf};
 
 /// The record's file name.
@@ -75,6 +76,19 @@ impl Run {
         let designs = store::read_designs(&directory.join(DESIGNS))?;
         let name = directory.file_name().unwrap_or(directory.as_os_str());
         Ok(Self { name: name.to_string_lossy().into_owned(), record, designs })
+    }
+
+    /// The designs on its front, by area: no other evaluated one is at most as large and at least as fast. Of equals, the
+    /// first in the study's order.
+    #[must_use]
+    pub fn front(&self) -> Vec<&DesignRow> {
+        let mut front = Front::default();
+        for (id, row) in self.designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated) {
+            if let Some(throughput) = row.throughput_sequences_per_s {
+                front.insert(FrontPoint { first: row.area_mm2, second: -throughput, id });
+            }
+        }
+        front.points().iter().filter_map(|point| self.designs.get(point.id)).collect()
     }
 
     /// The study in a line: `study phaze, 1,024 x phaze_flat, 4,096 sequences per step`.
@@ -186,7 +200,6 @@ fn difference(first: &Run, run: &Run) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::design::Outcome;
 
     fn run(name: &str) -> Run {
         let record = crate::record::example();
@@ -222,6 +235,17 @@ mod tests {
         bad.record.certificate.gap = Some(f64::NAN);
         assert!(bad.write(&into).is_err());
         assert!(!into.exists());
+    }
+
+    #[test]
+    fn the_front_holds_the_evaluated_designs_that_no_other_dominates() {
+        let mut run = run("a");
+        for (i, row) in run.designs.iter_mut().enumerate() {
+            row.throughput_sequences_per_s = Some([5.0, 9.0, 4.0, 5.0, 7.0][i % 5] + (i / 10) as f64);
+        }
+        let areas: Vec<f64> = run.front().iter().map(|row| row.area_mm2).collect();
+        // Evaluated are the rows 0, 5, 10, 15 with 5, 5, 6, 6 sequences/s.
+        assert_eq!(areas, [100.0, 110.0]);
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! One file per verb: its arguments, what it calls, what it prints.
 
+pub mod calibrate;
+pub mod compare;
 pub mod list;
+pub mod pareto;
 pub mod place;
 pub mod schedule;
 pub mod search;
+pub mod validate;

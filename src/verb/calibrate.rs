@@ -1,0 +1,179 @@
+//! `coplace calibrate`: a chip's physical scalars fitted to measured kernels.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput};
+use results::report::{Align, Table, count, significant};
+use results::validate::{Measurements, measurements};
+use serde::Serialize;
+use sim::cost::calibrate::{Fit, fit};
+use sim::hardware::{Accelerator, Calibration, Template};
+use std::path::PathBuf;
+
+/// Fit a chip's physical scalars (overheads, achieved fractions) to measured kernels
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n\n\
+    The fit starts from the chip's file and minimises the root mean square, over the kernels, of their mean absolute relative\n\
+    errors: no kernel pays for another, and none depends on a shape. Nothing is written: put the table that is printed into the\n\
+    chip's file, with the data it was fitted on. Keep rows aside to judge the fit by.\n\
+    JSON: {\"chip\", \"data\", \"measurements\", \"other_chips\", \"error_before_pct\", \"error_after_pct\", \"kernels\": [{\"group\", \"n\",\n\
+    \"mape_before_pct\", \"mape_after_pct\"}], \"scalars\": [{\"key\", \"fitted\", \"before\", \"after\", \"min\", \"max\"}], \"row_errors\", \"unpredicted\"};\n\
+    the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
+)]
+pub struct Arguments {
+    /// A chip (coplace list chips)
+    chip: String,
+    /// Measured kernels (CSV, as for coplace validate)
+    #[arg(value_name = "DATA.csv")]
+    data: PathBuf,
+    /// Fit only these scalars, by key [default: all]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    chip: String,
+    data: String,
+    measurements: usize,
+    other_chips: usize,
+    error_before_pct: f64,
+    error_after_pct: f64,
+    kernels: Vec<KernelError>,
+    scalars: Vec<Scalar>,
+    row_errors: Vec<results::validate::RowError>,
+    unpredicted: Vec<results::validate::Unpredicted>,
+}
+
+#[derive(Serialize)]
+struct KernelError {
+    group: String,
+    n: usize,
+    mape_before_pct: f64,
+    mape_after_pct: f64,
+}
+
+#[derive(Serialize)]
+struct Scalar {
+    key: &'static str,
+    fitted: bool,
+    before: f64,
+    after: f64,
+    min: f64,
+    max: f64,
+}
+
+/// Fits and prints; wrong rows are named, the rest is fitted all the same.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let template = Template::find(&arguments.chip).or_input()?;
+    let chip: &Accelerator = &template.accelerator;
+    let keys: Vec<&str> = if arguments.only.is_empty() {
+        Calibration::PARAMETERS.iter().map(|parameter| parameter.key).collect()
+    } else {
+        arguments.only.iter().map(String::as_str).collect()
+    };
+    let data = measurements(&arguments.data, &arguments.chip).or_input()?;
+    if data.rows.is_empty() {
+        return Err(failure::input(nothing(arguments, &template.name, &data)));
+    }
+    let fit = fit(chip, &data.rows, &keys).or_input()?;
+    let answer = answer(arguments, template, &keys, data, fit);
+    match arguments.format {
+        Format::Json => answer::json(&answer)?,
+        Format::Text => answer::text(&text(&answer))?,
+    }
+    let faults: Vec<String> = answer.row_errors.iter().map(ToString::to_string).collect();
+    if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+}
+
+/// Why a file has nothing to fit to.
+fn nothing(arguments: &Arguments, chip: &str, data: &Measurements) -> String {
+    let mut why: Vec<String> = data.row_errors.iter().map(ToString::to_string).collect();
+    why.push(format!(
+        "{}: no row to fit {chip} to: {} rows of other chips, {} wrong, {} of kernels or types that the model does not know; \
+         give measured kernels of {chip}",
+        arguments.data.display(),
+        count(data.other_chips as u64),
+        count(data.row_errors.len() as u64),
+        count(data.unpredicted.len() as u64)
+    ));
+    why.join("\nerror: ")
+}
+
+fn answer(arguments: &Arguments, template: &Template, keys: &[&str], data: Measurements, fit: Fit) -> Answer {
+    let before = &template.accelerator.calibration;
+    let kernels = fit.groups.into_iter().map(|group| KernelError {
+        group: group.group,
+        n: group.count,
+        mape_before_pct: group.before * 100.0,
+        mape_after_pct: group.after * 100.0,
+    });
+    let scalars = Calibration::PARAMETERS.iter().map(|parameter| Scalar {
+        key: parameter.key,
+        fitted: keys.contains(&parameter.key),
+        before: (parameter.get)(before),
+        after: (parameter.get)(&fit.calibration),
+        min: parameter.min,
+        max: parameter.max,
+    });
+    Answer {
+        chip: template.name.clone(),
+        data: arguments.data.display().to_string(),
+        measurements: data.rows.len(),
+        other_chips: data.other_chips,
+        error_before_pct: fit.before * 100.0,
+        error_after_pct: fit.after * 100.0,
+        kernels: kernels.collect(),
+        scalars: scalars.collect(),
+        row_errors: data.row_errors,
+        unpredicted: data.unpredicted,
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    let mut text = format!(
+        "{}: {} measurements of {}, {} rows of other chips, {} not predicted, {} wrong\n\n",
+        answer.data,
+        count(answer.measurements as u64),
+        answer.chip,
+        count(answer.other_chips as u64),
+        count(answer.unpredicted.len() as u64),
+        count(answer.row_errors.len() as u64)
+    );
+    let mut errors = Table::new(["kernel", "n", "MAPE % before", "after"]);
+    for kernel in &answer.kernels {
+        let percent = |value: f64| format!("{value:.2}");
+        errors.row([
+            kernel.group.clone(),
+            count(kernel.n as u64),
+            percent(kernel.mape_before_pct),
+            percent(kernel.mape_after_pct),
+        ]);
+    }
+    let total = [answer.error_before_pct, answer.error_after_pct].map(|value| format!("{value:.2}"));
+    errors.row(["root mean square of the above".into(), String::new(), total[0].clone(), total[1].clone()]);
+    text.push_str(&errors.render());
+    text.push('\n');
+    let mut scalars = Table::new(["scalar", "before", "after", "range", ""]).align(4, Align::Left);
+    for s in &answer.scalars {
+        let kept = if s.fitted { "" } else { "kept" };
+        scalars.row([s.key.to_owned(), number(s.before), number(s.after), format!("{} to {}", s.min, s.max), kept.to_owned()]);
+    }
+    text.push_str(&scalars.render());
+    text.push_str(&format!("\nFor the chip's file:\n\n[calibration]\n{}", toml(answer)));
+    text
+}
+
+fn number(value: f64) -> String {
+    significant(value, 4)
+}
+
+/// The scalars that differ from an ideal chip's, as the table of the chip's file; four significant digits are what a fit is worth.
+fn toml(answer: &Answer) -> String {
+    let ideal = |key: &str| Calibration::parameter(key).map_or(f64::NAN, |parameter| parameter.ideal);
+    let named = answer.scalars.iter().filter(|s| s.after != ideal(s.key));
+    named.map(|s| format!("{} = {}\n", s.key, number(s.after))).collect()
+}

@@ -1,0 +1,93 @@
+//! `coplace validate`: predictions judged by measured data.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrOther};
+use results::validate::{self, FileReport};
+use std::path::{Path, PathBuf};
+
+/// Predict every row of measured data and say how far off the predictions are
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
+    The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
+    (dataflow, array_cycles), die_area (component, measured_mm2); results/README.md describes them all.\n\
+    A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
+    unknown chip, kernel or type) is counted and named, and is no error.\n\
+    JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
+    \"unpredicted\", \"exact\", \"mape_pct\", \"median_pct\", \"bias_pct\", \"worst\": {\"id\", \"measured\", \"predicted\", \"error_pct\"}}],\n\
+    \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}]}]};\n\
+    errors are (predicted - measured) / measured in percent."
+)]
+pub struct Arguments {
+    /// CSV files of measured data
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Write id,quantity,measured,predicted: a line per row and predicted column
+    #[arg(long, value_name = "OUT.csv")]
+    predictions: Option<PathBuf>,
+    /// Draw predicted against measured into this directory (SVG and PNG); made if need be
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Scores every file; what is wrong is named last, the rest still answered.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut faults = Vec::new();
+    let mut reports = Vec::new();
+    for path in &arguments.files {
+        match validate::file(path) {
+            Ok(report) => reports.push(report),
+            Err(error) => faults.push(error.to_string()),
+        }
+    }
+    if !reports.is_empty() {
+        if let Some(path) = &arguments.predictions {
+            validate::write_predictions(path, &reports).or_input()?;
+        }
+        let drawn = arguments.plot.as_deref().map(|directory| draw(directory, &reports)).transpose()?;
+        match arguments.format {
+            Format::Json => answer::json(&validate::json(&reports))?,
+            Format::Text => answer::text(&text(&reports, arguments.predictions.as_deref(), drawn.unwrap_or_default()))?,
+        }
+    }
+    for report in reports.iter().filter(|report| !report.row_errors.is_empty()) {
+        faults.extend(report.row_errors.iter().take(NAMED).map(ToString::to_string));
+        if let Some(more) = report.row_errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            faults.push(format!("{}: {more} more rows are wrong; --format json lists them all", report.file.display()));
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+}
+
+/// How many wrong rows of a file standard error names.
+const NAMED: usize = 5;
+
+fn text(reports: &[FileReport], predictions: Option<&Path>, drawn: Vec<PathBuf>) -> String {
+    let mut text = reports.iter().map(validate::report).collect::<Vec<_>>().join("\n");
+    let written: Vec<String> =
+        predictions.map(Path::to_path_buf).into_iter().chain(drawn).map(|p| p.display().to_string()).collect();
+    if !written.is_empty() {
+        text.push_str(&format!("\nWritten: {}\n", written.join(", ")));
+    }
+    text
+}
+
+/// Draws every quantity of every file. Files that share a name get a number, so that no figure is lost.
+fn draw(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>, Failure> {
+    std::fs::create_dir_all(directory).map_err(|e| {
+        failure::input(format!("--plot {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+    })?;
+    let mut written: Vec<PathBuf> = Vec::new();
+    for report in reports {
+        for (stem, figure) in validate::plots(report).or_other()? {
+            let taken = |stem: &str| written.contains(&directory.join(format!("{stem}.svg")));
+            let numbered = (2..).map(|n| format!("{stem}-{n}"));
+            let free = std::iter::once(stem.clone()).chain(numbered).find(|stem| !taken(stem)).unwrap_or(stem);
+            written.extend(figure.write(directory, &free).or_input()?);
+        }
+    }
+    Ok(written)
+}
