@@ -67,7 +67,9 @@ impl Contraction {
     /// Multiply-accumulates count as two operations.
     #[must_use]
     pub fn flops(&self) -> Flops {
-        Flops(2 * u128::from(self.batch) * u128::from(self.m) * u128::from(self.n) * u128::from(self.k))
+        let macs =
+            [self.m, self.n, self.k].into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
+        Flops(macs.saturating_mul(2))
     }
 
     /// Bytes that must cross the outermost memory at least once: both operands in, the result out.
@@ -215,12 +217,13 @@ impl FusedAttention {
     /// Forward: two products per score; backward: five (scores again, dV, dP, dQ, dK). Causal masking halves the scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
-        let scores = u128::from(self.batch) * u128::from(self.heads) * u128::from(self.queries) * u128::from(self.keys);
+        let dimensions = [self.heads, self.queries, self.keys];
+        let scores = dimensions.into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
         let products = match self.direction {
             Direction::Forward => 2,
             Direction::Backward => 5,
         };
-        let full = 2 * products * scores * u128::from(self.head_dim);
+        let full = scores.saturating_mul(2 * products).saturating_mul(self.head_dim.into());
         Flops(if self.causal { full / 2 } else { full })
     }
 

@@ -221,3 +221,47 @@ proptest! {
         prop_assert!(latency(&accelerator, &kernel, Span::AllCores) <= latency(&accelerator, &kernel, Span::OneCore) * ROUNDING);
     }
 }
+
+#[test]
+fn no_kernel_is_too_small_or_too_large() {
+    let chips = [template(), Accelerator::template("a100_80gb_sxm").unwrap()];
+    let sizes = [0, 1, 7, u64::from(u32::MAX), u64::MAX];
+    for chip in chips {
+        let model = CostModel::new(chip).unwrap();
+        for i in 0..sizes.len().pow(3) {
+            let (m, n, k) = (sizes[i % 5], sizes[i / 5 % 5], sizes[i / 25]);
+            let contraction = Contraction { batch: m, m, n, k, operand: DataType::Fp8, result: DataType::Fp32 };
+            let (function, direction) = (RowFunction::LayerNorm, Direction::Backward);
+            let attention = FusedAttention {
+                direction,
+                batch: k,
+                heads: m,
+                kv_heads: m,
+                queries: n,
+                keys: k,
+                head_dim: m,
+                causal: true,
+                operand: DataType::Bf16,
+            };
+            let bytes = Bytes(m).max(Bytes(k));
+            let kernels = [
+                Kernel::Contraction(contraction),
+                Kernel::Reduction(Reduction { function, direction, rows: m, columns: n, read: bytes, written: bytes }),
+                Kernel::FusedAttention(attention),
+                Kernel::Elementwise(Elementwise {
+                    function: Function::Adam,
+                    direction,
+                    elements: k,
+                    read: bytes,
+                    written: bytes,
+                }),
+                Kernel::Transfer(Transfer { link: Link::Storage, bytes }),
+            ];
+            for (kernel, span) in kernels.iter().flat_map(|kernel| SPANS.map(|span| (kernel, span))) {
+                let cost = model.cost(kernel, span);
+                assert!(!cost.latency.0.is_nan() && cost.latency.0 >= 0.0, "{kernel:?}: {cost:?}");
+                assert!(model.lower_bound(kernel, span).0 <= cost.latency.0 * ROUNDING, "{kernel:?}: {cost:?}");
+            }
+        }
+    }
+}

@@ -385,7 +385,8 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
     };
     if p.batch * p.m * p.n * p.k == 0.0 {
         let written = p.batch * p.m * p.n * p.result + extra_written;
-        return vector_core::stream(model, view, extra_read, written, lane_time, operations);
+        let read = p.batch * p.k * (p.m + p.n) * p.operand + extra_read;
+        return vector_core::stream(model, view, read, written, lane_time, operations);
     }
     let (time, mapped) = search(machine, view, &p, model.effort, true);
     let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
