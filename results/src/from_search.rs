@@ -14,7 +14,7 @@ use sim::hardware::Accelerator;
 use sim::hardware::phaze::PhazeConfig;
 use sim::kernel::DataType;
 use sim::status::SolveStatus;
-use sim::units::Bytes;
+use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 
 /// The figures of a plan that its chip, cluster and time give.
@@ -282,12 +282,24 @@ pub fn certificate(bench: &Bench, answer: &DesignAnswer, over_area: usize) -> Ce
     }
 }
 
-/// The best design of a search with its plan and where its time goes.
+/// The best design of a search with its plan, its simulated step time and where its time goes.
 #[must_use]
-pub fn best(bench: &Bench, planned: &Planned, capacity: Bytes, mut design: DesignRow, why: &Explanation) -> BestDesign {
-    let step = planned.plan.step.0;
-    let time_shares: Vec<Share> =
-        why.parts.iter().map(|part| Share { name: part.name.clone(), fraction: part.time.0 / step }).collect();
+pub fn best(
+    bench: &Bench,
+    planned: &Planned,
+    capacity: Bytes,
+    mut design: DesignRow,
+    why: &Explanation,
+    simulated: Seconds,
+) -> BestDesign {
+    let time_shares = time_shares(planned, why);
     design.bound_by = time_shares.first().map(|s| s.name.clone());
-    BestDesign { design, stages: stages(bench, planned, capacity), time_shares }
+    BestDesign { design, simulated_step_s: simulated.0, stages: stages(bench, planned, capacity), time_shares }
+}
+
+/// The parts of a step's time as fractions of it, largest first.
+#[must_use]
+pub fn time_shares(planned: &Planned, why: &Explanation) -> Vec<Share> {
+    let step = planned.plan.step.0;
+    why.parts.iter().map(|part| Share { name: part.name.clone(), fraction: part.time.0 / step }).collect()
 }

@@ -159,6 +159,8 @@ pub struct Certificate {
 pub struct BestDesign {
     /// Chip, plan and totals: the row of the design in `designs.parquet`.
     pub design: DesignRow,
+    /// The step's time in seconds by event simulation of the plan's pipeline; the design's `step_time_s` is the planner's closed form.
+    pub simulated_step_s: f64,
     /// The pipeline's stages, first to last.
     pub stages: Vec<StageRecord>,
     /// The step's time by what bounds it, as fractions of the step, largest first.

@@ -16,6 +16,7 @@ pub(crate) fn record() -> Record {
     let mut design = DesignRow::undecided(3, dimensions);
     design.outcome = Outcome::Evaluated;
     design.throughput_sequences_per_s = Some(0.1 + 0.2);
+    design.step_time_s = Some(7.797);
     let stage = StageRecord {
         stage: 0,
         layers: "embedding, layers 0-3".into(),
@@ -59,6 +60,7 @@ pub(crate) fn record() -> Record {
         schedule_methods: BTreeMap::from([("list".into(), 7)]),
         best: Some(BestDesign {
             design,
+            simulated_step_s: 7.8,
             stages: vec![stage],
             time_shares: vec![Share { name: "tensor cores".into(), fraction: 0.75 }],
         }),
@@ -124,6 +126,7 @@ fn the_report_of_a_run_reads() {
     for line in [
         "  chip           8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",
         "  throughput     0.3000 sequences/s\n",
+        "  step           7.797 s (closed form), 7.800 s simulated\n",
         "  tensor cores   75.0 %\n",
         "stage  layers                  forward  backward  activations GiB  weights GiB  peak GiB  of GiB  kept\n",
         "0      embedding, layers 0-3  10.00 ms  20.00 ms             2.50         1.50      4.00      32  keep all\n",

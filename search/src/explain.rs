@@ -3,12 +3,14 @@
 use crate::bench::Bench;
 use crate::evaluate::Planned;
 use crate::memory::OperatorSet;
+use crate::placement::plan::StagePlan;
 use crate::profile::{ChipOnBench, ProfileError};
 use crate::shape::{SegmentShape, recompute_set};
 use sim::cost::Bound;
 use sim::costed::{CostedGraph, ScheduledGraph};
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
+use sim::pipeline::{Pipeline, PipelineError, Reduction, Schedule, Stage};
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use workloads::RecomputeSet;
@@ -49,14 +51,26 @@ pub struct Explanation {
 /// What a kernel does and what holds it up, in words.
 #[must_use]
 pub fn kernel_class(kernel: &Kernel, bound: Bound, chip: &Accelerator) -> String {
-    let (work, units) = match kernel {
-        Kernel::Contraction(_) | Kernel::Epilogue(_) => ("matrix products", "arrays"),
-        Kernel::FusedAttention(_) => ("fused attention", "cores"),
-        Kernel::Elementwise(_) | Kernel::Reduction(_) => ("vector work", "lanes"),
-        Kernel::Collective(_) => ("tensor-parallel collectives", "network"),
-        Kernel::Transfer(_) => ("host transfers", "link"),
+    let work = match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => "matrix products",
+        Kernel::FusedAttention(_) => "fused attention",
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => "vector work",
+        Kernel::Collective(_) => "tensor-parallel collectives",
+        Kernel::Transfer(_) => "host transfers",
     };
-    format!("{work}, bound by {}", bound_name(bound, units, chip))
+    format!("{work}, bound by {}", bound_name(bound, kernel_units(kernel), chip))
+}
+
+/// What computes a kernel.
+#[must_use]
+pub fn kernel_units(kernel: &Kernel) -> &'static str {
+    match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => "arrays",
+        Kernel::FusedAttention(_) => "cores",
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => "lanes",
+        Kernel::Collective(_) => "network",
+        Kernel::Transfer(_) => "link",
+    }
 }
 
 /// What a bound is called on a chip; `units` is what computes.
@@ -110,6 +124,47 @@ fn slowest_stage(planned: &Planned) -> usize {
     let stages = &planned.plan.stages;
     let most = stages.iter().map(|s| s.time.0).fold(0.0, f64::max);
     stages.iter().position(|s| s.time.0 >= most).unwrap_or_default()
+}
+
+/// The plan as the event simulation plays it: 1F1B over its stages. Sends delay the stage that waits for them and keep nobody busy, where
+/// the planner charges them to both sides of a cut; gradient reduction and optimizer follow each stage's own last backward pass, where the
+/// planner adds the slowest stage's at the end.
+#[must_use]
+pub fn pipeline(planned: &Planned) -> Pipeline {
+    let plan = &planned.plan;
+    let stage = |s: &StagePlan| {
+        let mut stage = Stage { recompute: s.recompute, optimizer: s.tail, ..Stage::default() };
+        for share in &s.shares {
+            let segment = &planned.profile.segments[share.segment];
+            stage.forward += segment.forward.time * share.count as f64;
+            stage.backward_input += segment.backward.time * share.count as f64;
+        }
+        stage
+    };
+    // A stage's transfers are those of the cut before it and of the cut after it.
+    let mut sends: Vec<Seconds> = Vec::with_capacity(plan.stages.len());
+    for s in &plan.stages[..plan.stages.len().saturating_sub(1)] {
+        let before = sends.last().copied().unwrap_or(Seconds::ZERO);
+        sends.push((s.transfer - before).max(Seconds::ZERO));
+    }
+    Pipeline {
+        stages: plan.stages.iter().map(stage).collect(),
+        sends,
+        // At most the global batch, which is a u32.
+        micro_batches: plan.micro_batches as u32,
+        schedule: Schedule::OneForwardOneBackward,
+        reduction: Reduction::AfterBackward,
+        optimizer_waits_for_all: false,
+    }
+}
+
+/// The step time of a plan by event simulation, beside the planner's closed form in [`crate::placement::plan::Plan::step`]. The two are
+/// equal for one stage, and for equal stages without sends or tails; [`sim::pipeline`] says how they compare otherwise.
+///
+/// # Errors
+/// A stage whose times are no durations, which the planner refuses before.
+pub fn simulate(planned: &Planned) -> Result<Seconds, PipelineError> {
+    Ok(pipeline(planned).measure()?.total)
 }
 
 /// `backward`, and what it runs again by the operators' own names.

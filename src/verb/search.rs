@@ -12,7 +12,7 @@ use results::{from_search as conversion, report};
 use search::bench::Bench;
 use search::design::{DesignAnswer, search_designs};
 use search::evaluate::{best_plan, fixed_plan};
-use search::explain::explain;
+use search::explain::{explain, simulate};
 use search::placement::plan::LayerSplit;
 use search::runner::{Outcome, Progress};
 use search::space::HardwareSpace;
@@ -148,7 +148,8 @@ fn best_design(bench: &Bench, answer: &DesignAnswer, rows: &mut [DesignRow]) -> 
     let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
     let Ok(planned) = &evaluation.outcome else { return Ok(None) };
     let why = explain(bench, design(&found.config), planned).or_other()?;
-    let best = conversion::best(bench, planned, found.config.hbm, rows[index].clone(), &why);
+    let simulated = simulate(planned).or_other()?;
+    let best = conversion::best(bench, planned, found.config.hbm, rows[index].clone(), &why, simulated);
     rows[index] = best.design.clone();
     Ok(Some(best))
 }

@@ -1,7 +1,7 @@
 //! A run of `search` as text: the answer first, then what it rests on.
 
 use super::{Align, Table, area, count, fields, heading, percent, seconds, significant};
-use crate::record::{BestDesign, Certificate, Proof, Record};
+use crate::record::{BestDesign, Certificate, Proof, Record, Share, StageRecord};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The whole report of a run.
@@ -47,7 +47,7 @@ pub fn best_design(best: &BestDesign) -> String {
         ("throughput", rate(row.throughput_sequences_per_s, "sequences/s")),
         ("", rate(row.throughput_tokens_per_s, "tokens/s")),
         ("MFU", row.mfu.map(percent)),
-        ("step", row.step_time_s.map(|t| seconds(Seconds(t)))),
+        ("step", row.step_time_s.map(|t| step_times(Seconds(t), Seconds(best.simulated_step_s)))),
         ("energy", row.energy_per_step_j.map(|e| format!("{} kJ per step", significant(e / 1e3, 4)))),
         ("peak memory", row.peak_memory_gib.map(|g| format!("{g:.2} of {} GiB", row.hbm_gib))),
         ("bound by", row.bound_by.clone()),
@@ -58,22 +58,31 @@ pub fn best_design(best: &BestDesign) -> String {
     text.push_str(&fields(&pairs));
     if !best.time_shares.is_empty() {
         text.push_str(&heading("Where the step's time goes"));
-        let shares: Vec<(&str, String)> =
-            best.time_shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", percent(s.fraction)))).collect();
-        text.push_str(&fields(&shares));
+        text.push_str(&time_shares(&best.time_shares));
     }
     if !best.stages.is_empty() {
         text.push_str(&heading("Pipeline stages"));
-        text.push_str(&stages(best));
+        text.push_str(&stages(&best.stages));
     }
     text
 }
 
+/// The closed form's step time beside the simulated one.
+pub(super) fn step_times(closed: Seconds, simulated: Seconds) -> String {
+    format!("{} (closed form), {} simulated", seconds(closed), seconds(simulated))
+}
+
+/// Parts of a step's time, one line each.
+pub(super) fn time_shares(shares: &[Share]) -> String {
+    let lines: Vec<(&str, String)> = shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", percent(s.fraction)))).collect();
+    fields(&lines)
+}
+
 /// The table of the stages: neighbours that differ only in the layers' numbers stay separate lines, because the reader
 /// looks for one stage.
-fn stages(best: &BestDesign) -> String {
+pub(super) fn stages(stages: &[StageRecord]) -> String {
     let mut classes: Vec<&str> = Vec::new();
-    for class in best.stages.iter().flat_map(|s| s.memory_gib.keys()) {
+    for class in stages.iter().flat_map(|s| s.memory_gib.keys()) {
         if !classes.contains(&class.as_str()) {
             classes.push(class);
         }
@@ -83,7 +92,7 @@ fn stages(best: &BestDesign) -> String {
     head.extend(["peak GiB".into(), "of GiB".into(), "kept".into()]);
     let last = head.len() - 1;
     let mut table = Table::new(head).align(1, Align::Left).align(last, Align::Left);
-    for stage in &best.stages {
+    for stage in stages {
         let mut row = vec![
             stage.stage.to_string(),
             stage.layers.clone(),
