@@ -21,6 +21,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     Search(verb::search::Arguments),
+    Evaluate(verb::evaluate::Arguments),
     Compare(verb::compare::Arguments),
     Pareto(verb::pareto::Arguments),
     Validate(verb::validate::Arguments),
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
     let outcome = match Arguments::parse().verb {
         Verb::Search(a) => verb::search::run(&a),
+        Verb::Evaluate(a) => verb::evaluate::run(&a),
         Verb::Compare(a) => verb::compare::run(&a),
         Verb::Pareto(a) => verb::pareto::run(&a),
         Verb::Validate(a) => verb::validate::run(&a),

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod design;
 #[cfg(test)]
 mod documented;
+pub mod evaluated;
 pub mod figure;
 pub mod files;
 pub mod from_search;
@@ -14,4 +15,5 @@ pub mod report;
 pub mod run;
 mod seal;
 pub mod store;
+pub mod trace;
 pub mod validate;

@@ -2,6 +2,7 @@
 
 pub mod calibrate;
 pub mod compare;
+pub mod evaluate;
 pub mod list;
 pub mod pareto;
 pub mod place;

@@ -1,9 +1,11 @@
 //! Text for people: numbers with units, aligned tables, key-value blocks. Pure functions; nothing here prints.
 
+mod evaluated;
 mod number;
 mod run;
 mod table;
 
+pub use evaluated::evaluated;
 pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, seconds, signed_percent, significant};
 pub use run::{best_design, certificate, run};
 pub use table::{Align, Table, fields, heading};
