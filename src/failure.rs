@@ -14,6 +14,15 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The failure with the place it came from before its message.
+    pub fn context(self, place: String) -> Self {
+        match self {
+            Self::Input(e) => Self::Input(e.context(place)),
+            Self::Other(e) => Self::Other(e.context(place)),
+            Self::ClosedPipe => Self::ClosedPipe,
+        }
+    }
+
     /// Prints the message on standard error and says which exit code it is.
     pub fn report(&self) -> ExitCode {
         let (code, error) = match self {

@@ -2,6 +2,7 @@
 
 mod answer;
 mod failure;
+mod input;
 mod verb;
 
 use clap::{Parser, Subcommand};

@@ -222,9 +222,9 @@ design_row! {
     tensor_cores: i64,
     /// Vector cores per chip.
     vector_cores: i64,
-    /// Columns of each tensor core's array, and lanes of each vector core.
+    /// Rows of each tensor core's array, and lanes of each vector core (PHAZE's width).
     array_width: i64,
-    /// Rows of each tensor core's array.
+    /// Columns of each tensor core's array (PHAZE's depth).
     array_depth: i64,
     /// Global buffer in MiB.
     global_buffer_mib: i64,
@@ -310,8 +310,8 @@ impl DesignRow {
         format!(
             "{} x {}x{} TC, {} x {} VC, {} MiB, {} GiB HBM",
             self.tensor_cores,
-            self.array_depth,
             self.array_width,
+            self.array_depth,
             self.vector_cores,
             self.array_width,
             self.global_buffer_mib,
@@ -341,9 +341,9 @@ pub struct Dimensions {
     pub tensor_cores: i64,
     /// Vector cores per chip.
     pub vector_cores: i64,
-    /// Columns of each tensor core's array, and lanes of each vector core.
+    /// Rows of each tensor core's array, and lanes of each vector core (PHAZE's width).
     pub array_width: i64,
-    /// Rows of each tensor core's array.
+    /// Columns of each tensor core's array (PHAZE's depth).
     pub array_depth: i64,
     /// Global buffer in MiB.
     pub global_buffer_mib: i64,
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn one_line_summaries() {
         let mut row = row();
-        assert_eq!(row.chip(), "8 x 64x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM");
+        assert_eq!(row.chip(), "8 x 128x64 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM");
         assert_eq!(row.plan(), None);
         (row.stages, row.tensor_parallel, row.data_parallel) = (Some(8), Some(1), Some(128));
         row.micro_batch_sequences = Some(2);

@@ -79,11 +79,14 @@ impl Run {
     }
 
     /// The designs on its front, by area: no other evaluated one is at most as large and at least as fast. Of equals, the
-    /// first in the study's order.
+    /// one with the least HBM, which is no part of the area.
     #[must_use]
     pub fn front(&self) -> Vec<&DesignRow> {
         let mut front = Front::default();
-        for (id, row) in self.designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated) {
+        let mut evaluated: Vec<(usize, &DesignRow)> =
+            self.designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated).collect();
+        evaluated.sort_by(|a, b| a.1.hbm_gib.total_cmp(&b.1.hbm_gib));
+        for (id, row) in evaluated {
             if let Some(throughput) = row.throughput_sequences_per_s {
                 front.insert(FrontPoint { first: row.area_mm2, second: -throughput, id });
             }

@@ -39,7 +39,8 @@ pub enum BenchError {
     },
     /// None of the study's micro-batches divides the global batch.
     #[error(
-        "none of the micro-batches {micro_batches:?} divides the global batch of {global_batch} sequences: choose divisors of it"
+        "none of the micro-batches {micro_batches:?} of plan.micro_batch_sequences divides the global batch of {global_batch} sequences: \
+         choose divisors of it"
     )]
     NoMicroBatch {
         /// The study's micro-batches.
@@ -96,7 +97,7 @@ impl Bench {
     /// No usable width or micro-batch, a fabric too small, a model that cannot be lowered.
     pub fn new(model: Model, study: &Study, sequence_length: Option<u64>) -> Result<Self, BenchError> {
         let cluster = &study.cluster;
-        let fabric = Fabric::template(&cluster.fabric)?.for_devices(cluster.devices)?;
+        let fabric = Fabric::load(&cluster.fabric)?.for_devices(cluster.devices)?;
         let sequence_length = sequence_length.unwrap_or(model.max_sequence);
         let widths = widths(&model, &study.plan, cluster.devices)?;
         let mut micro_batches = study.plan.micro_batch_sequences.clone();

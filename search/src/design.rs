@@ -176,7 +176,7 @@ fn nearest_miss(designs: &[DesignOutcome]) -> String {
             _ => u64::MAX,
         };
         if nearest.as_ref().is_none_or(|(least, _)| lacking < *least) {
-            nearest = Some((lacking, format!("{why} (on {:?})", design.config)));
+            nearest = Some((lacking, format!("{why} (on {})", design.config)));
         }
     }
     nearest.map_or_else(|| "the space holds no chip within its area limits".into(), |(_, why)| why)

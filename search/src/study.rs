@@ -27,7 +27,7 @@ pub enum StudyError {
         why: String,
     },
     /// The file is not the TOML that a study needs.
-    #[error("{file}: {why}")]
+    #[error("{file}: {why}\nA study has the tables and keys of search/studies/phaze.toml, all of them and no other")]
     Malformed {
         /// The file.
         file: String,
@@ -58,9 +58,9 @@ pub struct SpaceSpec {
     pub tensor_cores: Vec<u32>,
     /// Vector cores per chip.
     pub vector_cores: Vec<u32>,
-    /// Columns of each tensor core's array; also the lanes of each vector core.
+    /// Rows of each tensor core's array; also the lanes of each vector core (PHAZE's width).
     pub array_widths: Vec<u32>,
-    /// Rows of each tensor core's array.
+    /// Columns of each tensor core's array (PHAZE's depth).
     pub array_depths: Vec<u32>,
     /// Global buffer capacity in MiB.
     pub global_buffer_mib: Vec<u64>,

@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
+use crate::input;
 use results::report::{Align, Table, count, significant};
 use results::validate::{Measurements, measurements};
 use serde::Serialize;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
     the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
 )]
 pub struct Arguments {
-    /// A chip (coplace list chips)
+    /// A built-in chip (coplace list chips) or a chip file (.toml)
     chip: String,
     /// Measured kernels (CSV, as for coplace validate)
     #[arg(value_name = "DATA.csv")]
@@ -68,14 +69,14 @@ struct Scalar {
 
 /// Fits and prints; wrong rows are named, the rest is fitted all the same.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let template = Template::find(&arguments.chip).or_input()?;
+    let template = &input::chip(&arguments.chip)?;
     let chip: &Accelerator = &template.accelerator;
     let keys: Vec<&str> = if arguments.only.is_empty() {
         Calibration::PARAMETERS.iter().map(|parameter| parameter.key).collect()
     } else {
         arguments.only.iter().map(String::as_str).collect()
     };
-    let data = measurements(&arguments.data, &arguments.chip).or_input()?;
+    let data = measurements(&arguments.data, &template.name).or_input()?;
     if data.rows.is_empty() {
         return Err(failure::input(nothing(arguments, &template.name, &data)));
     }

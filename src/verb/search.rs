@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::input;
 use indicatif::{ProgressBar, ProgressStyle};
 use results::baseline::expert_placement;
 use results::compare::{Comparison, Entry};
@@ -58,9 +59,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut times = BTreeMap::new();
     let model = Model::load(&arguments.model).or_input()?;
     let study = Study::load(&arguments.study).or_input()?;
-    let reference = Accelerator::template(&study.space.reference_chip).or_input()?;
+    let reference = input::chip(&study.space.reference_chip)
+        .map_err(|e| e.context(format!("{}: space.reference_chip", arguments.study)))?
+        .accelerator;
     let space = HardwareSpace::enumerate(&study.space, &reference).or_input()?;
-    let bench = Bench::new(model, &study, arguments.sequence_length).or_input()?;
+    let bench = Bench::new(model, &study, arguments.sequence_length).map_err(|e| input::bench_fault(&arguments.study, &e))?;
     let out = run_directory(arguments)?;
     times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
 

@@ -26,6 +26,7 @@ use super::{
 use super::{TensorCores, VectorCores, area};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Bytes of an operand at the array's edge (bf16, as PHAZE trains).
 pub const ELEMENT_BYTES: f64 = 2.0;
@@ -53,6 +54,14 @@ pub struct PhazeConfig {
     pub global_buffer: Bytes,
     /// Capacity of HBM.
     pub hbm: Bytes,
+}
+
+impl fmt::Display for PhazeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { num_tc, num_vc, width, depth, width_vc, .. } = self;
+        let (buffer, hbm) = (self.global_buffer.0 >> 20, self.hbm.gib());
+        write!(f, "{num_tc} x {width}x{depth} TC, {num_vc} x {width_vc} VC, {buffer} MiB, {hbm} GiB HBM")
+    }
 }
 
 impl PhazeConfig {

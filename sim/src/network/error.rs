@@ -25,6 +25,14 @@ impl fmt::Display for Fault {
 /// What is wrong with a fabric or with its use.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NetworkError {
+    /// A file that cannot be read.
+    #[error("{file}: cannot be read: {why}; give the path of a readable fabric file (.toml)")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system said.
+        why: String,
+    },
     /// No template of this name.
     #[error("unknown fabric `{name}`: built in are {known}; or give the path of a fabric file (.toml)")]
     Unknown {

@@ -93,6 +93,19 @@ impl Fabric {
         build(&file)
     }
 
+    /// A built-in fabric by name, or a fabric file by path (anything that ends in `.toml`).
+    ///
+    /// # Errors
+    /// An unknown name, an unreadable or malformed file, values that cannot be.
+    pub fn load(name_or_path: &str) -> Result<Self, NetworkError> {
+        if !name_or_path.ends_with(".toml") {
+            return Self::template(name_or_path);
+        }
+        let text = std::fs::read_to_string(name_or_path)
+            .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
+        Self::from_toml_str(name_or_path, &text)
+    }
+
     /// A built-in fabric with the figures that it has for `chip`. Fabrics of one chip ignore it; `ici_3d_torus` and its like
     /// have one set of figures per TPU generation.
     ///
