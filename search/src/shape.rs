@@ -16,7 +16,7 @@ use workloads::{Lowering, Model, OpId, RecomputeSet, Segment, TrainingGraph, Wor
 pub enum ShapeError {
     /// The model or the way it is trained.
     #[error(transparent)]
-    Workload(#[from] WorkloadError),
+    Workload(Box<WorkloadError>),
     /// A segment's tensors are inconsistent.
     #[error("segment {segment}: {source}")]
     Layer {
@@ -25,6 +25,12 @@ pub enum ShapeError {
         /// What is wrong.
         source: LayerError,
     },
+}
+
+impl From<WorkloadError> for ShapeError {
+    fn from(error: WorkloadError) -> Self {
+        Self::Workload(Box::new(error))
+    }
 }
 
 /// Position of a kernel in its [`KernelTable`].

@@ -1,0 +1,185 @@
+//! Input that a user must mend: one message that names the file, the key, the value, the limit and the cure; exit code 2;
+//! nothing on standard output, nothing written. The texts are pinned in `snapshots/`; `INSTA_UPDATE=always cargo test --test cli`
+//! accepts new ones.
+
+use crate::support::{config_with, coplace, coplace_in, names, repository, small_study, study_with, text_of};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// The messages of calls, each under its arguments; checks that nothing was written.
+fn messages(directory: &Path, calls: &[&[&str]]) -> String {
+    let before = names(directory);
+    let mut text = String::new();
+    for call in calls {
+        let message = coplace_in(directory, call).refusal();
+        write!(text, "$ coplace {}\n{message}\n", call.join(" ")).unwrap();
+        assert_eq!(names(directory), before, "{call:?} left something behind");
+    }
+    for what in ["models", "chips", "fabrics", "studies"] {
+        text = text.replace(&built_in(what), &format!("[the built-in {what}]"));
+    }
+    text.replace(&format!("{}/", env!("CARGO_MANIFEST_DIR")), "")
+}
+
+/// The names that messages list; they grow, and the pinned texts need not follow.
+fn built_in(what: &str) -> String {
+    let listed = coplace(&["list", what, "--format", "json"]).json();
+    let names: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    names.join(", ")
+}
+
+#[test]
+fn models() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
+    let good = config_with("hidden_size", Some(576.into()));
+    write("truncated.json", good[..good.len() / 2].to_owned());
+    write("empty.json", String::new());
+    write("nan.json", good.replace("1e-5", "NaN").replace("1e-05", "NaN").replace("0.00001", "NaN"));
+    for (name, key, value) in [
+        ("missing.json", "hidden_size", None),
+        ("unknown.json", "hiden_size", Some(json!(576))),
+        ("negative.json", "hidden_size", Some(json!(-576))),
+        ("zero.json", "num_hidden_layers", Some(json!(0))),
+        ("absurd.json", "hidden_size", Some(json!(1_000_000_000_000_000_u64))),
+        ("heads.json", "num_attention_heads", Some(json!(7))),
+        ("groups.json", "num_key_value_heads", Some(json!(4))),
+        ("words.json", "hidden_size", Some(json!("576"))),
+        ("family.json", "model_type", Some(json!("mamba"))),
+    ] {
+        write(name, config_with(key, value));
+    }
+    write("good.json", good);
+    let files =
+        ["missing", "unknown", "negative", "zero", "absurd", "heads", "groups", "words", "family", "truncated", "empty", "nan"];
+    let paths: Vec<String> = files.iter().map(|name| format!("{name}.json")).collect();
+    let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["search", path.as_str(), "--study", "smoke"]).collect();
+    let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
+    calls.push(&["search", "llama2"]);
+    calls.push(&["search", "gone/config.json"]);
+    calls.push(&["search", "good.json", "--sequence-length", "0"]);
+    calls.push(&["search", "good.json", "--sequence-length", "99999999999"]);
+    insta::assert_snapshot!("models", messages(dir.path(), &calls));
+}
+
+#[test]
+fn studies() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
+    write("zero.toml", study_with(&[("devices", "0")]));
+    write("negative.toml", study_with(&[("devices", "-4")]));
+    write("nan.toml", study_with(&[("min_area_fraction", "nan")]));
+    write("hbm.toml", study_with(&[("hbm_gib", "[32, -1]")]));
+    write("none.toml", study_with(&[("tensor_cores", "[]")]));
+    write("typo.toml", small_study().replace("devices =", "device ="));
+    write("cut.toml", small_study().split("[cluster]").next().unwrap().to_owned());
+    write("fabric.toml", study_with(&[("fabric", "\"token_ring\"")]));
+    write("chip.toml", study_with(&[("reference_chip", "\"abacus\"")]));
+    write("batch.toml", study_with(&[("micro_batch_sequences", "[3, 5]")]));
+    let files = ["zero", "negative", "nan", "hbm", "none", "typo", "cut", "fabric", "chip", "batch", "gone"];
+    let paths: Vec<String> = files.iter().map(|name| format!("{name}.toml")).collect();
+    let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["search", "llama2-7b", "--study", path.as_str()]).collect();
+    let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
+    calls.push(&["search", "llama2-7b", "--study", "nope"]);
+    insta::assert_snapshot!("studies", messages(dir.path(), &calls));
+}
+
+#[test]
+fn run_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    for directory in ["foreign", "empty", "old", "broken"] {
+        std::fs::create_dir(path(directory)).unwrap();
+    }
+    std::fs::write(path("foreign/thesis.tex"), "precious").unwrap();
+    std::fs::write(path("file"), "").unwrap();
+    std::fs::write(path("old/record.json"), "{\"format\": 0}").unwrap();
+    std::fs::write(path("broken/record.json"), "{\"format\": 1, ").unwrap();
+    let text = messages(
+        dir.path(),
+        &[
+            &["search", "llama2-7b", "--study", "smoke", "--out", "foreign"],
+            &["search", "llama2-7b", "--study", "smoke", "--out", "file"],
+            &["compare", "gone"],
+            &["compare", "empty"],
+            &["compare", "old"],
+            &["compare", "broken"],
+            &["pareto", "empty", "--out", "figures"],
+        ],
+    );
+    insta::assert_snapshot!("run_directories", text);
+    assert_eq!(names(&path("foreign")), ["thesis.tex"]);
+}
+
+/// A carried instance with one change.
+fn instance(path: &str, change: impl Fn(&mut Value)) -> String {
+    let mut instance: Value = serde_json::from_str(&text_of(&format!("results/reference/phaze/{path}"))).unwrap();
+    change(&mut instance);
+    instance.to_string()
+}
+
+#[test]
+fn placement_instances() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let changed = |change: &dyn Fn(&mut Value)| instance("placement/instance_000.json", |i| change(&mut i["input"]));
+    write("devices.json", &changed(&|i| i["maxDevices"] = json!(-1)));
+    write("typo.json", &changed(&|i| i["bandwith"] = json!(1e9)));
+    write("missing.json", &changed(&|i| drop(i.as_object_mut().unwrap().remove("bandwidth"))));
+    write("zero.json", &changed(&|i| i["bandwidth"] = json!(0)));
+    write("optimizer.json", &changed(&|i| i["optimizerAlgorithm"] = json!("Lion")));
+    write("truncated.json", &changed(&|_| ())[..400]);
+    write("nan.json", &changed(&|i| i["bandwidth"] = json!(123.25)).replace("123.25", "NaN"));
+    let files =
+        ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "gone"].map(|name| format!("{name}.json"));
+    let calls: Vec<[&str; 2]> = files.iter().map(|file| ["place", file.as_str()]).collect();
+    let calls: Vec<&[&str]> = calls.iter().map(<[&str; 2]>::as_slice).collect();
+    insta::assert_snapshot!("placement_instances", messages(dir.path(), &calls));
+}
+
+#[test]
+fn schedule_instances() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let changed = |change: &dyn Fn(&mut Value)| instance("schedule/instance_000.json", change);
+    write("cycle.json", &changed(&|i| i["edges"].as_array_mut().unwrap().extend([json!([0, 1]), json!([1, 0])])));
+    write("cores.json", &changed(&|i| i["num_tc"] = json!(0)));
+    write("negative.json", &changed(&|i| i["ops"][1]["latency"] = json!(-5)));
+    write("type.json", &changed(&|i| i["ops"][1]["type"] = json!("GPU")));
+    write("edge.json", &changed(&|i| i["edges"][0] = json!([0, 9999])));
+    write("missing.json", &changed(&|i| drop(i.as_object_mut().unwrap().remove("num_vc"))));
+    write("truncated.json", &changed(&|_| ())[..200]);
+    let files = ["cycle", "cores", "negative", "type", "edge", "missing", "truncated", "gone"].map(|name| format!("{name}.json"));
+    let calls: Vec<[&str; 2]> = files.iter().map(|file| ["schedule", file.as_str()]).collect();
+    let mut calls: Vec<&[&str]> = calls.iter().map(<[&str; 2]>::as_slice).collect();
+    calls.push(&["schedule", "cycle.json", "--time-limit", "0"]);
+    insta::assert_snapshot!("schedule_instances", messages(dir.path(), &calls));
+}
+
+#[test]
+fn measured_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("recipe.csv", "flour,sugar\n1,2\n");
+    write("narrow.csv", "id,kernel,measured_us\na,gemm,1\n");
+    write("twice.csv", "id,kernel,measured_us,id\n");
+    write("empty.csv", "");
+    write("kernels.csv", "id,chip,kernel,m,n,k,batch,elements,dtype,measured_us,timing\na,tpu_v4,gemm,8,8,8,1,,bf16,1,device\n");
+    let collectives = repository("sim/tests/data/collectives.csv").display().to_string();
+    let text = messages(
+        dir.path(),
+        &[
+            &["validate", "recipe.csv"],
+            &["validate", "narrow.csv"],
+            &["validate", "twice.csv"],
+            &["validate", "empty.csv"],
+            &["validate", "gone.csv"],
+            &["calibrate", "tpu_v4", &collectives],
+            &["calibrate", "tpu_v4", "kernels.csv", "--only", "warp_factor"],
+            &["calibrate", "tpu_v3", "kernels.csv"],
+            &["calibrate", "gone.toml", "kernels.csv"],
+        ],
+    );
+    insta::assert_snapshot!("measured_data", text);
+}

@@ -1,0 +1,44 @@
+//! Every verb explains itself.
+
+use crate::support::coplace;
+
+/// The verbs that the command's own help names.
+fn verbs() -> Vec<String> {
+    let help = coplace(&["--help"]).result();
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = listed.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+    names.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).filter(|verb| verb != "help").collect()
+}
+
+#[test]
+fn every_verb_has_an_example_a_format_and_its_json() {
+    let verbs = verbs();
+    for known in ["search", "compare", "pareto", "validate", "calibrate", "place", "schedule", "list"] {
+        assert!(verbs.iter().any(|verb| verb == known), "{known} is missing from {verbs:?}");
+    }
+    for verb in &verbs {
+        let help = coplace(&[verb, "--help"]).result();
+        assert!(
+            help.contains(&format!("Example:\n  coplace {verb} ")) || help.contains(&format!("Examples:\n  coplace {verb} ")),
+            "{help}"
+        );
+        assert!(help.contains("--format <FORMAT>") && help.contains("JSON: "), "{help}");
+    }
+}
+
+#[test]
+fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
+    let help = coplace(&["--help"]).result();
+    assert!(help.contains("Exit codes: 0 a result, 2 input that needs mending, 1 anything else."), "{help}");
+    assert!(help.contains("coplace search llama2-7b"), "{help}");
+    assert_eq!(coplace(&["--version"]).result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_wrong_call_is_refused_with_exit_code_2() {
+    for call in [&["frobnicate"][..], &["place"], &["list", "cats"], &["search", "llama2-7b", "--seed", "x"], &[]] {
+        let called = coplace(call);
+        assert_eq!((called.code, called.stdout.as_str()), (2, ""), "{call:?}");
+        assert!(called.stderr.contains("--help") || called.stderr.contains("Usage:"), "{}", called.stderr);
+    }
+}

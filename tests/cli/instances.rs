@@ -1,0 +1,82 @@
+//! `coplace place` and `coplace schedule` on the carried instances: the recorded optima, by the command's JSON.
+
+use crate::support::{Called, coplace, files};
+use serde_json::Value;
+
+fn lines(called: Called) -> Vec<Value> {
+    called.result().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn stored(file: &Value) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file.as_str().unwrap()).unwrap()).unwrap()
+}
+
+fn call(verb: &str, files: &[String]) -> Vec<Value> {
+    let mut arguments = vec![verb, "--format", "json"];
+    arguments.extend(files.iter().map(String::as_str));
+    lines(coplace(&arguments))
+}
+
+#[test]
+fn placements_take_the_recorded_times() {
+    let files = files("results/reference/phaze/placement", ".json");
+    assert_eq!(files.len(), 32);
+    let answers = call("place", &files);
+    assert_eq!(answers.iter().map(|a| a["file"].as_str().unwrap()).collect::<Vec<_>>(), files);
+    let mut infeasible = 0;
+    for answer in &answers {
+        let expected = &stored(&answer["file"])["expected"];
+        assert_eq!(answer["feasible"], expected["feasible"], "{}", answer["file"]);
+        assert!(answer["solve_seconds"].as_f64().unwrap() > 0.0);
+        if answer["feasible"] == true {
+            let (time, best) = (answer["time_per_batch"].as_f64().unwrap(), expected["time_per_batch"].as_f64().unwrap());
+            assert!((time / best - 1.0).abs() < 1e-9, "{}: {time}, recorded {best}", answer["file"]);
+            assert!(!answer["plan"]["stages"].as_array().unwrap().is_empty());
+            assert_eq!((&answer["status"], &answer["why"]), (&"optimal".into(), &Value::Null));
+        } else {
+            infeasible += 1;
+            assert_eq!((&answer["time_per_batch"], &answer["plan"]), (&Value::Null, &Value::Null));
+            assert!(answer["status"] == "infeasible" && answer["why"].as_str().unwrap().contains("fits"), "{answer}");
+        }
+    }
+    assert!(infeasible > 0, "the carried instances hold infeasible ones");
+}
+
+#[test]
+fn schedules_take_the_recorded_makespans() {
+    let files = files("results/reference/phaze/schedule", ".json");
+    assert_eq!(files.len(), 24);
+    let (mut proven, mut open) = (0, 0);
+    for answer in call("schedule", &files) {
+        let instance = stored(&answer["file"]);
+        for pairing in ["unpaired", "paired"] {
+            let (found, best) = (&answer[pairing], &instance[format!("optimal_{pairing}")]);
+            let number = |value: &Value, key: &str| value[key].as_u64().unwrap();
+            let (makespan, bound) = (number(found, "makespan"), number(found, "lower_bound"));
+            assert!(bound <= makespan && (found["status"] == "optimal") == (bound == makespan), "{answer}");
+            if best["proved"] == true {
+                proven += 1;
+                assert_eq!(makespan, number(best, "makespan"), "{} {pairing}", answer["file"]);
+            } else {
+                open += 1;
+                assert!(makespan <= number(best, "makespan"), "{} {pairing}: {makespan}", answer["file"]);
+                assert!(makespan >= number(best, "lower_bound"), "{} {pairing}: {makespan}", answer["file"]);
+            }
+        }
+    }
+    assert_eq!((proven, open), (45, 3));
+}
+
+#[test]
+fn a_bad_file_among_good_ones_is_named_and_the_rest_answered() {
+    for (verb, ending) in [("place", "placement/instance_000.json"), ("schedule", "schedule/instance_000.json")] {
+        let good = format!("results/reference/phaze/{ending}");
+        let called = coplace(&[verb, "--format", "json", "gone.json", &good]);
+        assert_eq!(called.code, 2);
+        assert!(called.stderr.starts_with("error: cannot read gone.json: "), "{}", called.stderr);
+        let answer: Value = serde_json::from_str(&called.stdout).unwrap();
+        assert_eq!(answer["file"], good);
+        let text = coplace(&[verb, &good]).result();
+        assert!(text.starts_with(&good) && text.contains("optimal"), "{text}");
+    }
+}

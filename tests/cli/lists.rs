@@ -1,0 +1,36 @@
+//! `coplace list`: text and JSON name the same things.
+
+use crate::support::coplace;
+
+fn names(what: &str) -> Vec<String> {
+    let json = coplace(&["list", what, "--format", "json"]).json();
+    let names: Vec<String> = json.as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap().to_owned()).collect();
+    let text = coplace(&["list", what]).result();
+    let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    assert_eq!(text.lines().skip(2).map(first).collect::<Vec<_>>(), names, "text and JSON differ");
+    names
+}
+
+#[test]
+fn models_are_those_of_phaze_and_llama_3() {
+    let models = names("models");
+    let phaze = ["bert-large", "gpt2-xl", "opt-350m", "llama2-7b", "megatron-bert", "megatron-gpt2-xl", "megatron-gpt2-54"];
+    for model in phaze.into_iter().chain(["megatron-gpt2-72", "gpt3-175b", "llama3-8b", "llama3-70b"]) {
+        assert!(models.iter().any(|m| m == model), "{model} is missing from {models:?}");
+    }
+    let json = coplace(&["list", "models", "--format", "json"]).json();
+    let parameters = |name: &str| json.as_array().unwrap().iter().find(|m| m["name"] == name).unwrap()["parameters"].as_u64();
+    // Touvron et al. 2023 (Llama 2), table 1 and model card: 6.74 B; Meta's Llama 3 model card: 8.03 B.
+    assert_eq!(parameters("llama2-7b"), Some(6_738_415_616));
+    assert_eq!(parameters("llama3-8b"), Some(8_030_261_248));
+}
+
+#[test]
+fn chips_fabrics_and_studies_are_listed() {
+    let chips = names("chips");
+    for chip in ["tpu_v4", "phaze_tpuv4", "a100_80gb_sxm", "h100_80gb_sxm"] {
+        assert!(chips.iter().any(|c| c == chip), "{chip} is missing from {chips:?}");
+    }
+    assert!(names("fabrics").iter().any(|f| f == "phaze_flat"));
+    assert!(["phaze", "phaze_ici", "smoke"].iter().all(|s| names("studies").contains(&(*s).to_owned())));
+}

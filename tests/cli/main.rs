@@ -1,0 +1,10 @@
+//! The command as a user meets it: every verb from the outside, exit codes and error texts included.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bad_input;
+mod help;
+mod instances;
+mod lists;
+mod measured;
+mod search;
+mod support;

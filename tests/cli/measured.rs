@@ -1,0 +1,93 @@
+//! `coplace validate` and `coplace calibrate` on measured rows.
+
+use crate::support::{coplace, coplace_in, names, repository, text_of};
+
+/// A kernels file: rows of one chip made by hand, the first of them wrong or unknown where a test says so.
+const HEADER: &str = "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source\n";
+
+fn gemm(id: &str, chip: &str, size: u32, measured_us: &str) -> String {
+    format!("{id},mine,{chip},gemm,{size},{size},{size},1,,fp16,{measured_us},,device,made up\n")
+}
+
+#[test]
+fn every_cycle_count_is_predicted_exactly_and_written_and_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = repository("sim/tests/data/systolic_cycles.csv").display().to_string();
+    let call = ["validate", &file, "--predictions", "p.csv", "--plot", "plots", "--format", "json"];
+    let answer = coplace_in(dir.path(), &call).json();
+    let report = &answer["files"][0];
+    assert_eq!((&answer["format"], &report["dataset"]), (&1.into(), &"systolic_cycles".into()));
+    let groups = report["groups"].as_array().unwrap();
+    assert!(groups.iter().all(|g| g["n"] == g["exact"] && g["unpredicted"] == 0), "{report}");
+    let rows = report["rows"].as_u64().unwrap();
+    assert_eq!(rows as usize, text_of("sim/tests/data/systolic_cycles.csv").lines().count() - 1);
+    let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
+    assert!(predictions.starts_with("id,quantity,measured,predicted\n"));
+    assert!(predictions.lines().filter(|line| line.contains(",array_cycles,")).count() as u64 == rows);
+    let drawn = names(&dir.path().join("plots"));
+    assert!(drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len() % 2 == 0, "{drawn:?}");
+}
+
+#[test]
+fn collectives_are_scored_per_group_in_text() {
+    let text = coplace(&["validate", "sim/tests/data/collectives.csv"]).result();
+    assert!(text.starts_with("sim/tests/data/collectives.csv: collectives, "), "{text}");
+    assert!(text.contains("MAPE %") && text.contains("all_reduce >=16MiB"), "{text}");
+}
+
+#[test]
+fn a_wrong_row_is_named_with_exit_code_2_and_the_rest_scored() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = [
+        gemm("good", "a100_80gb_sxm", 4096, "600"),
+        gemm("nan", "a100_80gb_sxm", 4096, "NaN"),
+        gemm("zero", "tpu_v4", 4096, "0"),
+    ];
+    std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
+    let called = coplace_in(dir.path(), &["validate", "k.csv", "gone.csv", "--predictions", "p.csv"]);
+    assert_eq!(called.code, 2);
+    assert!(called.stdout.contains("k.csv: kernels, 3 rows"), "{}", called.stdout);
+    insta::assert_snapshot!("validate_wrong_rows", called.stderr);
+    let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
+    assert_eq!(predictions.lines().count(), 2, "{predictions}");
+    assert!(predictions.contains("\ngood,measured_us,600,"), "{predictions}");
+}
+
+#[test]
+fn a_row_that_no_model_covers_is_counted_and_named_without_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = [gemm("good", "a100_80gb_sxm", 4096, "600"), gemm("odd", "abacus", 4096, "600")];
+    std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
+    let text = coplace_in(dir.path(), &["validate", "k.csv"]).result();
+    assert!(text.contains("not predicted: 1 rows") && text.contains("abacus") && text.contains(": odd\n"), "{text}");
+}
+
+#[test]
+fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |measured_us: &str| {
+        let rows = [gemm("a", "tpu_v4", 8192, measured_us).replace("fp16", "bf16"), gemm("b", "a100_80gb_sxm", 4096, "600")];
+        std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
+    };
+    write("1");
+    coplace_in(dir.path(), &["validate", "k.csv", "--predictions", "p.csv"]).result();
+    let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
+    let predicted: f64 = predictions.lines().find_map(|l| l.strip_prefix("a,measured_us,1,")).unwrap().parse().unwrap();
+    // A product of this size is bound by the arrays: a chip half as slow again reaches about two thirds of the fraction.
+    write(&(1.5 * predicted).to_string());
+    let call = ["calibrate", "tpu_v4", "k.csv", "--only", "tensor_achieved_fraction", "--format", "json"];
+    let answer = coplace_in(dir.path(), &call).json();
+    assert_eq!((answer["measurements"].as_u64(), answer["other_chips"].as_u64()), (Some(1), Some(1)));
+    let error = |key: &str| answer[key].as_f64().unwrap();
+    assert!(error("error_after_pct") <= error("error_before_pct") && error("error_after_pct") < 1.0, "{answer}");
+    for scalar in answer["scalars"].as_array().unwrap() {
+        let fitted = scalar["key"] == "tensor_achieved_fraction";
+        assert_eq!(scalar["fitted"], fitted);
+        assert!(fitted || scalar["before"] == scalar["after"], "{scalar}");
+        let of = |key: &str| scalar[key].as_f64().unwrap();
+        assert!((of("min")..=of("max")).contains(&of("after")), "{scalar}");
+        assert!(!fitted || (0.5..0.85).contains(&(of("after") / of("before"))), "{scalar}");
+    }
+    let text = coplace_in(dir.path(), &["calibrate", "tpu_v4", "k.csv"]).result();
+    assert!(text.contains("For the chip's file:\n\n[calibration]\n"), "{text}");
+}

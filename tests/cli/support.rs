@@ -1,0 +1,104 @@
+//! Running the command and reading what it left.
+
+use std::path::{Path, PathBuf};
+
+/// What a call of the command gave.
+#[derive(Debug)]
+pub struct Called {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Called {
+    /// Standard output of a call that gave a result: exit code 0 and nothing on standard error.
+    #[track_caller]
+    pub fn result(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
+        self.stdout
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub fn json(self) -> serde_json::Value {
+        serde_json::from_str(&self.result()).unwrap()
+    }
+
+    /// The message of a call whose input must be mended: exit code 2, nothing on standard output, one message, no panic.
+    #[track_caller]
+    pub fn refusal(self) -> String {
+        assert_eq!((self.code, self.stdout.as_str()), (2, ""), "{}", self.stderr);
+        assert!(self.stderr.starts_with("error: ") && self.stderr.matches("error: ").count() == 1, "{}", self.stderr);
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        self.stderr
+    }
+}
+
+/// Calls the command in a directory.
+pub fn coplace_in(directory: &Path, arguments: &[&str]) -> Called {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+    let output = command.current_dir(directory).env_remove("COPLACE_LOG").args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Calls the command in the repository's root.
+pub fn coplace(arguments: &[&str]) -> Called {
+    coplace_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments)
+}
+
+/// A file of the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The text of a file of the repository.
+pub fn text_of(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap()
+}
+
+/// The built-in study `smoke` with one of its lines (`key = ...`) replaced.
+pub fn study_with(changes: &[(&str, &str)]) -> String {
+    let mut text = text_of("search/studies/smoke.toml");
+    for (key, value) in changes {
+        let line = text.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap().to_owned();
+        text = text.replace(&line, &format!("{key} = {value}"));
+    }
+    text
+}
+
+/// A study of four chips that two searches decide in seconds.
+pub fn small_study() -> String {
+    study_with(&[
+        ("tensor_cores", "[8, 4]"),
+        ("vector_cores", "[2, 4]"),
+        ("array_widths", "[128]"),
+        ("global_buffer_mib", "[32]"),
+    ])
+}
+
+/// A small Llama-like model's config.json with one key changed (`None` removes it).
+pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
+    let mut config: serde_json::Value = serde_json::from_str(&text_of("workloads/tests/configs/smollm2_135m.json")).unwrap();
+    let map = config.as_object_mut().unwrap();
+    map.remove(key);
+    map.extend(value.map(|value| (key.to_owned(), value)));
+    serde_json::to_string_pretty(&config).unwrap()
+}
+
+/// The paths of a directory's files with this ending, sorted.
+pub fn files(directory: &str, ending: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(repository(directory)).unwrap();
+    let mut paths: Vec<String> =
+        entries.map(|e| e.unwrap().path().display().to_string()).filter(|p| p.ends_with(ending)).collect();
+    paths.sort();
+    paths
+}
+
+/// The file names in a directory, sorted.
+pub fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
