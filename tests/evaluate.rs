@@ -162,6 +162,33 @@ fn bad_flags_are_refused_with_the_cure() {
 }
 
 #[test]
+fn a_chip_file_is_read_like_a_built_in_chip() {
+    let chip = include_str!("../sim/templates/chips/tpu_v4.toml");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    let run = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::cargo_bin("coplace").unwrap();
+        command.args(["evaluate", "bert-large", "--devices", "8", "--fabric", "ideal_switch", "--global-batch", "64"]);
+        command.arg("--chip").arg(&file).output().unwrap()
+    };
+    assert_eq!(String::from_utf8(run(chip).stdout).unwrap(), text(&[]));
+    let broken = run(&chip[..chip.len() / 2]);
+    let error = String::from_utf8(broken.stderr).unwrap();
+    assert_eq!(broken.status.code(), Some(2), "{error}");
+    assert!(error.contains("mine.toml"), "{error}");
+}
+
+#[test]
+fn a_fabric_without_figures_for_the_chip_is_refused() {
+    let mut command = Command::cargo_bin("coplace").unwrap();
+    command.args(["evaluate", "bert-large", "--chip", "a100_80gb_sxm", "--devices", "64", "--fabric", "ici_3d_torus"]);
+    let output = command.assert().code(2).get_output().clone();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("has no figures for chip `a100_80gb_sxm`: it has tpu_v4"), "{error}");
+}
+
+#[test]
 fn the_trace_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stage.json");

@@ -221,3 +221,56 @@ fn add_kernel_parts(parts: &mut BTreeMap<String, f64>, passes: &[PassDetail], ch
         *parts.entry(name).or_default() += busy.0 * weight / total.max(f64::MIN_POSITIVE);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::evaluate::{Degrees, fixed_plan};
+    use crate::placement::plan::LayerSplit;
+    use crate::study::Study;
+    use sim::pipeline::{StageWork, one_f_one_b_exact_time};
+    use workloads::Model;
+
+    /// A plan of BERT-large for a batch of 64 on eight TPUv4 of PHAZE's fabric.
+    fn planned(pipeline: usize, data: u64) -> Planned {
+        let mut study = Study::load("phaze").unwrap();
+        study.cluster.devices = 8;
+        study.cluster.global_batch_sequences = 64;
+        study.plan.tensor_parallel = vec![1];
+        study.plan.micro_batch_sequences = vec![4];
+        let bench = Bench::new(Model::load("bert-large").unwrap(), &study, None).unwrap();
+        let degrees = Degrees { pipeline, data, tensor: 1 };
+        fixed_plan(&bench, Accelerator::template("tpu_v4").unwrap(), degrees, None, LayerSplit::Optimal).outcome.unwrap()
+    }
+
+    #[test]
+    fn the_simulated_pipeline_is_the_plans() {
+        for (p, d) in [(1, 8), (2, 4), (4, 2), (8, 1)] {
+            let planned = planned(p, d);
+            let (plan, pipeline) = (&planned.plan, pipeline(&planned));
+            let near = |a: Seconds, b: Seconds| (a.0 - b.0).abs() <= 1e-12 * plan.step.0;
+            for (stage, planned) in pipeline.stages.iter().zip(&plan.stages) {
+                assert!(near(stage.forward + stage.backward() + planned.transfer, planned.time));
+            }
+            // Every cut is charged to both of its sides.
+            let sent: Seconds = pipeline.sends.iter().copied().sum();
+            assert!(near(sent * 2.0, plan.stages.iter().map(|s| s.transfer).sum()));
+            assert!(pipeline.sends.iter().all(|c| near(*c, pipeline.sends[0]) && c.0 > 0.0));
+            let simulated = simulate(&planned).unwrap();
+            assert!(simulated.0 >= pipeline.lower_bound().0 * (1.0 - 1e-12));
+            // Its passes end when the recurrence says, which knows nothing of events.
+            let works: Vec<StageWork> =
+                pipeline.stages.iter().map(|s| StageWork { forward: s.forward, backward: s.backward() }).collect();
+            let exact = one_f_one_b_exact_time(&works, &pipeline.sends, pipeline.micro_batches);
+            assert!(near(pipeline.measure().unwrap().passes_end, exact));
+            assert!(simulated.0 >= exact.0 && simulated.0 <= exact.0 + plan.tail.0 + 1e-12);
+        }
+    }
+
+    #[test]
+    fn one_stage_takes_what_the_closed_form_says() {
+        let planned = planned(1, 8);
+        assert!((simulate(&planned).unwrap() / planned.plan.step - 1.0).abs() < 1e-12);
+    }
+}

@@ -6,7 +6,7 @@ use clap::{ValueEnum, builder::RangedU64ValueParser};
 use results::evaluated::{self, ChipRecord, ClusterRecord, Evaluated, ModelRecord, PlanRecord, ShortfallRecord};
 use results::{files, report, trace};
 use search::bench::Bench;
-use search::evaluate::{Degrees, Evaluation, Planned, best_plan, fixed_plan};
+use search::evaluate::{Degrees, Evaluation, Planned, Rejection, best_plan, fixed_plan};
 use search::explain::{Explanation, explain, simulate};
 use search::placement::plan::{LayerSplit, NoPlan};
 use search::study::{AttentionChoice, OptimizerChoice, Study};
@@ -132,6 +132,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         bench.fabric = fabric;
         let evaluation = evaluate(arguments, &bench, &chip);
         match &evaluation.outcome {
+            // The chip's own figures are at fault, not the plan.
+            Err(Rejection::Unusable(why)) => return Err(failure::input(format!("--chip {}: {why}", arguments.chip))),
             Err(why) => {
                 answer.why = Some(why.to_string());
                 answer.shortfall = ShortfallRecord::new(why);
@@ -155,7 +157,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// A built-in chip, or a file's.
 fn chip(name: &str) -> Result<Accelerator, Failure> {
-    if !Path::new(name).extension().is_some_and(|e| e == "toml") {
+    if Path::new(name).extension().is_none_or(|e| e != "toml") {
         return Accelerator::template(name).or_input();
     }
     let text = std::fs::read_to_string(name)
