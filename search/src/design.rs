@@ -2,6 +2,8 @@
 
 use crate::bench::Bench;
 use crate::evaluate::{Evaluation, best_plan, step_bound};
+use crate::pareto::FrontPoint;
+use crate::placement::plan::Effort;
 use crate::runner::{self, Outcome, Progress};
 use crate::space::HardwareSpace;
 use rayon::prelude::*;
@@ -47,7 +49,7 @@ impl runner::Problem for ChipProblem<'_> {
     }
 
     fn evaluate(&self, chip: usize) -> (Option<f64>, Evaluation) {
-        let evaluation = best_plan(self.bench, design(&self.config(chip)));
+        let evaluation = best_plan(self.bench, design(&self.config(chip)), Effort::Sweep);
         (evaluation.outcome.as_ref().ok().map(|p| p.plan.step.0), evaluation)
     }
 }
@@ -93,7 +95,8 @@ pub fn search_designs(
     let largest = space.hbm.last().copied().unwrap_or_default();
     let work = bench.model_flops_per_step().as_f64() / f64::from(bench.devices);
     let problem = ChipProblem { bench, space, hbm: largest, work };
-    let answer = runner::run(&problem, evaluations, progress);
+    let mut answer = runner::run(&problem, evaluations, progress);
+    prove_finalists(&problem, &mut answer);
     let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
     let mut designs: Vec<DesignOutcome> = answer
         .outcomes
@@ -107,16 +110,53 @@ pub fn search_designs(
         front.push(preferred(&designs, &smaller, chip, designs.len()));
     }
     designs.append(&mut smaller);
-    let gap =
-        |o: &Outcome<Evaluation>| if let Outcome::Evaluated { evaluation, .. } = o { evaluation.status.gap() } else { None };
-    let worst = designs.iter().filter_map(|d| gap(&d.outcome)).fold(0.0, f64::max);
     let best = front.last().copied();
     let status = match (best.map(|b| &designs[b].outcome), answer.lower_bound) {
-        (Some(Outcome::Evaluated { value, .. }), Some(bound)) => SolveStatus::from_bounds(bound * (1.0 - worst), *value),
+        (Some(Outcome::Evaluated { value, .. }), Some(bound)) => {
+            let least = designs.iter().map(|d| lower_bound(&d.outcome)).fold(bound, f64::min);
+            SolveStatus::from_bounds(least, *value)
+        }
         (_, Some(bound)) => SolveStatus::Gap { lower_bound: bound, upper_bound: f64::INFINITY },
         _ => SolveStatus::Infeasible { why: nearest_miss(&designs) },
     };
     DesignAnswer { designs, front, best, status }
+}
+
+/// No plan on this design is faster: infinite where there is none.
+fn lower_bound(outcome: &Outcome<Evaluation>) -> f64 {
+    match outcome {
+        Outcome::Evaluated { value, evaluation } => match evaluation.status {
+            SolveStatus::Gap { lower_bound, .. } => lower_bound,
+            _ => *value,
+        },
+        Outcome::Pruned { bound, .. } | Outcome::Open { bound } => *bound,
+        Outcome::Infeasible { .. } => f64::INFINITY,
+    }
+}
+
+/// The sweep plans quickly and may leave gaps. A design whose gap could hide a better answer than the best is planned again until proven,
+/// and so is the front.
+fn prove_finalists(problem: &ChipProblem<'_>, answer: &mut runner::Answer<Evaluation>) {
+    let Some(best) = answer.front.points().last().map(|p| p.second) else { return };
+    let on_front = |chip: usize| answer.front.points().iter().any(|p| p.id == chip);
+    let open = |(chip, outcome): &(usize, &Outcome<Evaluation>)| {
+        matches!(outcome, Outcome::Evaluated { evaluation, .. } if evaluation.status != SolveStatus::Optimal)
+            && (lower_bound(outcome) < best || on_front(*chip))
+    };
+    let finalists: Vec<usize> = answer.outcomes.iter().enumerate().filter(open).map(|(chip, _)| chip).collect();
+    let again: Vec<(usize, Evaluation)> = finalists
+        .into_par_iter()
+        .map(|chip| (chip, best_plan(problem.bench, design(&problem.config(chip)), Effort::Proof)))
+        .collect();
+    for (chip, evaluation) in again {
+        if let Ok(planned) = &evaluation.outcome {
+            let value = planned.plan.step.0;
+            answer.front.insert(FrontPoint { first: problem.space.points[chip].area.0, second: value, id: chip });
+            answer.outcomes[chip] = Outcome::Evaluated { value, evaluation };
+        }
+    }
+    answer.best = answer.front.points().last().map(|p| p.id);
+    answer.lower_bound = answer.lower_bound.map(|bound| answer.front.points().last().map_or(bound, |p| bound.min(p.second)));
 }
 
 /// The designs with less than the largest HBM: evaluated for chips of the front, decided by their sibling otherwise (less memory is
@@ -129,7 +169,7 @@ fn smaller_capacities(bench: &Bench, space: &HardwareSpace, largest: &[DesignOut
             let config = PhazeConfig { hbm, ..largest[chip].config };
             let outcome = match &largest[chip].outcome {
                 Outcome::Evaluated { .. } if front.contains(&chip) => {
-                    let evaluation = best_plan(bench, design(&config));
+                    let evaluation = best_plan(bench, design(&config), Effort::Proof);
                     match evaluation.outcome.as_ref().map(|p| p.plan.step.0) {
                         Ok(value) => Outcome::Evaluated { value, evaluation },
                         Err(_) => Outcome::Infeasible { evaluation },

@@ -2,8 +2,8 @@
 
 use crate::bench::Bench;
 use crate::placement::plan::{
-    ChainProfile, ClusterLimits, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, Segment, evaluate_fixed,
-    place,
+    ChainProfile, ClusterLimits, Effort, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, Segment, evaluate_fixed,
+    place_with,
 };
 use crate::profile::{Chains, ChipOnBench, KernelBounds, Profile, ProfileError};
 use crate::shape::Shape;
@@ -119,18 +119,24 @@ pub(crate) fn lower_bound(bench: &Bench, shape: &Shape, chain: &ChainProfile) ->
 /// What asks the planner for a plan of a shape.
 type Ask<'a> = &'a dyn Fn(&Bench, &Shape, &Chains) -> Result<Placement, PlacementError>;
 
+
 /// The best plan of a shape: of one stage (where a tied head shares the embedding's weights) or of several.
-fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains) -> Result<Placement, PlacementError> {
+fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains, effort: Effort) -> Result<Placement, PlacementError> {
     let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
     let limits = limits(bench, shape);
-    let mut best = place(&chains.split, limits, &sync)?;
+    let mut best = place_with(&chains.split, limits, &sync, effort)?;
     if chains.whole != chains.split {
         let replicas = u64::from(bench.global_batch / shape.micro_batch);
         for data in (1..=replicas.min(limits.devices / limits.tensor_width)).filter(|d| replicas.is_multiple_of(*d)) {
             let fixed = FixedPlacement { pipeline_stages: 1, data_parallel: data };
             let one_stage = evaluate_fixed(&chains.whole, limits, &sync, fixed, LayerSplit::Optimal)?;
             if better(&one_stage, &best) {
+                // What the search over several stages left open stays open.
+                let lower = placement_bound(&best).min(placement_bound(&one_stage));
                 best = one_stage;
+                if let Ok(plan) = &best.outcome {
+                    best.status = SolveStatus::from_bounds(lower.min(plan.step.0), plan.step.0);
+                }
             }
         }
     }
@@ -178,6 +184,15 @@ fn plan_lazily(
     }
 }
 
+/// No plan that the placement speaks for is faster.
+fn placement_bound(placement: &Placement) -> f64 {
+    match (&placement.status, &placement.outcome) {
+        (SolveStatus::Gap { lower_bound, .. }, _) => *lower_bound,
+        (_, Ok(plan)) => plan.step.0,
+        (_, Err(_)) => f64::INFINITY,
+    }
+}
+
 /// Whether `a` is faster than `b`; of two that do not fit, whether it lacks less.
 fn better(a: &Placement, b: &Placement) -> bool {
     match (&a.outcome, &b.outcome) {
@@ -212,11 +227,11 @@ pub fn step_bound(bench: &Bench, chip: Accelerator) -> Result<Seconds, ProfileEr
 }
 
 /// The best plan of the bench's model on `chip`, over every shape of the bench, every pipeline depth and data-parallel degree, every
-/// split of the layers and every mix of recomputation.
+/// split of the layers and every mix of recomputation. With [`Effort::Sweep`] the planner may leave a gap, which the status states.
 #[must_use]
-pub fn best_plan(bench: &Bench, chip: Accelerator) -> Evaluation {
+pub fn best_plan(bench: &Bench, chip: Accelerator, effort: Effort) -> Evaluation {
     match ChipOnBench::new(bench, chip) {
-        Ok(mut chip) => search_shapes(bench, &mut chip),
+        Ok(mut chip) => search_shapes(bench, &mut chip, effort),
         Err(error) => rejected(Rejection::Unusable(error.to_string())),
     }
 }
@@ -226,12 +241,13 @@ fn rejected(why: Rejection) -> Evaluation {
     Evaluation { outcome: Err(why), status, planned: 0, pruned: 0 }
 }
 
-fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>) -> Evaluation {
+fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort) -> Evaluation {
     let bounds = shape_bounds(bench, chip);
     let mut best: Option<(Plan, usize, Profile)> = None;
     let mut nearest: Option<(NoPlan, usize)> = None;
     let mut unusable = None;
-    let mut gap = 0.0f64;
+    let ask = |bench: &Bench, shape: &Shape, chains: &Chains| any_plan(bench, shape, chains, effort);
+    let mut lower = f64::INFINITY;
     let mut planned = 0;
     for &(bound, index) in &bounds {
         let known = best.as_ref().map_or(f64::INFINITY, |(plan, ..)| plan.step.0);
@@ -246,12 +262,13 @@ fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>) -> Evaluation {
                 return Ok(None);
             }
             planned += 1;
-            plan_lazily(chip, shape, &mut profile, &any_plan).map(|placement| Some((placement, profile)))
+            plan_lazily(chip, shape, &mut profile, &ask).map(|placement| Some((placement, profile)))
         });
         match placed {
             Ok(None) => {}
             Ok(Some((placement, profile))) => {
-                gap = gap.max(profile.schedule_gap());
+                // A schedule within g of its optimum makes a step within g of its own.
+                lower = lower.min(placement_bound(&placement) * (1.0 - profile.schedule_gap()));
                 match placement.outcome {
                     Ok(plan) if plan.step.0 < known => best = Some((plan, index, profile)),
                     Ok(_) => {}
@@ -266,8 +283,7 @@ fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>) -> Evaluation {
     match (best, nearest, unusable) {
         (Some((plan, shape, profile)), ..) => {
             let energy = step_energy(chip, &plan, &profile);
-            // A schedule within g of its optimum makes a step within g of its own.
-            let status = SolveStatus::from_bounds(plan.step.0 * (1.0 - gap), plan.step.0);
+            let status = SolveStatus::from_bounds(lower.min(plan.step.0), plan.step.0);
             Evaluation { outcome: Ok(Planned { plan, shape, profile, energy }), status, planned, pruned }
         }
         (None, Some((why, index)), _) => {

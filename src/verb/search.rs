@@ -14,7 +14,7 @@ use search::bench::Bench;
 use search::design::{DesignAnswer, search_designs};
 use search::evaluate::{best_plan, fixed_plan};
 use search::explain::{explain, simulate};
-use search::placement::plan::LayerSplit;
+use search::placement::plan::{Effort, LayerSplit};
 use search::runner::{Outcome, Progress};
 use search::space::HardwareSpace;
 use search::study::Study;
@@ -170,7 +170,7 @@ fn compare(bench: &Bench, reference: &Accelerator, best: &BestDesign) -> Result<
         entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
         entries.push(entry);
     }
-    let evaluation = best_plan(bench, reference.clone());
+    let evaluation = best_plan(bench, reference.clone(), Effort::Proof);
     let mut ours = conversion::entry(&format!("{name}, our best plan"), bench, reference, reference_area, &evaluation);
     if let Ok(planned) = &evaluation.outcome {
         ours.bound_by = explain(bench, reference.clone(), planned).or_other()?.parts.first().map(|p| p.name.clone());
