@@ -4,11 +4,11 @@ use crate::bench::Bench;
 use crate::evaluate::{Evaluation, best_plan, step_bound};
 use crate::pareto::FrontPoint;
 use crate::placement::plan::Effort;
+use crate::profile::Detail;
 use crate::runner::{self, Outcome, Progress};
 use crate::space::HardwareSpace;
 use rayon::prelude::*;
 use sim::hardware::phaze::{PhazeConfig, design};
-use sim::kernel::DataType;
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Seconds, SquareMillimeters};
 
@@ -17,13 +17,16 @@ struct ChipProblem<'a> {
     bench: &'a Bench,
     space: &'a HardwareSpace,
     hbm: Bytes,
-    /// Model FLOPs per step and device.
-    work: f64,
 }
 
 impl ChipProblem<'_> {
     fn config(&self, chip: usize) -> PhazeConfig {
         PhazeConfig { hbm: self.hbm, ..self.space.points[chip].config }
+    }
+
+    /// A chip that cannot be simulated is refused by its evaluation, with the reason.
+    fn bound(&self, chip: usize, detail: Detail) -> f64 {
+        step_bound(self.bench, design(&self.config(chip)), detail).unwrap_or(Seconds::ZERO).0
     }
 }
 
@@ -38,14 +41,12 @@ impl runner::Problem for ChipProblem<'_> {
         self.space.points[chip].area.0
     }
 
-    /// All devices at their peak on the model's products: no time goes anywhere else.
     fn coarse_bound(&self, chip: usize) -> f64 {
-        design(&self.config(chip)).peak(DataType::Bf16).map_or(f64::INFINITY, |peak| self.work / peak.0)
+        self.bound(chip, Detail::Peak)
     }
 
     fn fine_bound(&self, chip: usize) -> f64 {
-        // A chip that cannot be simulated is refused by its evaluation, with the reason.
-        step_bound(self.bench, design(&self.config(chip))).unwrap_or(Seconds::ZERO).0
+        self.bound(chip, Detail::Mapped)
     }
 
     fn evaluate(&self, chip: usize) -> (Option<f64>, Evaluation) {
@@ -93,8 +94,7 @@ pub fn search_designs(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> DesignAnswer {
     let largest = space.hbm.last().copied().unwrap_or_default();
-    let work = bench.model_flops_per_step().as_f64() / f64::from(bench.devices);
-    let problem = ChipProblem { bench, space, hbm: largest, work };
+    let problem = ChipProblem { bench, space, hbm: largest };
     let mut answer = runner::run(&problem, evaluations, progress);
     prove_finalists(&problem, &mut answer);
     let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();

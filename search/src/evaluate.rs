@@ -2,10 +2,10 @@
 
 use crate::bench::Bench;
 use crate::placement::plan::{
-    ChainProfile, ClusterLimits, Effort, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, Segment, evaluate_fixed,
-    place_with,
+    ChainProfile, ClusterLimits, Effort, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, Segment,
+    evaluate_fixed, place_with,
 };
-use crate::profile::{Chains, ChipOnBench, KernelBounds, Profile, ProfileError};
+use crate::profile::{Chains, ChipOnBench, Detail, KernelBounds, Profile, ProfileError};
 use crate::shape::Shape;
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, CollectiveKind, Group};
@@ -119,7 +119,6 @@ pub(crate) fn lower_bound(bench: &Bench, shape: &Shape, chain: &ChainProfile) ->
 /// What asks the planner for a plan of a shape.
 type Ask<'a> = &'a dyn Fn(&Bench, &Shape, &Chains) -> Result<Placement, PlacementError>;
 
-
 /// The best plan of a shape: of one stage (where a tied head shares the embedding's weights) or of several.
 fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains, effort: Effort) -> Result<Placement, PlacementError> {
     let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
@@ -209,21 +208,21 @@ fn lacking(why: &NoPlan) -> u64 {
 }
 
 /// Lower bounds of every shape on a chip, in step order: (bound, shape).
-fn shape_bounds(bench: &Bench, chip: &mut ChipOnBench<'_>) -> Vec<(Seconds, usize)> {
-    let mut kernels = KernelBounds::new(bench);
+fn shape_bounds(bench: &Bench, chip: &mut ChipOnBench<'_>, detail: Detail) -> Vec<(Seconds, usize)> {
+    let mut kernels = KernelBounds::new(bench, detail);
     let mut bounds: Vec<(Seconds, usize)> =
         bench.shapes.iter().enumerate().map(|(i, shape)| (chip.lower_bound(shape, &mut kernels), i)).collect();
     bounds.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
     bounds
 }
 
-/// A step time that no plan of the bench's model on `chip` beats. Cheap: nothing is mapped or scheduled.
+/// A step time that no plan of the bench's model on `chip` beats. Nothing is scheduled; `detail` says whether kernels are mapped.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
-pub fn step_bound(bench: &Bench, chip: Accelerator) -> Result<Seconds, ProfileError> {
+pub fn step_bound(bench: &Bench, chip: Accelerator, detail: Detail) -> Result<Seconds, ProfileError> {
     let mut chip = ChipOnBench::new(bench, chip)?;
-    Ok(shape_bounds(bench, &mut chip).first().map_or(Seconds(f64::INFINITY), |(bound, _)| *bound))
+    Ok(shape_bounds(bench, &mut chip, detail).first().map_or(Seconds(f64::INFINITY), |(bound, _)| *bound))
 }
 
 /// The best plan of the bench's model on `chip`, over every shape of the bench, every pipeline depth and data-parallel degree, every
@@ -242,7 +241,7 @@ fn rejected(why: Rejection) -> Evaluation {
 }
 
 fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort) -> Evaluation {
-    let bounds = shape_bounds(bench, chip);
+    let bounds = shape_bounds(bench, chip, Detail::Mapped);
     let mut best: Option<(Plan, usize, Profile)> = None;
     let mut nearest: Option<(NoPlan, usize)> = None;
     let mut unusable = None;

@@ -360,20 +360,30 @@ fn planner_policy(id: usize, policy: &RecomputePolicy) -> SegmentPolicy {
     SegmentPolicy { id, stash: policy.stash, extra: policy.extra, workspace: policy.workspace }
 }
 
+/// How much a lower bound may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Contractions at their peak and compulsory traffic, vector work and collectives exactly: microseconds per kernel are too many.
+    Peak,
+    /// Every kernel mapped, and as fast as it can run.
+    Mapped,
+}
+
 /// Lower bounds of kernels on one chip, found once each.
 #[derive(Debug)]
 pub struct KernelBounds {
+    detail: Detail,
     bounds: Vec<f64>,
 }
 
 impl KernelBounds {
     /// For the kernels of a bench.
     #[must_use]
-    pub fn new(bench: &Bench) -> Self {
-        Self { bounds: vec![f64::NAN; bench.table.kernels().len()] }
+    pub fn new(bench: &Bench, detail: Detail) -> Self {
+        Self { detail, bounds: vec![f64::NAN; bench.table.kernels().len()] }
     }
 
-    /// The least time of a kernel however it runs. Vector kernels and collectives are cheap to cost exactly.
+    /// The least time of a kernel however it runs.
     fn kernel(&mut self, chip: &mut ChipOnBench<'_>, index: KernelIndex) -> Seconds {
         let known = self.bounds[index as usize];
         if !known.is_nan() {
@@ -381,13 +391,11 @@ impl KernelBounds {
         }
         let kernel = &chip.bench.table.kernels()[index as usize];
         let bound = match kernel {
-            Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_) => {
+            Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_) if self.detail == Detail::Peak => {
                 let model = &chip.device.model;
                 model.lower_bound(kernel, Span::AllCores).min(model.lower_bound(kernel, Span::OneCore))
             }
-            Kernel::Elementwise(_) | Kernel::Reduction(_) | Kernel::Collective(_) | Kernel::Transfer(_) => {
-                chip.cost(index).fastest()
-            }
+            _ => chip.cost(index).fastest(),
         };
         self.bounds[index as usize] = bound.0;
         bound
