@@ -237,7 +237,7 @@ fn evaluate(arguments: &Arguments, bench: &Bench, chip: &Accelerator) -> Evaluat
             let degrees = Degrees { pipeline: pipeline as usize, data: u64::from(data), tensor };
             fixed_plan(bench, chip.clone(), degrees, arguments.micro_batch, LayerSplit::Optimal)
         }
-        _ => best_plan(bench, chip.clone()),
+        _ => best_plan(bench, chip.clone(), Effort::Proof),
     }
 }
 
