@@ -25,7 +25,7 @@ fn every_cycle_count_is_predicted_exactly_and_written_and_drawn() {
     assert!(predictions.starts_with("id,quantity,measured,predicted\n"));
     assert!(predictions.lines().filter(|line| line.contains(",array_cycles,")).count() as u64 == rows);
     let drawn = names(&dir.path().join("plots"));
-    assert!(drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len() % 2 == 0, "{drawn:?}");
+    assert!(drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len().is_multiple_of(2), "{drawn:?}");
 }
 
 #[test]
