@@ -156,7 +156,7 @@ fn bad_flags_are_refused_with_the_cure() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(unknown(&["bert-large", "--chip", "tpu"]).contains("unknown chip `tpu`: built in are"));
-    assert!(unknown(&["bert-large", "--chip", "x.toml"]).contains("x.toml: No such file"));
+    assert!(unknown(&["bert-large", "--chip", "x.toml"]).contains("x.toml: cannot be read: No such file"));
     assert!(unknown(&["bert", "--chip", "tpu_v4"]).contains("unknown model `bert`"));
     assert!(unknown(&["bert-large", "--chip", "tpu_v4", "--fabric", "web"]).contains("fabric `web`"));
 }

@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
 use results::evaluated::{self, ChipRecord, ClusterRecord, Evaluated, ModelRecord, PlanRecord, ShortfallRecord};
 use results::{files, report, trace};
@@ -13,7 +14,7 @@ use search::study::{AttentionChoice, OptimizerChoice, Study};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{Lowering, Model, TrainingGraph};
 
@@ -55,7 +56,7 @@ pub struct Arguments {
     /// A built-in chip (coplace list chips) or a chip file (.toml)
     #[arg(long)]
     chip: String,
-    /// Network between the accelerators (coplace list fabrics) [default: that of the study phaze, phaze_flat]
+    /// Network between the accelerators: a built-in one (coplace list fabrics) or a fabric file (.toml) [default: that of the study phaze, phaze_flat]
     #[arg(long)]
     fabric: Option<String>,
     /// Accelerators in the cluster [default: 1024]
@@ -103,7 +104,7 @@ fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
 /// Evaluates, prints, writes the trace.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
-    let chip = chip(&arguments.chip)?;
+    let chip = input::chip(&arguments.chip)?.accelerator;
     let study = study(arguments)?;
     check_width(&model, arguments.tensor)?;
     let fabric = fabric(&study, &chip)?;
@@ -155,16 +156,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// A built-in chip, or a file's.
-fn chip(name: &str) -> Result<Accelerator, Failure> {
-    if Path::new(name).extension().is_none_or(|e| e != "toml") {
-        return Accelerator::template(name).or_input();
-    }
-    let text = std::fs::read_to_string(name)
-        .map_err(|e| failure::input(format!("--chip {name}: {e}; give the path of a readable chip file")))?;
-    Accelerator::from_toml_str(&text, name).or_input()
-}
-
 /// The default study with what the arguments replace.
 fn study(arguments: &Arguments) -> Result<Study, Failure> {
     let mut study = Study::load(DEFAULTS).or_other()?;
@@ -197,7 +188,9 @@ fn study(arguments: &Arguments) -> Result<Study, Failure> {
 /// The fabric with the figures it has for this chip, cut to the cluster.
 fn fabric(study: &Study, chip: &Accelerator) -> Result<Fabric, Failure> {
     let cluster = &study.cluster;
-    Fabric::template_for(&cluster.fabric, &chip.name).and_then(|f| f.for_devices(cluster.devices)).or_input()
+    let name = &cluster.fabric;
+    let fabric = if name.ends_with(".toml") { Fabric::load(name) } else { Fabric::template_for(name, &chip.name) };
+    fabric.and_then(|f| f.for_devices(cluster.devices)).or_input()
 }
 
 /// A width that the model cannot be cut into is to be mended, whatever the cluster.
