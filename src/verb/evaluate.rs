@@ -9,7 +9,7 @@ use results::{files, report, trace};
 use search::bench::Bench;
 use search::evaluate::{Degrees, Evaluation, Planned, Rejection, best_plan, fixed_plan};
 use search::explain::{Explanation, explain, simulate};
-use search::placement::plan::{LayerSplit, NoPlan};
+use search::placement::plan::{Effort, LayerSplit, NoPlan};
 use search::study::{AttentionChoice, OptimizerChoice, Study};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;

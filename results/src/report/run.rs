@@ -78,6 +78,9 @@ pub(super) fn time_shares(shares: &[Share]) -> String {
     fields(&lines)
 }
 
+/// The longest memory policy that has a column of the stages' table, in characters.
+const WIDEST_POLICY: usize = 20;
+
 /// The table of the stages: neighbours that differ only in the layers' numbers stay separate lines, because the reader
 /// looks for one stage.
 pub(super) fn stages(stages: &[StageRecord]) -> String {
@@ -89,8 +92,11 @@ pub(super) fn stages(stages: &[StageRecord]) -> String {
     }
     let mut head = vec!["stage".to_owned(), "layers".into(), "forward".into(), "backward".into()];
     head.extend(classes.iter().map(|c| format!("{c} GiB")));
-    head.extend(["peak GiB".into(), "of GiB".into(), "kept".into()]);
-    let last = head.len() - 1;
+    // Long policies would push the table off the screen: they follow below it.
+    let beside = stages.iter().all(|s| s.memory_policy.chars().count() <= WIDEST_POLICY);
+    head.extend(["peak GiB".into(), "of GiB".into()]);
+    head.extend(beside.then(|| "kept".into()));
+    let last = if beside { head.len() - 1 } else { 1 };
     let mut table = Table::new(head).align(1, Align::Left).align(last, Align::Left);
     for stage in stages {
         let mut row = vec![
@@ -103,7 +109,13 @@ pub(super) fn stages(stages: &[StageRecord]) -> String {
         row.extend([format!("{:.2}", stage.peak_gib), significant_capacity(stage.capacity_gib), stage.memory_policy.clone()]);
         table.row(row);
     }
-    table.render()
+    let mut text = table.render();
+    if !beside {
+        let policies: Vec<(String, &str)> =
+            stages.iter().map(|s| (format!("stage {}", s.stage), s.memory_policy.as_str())).collect();
+        text.push_str(&fields(&policies));
+    }
+    text
 }
 
 /// A capacity as it is sold: no decimals that it does not have.
