@@ -1,5 +1,6 @@
 //! A model on a workbench: lowered for every tensor-parallel width and micro-batch of a study, ready to be put on chips.
 
+use crate::placement::plan::Effort;
 use crate::shape::{KernelTable, Shape, ShapeError};
 use crate::study::{AttentionChoice, OptimizerChoice, PlanSpec, Study};
 use sim::network::{Fabric, NetworkError};
@@ -14,6 +15,10 @@ use workloads::{Lowering, Model};
 
 /// Pieces of schedules remembered: some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
+/// Work on one piece of a schedule in a sweep: a few milliseconds. What stays open has a gap, and the gap is kept.
+const SWEEP_STEPS: u64 = 4_000;
+/// Work on one piece of a schedule of a plan that is shown: a fraction of a second.
+const PROOF_STEPS: u64 = 100_000;
 
 /// Why a model cannot be put on the bench.
 #[derive(Debug, Error)]
@@ -67,8 +72,10 @@ pub struct Bench {
     pub table: KernelTable,
     /// The model lowered for each width and micro-batch.
     pub shapes: Vec<Shape>,
-    /// Solved schedules, shared by all chips.
-    pub memo: Memo,
+    /// Schedules solved for a sweep, shared by all chips.
+    sweep: Memo,
+    /// Schedules solved for plans that are shown.
+    proof: Memo,
     /// Schedules by the method that settled them.
     pub schedules: ScheduleCounts,
 }
@@ -124,9 +131,19 @@ impl Bench {
             fabric,
             table,
             shapes,
-            memo: Memo::new(Limits::default(), MEMO_CAPACITY),
+            sweep: Memo::new(Limits { steps: SWEEP_STEPS, ..Limits::default() }, MEMO_CAPACITY),
+            proof: Memo::new(Limits { steps: PROOF_STEPS, ..Limits::default() }, MEMO_CAPACITY),
             schedules: ScheduleCounts::default(),
         })
+    }
+
+    /// Solved schedules, shared by all chips, by the effort spent on each.
+    #[must_use]
+    pub fn memo(&self, effort: Effort) -> &Memo {
+        match effort {
+            Effort::Sweep => &self.sweep,
+            Effort::Proof => &self.proof,
+        }
     }
 
     /// Tokens per step.

@@ -221,7 +221,7 @@ fn shape_bounds(bench: &Bench, chip: &mut ChipOnBench<'_>, detail: Detail) -> Ve
 /// # Errors
 /// A chip that the cost model cannot use.
 pub fn step_bound(bench: &Bench, chip: Accelerator, detail: Detail) -> Result<Seconds, ProfileError> {
-    let mut chip = ChipOnBench::new(bench, chip)?;
+    let mut chip = ChipOnBench::new(bench, chip, Effort::Sweep)?;
     Ok(shape_bounds(bench, &mut chip, detail).first().map_or(Seconds(f64::INFINITY), |(bound, _)| *bound))
 }
 
@@ -229,7 +229,7 @@ pub fn step_bound(bench: &Bench, chip: Accelerator, detail: Detail) -> Result<Se
 /// split of the layers and every mix of recomputation. With [`Effort::Sweep`] the planner may leave a gap, which the status states.
 #[must_use]
 pub fn best_plan(bench: &Bench, chip: Accelerator, effort: Effort) -> Evaluation {
-    match ChipOnBench::new(bench, chip) {
+    match ChipOnBench::new(bench, chip, effort) {
         Ok(mut chip) => search_shapes(bench, &mut chip, effort),
         Err(error) => rejected(Rejection::Unusable(error.to_string())),
     }
@@ -298,7 +298,7 @@ fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort) -> E
 /// split as `split` says.
 #[must_use]
 pub fn fixed_plan(bench: &Bench, chip: Accelerator, degrees: Degrees, micro_batch: Option<u32>, split: LayerSplit) -> Evaluation {
-    let mut chip = match ChipOnBench::new(bench, chip) {
+    let mut chip = match ChipOnBench::new(bench, chip, Effort::Proof) {
         Ok(chip) => chip,
         Err(error) => return rejected(Rejection::Unusable(error.to_string())),
     };

@@ -3,6 +3,7 @@
 use crate::bench::Bench;
 use crate::evaluate::Planned;
 use crate::memory::OperatorSet;
+use crate::placement::plan::Effort;
 use crate::placement::plan::StagePlan;
 use crate::profile::{ChipOnBench, ProfileError};
 use crate::shape::{SegmentShape, recompute_set};
@@ -90,7 +91,7 @@ pub fn bound_name(bound: Bound, units: &str, chip: &Accelerator) -> String {
 /// # Errors
 /// As profiling the plan's shape on the chip, which succeeded when the plan was made.
 pub fn explain(bench: &Bench, chip: Accelerator, planned: &Planned) -> Result<Explanation, ProfileError> {
-    let on_bench = ChipOnBench::new(bench, chip)?;
+    let on_bench = ChipOnBench::new(bench, chip, Effort::Proof)?;
     let plan = &planned.plan;
     let slowest = slowest_stage(planned);
     let stage = &plan.stages[slowest];
@@ -190,15 +191,16 @@ fn detail(
         Some(operators) if operators.is_empty() => segment.segment.backward(&RecomputeSet::none()),
         Some(operators) => segment.segment.backward(&recompute_set(operators)),
     };
-    let scheduled = CostedGraph::new(graph, chip.device()).schedule(chip.device(), &bench.memo).map_err(|source| {
-        let direction = if backward.is_some() { "backward" } else { "forward" };
-        ProfileError::Schedule {
-            chip: chip.device().chip().name.clone(),
-            segment: segment.segment.name.clone(),
-            pass: direction,
-            source,
-        }
-    })?;
+    let scheduled =
+        CostedGraph::new(graph, chip.device()).schedule(chip.device(), bench.memo(Effort::Proof)).map_err(|source| {
+            let direction = if backward.is_some() { "backward" } else { "forward" };
+            ProfileError::Schedule {
+                chip: chip.device().chip().name.clone(),
+                segment: segment.segment.name.clone(),
+                pass: direction,
+                source,
+            }
+        })?;
     Ok(PassDetail { segment: segment.segment.name.clone(), pass, count, scheduled })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::bench::Bench;
 use crate::memory::{OperatorSet, RecomputePolicy};
-use crate::placement::plan::{ChainProfile, Segment, SegmentPolicy};
+use crate::placement::plan::{ChainProfile, Effort, Segment, SegmentPolicy};
 use crate::shape::{KernelIndex, Program, SegmentShape, Shape};
 use sim::cost::{CostError, CostModel, Span};
 use sim::costed::{Costs, Device, seconds};
@@ -114,17 +114,18 @@ pub struct Chains {
 pub struct ChipOnBench<'a> {
     bench: &'a Bench,
     device: Device,
+    effort: Effort,
     costs: Vec<Option<Costs>>,
 }
 
 impl<'a> ChipOnBench<'a> {
-    /// Prepares a chip.
+    /// Prepares a chip; `effort` is spent on its schedules.
     ///
     /// # Errors
     /// A figure of the chip that the cost model cannot use.
-    pub fn new(bench: &'a Bench, chip: Accelerator) -> Result<Self, ProfileError> {
+    pub fn new(bench: &'a Bench, chip: Accelerator, effort: Effort) -> Result<Self, ProfileError> {
         let device = Device { model: CostModel::new(chip)?, fabric: bench.fabric.clone() };
-        Ok(Self { bench, device, costs: vec![None; bench.table.kernels().len()] })
+        Ok(Self { bench, device, effort, costs: vec![None; bench.table.kernels().len()] })
     }
 
     /// The bench.
@@ -151,7 +152,7 @@ impl<'a> ChipOnBench<'a> {
         let operators: Vec<Operator> =
             program.kernels.iter().zip(&costs).map(|(&k, c)| self.device.operator(&kernels[k as usize], c)).collect();
         let schedule = Problem::new(self.device.cores(), operators, program.edges.clone())
-            .map(|problem| self.bench.memo.solve(&problem))
+            .map(|problem| self.bench.memo(self.effort).solve(&problem))
             .map_err(|source| ProfileError::Schedule {
                 chip: self.device.chip().name.clone(),
                 segment: segment.segment.name.clone(),
