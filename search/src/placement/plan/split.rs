@@ -44,26 +44,31 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
         self.stages.chain.len() - (self.pair.stages - 1 - stage)
     }
 
-    /// Ends of the stages when each takes as much as fits `capacity` bytes at least possible memory, or the first stage that cannot
-    /// hold what it must. Taking more early never hurts later stages, so this decides whether any split fits.
+    /// Ends of the stages of a split that fits `capacity` bytes at least possible memory, if there is one: from the last stage back, each
+    /// takes as much as fits.
+    ///
+    /// This decides whether any split fits because it never starts a stage later than a split that fits does. Where such a split's own
+    /// stage overlaps what is left, the overlap fits; where it does not, the piece that must come next lies in one of its earlier stages,
+    /// which keep at least as many micro-batches. From the first stage on this fails: taking more would force a large piece
+    /// into a stage that keeps more micro-batches than it has to.
     pub fn fill_memory(&mut self, capacity: u64) -> Option<Vec<usize>> {
-        let (mut at, mut ends) = (0, Vec::with_capacity(self.pair.stages));
-        for stage in 0..self.pair.stages {
-            let last = self.last_end(stage);
-            let fits = |s: &mut Self, end: usize| s.stages.least_memory(s.place(stage, at, end)) <= capacity;
-            // Memory grows with the end: bisect.
-            let (mut low, mut high) = (at, last);
+        let (mut at, mut ends) = (self.stages.chain.len(), Vec::with_capacity(self.pair.stages));
+        for stage in (0..self.pair.stages).rev() {
+            // Memory grows as the start falls, which leaves one piece for each stage before: bisect.
+            let (mut low, mut high) = (stage, at);
             while low < high {
-                let middle = (low + high).div_ceil(2);
-                if fits(self, middle) { low = middle } else { high = middle - 1 }
+                let middle = usize::midpoint(low, high);
+                let fits = self.stages.least_memory(self.place(stage, middle, at)) <= capacity;
+                if fits { high = middle } else { low = middle + 1 }
             }
             if low == at {
                 return None;
             }
-            at = low;
             ends.push(at);
+            at = low;
         }
-        (at == self.stages.chain.len()).then_some(ends)
+        ends.reverse();
+        (at == 0).then_some(ends)
     }
 
     /// The step time of stages that fit.

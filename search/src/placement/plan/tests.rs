@@ -43,12 +43,13 @@ prop_compose! {
     }
 }
 
-/// Chains of at most seven pieces in at most three segments.
+/// Chains of at most seven pieces in at most six segments.
 fn profile() -> impl Strategy<Value = ChainProfile> {
     let chains = prop_oneof![
         (segment(1), segment(5), segment(1)).prop_map(|(a, b, c)| vec![a, b, c]),
         (segment(2), segment(3), segment(2)).prop_map(|(a, b, c)| vec![a, b, c]),
         segment(7).prop_map(|a| vec![a]),
+        prop::collection::vec(segment(1), 2..7),
     ];
     (chains, 8_u64..90, 0_u64..5).prop_map(|(segments, hbm, constant)| ChainProfile {
         segments,
@@ -148,30 +149,93 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * b.abs()
 }
 
+/// A fast answer and its bounds against what trying everything finds: never worse than its status says, never better than the truth.
+fn check_sweep(profile: &ChainProfile, limits: ClusterLimits, found: Option<&Found>) -> Result<(), TestCaseError> {
+    let sweep = place_with(profile, limits, &ring, Effort::Sweep).unwrap();
+    let best = found.map_or(f64::INFINITY, |found| found.step);
+    let Ok(plan) = &sweep.outcome else {
+        prop_assert_eq!(best, f64::INFINITY);
+        return Ok(());
+    };
+    prop_assert_eq!(verify_plan(profile, limits, &ring, plan), vec![]);
+    let proven = plan.step.0 * (1.0 - sweep.status.gap().unwrap());
+    prop_assert!(proven <= best * (1.0 + 1e-9) && best <= plan.step.0 * (1.0 + 1e-9), "{} {} {}", proven, best, plan.step);
+    Ok(())
+}
+
+/// The answers to `profile` against trying everything.
+fn check_best(profile: &ChainProfile, limits: ClusterLimits) -> Result<(), TestCaseError> {
+    let placement = place(profile, limits, &ring).unwrap();
+    let bound = lower_bound(profile, limits, &ring).unwrap();
+    let found = brute_force(profile, limits, None);
+    check_sweep(profile, limits, found.as_ref())?;
+    match (&placement.outcome, found) {
+        (Ok(plan), Some(found)) => {
+            prop_assert_eq!(verify_plan(profile, limits, &ring, plan), vec![]);
+            prop_assert!(close(plan.step.0, found.step), "{} {}", plan.step, found.step);
+            prop_assert_eq!((plan.devices, plan.pipeline_stages), found.tie);
+            prop_assert_eq!(&placement.status, &SolveStatus::Optimal);
+            prop_assert!(bound.0 <= found.step * (1.0 + 1e-9));
+        }
+        (Err(NoPlan::OverCapacity(shortfall)), Some(found)) => {
+            prop_assert_eq!(found.step, f64::INFINITY);
+            prop_assert_eq!(shortfall.need, Bytes(found.least_memory));
+            prop_assert!(shortfall.need > shortfall.have && shortfall.stage < shortfall.pipeline_stages);
+        }
+        (Err(NoPlan::TooFewDevices { .. } | NoPlan::BatchDoesNotDivide { .. }), None) => {
+            prop_assert_eq!(bound.0, f64::INFINITY);
+        }
+        (outcome, _) => prop_assert!(false, "{:?}", outcome),
+    }
+    Ok(())
+}
+
+/// A segment whose pieces take a second, under one policy.
+fn plain(repeat: usize, replicated: u64, stash: u64, working: (u64, u64), optimizer: (f64, f64)) -> Segment {
+    Segment {
+        name: "plain".into(),
+        repeat,
+        forward: Seconds(0.0),
+        backward: Seconds(1.0),
+        policies: vec![SegmentPolicy { id: 0, stash: Bytes(stash), extra: Seconds(0.0), workspace: Bytes(working.0) }],
+        replicated: Bytes(replicated),
+        sharded: Bytes(0),
+        gradient: Bytes(0),
+        optimizer: Seconds(optimizer.0),
+        sharded_optimizer: Seconds(optimizer.1),
+        transient: Bytes(working.1),
+        boundary: Seconds(0.0),
+    }
+}
+
+/// Pieces A A B B C, of which B fits only where at most two micro-batches are kept. A first stage that takes both A leaves B to the second
+/// of four stages, which keeps three; the best plan has an A in each of the first two.
+#[test]
+fn a_full_early_stage_does_not_hide_splits_that_keep_large_pieces_late() {
+    let segments =
+        vec![plain(2, 1, 1, (0, 0), (2.0, 3.0)), plain(2, 7, 6, (4, 1), (1.0, 0.0)), plain(1, 0, 0, (0, 0), (0.0, 0.0))];
+    let profile = ChainProfile { segments, hbm: Bytes(25), constant: Bytes(0) };
+    let limits = ClusterLimits { devices: 4, global_batch: 6, tensor_width: 1, micro_batch: 1 };
+    let plan = place(&profile, limits, &ring).unwrap().outcome.unwrap();
+    assert_eq!(plan.step, Seconds(20.0));
+    assert_eq!(plan.stages.iter().map(|s| s.end).collect::<Vec<_>>(), vec![1, 2, 3, 5]);
+    check_best(&profile, limits).unwrap();
+    let fixed = FixedPlacement { pipeline_stages: 4, data_parallel: 1 };
+    let given = evaluate_fixed(&profile, limits, &ring, fixed, LayerSplit::Optimal).unwrap().outcome.unwrap();
+    assert_eq!(given.step, Seconds(20.0));
+}
+
+/// The number of cases the environment asks for (`PROPTEST_CASES`), else `usual`.
+fn cases(usual: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases: usual, ..config } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(cases(1500))]
     #[test]
     fn the_best_plan_is_what_trying_everything_finds(profile in profile(), limits in limits()) {
-        let placement = place(&profile, limits, &ring).unwrap();
-        let bound = lower_bound(&profile, limits, &ring).unwrap();
-        match (&placement.outcome, brute_force(&profile, limits, None)) {
-            (Ok(plan), Some(found)) => {
-                prop_assert_eq!(verify_plan(&profile, limits, &ring, plan), vec![]);
-                prop_assert!(close(plan.step.0, found.step), "{} {}", plan.step, found.step);
-                prop_assert_eq!((plan.devices, plan.pipeline_stages), found.tie);
-                prop_assert_eq!(&placement.status, &SolveStatus::Optimal);
-                prop_assert!(bound.0 <= plan.step.0 * (1.0 + 1e-9));
-            }
-            (Err(NoPlan::OverCapacity(shortfall)), Some(found)) => {
-                prop_assert_eq!(found.step, f64::INFINITY);
-                prop_assert_eq!(shortfall.need, Bytes(found.least_memory));
-                prop_assert!(shortfall.need > shortfall.have && shortfall.stage < shortfall.pipeline_stages);
-            }
-            (Err(NoPlan::TooFewDevices { .. } | NoPlan::BatchDoesNotDivide { .. }), None) => {
-                prop_assert_eq!(bound.0, f64::INFINITY);
-            }
-            (outcome, _) => prop_assert!(false, "{:?}", outcome),
-        }
+        check_best(&profile, limits)?;
     }
 
     #[test]
@@ -198,6 +262,29 @@ proptest! {
             prop_assert!(optimal.step.0 <= even.step.0 * (1.0 + 1e-9));
         }
         prop_assert!(optimal.outcome.is_ok() || even.outcome.is_err());
+    }
+
+    /// Memory that is tight leaves few splits: none may be overlooked.
+    #[test]
+    fn a_device_that_just_fits_is_enough(
+        profile in profile(), limits in limits(), pipeline_stages in 1_usize..6, data_parallel in 1_u64..3,
+    ) {
+        let fixed = FixedPlacement { pipeline_stages, data_parallel };
+        let devices = pipeline_stages as u64 * data_parallel * limits.tensor_width;
+        let limits = ClusterLimits { devices, global_batch: data_parallel * limits.global_batch * limits.micro_batch, ..limits };
+        let Some(Found { least_memory, .. }) = brute_force(&profile, limits, Some(fixed)) else { return Ok(()) };
+        let fitting = ChainProfile { hbm: Bytes(least_memory), ..profile.clone() };
+        let expected = brute_force(&fitting, limits, Some(fixed)).unwrap().step;
+        let given = evaluate_fixed(&fitting, limits, &ring, fixed, LayerSplit::Optimal).unwrap();
+        let plan = given.outcome.map_err(|why| TestCaseError::fail(why.to_string()))?;
+        prop_assert!(close(plan.step.0, expected), "{} {}", plan.step, expected);
+        check_best(&fitting, limits)?;
+        if let Some(less) = least_memory.checked_sub(1) {
+            let lacking = ChainProfile { hbm: Bytes(less), ..profile };
+            let given = evaluate_fixed(&lacking, limits, &ring, fixed, LayerSplit::Optimal).unwrap();
+            prop_assert!(matches!(given.outcome, Err(NoPlan::OverCapacity(_))));
+            check_best(&lacking, limits)?;
+        }
     }
 
     #[test]
@@ -235,7 +322,7 @@ fn mix_by_totals(policies: &[SegmentPolicy], count: usize, depth: u64, room: u64
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(cases(600))]
     #[test]
     fn a_stage_of_many_layers_gets_its_best_mix(
         // Stash, what a byte less costs in percent of the usual, workspace.
