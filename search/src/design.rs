@@ -1,11 +1,11 @@
 //! The search over chips: every chip of a space under its best plan, as a Pareto front of step time against area with a certificate.
 
 use crate::bench::Bench;
-use crate::evaluate::{Evaluation, best_plan, step_bound};
+use crate::evaluate::{Evaluation, best_plan, plan_below, step_bound};
 use crate::pareto::FrontPoint;
 use crate::placement::plan::Effort;
 use crate::profile::Detail;
-use crate::runner::{self, Outcome, Progress};
+use crate::runner::{self, Outcome, Progress, Verdict};
 use crate::space::HardwareSpace;
 use rayon::prelude::*;
 use sim::hardware::phaze::{PhazeConfig, design};
@@ -49,9 +49,8 @@ impl runner::Problem for ChipProblem<'_> {
         self.bound(chip, Detail::Mapped)
     }
 
-    fn evaluate(&self, chip: usize) -> (Option<f64>, Evaluation) {
-        let evaluation = best_plan(self.bench, design(&self.config(chip)), Effort::Sweep);
-        (evaluation.outcome.as_ref().ok().map(|p| p.plan.step.0), evaluation)
+    fn evaluate(&self, chip: usize, cutoff: f64) -> Verdict<Evaluation> {
+        plan_below(self.bench, design(&self.config(chip)), Effort::Sweep, cutoff)
     }
 }
 
@@ -134,14 +133,13 @@ fn lower_bound(outcome: &Outcome<Evaluation>) -> f64 {
     }
 }
 
-/// The sweep plans quickly and may leave gaps. A design whose gap could hide a better answer than the best is planned again until proven,
-/// and so is the front.
+/// The sweep plans quickly and may leave gaps. A design whose gap could hide a better answer than the best is planned again with more
+/// effort; the rest of the front keeps its gaps, which its rows state.
 fn prove_finalists(problem: &ChipProblem<'_>, answer: &mut runner::Answer<Evaluation>) {
     let Some(best) = answer.front.points().last().map(|p| p.second) else { return };
-    let on_front = |chip: usize| answer.front.points().iter().any(|p| p.id == chip);
-    let open = |(chip, outcome): &(usize, &Outcome<Evaluation>)| {
+    let open = |(_, outcome): &(usize, &Outcome<Evaluation>)| {
         matches!(outcome, Outcome::Evaluated { evaluation, .. } if evaluation.status != SolveStatus::Optimal)
-            && (lower_bound(outcome) < best || on_front(*chip))
+            && lower_bound(outcome) < best
     };
     let finalists: Vec<usize> = answer.outcomes.iter().enumerate().filter(open).map(|(chip, _)| chip).collect();
     let again: Vec<(usize, Evaluation)> = finalists
@@ -169,7 +167,11 @@ fn smaller_capacities(bench: &Bench, space: &HardwareSpace, largest: &[DesignOut
             let config = PhazeConfig { hbm, ..largest[chip].config };
             let outcome = match &largest[chip].outcome {
                 Outcome::Evaluated { .. } if front.contains(&chip) => {
-                    let evaluation = best_plan(bench, design(&config), Effort::Proof);
+                    let evaluation = best_plan(
+                        bench,
+                        design(&config),
+                        if front.last() == Some(&chip) { Effort::Proof } else { Effort::Sweep },
+                    );
                     match evaluation.outcome.as_ref().map(|p| p.plan.step.0) {
                         Ok(value) => Outcome::Evaluated { value, evaluation },
                         Err(_) => Outcome::Infeasible { evaluation },

@@ -6,6 +6,7 @@ use crate::placement::plan::{
     evaluate_fixed, place_with,
 };
 use crate::profile::{Chains, ChipOnBench, Detail, KernelBounds, Profile, ProfileError};
+use crate::runner::Verdict;
 use crate::shape::Shape;
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, CollectiveKind, Group};
@@ -95,19 +96,23 @@ fn limits(bench: &Bench, shape: &Shape) -> ClusterLimits {
 /// A step time that no plan of `shape` beats when its chain takes the times of `chain`, in closed form: infinite where there is no plan.
 ///
 /// With d replicas there are at most p = N / (t d) stages, never more than pieces of the chain. The slowest stage takes at least an equal share of
-/// the chain's work W, and at least its largest piece; the stage with most gradients reduces at least an equal share of them.
-/// Memory, recomputation and transfers between stages are left out.
+/// the chain's work W, and at least its largest piece; the stage with most gradients reduces at least an equal share of them, and the fullest
+/// holds at least an equal share of the weights. Activations, recomputation and transfers between stages are left out.
 pub(crate) fn lower_bound(bench: &Bench, shape: &Shape, chain: &ChainProfile) -> Seconds {
     let of = |f: fn(&Segment) -> f64| chain.segments.iter().map(|s| f(s) * s.repeat as f64).sum::<f64>();
     let work = of(|s| s.forward.0 + s.backward.0);
     let gradient = of(|s| s.gradient.as_f64());
     let optimizer = of(|s| s.optimizer.0);
+    let weights = of(|s| s.replicated.as_f64());
     let largest = chain.segments.iter().map(|s| s.forward.0 + s.backward.0).fold(0.0, f64::max);
     let width = u64::from(shape.tensor_parallel);
     let replicas = u64::from(bench.global_batch / shape.micro_batch);
     let most = (u64::from(bench.devices) / width).min(replicas);
     let step = |d: u64| {
         let stages = (u64::from(bench.devices) / (width * d)).min(chain.units() as u64) as f64;
+        if weights / stages > chain.hbm.as_f64() {
+            return f64::INFINITY;
+        }
         let slowest = (work / stages).max(largest);
         // Rounded down: a bound must not lose a byte to rounding.
         let sync = if d > 1 { gradient_sync(bench, Bytes((gradient / stages) as u64), d, width) } else { Seconds::ZERO };
@@ -142,21 +147,37 @@ fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains, effort: Effort) -> Re
     Ok(best)
 }
 
-/// Asks for a plan of a shape on a chip, scheduling only those recomputing backward passes that the answer turns on. Exact:
+/// What came of planning a shape.
+enum Attempt {
+    /// Its best placement.
+    Placed(Placement),
+    /// No plan of it is below this, which is not below what is known.
+    Beaten(f64),
+}
+
+/// Asks for a plan of a shape on a chip that is faster than `known`, scheduling only those recomputing backward passes that the answer turns
+/// on. Exact:
 ///
 /// 1. with all memory in the world nothing is recomputed; where that plan fits the chip, no plan is better;
 /// 2. otherwise every policy costs a lower bound until the planner uses it; a plan whose policies all have their scheduled cost is the best,
 ///    because no other can cost less than its bounds.
+///
+/// Either way each plan on the way bounds the answer from below, as far as its own schedules are proven.
 fn plan_lazily(
     chip: &mut ChipOnBench<'_>,
     shape: &Shape,
     profile: &mut Profile,
     ask: Ask<'_>,
-) -> Result<Placement, ProfileError> {
+    known: f64,
+) -> Result<Attempt, ProfileError> {
     let bench = chip.bench();
     let refused = |chip: &ChipOnBench<'_>, error: PlacementError| ProfileError::Numbers {
         chip: chip.device().chip().name.clone(),
         why: error.to_string(),
+    };
+    let beaten = |placement: &Placement, profile: &Profile| {
+        let bound = placement_bound(placement) * (1.0 - profile.schedule_gap());
+        (placement.outcome.is_ok() && bound >= known).then_some(bound)
     };
     ChipOnBench::keep_everything(shape, profile);
     let capacity = chip.device().chip().memory_capacity();
@@ -164,18 +185,24 @@ fn plan_lazily(
     chains.whole.hbm = Bytes(u64::MAX);
     chains.split.hbm = Bytes(u64::MAX);
     let unlimited = ask(bench, shape, &chains).map_err(|e| refused(chip, e))?;
+    if let Some(bound) = beaten(&unlimited, profile) {
+        return Ok(Attempt::Beaten(bound));
+    }
     match &unlimited.outcome {
         Ok(plan) if plan.stages.iter().any(|s| s.memory.total() > capacity) => {}
-        _ => return Ok(unlimited),
+        _ => return Ok(Attempt::Placed(unlimited)),
     }
     chip.open_policies(shape, profile)?;
     loop {
         let placement = ask(bench, shape, &chip.chains(shape, profile)).map_err(|e| refused(chip, e))?;
-        let Ok(plan) = &placement.outcome else { return Ok(placement) };
+        if let Some(bound) = beaten(&placement, profile) {
+            return Ok(Attempt::Beaten(bound));
+        }
+        let Ok(plan) = &placement.outcome else { return Ok(Attempt::Placed(placement)) };
         let used = plan.stages.iter().flat_map(|s| &s.shares).flat_map(|s| s.policies.iter().map(|p| (s.segment, p.id)));
         let open: BTreeSet<(usize, usize)> = used.filter(|&(s, p)| profile.segments[s].policies[p].pass.is_none()).collect();
         if open.is_empty() {
-            return Ok(placement);
+            return Ok(Attempt::Placed(placement));
         }
         for (segment, policy) in open {
             chip.close_policy(shape, profile, segment, policy)?;
@@ -229,9 +256,18 @@ pub fn step_bound(bench: &Bench, chip: Accelerator, detail: Detail) -> Result<Se
 /// split of the layers and every mix of recomputation. With [`Effort::Sweep`] the planner may leave a gap, which the status states.
 #[must_use]
 pub fn best_plan(bench: &Bench, chip: Accelerator, effort: Effort) -> Evaluation {
+    match plan_below(bench, chip, effort, f64::INFINITY) {
+        Verdict::Feasible(_, evaluation) | Verdict::Infeasible(evaluation) => evaluation,
+        Verdict::Beaten(bound) => rejected(Rejection::Unusable(format!("no plan is below {bound} s per step"))),
+    }
+}
+
+/// [`best_plan`], unless it is shown on the way that no plan takes less than `cutoff` seconds per step.
+#[must_use]
+pub fn plan_below(bench: &Bench, chip: Accelerator, effort: Effort, cutoff: f64) -> Verdict<Evaluation> {
     match ChipOnBench::new(bench, chip, effort) {
-        Ok(mut chip) => search_shapes(bench, &mut chip, effort),
-        Err(error) => rejected(Rejection::Unusable(error.to_string())),
+        Ok(mut chip) => search_shapes(bench, &mut chip, effort, cutoff),
+        Err(error) => Verdict::Infeasible(rejected(Rejection::Unusable(error.to_string()))),
     }
 }
 
@@ -240,57 +276,88 @@ fn rejected(why: Rejection) -> Evaluation {
     Evaluation { outcome: Err(why), status, planned: 0, pruned: 0 }
 }
 
-fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort) -> Evaluation {
+/// What is known while the shapes of a chip are planned.
+struct Search {
+    best: Option<(Plan, usize, Profile)>,
+    nearest: Option<(NoPlan, usize)>,
+    unusable: Option<String>,
+    /// No plan of the shapes done is below this.
+    lower: f64,
+    planned: usize,
+}
+
+fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort, cutoff: f64) -> Verdict<Evaluation> {
     let bounds = shape_bounds(bench, chip, Detail::Mapped);
-    let mut best: Option<(Plan, usize, Profile)> = None;
-    let mut nearest: Option<(NoPlan, usize)> = None;
-    let mut unusable = None;
     let ask = |bench: &Bench, shape: &Shape, chains: &Chains| any_plan(bench, shape, chains, effort);
-    let mut lower = f64::INFINITY;
-    let mut planned = 0;
+    let mut search = Search { best: None, nearest: None, unusable: None, lower: f64::INFINITY, planned: 0 };
     for &(bound, index) in &bounds {
-        let known = best.as_ref().map_or(f64::INFINITY, |(plan, ..)| plan.step.0);
-        if bound.0 >= known {
+        let known = search.best.as_ref().map_or(cutoff, |(plan, ..)| plan.step.0.min(cutoff));
+        // A chip that nothing fits has infinite bounds: its shapes are planned all the same, to say what they lack.
+        let explain = bound.0.is_infinite() && search.best.is_none() && search.lower.is_infinite();
+        if bound.0 >= known && !explain {
+            // So are all that follow.
+            search.lower = search.lower.min(bound.0);
             break;
         }
         let shape = &bench.shapes[index];
-        let placed = chip.profile(shape).and_then(|mut profile| {
+        let attempt = chip.profile(shape).and_then(|mut profile| {
             // With its passes scheduled the shape's bound is tighter: it may already be beaten.
             ChipOnBench::keep_everything(shape, &mut profile);
-            if lower_bound(bench, shape, &chip.chains(shape, &profile).whole).0 >= known {
-                return Ok(None);
+            let tighter = lower_bound(bench, shape, &chip.chains(shape, &profile).whole).0 * (1.0 - profile.schedule_gap());
+            if tighter >= known && !explain {
+                return Ok((Attempt::Beaten(tighter), profile));
             }
-            planned += 1;
-            plan_lazily(chip, shape, &mut profile, &ask).map(|placement| Some((placement, profile)))
+            search.planned += 1;
+            plan_lazily(chip, shape, &mut profile, &ask, known).map(|attempt| (attempt, profile))
         });
-        match placed {
-            Ok(None) => {}
-            Ok(Some((placement, profile))) => {
+        search.take(index, attempt);
+    }
+    search.verdict(bench, chip, bounds.len(), cutoff)
+}
+
+impl Search {
+    fn take(&mut self, index: usize, attempt: Result<(Attempt, Profile), ProfileError>) {
+        let best = self.best.as_ref().map_or(f64::INFINITY, |(plan, ..)| plan.step.0);
+        match attempt {
+            Ok((Attempt::Beaten(bound), _)) => self.lower = self.lower.min(bound),
+            Ok((Attempt::Placed(placement), profile)) => {
                 // A schedule within g of its optimum makes a step within g of its own.
-                lower = lower.min(placement_bound(&placement) * (1.0 - profile.schedule_gap()));
+                self.lower = self.lower.min(placement_bound(&placement) * (1.0 - profile.schedule_gap()));
                 match placement.outcome {
-                    Ok(plan) if plan.step.0 < known => best = Some((plan, index, profile)),
+                    Ok(plan) if plan.step.0 < best => self.best = Some((plan, index, profile)),
                     Ok(_) => {}
-                    Err(why) if nearest.is_none_or(|(n, _)| lacking(&why) < lacking(&n)) => nearest = Some((why, index)),
+                    Err(why) if self.nearest.is_none_or(|(n, _)| lacking(&why) < lacking(&n)) => {
+                        self.nearest = Some((why, index))
+                    }
                     Err(_) => {}
                 }
             }
-            Err(error) => unusable = Some(error.to_string()),
+            Err(error) => self.unusable = Some(error.to_string()),
         }
     }
-    let pruned = bounds.len() - planned;
-    match (best, nearest, unusable) {
-        (Some((plan, shape, profile)), ..) => {
+
+    fn verdict(self, bench: &Bench, chip: &ChipOnBench<'_>, shapes: usize, cutoff: f64) -> Verdict<Evaluation> {
+        let (planned, pruned) = (self.planned, shapes - self.planned);
+        if let Some((plan, shape, profile)) = self.best {
             let energy = step_energy(chip, &plan, &profile);
-            let status = SolveStatus::from_bounds(lower.min(plan.step.0), plan.step.0);
-            Evaluation { outcome: Ok(Planned { plan, shape, profile, energy }), status, planned, pruned }
+            let step = plan.step.0;
+            let status = SolveStatus::from_bounds(self.lower.min(step), step);
+            return Verdict::Feasible(
+                step,
+                Evaluation { outcome: Ok(Planned { plan, shape, profile, energy }), status, planned, pruned },
+            );
         }
-        (None, Some((why, index)), _) => {
-            let shape = &bench.shapes[index];
-            let why = Rejection::NoPlan { tensor_parallel: shape.tensor_parallel, micro_batch: shape.micro_batch, why };
-            Evaluation { planned, pruned, ..rejected(why) }
+        if self.lower >= cutoff && self.lower.is_finite() {
+            return Verdict::Beaten(self.lower);
         }
-        (None, None, why) => rejected(Rejection::Unusable(why.unwrap_or_else(|| "no shape of the study can be tried".into()))),
+        Verdict::Infeasible(match (self.nearest, self.unusable) {
+            (Some((why, index)), _) => {
+                let shape = &bench.shapes[index];
+                let why = Rejection::NoPlan { tensor_parallel: shape.tensor_parallel, micro_batch: shape.micro_batch, why };
+                Evaluation { planned, pruned, ..rejected(why) }
+            }
+            (None, why) => rejected(Rejection::Unusable(why.unwrap_or_else(|| "no shape of the study can be tried".into()))),
+        })
     }
 }
 
@@ -317,9 +384,9 @@ pub fn fixed_plan(bench: &Bench, chip: Accelerator, degrees: Degrees, micro_batc
         };
         let placed = chip
             .profile(shape)
-            .and_then(|mut profile| plan_lazily(&mut chip, shape, &mut profile, &ask).map(|placement| (placement, profile)));
+            .and_then(|mut profile| plan_lazily(&mut chip, shape, &mut profile, &ask, f64::INFINITY).map(|a| (a, profile)));
         match placed {
-            Ok((placement, profile)) if best.as_ref().is_none_or(|(b, ..)| better(&placement, b)) => {
+            Ok((Attempt::Placed(placement), profile)) if best.as_ref().is_none_or(|(b, ..)| better(&placement, b)) => {
                 best = Some((placement, index, profile));
             }
             Ok(_) => {}

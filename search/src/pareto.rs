@@ -24,13 +24,17 @@ impl Front {
         &self.points
     }
 
+    /// The point of the best second objective among those whose first is at most `first`: the last of them.
+    #[must_use]
+    pub fn best_within(&self, first: f64) -> Option<FrontPoint> {
+        let after = self.points.partition_point(|p| p.first <= first);
+        self.points.get(after.checked_sub(1)?).copied()
+    }
+
     /// The point that is no worse than (`first`, `second`) in both objectives, if there is one.
     #[must_use]
     pub fn dominator(&self, first: f64, second: f64) -> Option<FrontPoint> {
-        // The best second objective among points whose first is small enough is that of the last such point.
-        let after = self.points.partition_point(|p| p.first <= first);
-        let candidate = *self.points.get(after.checked_sub(1)?)?;
-        (candidate.second <= second).then_some(candidate)
+        self.best_within(first).filter(|p| p.second <= second)
     }
 
     /// Adds a point unless one at hand is no worse in both objectives (the earlier of two equals stays); removes what it dominates.

@@ -27,8 +27,19 @@ pub trait Problem: Sync {
     fn coarse_bound(&self, candidate: usize) -> f64;
     /// A tighter lower bound, still much cheaper than an evaluation; at least the coarse one is taken.
     fn fine_bound(&self, candidate: usize) -> f64;
-    /// The exact value with whatever belongs to it, or `None` with the evaluation saying why the candidate is not feasible.
-    fn evaluate(&self, candidate: usize) -> (Option<f64>, Self::Evaluation);
+    /// The exact value, unless it is shown on the way that the value is at least `cutoff` (infinite where any value counts).
+    fn evaluate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
+}
+
+/// What an evaluation found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict<E> {
+    /// The exact value, and what belongs to it.
+    Feasible(f64, E),
+    /// There is none, and why.
+    Infeasible(E),
+    /// It is at least this, which is at least the cutoff.
+    Beaten(f64),
 }
 
 /// How a candidate was decided.
@@ -129,17 +140,24 @@ pub fn run<P: Problem>(problem: &P, limit: usize, progress: &(dyn Fn(Progress) +
             .map(|w| Waiting { bound: problem.fine_bound(w.candidate).max(w.bound), candidate: w.candidate, fine: true })
             .collect();
         queue.extend(refined);
-        let answers: Vec<_> = fine.par_iter().map(|w| problem.evaluate(w.candidate)).collect();
-        for (waiting, (value, evaluation)) in fine.iter().zip(answers) {
+        let rivals: Vec<Option<FrontPoint>> = fine.iter().map(|w| front.best_within(problem.cost(w.candidate))).collect();
+        let evaluate = |(w, rival): (&Waiting, &Option<FrontPoint>)| {
+            problem.evaluate(w.candidate, rival.map_or(f64::INFINITY, |r| r.second))
+        };
+        let answers: Vec<_> = fine.par_iter().zip(&rivals).map(evaluate).collect();
+        for ((waiting, rival), verdict) in fine.iter().zip(&rivals).zip(answers) {
             let candidate = waiting.candidate;
             evaluated += 1;
             decided += 1;
-            outcomes[candidate] = Some(match value {
-                Some(value) => {
+            outcomes[candidate] = Some(match (verdict, rival) {
+                (Verdict::Feasible(value, evaluation), _) => {
                     front.insert(FrontPoint { first: problem.cost(candidate), second: value, id: candidate });
                     Outcome::Evaluated { value, evaluation }
                 }
-                None => Outcome::Infeasible { evaluation },
+                (Verdict::Infeasible(evaluation), _) => Outcome::Infeasible { evaluation },
+                (Verdict::Beaten(bound), Some(rival)) => Outcome::Pruned { bound: bound.max(waiting.bound), by: rival.id },
+                // Nothing to be beaten by: an evaluation that gives up all the same has only shown its bound.
+                (Verdict::Beaten(bound), None) => Outcome::Open { bound: bound.max(waiting.bound) },
             });
         }
         progress(Progress { decided, evaluated, total, best: front.points().last().map(|p| p.second) });
@@ -217,8 +235,12 @@ mod tests {
             let (_, value, slack) = self.items[c];
             f64::from(value.unwrap_or(255).saturating_sub(slack))
         }
-        fn evaluate(&self, c: usize) -> (Option<f64>, ()) {
-            (self.items[c].1.map(f64::from), ())
+        fn evaluate(&self, c: usize, cutoff: f64) -> Verdict<()> {
+            match self.items[c].1.map(f64::from) {
+                Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
+                Some(value) => Verdict::Feasible(value, ()),
+                None => Verdict::Infeasible(()),
+            }
         }
     }
 
