@@ -17,16 +17,16 @@ fn measurements(chip: &str) -> Vec<Measurement> {
     let mut found = Vec::new();
     for line in ROWS.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
-        if cells[0] != chip {
+        if cells[1] != chip {
             continue;
         }
         let size = |i: usize| cells[i].parse::<u64>().unwrap_or(0);
-        let shape = Shape { m: size(2), n: size(3), k: size(4), batch: size(5), elements: size(6) };
-        let kernel = kernel_from_name(cells[1], shape, data_type_from_name(cells[7]).expect(line)).expect(line);
-        let timing = if cells[9] == "host" { Timing::Host } else { Timing::Device };
-        let small = chip == "tpu_v4" && cells[1] == "gemm" && shape.m.min(shape.n).min(shape.k) < 1024;
-        let group = format!("{}{}", cells[1], if small { " below 1024" } else { "" });
-        found.push(Measurement { kernel, timing, time: Seconds::from_micros(cells[8].parse().expect(line)), group });
+        let shape = Shape { m: size(3), n: size(4), k: size(5), batch: size(6), elements: size(7) };
+        let kernel = kernel_from_name(cells[2], shape, data_type_from_name(cells[8]).expect(line)).expect(line);
+        let timing = if cells[10] == "host" { Timing::Host } else { Timing::Device };
+        let small = chip == "tpu_v4" && cells[2] == "gemm" && shape.m.min(shape.n).min(shape.k) < 1024;
+        let group = format!("{}{}", cells[2], if small { " below 1024" } else { "" });
+        found.push(Measurement { kernel, timing, time: Seconds::from_micros(cells[9].parse().expect(line)), group });
     }
     found
 }
