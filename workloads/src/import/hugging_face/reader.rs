@@ -55,9 +55,12 @@ pub(super) fn entries(file: &str, text: &str) -> Result<Entries, WorkloadError> 
     Ok(entries)
 }
 
+/// How much of a faulty line a message repeats, in characters: a file may be one long line.
+const SHOWN: usize = 80;
+
 fn syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {
     let line = error.line().max(1);
-    let content = text.lines().nth(line - 1).map(str::trim).unwrap_or_default();
+    let content: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(SHOWN).collect();
     let number = ["NaN", "Infinity", "nan", "inf"].iter().any(|word| content.contains(word));
     let (at, cure) = if error.is_eof() {
         (String::new(), "the file ends before the object does; is it truncated? fetch it again")
