@@ -10,6 +10,7 @@ use sim::hardware::Accelerator;
 use sim::hardware::area::{AreaError, area};
 use sim::hardware::phaze::{PhazeConfig, design};
 use sim::units::{Bytes, SquareMillimeters};
+use std::collections::BTreeSet;
 
 /// One chip of the space with its area.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -46,7 +47,9 @@ impl HardwareSpace {
         hbm.dedup();
         let mut points = Vec::new();
         let mut outside = 0;
-        for config in grid(spec, hbm.last().copied().unwrap_or_default()) {
+        // A value listed twice makes no second chip.
+        let mut seen = BTreeSet::new();
+        for config in grid(spec, hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c)) {
             let area = area(&design(&config))?.total();
             let exempt = config.num_tc == 1 || config.num_vc == 1;
             if area <= max_area && (exempt || area >= min_area) {
