@@ -60,25 +60,25 @@ pub struct Arguments {
     #[arg(long)]
     fabric: Option<String>,
     /// Accelerators in the cluster [default: 1024]
-    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
     devices: Option<u32>,
     /// Sequences per step over the whole cluster [default: 4096]
-    #[arg(long, value_name = "SEQUENCES", value_parser = at_most(1 << 24))]
+    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
     global_batch: Option<u32>,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     sequence_length: Option<u64>,
     /// Pipeline stages; needs --data and --tensor
-    #[arg(long, value_name = "P", requires_all = ["data", "tensor"], value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, requires_all = ["data", "tensor"], value_parser = at_most(1 << 16))]
     pipeline: Option<u32>,
     /// Data-parallel replicas; needs --pipeline and --tensor
-    #[arg(long, value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "D", allow_negative_numbers = true, requires_all = ["pipeline", "tensor"], value_parser = at_most(1 << 20))]
     data: Option<u32>,
     /// Tensor-parallel width; alone it restricts the best plan to this width [default: the best of 1, 2, 4, 8]
-    #[arg(long, value_name = "T", value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = at_most(1 << 16))]
     tensor: Option<u32>,
     /// Sequences per micro-batch [default: the best of 1, 2, 4, 8, 16]
-    #[arg(long, value_name = "SEQUENCES", value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 16))]
     micro_batch: Option<u32>,
     /// How attention is executed
     #[arg(long, value_enum, default_value_t = Attention::Fused)]

@@ -117,12 +117,14 @@ fn fabrics() -> Result<Listing, Failure> {
     for name in Fabric::names() {
         let f = Fabric::template(name).or_other()?;
         let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
-        let devices = if f.devices() == u32::MAX { "any".into() } else { f.devices().to_string() };
-        let domain = if f.fast_domain() == u32::MAX { "any".into() } else { f.fast_domain().to_string() };
+        // Unlimited where the outermost tier is a switch of no stated size.
+        let limited = |n: u32| (n != u32::MAX).then_some(n);
+        let (devices, domain) = (limited(f.devices()), limited(f.fast_domain()));
+        let or_any = |n: Option<u32>| n.map_or_else(|| "any".to_owned(), |n| n.to_string());
         let rates: Vec<String> = bandwidths.iter().map(|b| format!("{b:.1}")).collect();
-        table.row([name.to_owned(), devices, domain, rates.join(", "), f.description.clone()]);
+        table.row([name.to_owned(), or_any(devices), or_any(domain), rates.join(", "), f.description.clone()]);
         entries.push(json!({
-            "name": name, "devices": f.devices(), "fast_domain": f.fast_domain(), "gb_per_s_per_device": bandwidths,
+            "name": name, "devices": devices, "fast_domain": domain, "gb_per_s_per_device": bandwidths,
             "description": f.description,
         }));
     }

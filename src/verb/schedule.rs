@@ -19,7 +19,7 @@ pub struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Stop refining after this long and report the gap; by default the work is limited, not the time
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     time_limit: Option<f64>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]

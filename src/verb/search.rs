@@ -40,13 +40,13 @@ pub struct Arguments {
     #[arg(long, default_value = "phaze")]
     study: String,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     sequence_length: Option<u64>,
     /// Run directory [default: runs/MODEL-STUDY]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Seed of everything random; kept in the record (the exhaustive search draws nothing)
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     seed: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -65,6 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let space = HardwareSpace::enumerate(&study.space, &reference).or_input()?;
     let bench = Bench::new(model, &study, arguments.sequence_length).map_err(|e| input::bench_fault(&arguments.study, &e))?;
     let out = run_directory(arguments)?;
+    open(&out)?;
     times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
 
     let searching = Instant::now();
@@ -127,6 +128,16 @@ fn run_directory(arguments: &Arguments) -> Result<PathBuf, Failure> {
         return Err(failure::input(format!("--out {out}: holds files that are not a run; give an empty or a new directory")));
     }
     Ok(out)
+}
+
+/// Makes the run directory and tries to write into it: a long search must not end before a closed door.
+fn open(out: &Path) -> Result<(), Failure> {
+    let probe = out.join(format!(".writable-{}", std::process::id()));
+    let tried =
+        std::fs::create_dir_all(out).and_then(|()| std::fs::write(&probe, "")).and_then(|()| std::fs::remove_file(&probe));
+    tried.map_err(|e| {
+        failure::input(format!("--out {}: cannot be written into: {e}; give a directory you may write to", out.display()))
+    })
 }
 
 fn progress_bar(chips: usize) -> ProgressBar {
