@@ -140,7 +140,7 @@ pub fn certificate(certificate: &Certificate) -> String {
         ("evaluated exactly", count(c.evaluated)),
         ("rejected by bound", count(c.pruned)),
         ("infeasible", count(c.infeasible)),
-        ("over the area", count(c.over_area)),
+        ("outside the area", count(c.over_area)),
         ("undecided", count(c.open)),
     ];
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {

@@ -190,6 +190,8 @@ impl Dataset {
     /// behave differently (launch-bound or not).
     pub(super) fn group(self, row: &Row<'_>) -> String {
         let cell = |key: &str| row.cell(key).unwrap_or("?");
+        // A file of one origin need not name it.
+        let origin = row.cell("dataset").map_or_else(String::new, |origin| format!("{origin} "));
         match self {
             Self::Kernels => {
                 let size = |key: &str| row.optional_count(key).ok().flatten();
@@ -200,7 +202,7 @@ impl Dataset {
                     _ => "",
                 };
                 let host = if cell("timing") == "host" { " (host)" } else { "" };
-                format!("{} {} {}{class}{host}", cell("dataset"), cell("chip"), cell("kernel"))
+                format!("{origin}{} {}{class}{host}", cell("chip"), cell("kernel"))
             }
             Self::Collectives => {
                 let class = match row.optional_count("bytes").ok().flatten().unwrap_or(0) {
@@ -208,11 +210,11 @@ impl Dataset {
                     bytes if bytes >= 1 << 12 => ">=4KiB",
                     _ => "<4KiB",
                 };
-                format!("{} {} {} {class}", cell("dataset"), cell("chip"), cell("collective"))
+                format!("{origin}{} {} {class}", cell("chip"), cell("collective"))
             }
             Self::SystolicCycles => cell("dataflow").to_owned(),
             Self::DieArea => format!("{} {}", cell("chip"), cell("level")),
-            Self::TrainingRuns | Self::MemoryPeaks => format!("{} {}", cell("dataset"), cell("chip")),
+            Self::TrainingRuns | Self::MemoryPeaks => format!("{origin}{}", cell("chip")),
         }
     }
 }
