@@ -1,56 +1,58 @@
 //! A measured bandwidth between any two units.
 
+use ndarray::{Array2, Axis};
 use serde::{Deserialize, Serialize};
 
 /// Bandwidths between the units of a tier, one direction, bytes per second, of the *whole unit* (a node, not a device).
 /// Symmetric: a measurement of both directions is averaged where it is imported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkMatrix {
-    units: u32,
-    /// Row-major, `units * units`; the diagonal is not used.
-    rates: Vec<f64>,
+    /// `units` x `units`; the diagonal is not used.
+    rates: Array2<f64>,
 }
 
 impl LinkMatrix {
     /// From rows; the caller verifies squareness, symmetry and positivity ([`super::Fabric::from_toml_str`] does).
     #[must_use]
     pub(crate) fn from_rows(rows: &[Vec<f64>]) -> Self {
-        Self { units: rows.len() as u32, rates: rows.iter().flatten().copied().collect() }
+        let units = rows.len();
+        Self { rates: Array2::from_shape_fn((units, units), |(a, b)| rows[a].get(b).copied().unwrap_or_default()) }
     }
 
     /// Units on each side.
     #[must_use]
     pub fn units(&self) -> u32 {
-        self.units
+        self.rates.nrows() as u32
     }
 
     /// Bytes per second from unit `a` to unit `b` (indices wrap around).
     #[must_use]
     pub fn rate(&self, a: u32, b: u32) -> f64 {
-        let (a, b) = (a % self.units, b % self.units);
-        self.rates[(a * self.units + b) as usize]
+        let units = self.units();
+        self.rates[[(a % units) as usize, (b % units) as usize]]
     }
 
     /// The first `units` rows and columns.
     #[must_use]
     pub(crate) fn truncated(&self, units: u32) -> Self {
-        let rates = (0..units).flat_map(|a| (0..units).map(move |b| (a, b))).map(|(a, b)| self.rate(a, b)).collect();
-        Self { units, rates }
+        let first: Vec<u32> = (0..units.min(self.units())).collect();
+        self.permuted(&first)
     }
 
     /// The same links with unit `i` of the result at unit `order[i]` of this matrix: a mapping of ranks to hardware.
     #[must_use]
     pub(crate) fn permuted(&self, order: &[u32]) -> Self {
-        let rates = order.iter().flat_map(|&a| order.iter().map(move |&b| (a, b))).map(|(a, b)| self.rate(a, b)).collect();
-        Self { units: order.len() as u32, rates }
+        let units = self.units();
+        let order: Vec<usize> = order.iter().map(|&unit| (unit % units) as usize).collect();
+        Self { rates: self.rates.select(Axis(0), &order).select(Axis(1), &order) }
     }
 
     /// Members of every sibling group of `fan_out` units, `spacing` apart, both cut to what the matrix holds.
     fn groups(&self, fan_out: u32, spacing: u32) -> impl Iterator<Item = Vec<u32>> {
-        let spacing = spacing.clamp(1, (self.units / 2).max(1));
-        let fan_out = fan_out.clamp(2, (self.units / spacing).max(2));
+        let spacing = spacing.clamp(1, (self.units() / 2).max(1));
+        let fan_out = fan_out.clamp(2, (self.units() / spacing).max(2));
         let span = fan_out * spacing;
-        let blocks = (self.units / span).max(1);
+        let blocks = (self.units() / span).max(1);
         (0..blocks).flat_map(move |block| {
             (0..spacing).map(move |first| (0..fan_out).map(|i| block * span + first + i * spacing).collect())
         })
