@@ -17,8 +17,8 @@ use workloads::{Lowering, Model};
 const MEMO_CAPACITY: usize = 1 << 16;
 /// Work on one piece of a schedule in a sweep: a few milliseconds. What stays open has a gap, and the gap is kept.
 const SWEEP_STEPS: u64 = 4_000;
-/// Work on one piece of a schedule of a plan that is shown: a fraction of a second.
-const PROOF_STEPS: u64 = 100_000;
+/// Work on one piece of a schedule of a plan that is shown: a second or two where it is hard.
+const PROOF_STEPS: u64 = 1_500_000;
 
 /// Why a model cannot be put on the bench.
 #[derive(Debug, Error)]
