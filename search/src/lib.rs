@@ -11,4 +11,5 @@ pub mod profile;
 pub mod runner;
 pub mod shape;
 pub mod space;
+pub mod step;
 pub mod study;

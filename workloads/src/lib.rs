@@ -9,14 +9,18 @@ pub mod error;
 pub mod footprint;
 pub mod graph;
 pub mod import;
+pub mod layout;
 mod lower;
 pub mod model;
 mod op;
 pub mod parallel;
+pub mod recompute_policy;
 pub mod training;
 mod transformer;
 
 pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};
+pub use layout::{Batch, Layout, LayoutError, ZeroStage};
 pub use model::Model;
+pub use recompute_policy::ActivationPolicy;
 pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};

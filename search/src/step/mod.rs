@@ -1,0 +1,60 @@
+//! One training step of a given plan on given hardware under given software: its time and what the time is made of.
+//!
+//! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
+//! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
+
+mod plan;
+mod stack;
+
+pub use plan::TrainingPlan;
+pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
+
+use serde::{Deserialize, Serialize};
+use sim::units::Seconds;
+use thiserror::Error;
+use workloads::{LayoutError, WorkloadError};
+
+/// Why a step has no time.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum StepError {
+    /// The plan breaks a rule.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The model cannot be lowered so.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The chip, the fabric or the pipeline refuses.
+    #[error("{0}")]
+    Hardware(String),
+}
+
+/// The time of one optimizer step and its parts, of the device that takes longest. The parts sum to `total`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct StepTime {
+    /// From one optimizer update to the next.
+    pub total: Seconds,
+    /// Forward kernels of all micro-batches.
+    pub forward: Seconds,
+    /// Backward kernels, recomputation apart.
+    pub backward: Seconds,
+    /// Forward kernels run again in the backward pass.
+    pub recompute: Seconds,
+    /// Waiting for the host to launch kernels.
+    pub host_bound: Seconds,
+    /// Tensor-parallel communication that nothing hides.
+    pub tensor: Seconds,
+    /// Context-parallel communication that nothing hides.
+    pub context: Seconds,
+    /// Expert-parallel communication that nothing hides.
+    pub expert: Seconds,
+    /// Data-parallel communication that nothing hides: gradients, and weights under ZeRO.
+    pub data: Seconds,
+    /// Copies to and from the host that nothing hides.
+    pub offload: Seconds,
+    /// Sends between stages that nothing hides, and stages that wait for each other.
+    pub bubble: Seconds,
+    /// The optimizer's update.
+    pub optimizer: Seconds,
+    /// Once per step outside any kernel.
+    pub overhead: Seconds,
+}

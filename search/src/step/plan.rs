@@ -1,0 +1,34 @@
+//! What is run: a model's training plan on given devices.
+
+use serde::{Deserialize, Serialize};
+use sim::pipeline::Schedule;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout};
+
+/// A training run's plan: everything that the user chooses besides model, chip, fabric and software.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingPlan {
+    /// The parallel degrees.
+    pub layout: Layout,
+    /// Micro-batch, global batch, sequence length.
+    pub batch: Batch,
+    /// What happens to activations between forward and backward pass.
+    pub activations: ActivationPolicy,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Number formats.
+    pub precision: Precision,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// The pipeline's schedule; without a pipeline it changes nothing.
+    pub schedule: Schedule,
+}
+
+impl TrainingPlan {
+    /// Micro-batches per step and pipeline.
+    #[must_use]
+    pub fn micro_batches(&self) -> u64 {
+        self.layout.micro_batches(&self.batch)
+    }
+}

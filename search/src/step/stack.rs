@@ -1,0 +1,226 @@
+//! The software that runs a step: which overlaps it has, what launching costs, what memory it takes for itself. One TOML file per
+//! stack in `search/stacks/`, every scalar with its source or with what it was fitted on.
+
+use include_dir::{Dir, include_dir};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
+
+/// What is wrong with a stack's file.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StackError {
+    /// Neither built in nor a file.
+    #[error("unknown software stack `{name}`: built in are {known}; or give the path of a stack file (.toml)")]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The built-in names.
+        known: String,
+    },
+    /// It cannot be read.
+    #[error("{file}: {why}; give the path of a readable stack file")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system said.
+        why: String,
+    },
+    /// It is not the TOML that a stack needs.
+    #[error("{file}: {why}; a stack has the tables and keys of search/stacks/megatron.toml, all of them and no other")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// What the parser said, with line and key.
+        why: String,
+    },
+    /// A value that cannot be, or one without a source.
+    #[error("{file}: {key} = {value}: {limit}; {cure}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The key, with its table.
+        key: String,
+        /// The value.
+        value: String,
+        /// The rule broken.
+        limit: &'static str,
+        /// What to do.
+        cure: &'static str,
+    },
+}
+
+/// How the stack lowers a model to kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelOptions {
+    /// Whether neighbouring elementwise work is one kernel.
+    pub elementwise_fusion: bool,
+    /// Whether weight gradients are added to those in memory by a pass of their own.
+    pub separate_accumulation: bool,
+    /// Whether weight gradients are kept in fp32.
+    pub fp32_gradients: bool,
+}
+
+/// What starting kernels costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchOptions {
+    /// Microseconds that the host is busy per kernel it launches; a pass takes at least that for all of its kernels.
+    pub host_per_kernel_us: f64,
+    /// Microseconds on the device between two kernels of one stream.
+    pub gap_us: f64,
+    /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
+    pub per_step_ms: f64,
+}
+
+/// How hard the stack drives the chip compared with kernels measured alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SustainedOptions {
+    /// Fraction of the rate that the chip's matrix products reach alone which they keep in hours of training (clock under load).
+    pub tensor_fraction: f64,
+    /// The same of memory-bound kernels.
+    pub memory_fraction: f64,
+}
+
+/// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverlapOptions {
+    /// Reduction of gradients with the last micro-batch's backward pass.
+    pub data_reduction: f64,
+    /// ZeRO-3: gathering the next layer's weights while this one computes.
+    pub parameter_prefetch: f64,
+    /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products).
+    pub tensor: f64,
+    /// Context-parallel exchange of keys and values with attention.
+    pub context: f64,
+    /// Sends between pipeline stages with the next micro-batch's work.
+    pub pipeline: f64,
+    /// Copies to and from the host.
+    pub host: f64,
+}
+
+/// What the stack's memory needs beyond tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryOptions {
+    /// GiB that the framework takes whatever the model (driver context, libraries' workspaces).
+    pub framework_gib: f64,
+    /// Fraction of the live bytes that the allocator holds besides (fragmentation, rounding).
+    pub allocator_slack: f64,
+}
+
+/// A software stack.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoftwareStack {
+    /// Its name: the file's, without `.toml`.
+    pub name: String,
+    /// One line for lists.
+    pub description: String,
+    /// Lowering.
+    pub kernels: KernelOptions,
+    /// Launching.
+    pub launch: LaunchOptions,
+    /// Rates under load.
+    pub sustained: SustainedOptions,
+    /// Overlap.
+    pub overlap: OverlapOptions,
+    /// Memory.
+    pub memory: MemoryOptions,
+    /// Where each value is from, by `table.key` or by table; every value is covered.
+    pub sources: BTreeMap<String, String>,
+}
+
+impl SoftwareStack {
+    /// The built-in stacks' names, sorted.
+    #[must_use]
+    pub fn names() -> Vec<String> {
+        let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
+        let mut names: Vec<String> = STACKS.files().filter_map(stem).collect();
+        names.sort();
+        names
+    }
+
+    /// A built-in stack by name, or a stack's file by path (anything that ends in `.toml`).
+    ///
+    /// # Errors
+    /// An unknown name, a file that cannot be read, or values that cannot be.
+    pub fn load(name_or_path: &str) -> Result<Self, StackError> {
+        if name_or_path.ends_with(".toml") {
+            let text = std::fs::read_to_string(name_or_path)
+                .map_err(|e| StackError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
+            return Self::from_toml_str(name_or_path, &text);
+        }
+        match STACKS.get_file(format!("{name_or_path}.toml")).and_then(|file| file.contents_utf8()) {
+            Some(text) => Self::from_toml_str(&format!("{name_or_path}.toml"), text),
+            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::names().join(", ") }),
+        }
+    }
+
+    /// Reads and checks a stack's file; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Malformed TOML, a missing or unknown key, a value out of range or without a source.
+    pub fn from_toml_str(file: &str, text: &str) -> Result<Self, StackError> {
+        let malformed = |why: String| StackError::Malformed { file: file.to_owned(), why: why.trim_end().to_owned() };
+        let stack: Self = toml::from_str(text).map_err(|e| malformed(e.to_string()))?;
+        stack.check(file)?;
+        let table = text.parse::<toml::Table>().map_err(|e| malformed(e.to_string()))?;
+        stack.check_sources(file, &table)?;
+        Ok(stack)
+    }
+
+    /// Every value with its key and its range.
+    fn values(&self) -> [(&'static str, f64, f64, f64); 13] {
+        let (l, s, o, m) = (&self.launch, &self.sustained, &self.overlap, &self.memory);
+        [
+            ("launch.host_per_kernel_us", l.host_per_kernel_us, 0.0, 1e4),
+            ("launch.gap_us", l.gap_us, 0.0, 1e4),
+            ("launch.per_step_ms", l.per_step_ms, 0.0, 1e6),
+            ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
+            ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),
+            ("overlap.data_reduction", o.data_reduction, 0.0, 1.0),
+            ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
+            ("overlap.tensor", o.tensor, 0.0, 1.0),
+            ("overlap.context", o.context, 0.0, 1.0),
+            ("overlap.pipeline", o.pipeline, 0.0, 1.0),
+            ("overlap.host", o.host, 0.0, 1.0),
+            ("memory.framework_gib", m.framework_gib, 0.0, 1e3),
+            ("memory.allocator_slack", m.allocator_slack, 0.0, 1.0),
+        ]
+    }
+
+    fn check(&self, file: &str) -> Result<(), StackError> {
+        match self.values().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
+            Some((key, value, ..)) => Err(StackError::Value {
+                file: file.to_owned(),
+                key: key.to_owned(),
+                value: value.to_string(),
+                limit: "outside what is physical",
+                cure: "give times of at least 0 and fractions from 0 to 1",
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_sources(&self, file: &str, table: &toml::Table) -> Result<(), StackError> {
+        for (name, values) in table.iter().filter(|(name, _)| *name != "sources") {
+            for key in values.as_table().into_iter().flat_map(|t| t.keys()) {
+                if !self.sources.contains_key(name) && !self.sources.contains_key(&format!("{name}.{key}")) {
+                    return Err(StackError::Value {
+                        file: file.to_owned(),
+                        key: format!("{name}.{key}"),
+                        value: values.get(key).map_or_else(String::new, ToString::to_string),
+                        limit: "has no source",
+                        cure: "say under [sources] where it is from or what it was fitted on",
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

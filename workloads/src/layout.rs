@@ -1,0 +1,320 @@
+//! How a training run is laid out on devices: the parallel degrees, what data-parallel ranks share, and the rules that tie them to a
+//! model and a batch.
+//!
+//! Devices are numbered with the tensor axis fastest, then context, then data, then pipeline (Megatron-LM's order `tp-cp-dp-pp`; the
+//! expert axis is a part of the data axis). A run uses `tensor * context * data * pipeline` devices.
+
+use crate::model::Model;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use thiserror::Error;
+
+/// What the data-parallel ranks hold a share of instead of a copy (Rajbhandari et al., *ZeRO*, SC 2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ZeroStage {
+    /// Nothing: plain data parallelism.
+    #[default]
+    None,
+    /// Master weights and optimizer states (ZeRO-1, Megatron-LM's distributed optimizer).
+    OptimizerStates,
+    /// Those and gradients (ZeRO-2, FSDP's `SHARD_GRAD_OP`).
+    Gradients,
+    /// Those and weights (ZeRO-3, FSDP's `FULL_SHARD`).
+    Parameters,
+}
+
+impl ZeroStage {
+    /// The stage of a number.
+    #[must_use]
+    pub fn from_number(stage: u64) -> Option<Self> {
+        [Self::None, Self::OptimizerStates, Self::Gradients, Self::Parameters].get(usize::try_from(stage).ok()?).copied()
+    }
+}
+
+/// The parallel degrees of a training run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Layout {
+    /// Devices over which every layer is split (t).
+    pub tensor: u32,
+    /// Pipeline stages (p).
+    pub pipeline: u32,
+    /// Data-parallel ranks (d), the ranks of ZeRO and FSDP among them.
+    pub data: u32,
+    /// Devices over which every sequence is split (c).
+    pub context: u32,
+    /// Data-parallel ranks over which the experts of a layer are split (e); a part of `data`.
+    pub expert: u32,
+    /// Model chunks per pipeline stage (v): 1 is plain, more is interleaved.
+    pub virtual_stages: u32,
+    /// Whether norms, dropout and residual sums are split along the sequence over the tensor-parallel devices.
+    pub sequence_parallel: bool,
+    /// What the data-parallel ranks share.
+    pub zero: ZeroStage,
+}
+
+/// The batch of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Batch {
+    /// Sequences that one data-parallel rank processes at a time.
+    pub micro_batch: u64,
+    /// Sequences of a step, all ranks together.
+    pub global_batch: u64,
+    /// Tokens in a sequence.
+    pub sequence_length: u64,
+}
+
+/// A rule that a layout breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{key} = {value}: must be {limit}; {cure}")]
+pub struct LayoutError {
+    /// The degree or size at fault, in the words of the data: `tp`, `pp`, `dp`, `cp`, `ep`, `virtual_stages`, `global_batch`, `seq`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
+    /// The rule, with the number that it is broken by.
+    pub limit: String,
+    /// The nearest values that obey it.
+    pub cure: String,
+}
+
+impl Default for Layout {
+    /// One device.
+    fn default() -> Self {
+        Self {
+            tensor: 1,
+            pipeline: 1,
+            data: 1,
+            context: 1,
+            expert: 1,
+            virtual_stages: 1,
+            sequence_parallel: false,
+            zero: ZeroStage::None,
+        }
+    }
+}
+
+impl Layout {
+    /// Devices of the run.
+    #[must_use]
+    pub fn devices(&self) -> u64 {
+        [self.tensor, self.pipeline, self.data, self.context].into_iter().fold(1, |n, d| n.saturating_mul(d.into()))
+    }
+
+    /// Model chunks: pipeline stages times chunks per stage.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        u64::from(self.pipeline) * u64::from(self.virtual_stages)
+    }
+
+    /// Micro-batches per step and pipeline.
+    #[must_use]
+    pub fn micro_batches(&self, batch: &Batch) -> u64 {
+        batch.global_batch / (batch.micro_batch.max(1).saturating_mul(self.data.max(1).into()))
+    }
+
+    /// Layers of each model chunk, first chunk first. Where the layers do not divide, the embedding and the head count as layers
+    /// (Megatron-LM's `account_for_embedding_in_pipeline_split` and `..._loss_...`): the first and the last chunk hold one layer fewer,
+    /// or only the last one does.
+    ///
+    /// # Errors
+    /// More chunks than layers, or layers that divide neither way.
+    pub fn chunk_layers(&self, layers: u64) -> Result<Vec<u64>, LayoutError> {
+        let chunks = self.chunks().max(1);
+        let even = |total: u64| total.is_multiple_of(chunks).then_some(total / chunks);
+        let (per, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
+            (Some(per), ..) if per > 0 => (per, 0, 0),
+            (_, _, Some(per)) if per > 1 => (per, 1, 1),
+            (_, Some(per), _) if per > 1 => (per, 0, 1),
+            _ => return Err(self.uneven(layers, chunks)),
+        };
+        let mut split = vec![per; usize::try_from(chunks).unwrap_or(usize::MAX)];
+        if let Some(chunk) = split.first_mut() {
+            *chunk -= first;
+        }
+        if let Some(chunk) = split.last_mut() {
+            *chunk -= last;
+        }
+        Ok(split)
+    }
+
+    fn uneven(&self, layers: u64, chunks: u64) -> LayoutError {
+        let fits = |p: u64| {
+            let n = p * u64::from(self.virtual_stages);
+            (0..3).any(|extra| (layers + extra).is_multiple_of(n) && (layers + extra) / n > u64::from(extra > 0))
+        };
+        let (key, value) = if self.pipeline > 1 {
+            ("pp", self.pipeline.to_string())
+        } else {
+            ("virtual_stages", self.virtual_stages.to_string())
+        };
+        LayoutError {
+            key,
+            value,
+            limit: format!(
+                "such that pp x virtual_stages = {chunks} divides the {layers} layers (or {} with the embedding and the head as layers)",
+                layers + 2
+            ),
+            cure: nearest(u64::from(self.pipeline), layers.max(1), "pp", fits),
+        }
+    }
+
+    /// Checks the degrees against a model and a batch.
+    ///
+    /// # Errors
+    /// The first rule broken: heads by t, layers by p x v, the batch by micro-batch x d, the data-parallel ranks by e, the sequence by
+    /// c (and t under sequence parallelism).
+    pub fn check(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
+        self.check_positive(batch)?;
+        let t = u64::from(self.tensor);
+        let obeys = |t: u64| {
+            let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
+            model.heads.is_multiple_of(t) && model.ffn.is_multiple_of(t) && kv
+        };
+        if !obeys(t) {
+            return Err(LayoutError {
+                key: "tp",
+                value: t.to_string(),
+                limit: format!(
+                    "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} key/value heads",
+                    model.heads, model.ffn, model.kv_heads
+                ),
+                cure: nearest(t, model.heads, "tp", obeys),
+            });
+        }
+        if self.virtual_stages > 1 && self.pipeline == 1 {
+            return Err(LayoutError {
+                key: "virtual_stages",
+                value: self.virtual_stages.to_string(),
+                limit: "1 without a pipeline".to_owned(),
+                cure: "use 1, or pp of at least 2".to_owned(),
+            });
+        }
+        self.chunk_layers(model.layers)?;
+        self.check_batch(batch)
+    }
+
+    fn check_positive(&self, batch: &Batch) -> Result<(), LayoutError> {
+        let degrees = [
+            ("tp", u64::from(self.tensor)),
+            ("pp", self.pipeline.into()),
+            ("dp", self.data.into()),
+            ("cp", self.context.into()),
+            ("ep", self.expert.into()),
+            ("virtual_stages", self.virtual_stages.into()),
+            ("micro_batch", batch.micro_batch),
+            ("global_batch", batch.global_batch),
+            ("seq", batch.sequence_length),
+        ];
+        match degrees.into_iter().find(|(_, value)| *value == 0) {
+            Some((key, _)) => {
+                Err(LayoutError { key, value: "0".to_owned(), limit: "at least 1".to_owned(), cure: "use 1 or more".to_owned() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<(), LayoutError> {
+        let share = batch.micro_batch.saturating_mul(self.data.into());
+        if !batch.global_batch.is_multiple_of(share) {
+            return Err(LayoutError {
+                key: "global_batch",
+                value: batch.global_batch.to_string(),
+                limit: format!("a multiple of micro_batch x dp = {} x {} = {share}", batch.micro_batch, self.data),
+                cure: multiples(batch.global_batch, share),
+            });
+        }
+        if !self.data.is_multiple_of(self.expert) {
+            return Err(LayoutError {
+                key: "ep",
+                value: self.expert.to_string(),
+                limit: format!("a divisor of the {} data-parallel ranks", self.data),
+                cure: nearest(self.expert.into(), self.data.into(), "ep", |e| u64::from(self.data).is_multiple_of(e)),
+            });
+        }
+        let split = u64::from(self.context) * if self.sequence_parallel { u64::from(self.tensor) } else { 1 };
+        if !batch.sequence_length.is_multiple_of(split) {
+            return Err(LayoutError {
+                key: "seq",
+                value: batch.sequence_length.to_string(),
+                limit: format!("a multiple of the {split} devices that a sequence is split over"),
+                cure: multiples(batch.sequence_length, split),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The nearest values below and above that obey a rule, as advice.
+fn nearest(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> String {
+    let below = (1..value).rev().find(|n| obeys(*n));
+    let above = (value + 1..=limit).find(|n| obeys(*n));
+    match (below, above) {
+        (Some(low), Some(high)) => format!("use {key} = {low} or {high}"),
+        (Some(one), None) | (None, Some(one)) => format!("use {key} = {one}"),
+        (None, None) => format!("no {key} obeys it: change the model"),
+    }
+}
+
+/// The multiples of `step` around a value, as advice.
+fn multiples(value: u64, step: u64) -> String {
+    let below = value / step * step;
+    let above = below.saturating_add(step);
+    if below == 0 { format!("use {above}") } else { format!("use {below} or {above}") }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t{} p{} d{}", self.tensor, self.pipeline, self.data)?;
+        for (letter, degree) in [("c", self.context), ("e", self.expert), ("v", self.virtual_stages)] {
+            if degree > 1 {
+                write!(f, " {letter}{degree}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn layout(tensor: u32, pipeline: u32, data: u32, virtual_stages: u32) -> Layout {
+        Layout { tensor, pipeline, data, virtual_stages, ..Layout::default() }
+    }
+
+    fn batch(micro_batch: u64, global_batch: u64) -> Batch {
+        Batch { micro_batch, global_batch, sequence_length: 2048 }
+    }
+
+    #[test]
+    fn layers_split_evenly_or_with_the_ends_as_layers() {
+        assert_eq!(layout(8, 8, 1, 3).chunk_layers(96).unwrap(), vec![4; 24]);
+        let llama = layout(8, 16, 1, 1).chunk_layers(126).unwrap();
+        assert_eq!((llama[0], llama[1], llama[15], llama.iter().sum::<u64>()), (7, 8, 7, 126));
+        let last_only = layout(1, 4, 1, 1).chunk_layers(31).unwrap();
+        assert_eq!(last_only, [8, 8, 8, 7]);
+    }
+
+    #[test]
+    fn a_broken_rule_names_the_nearest_values() {
+        let model = Model::load("gpt3-175b").unwrap();
+        let fault = |l: Layout, b: Batch| l.check(&model, &b).unwrap_err().to_string();
+        assert_eq!(
+            fault(layout(7, 1, 1, 1), batch(1, 1)),
+            "tp = 7: must be a divisor of the 96 heads and of the MLP width 49152, and a divisor or a multiple of the 96 key/value \
+             heads; use tp = 6 or 8"
+        );
+        assert_eq!(
+            fault(layout(8, 20, 1, 1), batch(1, 20)),
+            "pp = 20: must be such that pp x virtual_stages = 20 divides the 96 layers (or 98 with the embedding and the head as \
+             layers); use pp = 16 or 24"
+        );
+        assert_eq!(
+            fault(layout(8, 8, 4, 1), batch(3, 64)),
+            "global_batch = 64: must be a multiple of micro_batch x dp = 3 x 4 = 12; use 60 or 72"
+        );
+        assert!(layout(8, 8, 4, 3).check(&model, &batch(1, 64)).is_ok());
+    }
+}
