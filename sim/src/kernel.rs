@@ -140,6 +140,10 @@ pub enum Function {
     Momentum,
     /// One parameter update of Adam.
     Adam,
+    /// One parameter update of Adafactor (factored second moments, no momentum).
+    Adafactor,
+    /// One parameter update of Adam whose moments are read and written in 8 bits.
+    Adam8bit,
 }
 
 /// One function over `elements` numbers, one pass over memory.

@@ -85,6 +85,16 @@ pub enum WorkloadError {
         /// The names there are.
         cure: String,
     },
+    /// A recomputation policy that cannot be read, or a name in one that does not exist.
+    #[error("recompute {what} `{name}`: {cure}")]
+    BadRecompute {
+        /// `policy`, `tensor` or `place`.
+        what: &'static str,
+        /// What was given.
+        name: String,
+        /// The nearest name and all there are.
+        cure: String,
+    },
     /// A choice of the training run that the model does not allow.
     #[error("{model}: {setting} is {value}, but must be {limit}: {cure}")]
     BadLowering {

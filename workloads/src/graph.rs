@@ -100,13 +100,36 @@ pub struct Parameters {
     pub sharded: u64,
     /// Parameters that every device of the tensor-parallel group holds in full.
     pub replicated: u64,
+    /// This device's slice of expert parameters: held by one rank of an expert-parallel group, so that only every `expert_parallel`-th
+    /// data-parallel rank has the same ones.
+    pub expert: u64,
 }
 
 impl Parameters {
     /// All on one device.
     #[must_use]
     pub fn per_device(self) -> u64 {
-        self.sharded.saturating_add(self.replicated)
+        self.sharded.saturating_add(self.replicated).saturating_add(self.expert)
+    }
+
+    /// Those of `count` pieces.
+    #[must_use]
+    pub fn times(self, count: u64) -> Self {
+        Self {
+            sharded: self.sharded.saturating_mul(count),
+            replicated: self.replicated.saturating_mul(count),
+            expert: self.expert.saturating_mul(count),
+        }
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            sharded: self.sharded.saturating_add(other.sharded),
+            replicated: self.replicated.saturating_add(other.replicated),
+            expert: self.expert.saturating_add(other.expert),
+        }
     }
 }
 
@@ -248,6 +271,12 @@ impl OperatorGraph {
         self.operators.iter().find(|op| op.name == name)
     }
 
+    /// The tensor of this name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<TensorId> {
+        self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
+    }
+
     /// Most bytes alive at once besides what is kept, operators running in order: forward, tensors from their producer to their
     /// last reader; backward, gradients from their first contribution to their producer's backward pass, and all that
     /// recomputation rebuilt; either way an operator's workspace.
@@ -330,6 +359,11 @@ impl GraphBuilder {
     /// A tensor of `elements` numbers that has a gradient of the same type.
     pub(crate) fn activation(&mut self, name: &str, elements: u64) -> TensorId {
         let bytes = Bytes(self.operand.bytes()) * elements;
+        self.push(name, bytes, bytes)
+    }
+
+    /// A tensor of `bytes` with a gradient of the same size, whatever the activations' type.
+    pub(crate) fn weights(&mut self, name: &str, bytes: Bytes) -> TensorId {
         self.push(name, bytes, bytes)
     }
 

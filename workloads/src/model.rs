@@ -56,6 +56,33 @@ pub struct Dropout {
     pub activation: f64,
 }
 
+/// A mixture of experts in place of every layer's MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Experts {
+    /// Experts of a layer; each is an MLP of the model's width `ffn`.
+    pub count: u64,
+    /// Experts that a token goes to.
+    pub top_k: u64,
+    /// How much room an expert has compared with its even share of the tokens (GShard); none where no token is dropped and none
+    /// is padded.
+    pub capacity_factor: Option<f64>,
+}
+
+impl Experts {
+    /// Places that `tokens` tokens take at their experts, all experts together: `top_k` each, or every expert's capacity.
+    #[must_use]
+    pub fn slots(&self, tokens: u64) -> u64 {
+        let even = tokens.saturating_mul(self.top_k);
+        match self.capacity_factor {
+            None => even,
+            Some(factor) => {
+                let capacity = (factor * even as f64 / self.count.max(1) as f64).ceil() as u64;
+                capacity.saturating_mul(self.count)
+            }
+        }
+    }
+}
+
 /// A transformer, by the numbers that decide its cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Model {
@@ -73,8 +100,10 @@ pub struct Model {
     pub kv_heads: u64,
     /// Dimension of a head; `heads * head_dim` is `hidden` in most models.
     pub head_dim: u64,
-    /// Width of the MLP.
+    /// Width of the MLP, of one expert where there are several.
     pub ffn: u64,
+    /// The experts in place of the MLP; none in dense models.
+    pub experts: Option<Experts>,
     /// Tokens in the vocabulary.
     pub vocabulary: u64,
     /// The embedding's rows are padded to a multiple of this times the tensor-parallel degree
@@ -175,19 +204,44 @@ impl Model {
     /// Weights of a layer that take part in matrix products.
     #[must_use]
     pub fn layer_matrix_parameters(&self) -> u64 {
+        self.layer_matrices(|experts| experts.count)
+    }
+
+    /// Weights of a layer that one token meets in matrix products: of the experts only those it goes to.
+    #[must_use]
+    pub fn active_layer_matrix_parameters(&self) -> u64 {
+        self.layer_matrices(|experts| experts.top_k)
+    }
+
+    fn layer_matrices(&self, met: impl Fn(Experts) -> u64) -> u64 {
         let attention = self.hidden.saturating_mul(2 * (self.query_width() + self.kv_width()));
         let products = if self.gated { 3 } else { 2 };
-        attention.saturating_add(self.hidden.saturating_mul(products * self.ffn))
+        let mlp = self.hidden.saturating_mul(products * self.ffn);
+        let mlps = self
+            .experts
+            .map_or(mlp, |experts| mlp.saturating_mul(met(experts)).saturating_add(self.hidden.saturating_mul(experts.count)));
+        attention.saturating_add(mlps)
     }
 
     /// Weights of the whole model that take part in matrix products, with `vocabulary_rows` logits per token: layers,
     /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
     #[must_use]
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
+        self.with_layers(self.layer_matrix_parameters(), vocabulary_rows)
+    }
+
+    /// Weights of the whole model that one token meets in matrix products: [`Self::matrix_parameters`] less the experts that it does
+    /// not go to.
+    #[must_use]
+    pub fn active_matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
+        self.with_layers(self.active_layer_matrix_parameters(), vocabulary_rows)
+    }
+
+    fn with_layers(&self, per_layer: u64, vocabulary_rows: u64) -> u64 {
         let transform = if self.head_transform { self.hidden * self.hidden } else { 0 };
         let projections = if self.embedding_width == self.hidden { 0 } else { 2 * self.embedding_width * self.hidden };
         let logits = self.embedding_width.saturating_mul(vocabulary_rows);
-        self.layers.saturating_mul(self.layer_matrix_parameters()).saturating_add(logits + transform + projections)
+        self.layers.saturating_mul(per_layer).saturating_add(logits + transform + projections)
     }
 
     /// All trained parameters, the vocabulary without padding, a tied head's matrix once.
@@ -216,12 +270,12 @@ impl Model {
 
     /// The closed form of a training step's matrix operations, forward and both gradients, without recomputation and
     /// with all scores counted (Megatron's and PaLM's convention for model FLOPs, causal or not):
-    /// 6 * matrix parameters * tokens, and 12 * layers * query width * sequence per token for scores and context.
+    /// 6 * matrix parameters that a token meets * tokens, and 12 * layers * query width * sequence per token for scores and context.
     /// For GPT this is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without recomputation's quarter).
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let tokens = u128::from(sequences) * u128::from(sequence_length);
-        let products = 6 * u128::from(self.matrix_parameters(vocabulary_rows));
+        let products = 6 * u128::from(self.active_matrix_parameters(vocabulary_rows));
         let attention = 12 * u128::from(self.layers) * u128::from(self.query_width()) * u128::from(sequence_length);
         Flops(tokens * (products + attention))
     }

@@ -3,7 +3,7 @@
 use crate::error::WorkloadError;
 use crate::model::Model;
 use crate::op::scores::Heads;
-use crate::training::Lowering;
+use crate::training::{Attention, ContextMethod, Lowering};
 
 /// Most sequences in a micro-batch (2^20).
 pub const MAX_MICRO_BATCH: u64 = 1 << 20;
@@ -45,15 +45,23 @@ impl Slice {
             ));
         }
         check_divides(model, t, "MLP width", model.ffn)?;
-        if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t) {
+        let c = u64::from(lowering.context_parallel);
+        if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
+            let (product, limit) = if c == 1 {
+                (t, format!("a multiple of the tensor-parallel degree {t}"))
+            } else {
+                (t.saturating_mul(c), format!("a multiple of the tensor- and context-parallel degrees {t} x {c}"))
+            };
             return Err(WorkloadError::BadLowering {
                 model: model.name.clone(),
                 setting: "the sequence length under sequence parallelism".to_owned(),
                 value: lowering.sequence_length.to_string(),
-                limit: format!("a multiple of the tensor-parallel degree {t}"),
-                cure: format!("use {}, or switch sequence parallelism off", neighbours(lowering.sequence_length, t)),
+                limit,
+                cure: format!("use {}, or switch sequence parallelism off", neighbours(lowering.sequence_length, product)),
             });
         }
+        check_context(model, lowering)?;
+        check_experts(model, lowering)?;
         Ok(Self {
             heads: model.heads / t,
             kv_heads: (model.kv_heads / t).max(1),
@@ -66,6 +74,57 @@ impl Slice {
     pub(crate) fn attention(&self, model: &Model) -> Heads {
         Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim }
     }
+}
+
+/// Context parallelism: sequences divide, attention is fused or exchanged by heads, and heads divide where they are.
+fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
+    let c = u64::from(lowering.context_parallel);
+    let error = |setting: &str, value: String, limit: String, cure: String| {
+        Err(WorkloadError::BadLowering { model: model.name.clone(), setting: setting.to_owned(), value, limit, cure })
+    };
+    if !lowering.sequence_length.is_multiple_of(c) {
+        let cure = format!("use {}", neighbours(lowering.sequence_length, c));
+        let limit = format!("a multiple of the context-parallel degree {c}");
+        return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
+    }
+    let heads = model.heads / u64::from(lowering.tensor_parallel);
+    match lowering.context_method {
+        ContextMethod::Ring if c > 1 && lowering.attention == Attention::Unfused => error(
+            "attention under ring context parallelism",
+            "unfused".to_owned(),
+            "fused: a ring never has all scores of a row".to_owned(),
+            "use fused attention, or the Ulysses method".to_owned(),
+        ),
+        ContextMethod::Ulysses if !heads.is_multiple_of(c) => {
+            let limit = format!("a divisor of the {heads} heads of a device: Ulysses splits heads");
+            let near = (1..c).rev().find(|n| heads.is_multiple_of(*n)).unwrap_or(1);
+            error("the context-parallel degree", c.to_string(), limit, format!("use {near}, or the ring method"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Expert parallelism: there are experts, and they divide.
+fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
+    let e = u64::from(lowering.expert_parallel);
+    let count = model.experts.map_or(1, |experts| experts.count);
+    if count.is_multiple_of(e) {
+        return Ok(());
+    }
+    let (limit, cure) = match model.experts {
+        None => ("1: the model has no experts".to_owned(), "use 1, or a model with experts".to_owned()),
+        Some(_) => {
+            let near: Vec<String> =
+                [(1..e).rev().find(|n| count.is_multiple_of(*n)), (e + 1..=count).find(|n| count.is_multiple_of(*n))]
+                    .into_iter()
+                    .flatten()
+                    .map(|n| n.to_string())
+                    .collect();
+            (format!("a divisor of the {count} experts"), format!("use {}", near.join(" or ")))
+        }
+    };
+    let setting = "the expert-parallel degree".to_owned();
+    Err(WorkloadError::BadLowering { model: model.name.clone(), setting, value: e.to_string(), limit, cure })
 }
 
 /// The tensor-parallel degrees up to `limit` that the model allows, rising.
@@ -123,6 +182,11 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
         u64::from(MAX_TENSOR_PARALLEL),
         "give the devices of one group, 1 to 64 in practice",
     )?;
+    for (setting, value) in
+        [("the context-parallel degree", lowering.context_parallel), ("the expert-parallel degree", lowering.expert_parallel)]
+    {
+        range(setting, u64::from(value), u64::from(MAX_TENSOR_PARALLEL), "give the devices of one group, 1 to 64 in practice")?;
+    }
     let (longest, cure) = match model.position {
         crate::model::Position::Learned { .. } => {
             (model.max_sequence, "its table of learned positions ends there: train on shorter sequences")

@@ -24,6 +24,19 @@ pub enum Attention {
     Unfused,
 }
 
+/// How attention reaches the keys and values of other context-parallel devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextMethod {
+    /// Keys and values pass around a ring (Liu et al. 2023), each device holding its queries; sequences are cut so that causal
+    /// work is even. Volume and memory of an all-gather.
+    #[default]
+    Ring,
+    /// All-to-alls turn a share of every head's tokens into all tokens of a share of the heads, and back (DeepSpeed-Ulysses,
+    /// Jacobs et al. 2023).
+    Ulysses,
+}
+
 /// Everything about a training run that changes a device's kernels and bytes, besides the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lowering {
@@ -35,6 +48,12 @@ pub struct Lowering {
     pub tensor_parallel: u32,
     /// Whether norms, dropout and residual sums are split along the sequence over the same devices (Korthikanti et al. 2022).
     pub sequence_parallel: bool,
+    /// Devices over which every sequence is split.
+    pub context_parallel: u32,
+    /// How attention reaches across them.
+    pub context_method: ContextMethod,
+    /// Devices over which the experts of a layer are split; a part of the data-parallel ranks.
+    pub expert_parallel: u32,
     /// How attention is computed.
     pub attention: Attention,
     /// Number formats.
@@ -44,6 +63,9 @@ pub struct Lowering {
     /// Whether neighbouring elementwise work is one kernel: dropout + residual sum, SwiGLU, RMSNorm with its conversions, scaled
     /// masked softmax. Off is the eager execution of PyTorch, with the tensors that it keeps.
     pub elementwise_fusion: bool,
+    /// Whether query, key and value, and gate and up, are products of their own (TorchTitan, MaxText), not one each
+    /// (Megatron-LM).
+    pub separate_projections: bool,
     /// Whether an elementwise operator runs on the result of the product before it while that is on chip
     /// ([`Kernel::Epilogue`]: one tensor and one vector core, as PHAZE's fused operators).
     pub epilogues: bool,
@@ -63,10 +85,14 @@ impl Lowering {
             sequence_length: model.max_sequence,
             tensor_parallel: 1,
             sequence_parallel: false,
+            context_parallel: 1,
+            context_method: ContextMethod::Ring,
+            expert_parallel: 1,
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             elementwise_fusion: true,
+            separate_projections: false,
             epilogues: false,
             separate_accumulation: false,
         }
@@ -120,11 +146,7 @@ pub struct Segment {
 
 impl Segment {
     fn new(kind: SegmentKind, repeat: u64, graph: OperatorGraph, lowering: &Lowering) -> Self {
-        let mut parameters = Parameters::default();
-        for op in &graph.operators {
-            parameters.sharded = parameters.sharded.saturating_add(op.parameters.sharded);
-            parameters.replicated = parameters.replicated.saturating_add(op.parameters.replicated);
-        }
+        let parameters = graph.operators.iter().fold(Parameters::default(), |sum, op| sum.plus(op.parameters));
         let boundary_bytes = if kind == SegmentKind::Head { Bytes::ZERO } else { graph.tensors[graph.output.index()].bytes };
         Self { kind, name: kind.to_string(), repeat, graph, parameters, tied_parameters: 0, boundary_bytes, lowering: *lowering }
     }
@@ -307,10 +329,7 @@ impl TrainingGraph {
     /// Parameters on one device, all segments and repetitions, tied ones once.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
-        self.segments.iter().fold(Parameters::default(), |sum, s| Parameters {
-            sharded: sum.sharded.saturating_add(s.parameters.sharded.saturating_mul(s.repeat)),
-            replicated: sum.replicated.saturating_add(s.parameters.replicated.saturating_mul(s.repeat)),
-        })
+        self.segments.iter().fold(Parameters::default(), |sum, s| sum.plus(s.parameters.times(s.repeat)))
     }
 
     /// Matrix operations of one micro-batch on one device, forward and both gradients, without recomputation, as its kernels do

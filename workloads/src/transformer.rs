@@ -4,9 +4,12 @@ use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
 use crate::model::{Model, NormPlacement, Position};
 use crate::op::linear::{Linear, Split};
 use crate::op::norm::NormOperator;
-use crate::op::{Shape, activation, context, dropout, embedding, fused_attention, gated, loss, residual, rope, scores, softmax};
+use crate::op::scores::Heads;
+use crate::op::{
+    Shape, activation, context, dropout, embedding, fused_attention, gated, loss, moe, residual, rope, scores, softmax, ulysses,
+};
 use crate::parallel::Slice;
-use crate::training::{Attention, Lowering};
+use crate::training::{Attention, ContextMethod, Lowering};
 use sim::units::Bytes;
 
 /// What building any segment needs.
@@ -14,22 +17,24 @@ pub(crate) struct Plan<'a> {
     pub(crate) model: &'a Model,
     pub(crate) shape: Shape,
     pub(crate) slice: Slice,
-    pub(crate) attention: Attention,
+    pub(crate) lowering: Lowering,
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(model: &'a Model, lowering: &Lowering, slice: Slice) -> Self {
         let shape = Shape {
             batch: lowering.micro_batch,
-            sequence: lowering.sequence_length,
+            sequence: lowering.sequence_length / u64::from(lowering.context_parallel.max(1)),
+            context: lowering.context_parallel,
             ranks: lowering.tensor_parallel,
             sequence_parallel: lowering.sequence_parallel && lowering.tensor_parallel > 1,
             operand: lowering.precision.operand,
+            product: lowering.precision.product.unwrap_or(lowering.precision.operand),
             gradient: lowering.precision.gradient,
             fused: lowering.elementwise_fusion,
             separate_accumulation: lowering.separate_accumulation,
         };
-        Self { model, shape, slice, attention: lowering.attention }
+        Self { model, shape, slice, lowering: *lowering }
     }
 
     /// Numbers of the residual stream on this device.
@@ -69,7 +74,10 @@ impl<'a> Plan<'a> {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let x = graph.activation("layer.input", self.stream());
         let x = self.block(&mut graph, "layer.attention", x, |graph, x| self.attention(graph, x));
-        let x = self.block(&mut graph, "layer.mlp", x, |graph, x| self.mlp(graph, x));
+        let x = match self.model.experts {
+            Some(experts) => self.block(&mut graph, "layer.moe", x, |graph, x| moe::add(graph, self, experts, x)),
+            None => self.block(&mut graph, "layer.mlp", x, |graph, x| self.mlp(graph, x)),
+        };
         graph.finish(x)
     }
 
@@ -94,45 +102,52 @@ impl<'a> Plan<'a> {
         let (model, shape) = (self.model, &self.shape);
         let heads = self.slice.attention(model);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-        let qkv = Linear {
-            name: "layer.attention.qkv".to_owned(),
-            input: model.hidden,
-            outputs: &[("query", query_width), ("key", kv_width), ("value", kv_width)],
-            bias: model.qkv_bias,
-            split: Split::Columns,
-        };
-        let [mut query, mut key, value] = <[TensorId; 3]>::try_from(qkv.add(graph, shape, x)).unwrap_or([x; 3]);
+        let parts = [("query", query_width), ("key", kv_width), ("value", kv_width)];
+        let qkv = self.columns(graph, ("layer.attention", "qkv"), &parts, model.qkv_bias, x);
+        let [mut query, mut key, mut value] = <[TensorId; 3]>::try_from(qkv).unwrap_or([x; 3]);
         if model.position == Position::Rotary {
             let widths = (query_width, kv_width, heads.dim);
             (query, key) = rope::add(graph, shape, "layer.attention.rope", widths, (query, key));
         }
-        let mixed = match self.attention {
-            Attention::Fused => {
-                fused_attention::add(graph, shape, "layer.attention.core", (heads, model.causal), [query, key, value])
-            }
+        let exchange =
+            (shape.context > 1 && self.lowering.context_method == ContextMethod::Ulysses).then(|| heads.over(shape.context));
+        let mut core_heads = heads;
+        if let Some(fewer) = exchange {
+            let name = "layer.attention.exchange";
+            [query, key, value] = ulysses::add_scatter(graph, shape, name, (heads, fewer), [query, key, value]);
+            core_heads = fewer;
+        }
+        let core_shape = if exchange.is_some() { shape.with_whole_sequences() } else { *shape };
+        let mut mixed = self.attention_core(graph, &core_shape, core_heads, [query, key, value]);
+        if exchange.is_some() {
+            mixed = ulysses::add_gather(graph, shape, "layer.attention.exchange_back", heads, mixed);
+        }
+        self.rows(graph, "layer.attention.output", query_width, model.attention_output_bias, mixed)
+    }
+
+    fn attention_core(&self, graph: &mut GraphBuilder, shape: &Shape, heads: Heads, qkv: [TensorId; 3]) -> TensorId {
+        let [query, key, value] = qkv;
+        match self.lowering.attention {
+            Attention::Fused => fused_attention::add(graph, shape, "layer.attention.core", (heads, self.model.causal), qkv),
             Attention::Unfused => {
                 let count = heads.scores(shape);
                 let mut p = scores::add(graph, shape, "layer.attention.scores", heads, (query, key));
                 p = softmax::add(graph, shape, "layer.attention.softmax", count, p);
-                if model.dropout.attention > 0.0 {
+                if self.model.dropout.attention > 0.0 {
                     p = dropout::add(graph, shape, "layer.attention.dropout", count, p);
                 }
                 context::add(graph, shape, "layer.attention.context", heads, (p, value))
             }
-        };
-        self.rows(graph, "layer.attention.output", query_width, model.attention_output_bias, mixed)
+        }
     }
 
     fn mlp(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let (model, shape, width) = (self.model, &self.shape, self.slice.ffn);
-        let (first, outputs): (_, &[(&str, u64)]) = if model.gated {
-            ("layer.mlp.gate_up", &[("gate", width), ("up", width)])
+        let parts = if model.gated {
+            self.columns(graph, ("layer.mlp", "gate_up"), &[("gate", width), ("up", width)], model.mlp_bias, x)
         } else {
-            ("layer.mlp.fc1", &[("out", width)])
+            self.columns(graph, ("layer.mlp", "fc1"), &[("out", width)], model.mlp_bias, x)
         };
-        let product =
-            Linear { name: first.to_owned(), input: model.hidden, outputs, bias: model.mlp_bias, split: Split::Columns };
-        let parts = product.add(graph, shape, x);
         let mut y = match parts[..] {
             [gate, up] => gated::add(graph, shape, "layer.mlp.gated", model.activation, width, (gate, up)),
             [out, ..] => activation::add(graph, shape, "layer.mlp.activation", model.activation, width, out),
@@ -168,6 +183,8 @@ impl<'a> Plan<'a> {
             outputs: &[("out", self.slice.vocabulary)],
             bias: model.head_bias,
             split: Split::Columns,
+            shares_input: false,
+            narrow: false,
         };
         let logits = logits.add(&mut graph, shape, x)[0];
         let loss = loss::add(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
@@ -187,11 +204,37 @@ impl<'a> Plan<'a> {
     /// A product back to the residual stream, split by rows.
     fn rows(&self, graph: &mut GraphBuilder, name: &str, input: u64, bias: bool, x: TensorId) -> TensorId {
         let outputs = &[("out", self.model.hidden)];
-        Linear { name: name.to_owned(), input, outputs, bias, split: Split::Rows }.add(graph, &self.shape, x)[0]
+        let product =
+            Linear { name: name.to_owned(), input, outputs, bias, split: Split::Rows, shares_input: false, narrow: true };
+        product.add(graph, &self.shape, x)[0]
     }
 
     fn replicated(&self, graph: &mut GraphBuilder, name: &str, (input, output): (u64, u64), bias: bool, x: TensorId) -> TensorId {
         let outputs = &[("out", output)];
-        Linear { name: name.to_owned(), input, outputs, bias, split: Split::Replicated }.add(graph, &self.shape, x)[0]
+        let split = Split::Replicated;
+        let product = Linear { name: name.to_owned(), input, outputs, bias, split, shares_input: false, narrow: false };
+        product.add(graph, &self.shape, x)[0]
+    }
+
+    /// Products of one input, split by columns: one operator `prefix.joint`, or one per part (`prefix.part`) where projections
+    /// are separate.
+    fn columns(
+        &self,
+        graph: &mut GraphBuilder,
+        (prefix, joint): (&str, &str),
+        parts: &[(&str, u64)],
+        bias: bool,
+        x: TensorId,
+    ) -> Vec<TensorId> {
+        let product = |name: &str, outputs: &[(&str, u64)], shares_input: bool, graph: &mut GraphBuilder| {
+            let (name, input) = (format!("{prefix}.{name}"), self.model.hidden);
+            let product = Linear { name, input, outputs, bias, split: Split::Columns, shares_input, narrow: true };
+            product.add(graph, &self.shape, x)
+        };
+        if !self.lowering.separate_projections || parts.len() == 1 {
+            return product(joint, parts, false, graph);
+        }
+        let separate = parts.iter().enumerate();
+        separate.flat_map(|(i, (part, width))| product(part, &[("out", *width)], i > 0, graph)).collect()
     }
 }

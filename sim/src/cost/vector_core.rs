@@ -25,8 +25,8 @@ const ROWS_IN_FLIGHT: f64 = 8.0;
 #[must_use]
 pub fn elementwise_cycles(function: Function, direction: Direction) -> f64 {
     use Function::{
-        Adam, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul, ParametricRelu, Relu,
-        Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
+        Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul,
+        ParametricRelu, Relu, Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
     };
     match (function, direction) {
         (Copy | Add | Mul | Relu | BinaryStep | Convert | Gather | Scatter, _) => 1.0,
@@ -60,6 +60,10 @@ pub fn elementwise_cycles(function: Function, direction: Direction) -> f64 {
         (Momentum, _) => 4.0,
         // Two moments (2 x 3), bias correction folded into the step size, a square root, a division, decay and update.
         (Adam, _) => 6.0 + SQUARE_ROOT + DIVISION + 4.0,
+        // The square and its sums along rows and columns, a product of both moments, a root, a division, decay and update.
+        (Adafactor, _) => 4.0 + SQUARE_ROOT + DIVISION + 4.0,
+        // Adam, and for both moments a product with the block's scale in, the block's largest magnitude and a division out.
+        (Adam8bit, _) => 6.0 + SQUARE_ROOT + DIVISION + 4.0 + 2.0 * (2.0 + DIVISION),
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn add_token(
         forward,
         backward_prepare: shape.gather_step("backward", size).into_iter().collect(),
         backward: vec![weight_chain(&[ids], vec![step("backward_weight", scatter)])],
-        parameters: Parameters { sharded: rows.saturating_mul(width), replicated: 0 },
+        parameters: Parameters { sharded: rows.saturating_mul(width), ..Parameters::default() },
         workspace: if shape.sequence_parallel { size } else { Bytes::ZERO },
     });
     output
@@ -70,7 +70,7 @@ pub(crate) fn add_table(
         outputs: vec![output],
         forward: vec![step("forward", forward)],
         backward: vec![input_chain(&[input], &[], vec![]), weight_chain(&[], vec![step("backward_weight", sum)])],
-        parameters: Parameters { sharded: 0, replicated: rows.saturating_mul(width) },
+        parameters: Parameters { replicated: rows.saturating_mul(width), ..Parameters::default() },
         ..NewOperator::default()
     });
     output

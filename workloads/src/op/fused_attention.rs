@@ -1,10 +1,11 @@
 //! Attention fused over tiles (Dao et al. 2022): keeps queries, keys, values, the output and one fp32 log-sum-exp per row; dropout's
-//! mask is drawn again from the generator's state in the backward pass.
+//! mask is drawn again from the generator's state in the backward pass. Under context parallelism (ring) every device keeps its queries
+//! while keys and values come around: backward they come again, and their gradients go home.
 
 use super::scores::Heads;
 use super::{Shape, input_chain, step};
-use crate::graph::{GraphBuilder, NewOperator, TensorId};
-use sim::kernel::{Direction, FusedAttention, Kernel};
+use crate::graph::{GraphBuilder, NewOperator, Step, TensorId};
+use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel};
 use sim::units::Bytes;
 
 /// Adds the operator; returns the attention's output.
@@ -25,22 +26,29 @@ pub(crate) fn add(
             heads: heads.query,
             kv_heads: heads.kv,
             queries: shape.sequence,
-            keys: shape.sequence,
+            keys: shape.full_sequence(),
             head_dim: heads.dim,
             causal,
             operand: shape.operand,
         })
     };
+    let local = graph.bytes(key) + graph.bytes(value);
+    let ring = |label: &str, kind| {
+        (shape.context > 1).then(|| step(label, shape.context_collective(kind, local * u64::from(shape.context))))
+    };
+    let mut forward: Vec<Step> = ring("forward.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
+    forward.push(step("forward", kernel(Direction::Forward)));
+    let mut backward: Vec<Step> = ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
+    backward.push(step("backward_input", kernel(Direction::Backward)));
+    backward.extend(ring("backward_input.ring_reduce_scatter", CollectiveKind::ReduceScatter));
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key, value],
         outputs: vec![output, log_sum_exp],
-        forward: vec![step("forward", kernel(Direction::Forward))],
-        backward: vec![input_chain(
-            &[query, key, value],
-            &[query, key, value, output, log_sum_exp],
-            vec![step("backward_input", kernel(Direction::Backward))],
-        )],
+        forward,
+        backward: vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)],
+        // Of keys and values, and of their gradients, one share arrives while another is worked on.
+        workspace: if shape.context > 1 { local * 4 } else { Bytes::ZERO },
         ..NewOperator::default()
     });
     output

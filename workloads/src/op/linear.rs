@@ -30,6 +30,11 @@ pub(crate) struct Linear<'a> {
     pub(crate) outputs: &'a [(&'a str, u64)],
     pub(crate) bias: bool,
     pub(crate) split: Split,
+    /// Whether an earlier operator reads the same input: its gathered copy is there already, and the gradients of both are
+    /// summed over the devices once.
+    pub(crate) shares_input: bool,
+    /// Whether the operands are converted to [`Shape::product`] (the head's and a router's are not).
+    pub(crate) narrow: bool,
 }
 
 impl Linear<'_> {
@@ -45,39 +50,51 @@ impl Linear<'_> {
             .collect();
         let full_input = shape.bytes(tokens.saturating_mul(self.input));
         let full_output = shape.bytes(tokens.saturating_mul(width));
-        let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand: shape.operand, result });
+        let operand = if self.narrow { shape.product } else { shape.operand };
+        let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand, result });
         let forward = product(tokens, width, self.input, shape.operand);
         let backward_input = product(tokens, self.input, width, shape.operand);
         let backward_weight = product(self.input, width, tokens, shape.gradient);
-        let columns = self.split == Split::Columns;
+        let weights = self.input.saturating_mul(width);
+        let [convert_input, convert_weight, convert_gradient] =
+            [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
+                .map(|elements| self.narrow.then(|| conversion(shape, elements)).flatten());
+        let columns = self.split == Split::Columns && !self.shares_input;
         let rows = self.split == Split::Rows;
 
         let mut forward_steps: Vec<Step> = Vec::new();
         forward_steps.extend(columns.then(|| shape.gather_step("forward", full_input)).flatten());
+        forward_steps.extend(convert_input.map(|kernel| step("forward.convert_input", kernel)));
+        forward_steps.extend(convert_weight.map(|kernel| step("forward.convert_weight", kernel)));
         forward_steps.push(step("forward", forward));
         forward_steps.extend(rows.then(|| shape.sum_step("forward", full_output)).flatten());
 
-        let mut input_steps = vec![step("backward_input", backward_input)];
+        let mut input_steps: Vec<Step> =
+            convert_weight.map(|kernel| step("backward_input.convert_weight", kernel)).into_iter().collect();
+        input_steps.push(step("backward_input", backward_input));
         input_steps.extend(columns.then(|| shape.sum_step("backward_input", full_input)).flatten());
 
         let mut weight_steps: Vec<Step> = Vec::new();
         weight_steps.extend(columns.then(|| shape.gather_step("backward_weight", full_input)).flatten());
+        weight_steps.extend(convert_input.map(|kernel| step("backward_weight.convert_input", kernel)));
         weight_steps.push(step("backward_weight", backward_weight));
         if shape.separate_accumulation {
-            weight_steps.push(accumulation(shape, self.input.saturating_mul(width)));
+            weight_steps.push(accumulation(shape, weights));
         }
         if self.bias {
             weight_steps.push(bias_gradient(shape, width, result_tokens));
         }
+        let mut prepare: Vec<Step> = rows.then(|| shape.gather_step("backward", full_output)).flatten().into_iter().collect();
+        prepare.extend(convert_gradient.map(|kernel| step("backward.convert_gradient", kernel)));
         let gathered = [columns.then_some(full_input), rows.then_some(full_output)].into_iter().flatten().max();
         graph.add(NewOperator {
             name: self.name,
             inputs: vec![input],
             outputs: outputs.clone(),
             forward: forward_steps,
-            backward_prepare: rows.then(|| shape.gather_step("backward", full_output)).flatten().into_iter().collect(),
+            backward_prepare: prepare,
             backward: vec![input_chain(&[input], &[], input_steps), weight_chain(&[input], weight_steps)],
-            parameters: parameters(self.split, self.input.saturating_mul(width), if self.bias { width } else { 0 }),
+            parameters: parameters(self.split, weights, if self.bias { width } else { 0 }),
             workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
         });
         outputs
@@ -87,14 +104,22 @@ impl Linear<'_> {
 /// The bias of a row-split product is added after the sum over devices, hence held in full by each.
 fn parameters(split: Split, weights: u64, bias: u64) -> Parameters {
     match split {
-        Split::Replicated => Parameters { sharded: 0, replicated: weights.saturating_add(bias) },
-        Split::Columns => Parameters { sharded: weights.saturating_add(bias), replicated: 0 },
-        Split::Rows => Parameters { sharded: weights, replicated: bias },
+        Split::Replicated => Parameters { replicated: weights.saturating_add(bias), ..Parameters::default() },
+        Split::Columns => Parameters { sharded: weights.saturating_add(bias), ..Parameters::default() },
+        Split::Rows => Parameters { sharded: weights, replicated: bias, ..Parameters::default() },
     }
 }
 
+/// The conversion of `elements` operands to the type of the products, if that is another: with dynamic scaling one pass for the
+/// largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8).
+pub(crate) fn conversion(shape: &Shape, elements: u64) -> Option<Kernel> {
+    let read = shape.bytes(elements) * 2;
+    let written = Bytes(shape.product.bytes()) * elements;
+    (shape.product != shape.operand).then(|| elementwise(Function::Convert, Direction::Forward, elements, read, written))
+}
+
 /// The new gradient added to the one in memory.
-fn accumulation(shape: &Shape, weights: u64) -> Step {
+pub(crate) fn accumulation(shape: &Shape, weights: u64) -> Step {
     let size = shape.gradient_bytes(weights);
     step("backward_weight.accumulate", elementwise(Function::Add, Direction::Backward, weights, size * 2, size))
 }

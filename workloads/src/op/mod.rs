@@ -9,11 +9,13 @@ pub(crate) mod fused_attention;
 pub(crate) mod gated;
 pub(crate) mod linear;
 pub(crate) mod loss;
+pub(crate) mod moe;
 pub(crate) mod norm;
 pub(crate) mod residual;
 pub(crate) mod rope;
 pub(crate) mod scores;
 pub(crate) mod softmax;
+pub(crate) mod ulysses;
 
 use crate::graph::{BackwardChain, Gradient, Step, TensorId};
 use sim::kernel::{
@@ -26,14 +28,18 @@ use sim::units::Bytes;
 pub(crate) struct Shape {
     /// Sequences in a micro-batch.
     pub(crate) batch: u64,
-    /// Tokens in a sequence.
+    /// Tokens of a sequence on this device's context-parallel rank: all but under context parallelism.
     pub(crate) sequence: u64,
+    /// Context-parallel devices: a sequence has `sequence * context` tokens.
+    pub(crate) context: u32,
     /// Tensor-parallel devices.
     pub(crate) ranks: u32,
     /// Whether norms, dropout and residual sums are split along the sequence over those devices.
     pub(crate) sequence_parallel: bool,
     /// Type of activations and weights.
     pub(crate) operand: DataType,
+    /// Type to which the operands of products with weights are converted first, where it is not `operand`.
+    pub(crate) product: DataType,
     /// Type in which weight gradients are written.
     pub(crate) gradient: DataType,
     /// Whether neighbouring elementwise work is one kernel.
@@ -51,6 +57,21 @@ impl Shape {
     /// Tokens outside the split products, on this device: a share of them under sequence parallelism.
     pub(crate) fn local_tokens(&self) -> u64 {
         self.batch.saturating_mul(self.local_sequence())
+    }
+
+    /// Tokens of a whole sequence, over all context-parallel devices.
+    pub(crate) fn full_sequence(&self) -> u64 {
+        self.sequence.saturating_mul(u64::from(self.context))
+    }
+
+    /// The shape of work on whole sequences, for a share of the heads.
+    pub(crate) fn with_whole_sequences(&self) -> Self {
+        Self { sequence: self.full_sequence(), context: 1, ..*self }
+    }
+
+    /// A collective among the context-parallel devices, which are a tensor-parallel group apart.
+    pub(crate) fn context_collective(&self, kind: CollectiveKind, bytes: Bytes) -> Kernel {
+        Kernel::Collective(Collective { kind, bytes, group: Group { ranks: self.context, stride: self.ranks } })
     }
 
     /// Positions outside the split products, on this device.

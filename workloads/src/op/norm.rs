@@ -78,7 +78,7 @@ impl NormOperator {
             (true, Norm::LayerNorm) => 2,
             (true, Norm::RmsNorm) => 1,
         };
-        Parameters { sharded: 0, replicated: self.width.saturating_mul(per_column) }
+        Parameters { replicated: self.width.saturating_mul(per_column), ..Parameters::default() }
     }
 
     fn add_eager_rms(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId, output: TensorId) {

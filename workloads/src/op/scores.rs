@@ -16,6 +16,12 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
+    /// The share of one of `devices` that split the heads; key heads are replicated where there are more devices than key heads.
+    pub(crate) fn over(self, devices: u32) -> Self {
+        let devices = u64::from(devices.max(1));
+        Self { query: self.query / devices, kv: (self.kv / devices).max(1), ..self }
+    }
+
     /// Independent products of a micro-batch.
     pub(crate) fn products(self, shape: &Shape) -> u64 {
         shape.batch.saturating_mul(self.kv)

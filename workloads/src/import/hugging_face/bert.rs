@@ -58,6 +58,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         kv_heads: heads,
         head_dim: hidden / heads,
         ffn: reader.dimension("intermediate_size", MAX_FFN)?,
+        experts: None,
         vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.vocabulary_multiple()?,
         max_sequence: positions,

@@ -69,6 +69,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         kv_heads: heads,
         head_dim: hidden / heads,
         ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        experts: None,
         vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.vocabulary_multiple()?,
         max_sequence: positions,

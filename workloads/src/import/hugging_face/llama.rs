@@ -44,7 +44,7 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
-fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+pub(super) fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
     let head_dim = match reader.optional_dimension("head_dim", MAX_WIDTH)? {
@@ -66,6 +66,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         kv_heads,
         head_dim,
         ffn: reader.dimension("intermediate_size", MAX_FFN)?,
+        experts: None,
         vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.vocabulary_multiple()?,
         max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,

@@ -4,6 +4,7 @@
 mod bert;
 mod gpt2;
 mod llama;
+mod mixtral;
 mod opt;
 mod reader;
 
@@ -26,7 +27,7 @@ struct Family {
 }
 
 /// All families.
-static FAMILIES: &[Family] = &[bert::FAMILY, gpt2::FAMILY, llama::FAMILY, opt::FAMILY];
+static FAMILIES: &[Family] = &[bert::FAMILY, gpt2::FAMILY, llama::FAMILY, mixtral::FAMILY, opt::FAMILY];
 
 /// Keys of every family that decide the cost.
 const COMMON_KEYS: &[&str] =

@@ -56,6 +56,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         kv_heads: heads,
         head_dim: hidden / heads,
         ffn: reader.dimension("ffn_dim", MAX_FFN)?,
+        experts: None,
         vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.vocabulary_multiple()?,
         max_sequence: positions,

@@ -16,6 +16,8 @@ pub(super) const MAX_FFN: u64 = 1 << 24;
 pub(super) const MAX_LAYERS: u64 = 1 << 16;
 /// Most heads, 2^16.
 pub(super) const MAX_HEADS: u64 = 1 << 16;
+/// Most experts of a layer, 2^16.
+pub(super) const MAX_EXPERTS: u64 = 1 << 16;
 /// Largest vocabulary, 2^24.
 pub(super) const MAX_VOCABULARY: u64 = 1 << 24;
 /// Most positions, 2^24.

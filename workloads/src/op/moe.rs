@@ -1,0 +1,233 @@
+//! A mixture of experts in place of the MLP (Shazeer et al. 2017; Lepikhin et al., GShard, 2020): a router picks `top_k` experts per
+//! token, tokens travel to the devices of their experts, each expert is an MLP, and its results travel back and are summed by weight.
+//!
+//! Routing is taken as even: every expert gets its share of the tokens, or, with a capacity factor, exactly its capacity
+//! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad). Experts are split over the expert-parallel
+//! devices, and each expert's width over the tensor-parallel ones.
+
+use super::linear::{Linear, Split, accumulation, conversion};
+use super::{Shape, activation, elementwise, gated, input_chain, reduction, step, weight_chain};
+use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use crate::model::Experts;
+use crate::transformer::Plan;
+use sim::kernel::{Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
+use sim::units::Bytes;
+
+/// Bytes of a routing weight and of the index of its expert (fp32 and int32).
+const WEIGHT_BYTES: u64 = 4;
+const INDEX_BYTES: u64 = 4;
+
+/// How a layer's experts are spread and filled, on one device.
+#[derive(Debug, Clone, Copy)]
+struct Dispatch {
+    experts: Experts,
+    /// Expert-parallel devices.
+    ranks: u32,
+    /// Their distance in device numbering.
+    stride: u32,
+    hidden: u64,
+    /// Experts on this device.
+    local: u64,
+    /// Places for tokens of all experts together that this device sends (and, routing being even, receives), those of its own
+    /// tokens under sequence parallelism.
+    slots: u64,
+}
+
+impl Dispatch {
+    fn new(plan: &Plan<'_>, experts: Experts) -> Self {
+        let ranks = plan.lowering.expert_parallel.max(1);
+        Self {
+            experts,
+            ranks,
+            stride: plan.shape.ranks.saturating_mul(plan.shape.context),
+            hidden: plan.model.hidden,
+            local: experts.count / u64::from(ranks),
+            slots: experts.slots(plan.shape.local_tokens()),
+        }
+    }
+
+    /// Exchanges all slots among the expert-parallel devices.
+    fn exchange(&self, shape: &Shape, label: &str) -> Option<Step> {
+        let bytes = shape.bytes(self.slots.saturating_mul(self.hidden));
+        let group = Group { ranks: self.ranks, stride: self.stride };
+        let kernel = Kernel::Collective(Collective { kind: CollectiveKind::AllToAll, bytes, group });
+        (self.ranks > 1).then(|| step(&format!("{label}.all_to_all"), kernel))
+    }
+}
+
+/// Adds router, dispatch, experts and combination; returns the branch's result.
+pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x: TensorId) -> TensorId {
+    let (model, shape) = (plan.model, &plan.shape);
+    let dispatch = Dispatch::new(plan, experts);
+    let router = Linear {
+        name: "layer.moe.router".to_owned(),
+        input: model.hidden,
+        outputs: &[("logits", experts.count)],
+        bias: false,
+        split: Split::Replicated,
+        shares_input: false,
+        narrow: false,
+    };
+    let logits = router.add(graph, shape, x)[0];
+    let weights = add_top_k(graph, shape, experts, logits);
+    let tokens = add_dispatch(graph, shape, &dispatch, x);
+    // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product.
+    let split = if shape.sequence_parallel { u64::from(shape.ranks) } else { 1 };
+    let slots = Shape { batch: 1, sequence: dispatch.slots.saturating_mul(split), context: 1, ..*shape };
+    let width = plan.slice.ffn;
+    let expert = |name: &'static str, sizes, split| Grouped { name, experts: dispatch.local, sizes, split };
+    let y = if model.gated {
+        let parts =
+            expert("layer.moe.gate_up", (model.hidden, 2 * width), Split::Columns).add(graph, &slots, tokens, &["gate", "up"]);
+        let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
+        gated::add(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
+    } else {
+        let parts = expert("layer.moe.fc1", (model.hidden, width), Split::Columns).add(graph, &slots, tokens, &["out"]);
+        activation::add(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
+    };
+    let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
+    let results = expert(last, (width, model.hidden), Split::Rows).add(graph, &slots, y, &["out"])[0];
+    add_combine(graph, shape, &dispatch, (results, weights))
+}
+
+/// The softmax of the logits and the choice of the largest: keeps the probabilities (fp32) and, per choice, weight and index.
+fn add_top_k(graph: &mut GraphBuilder, shape: &Shape, experts: Experts, logits: TensorId) -> TensorId {
+    let tokens = shape.local_tokens();
+    let choices = tokens.saturating_mul(experts.top_k);
+    let probabilities =
+        graph.constant("layer.moe.top_k.probabilities", Bytes(WEIGHT_BYTES) * tokens.saturating_mul(experts.count));
+    let indices = graph.constant("layer.moe.top_k.indices", Bytes(INDEX_BYTES) * choices);
+    let weights = graph.weights("layer.moe.top_k.weights", Bytes(WEIGHT_BYTES) * choices);
+    let (read, kept) = (graph.bytes(logits), graph.bytes(probabilities));
+    let chosen = graph.bytes(indices) + graph.bytes(weights);
+    let rows = (tokens, experts.count);
+    let forward = reduction(RowFunction::Softmax, Direction::Forward, rows, read, kept + chosen);
+    let backward = reduction(RowFunction::Softmax, Direction::Backward, rows, kept + chosen, read);
+    graph.add(NewOperator {
+        name: "layer.moe.top_k".to_owned(),
+        inputs: vec![logits],
+        outputs: vec![weights, probabilities, indices],
+        forward: vec![step("forward", forward)],
+        backward: vec![input_chain(&[logits], &[probabilities, indices], vec![step("backward_input", backward)])],
+        ..NewOperator::default()
+    });
+    weights
+}
+
+/// Tokens in the order of their experts, and to their devices.
+fn add_dispatch(graph: &mut GraphBuilder, shape: &Shape, dispatch: &Dispatch, x: TensorId) -> TensorId {
+    let elements = dispatch.slots.saturating_mul(dispatch.hidden);
+    let output = graph.activation("layer.moe.dispatch.out", elements);
+    let (size, input) = (shape.bytes(elements), graph.bytes(x));
+    let gather = elementwise(Function::Gather, Direction::Forward, elements, size, size);
+    let scatter = elementwise(Function::Scatter, Direction::Backward, elements, size, input);
+    let mut forward = vec![step("forward", gather)];
+    forward.extend(dispatch.exchange(shape, "forward"));
+    let mut backward: Vec<Step> = dispatch.exchange(shape, "backward_input").into_iter().collect();
+    backward.push(step("backward_input", scatter));
+    graph.add(NewOperator {
+        name: "layer.moe.dispatch".to_owned(),
+        inputs: vec![x],
+        outputs: vec![output],
+        forward,
+        backward: vec![input_chain(&[x], &[], backward)],
+        workspace: if dispatch.ranks > 1 { size } else { Bytes::ZERO },
+        ..NewOperator::default()
+    });
+    output
+}
+
+/// Results back to their tokens' devices, summed by weight. The weights' gradient needs the results.
+fn add_combine(
+    graph: &mut GraphBuilder,
+    shape: &Shape,
+    dispatch: &Dispatch,
+    (results, weights): (TensorId, TensorId),
+) -> TensorId {
+    let tokens = shape.local_tokens();
+    let elements = dispatch.slots.saturating_mul(dispatch.hidden);
+    let returned = graph.activation("layer.moe.return.out", elements);
+    let (size, row) = (shape.bytes(elements), graph.bytes(weights));
+    let exchange = |label: &str| dispatch.exchange(shape, label).into_iter().collect::<Vec<_>>();
+    graph.add(NewOperator {
+        name: "layer.moe.return".to_owned(),
+        inputs: vec![results],
+        outputs: vec![returned],
+        forward: exchange("forward"),
+        backward: vec![input_chain(&[results], &[], exchange("backward_input"))],
+        ..NewOperator::default()
+    });
+    let output = graph.activation("layer.moe.combine.out", tokens.saturating_mul(dispatch.hidden));
+    let written = graph.bytes(output);
+    let sum = elementwise(Function::Scatter, Direction::Forward, elements, size + row, written);
+    let spread = elementwise(Function::Gather, Direction::Backward, elements, written + row, size);
+    let choices = tokens.saturating_mul(dispatch.experts.top_k);
+    let weigh = reduction(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
+    graph.add(NewOperator {
+        name: "layer.moe.combine".to_owned(),
+        inputs: vec![returned, weights],
+        outputs: vec![output],
+        forward: vec![step("forward", sum)],
+        backward: vec![
+            input_chain(&[returned], &[weights], vec![step("backward_input", spread)]),
+            input_chain(&[weights], &[returned], vec![step("backward_weights", weigh)]),
+        ],
+        ..NewOperator::default()
+    });
+    output
+}
+
+/// One product per local expert, as a batch: (slots of an expert, input) x (input, output).
+struct Grouped {
+    name: &'static str,
+    /// Experts on this device.
+    experts: u64,
+    /// Widths of input and output on this device.
+    sizes: (u64, u64),
+    split: Split,
+}
+
+impl Grouped {
+    fn add(&self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId, parts: &[&str]) -> Vec<TensorId> {
+        let (from, to) = self.sizes;
+        let slots = shape.tokens();
+        let rows = slots.div_ceil(self.experts.max(1));
+        let result_slots = if self.split == Split::Rows { shape.local_tokens() } else { slots };
+        let part = result_slots.saturating_mul(to / parts.len().max(1) as u64);
+        let outputs: Vec<TensorId> = parts.iter().map(|name| graph.activation(&format!("{}.{name}", self.name), part)).collect();
+        let weights = self.experts.saturating_mul(from).saturating_mul(to);
+        let product =
+            |m, n, k, result| Kernel::Contraction(Contraction { batch: self.experts, m, n, k, operand: shape.product, result });
+        let (full_input, full_output) = (shape.bytes(slots.saturating_mul(from)), shape.bytes(slots.saturating_mul(to)));
+        let convert = |elements: u64, label: &str| conversion(shape, elements).map(|kernel| step(label, kernel));
+        let columns = self.split == Split::Columns;
+        let mut forward: Vec<Step> = columns.then(|| shape.gather_step("forward", full_input)).flatten().into_iter().collect();
+        forward.extend(convert(slots.saturating_mul(from), "forward.convert_input"));
+        forward.extend(convert(weights, "forward.convert_weight"));
+        forward.push(step("forward", product(rows, to, from, shape.operand)));
+        forward.extend((!columns).then(|| shape.sum_step("forward", full_output)).flatten());
+        let mut prepare: Vec<Step> =
+            (!columns).then(|| shape.gather_step("backward", full_output)).flatten().into_iter().collect();
+        prepare.extend(convert(slots.saturating_mul(to), "backward.convert_gradient"));
+        let mut gradient: Vec<Step> = convert(weights, "backward_input.convert_weight").into_iter().collect();
+        gradient.push(step("backward_input", product(rows, from, to, shape.operand)));
+        gradient.extend(columns.then(|| shape.sum_step("backward_input", full_input)).flatten());
+        let mut own: Vec<Step> =
+            columns.then(|| shape.gather_step("backward_weight", full_input)).flatten().into_iter().collect();
+        own.extend(convert(slots.saturating_mul(from), "backward_weight.convert_input"));
+        own.push(step("backward_weight", product(from, to, rows, shape.gradient)));
+        own.extend(shape.separate_accumulation.then(|| accumulation(shape, weights)));
+        let gathered = if columns { full_input } else { full_output };
+        graph.add(NewOperator {
+            name: self.name.to_owned(),
+            inputs: vec![input],
+            outputs: outputs.clone(),
+            forward,
+            backward_prepare: prepare,
+            backward: vec![input_chain(&[input], &[], gradient), weight_chain(&[input], own)],
+            parameters: Parameters { expert: weights, ..Parameters::default() },
+            workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
+        });
+        outputs
+    }
+}

@@ -1,0 +1,52 @@
+//! The exchanges of DeepSpeed-Ulysses (Jacobs et al. 2023): before attention every context-parallel device gets all tokens of a share of
+//! the heads, after it all heads of its share of the tokens. Each exchange is an all-to-all, and another backward.
+
+use super::scores::Heads;
+use super::{Shape, input_chain, step};
+use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use sim::kernel::CollectiveKind;
+
+/// Adds the exchange of query, key and value from `heads` with a share of the tokens to `fewer` with all of them; returns
+/// what attention reads.
+pub(crate) fn add_scatter(
+    graph: &mut GraphBuilder,
+    shape: &Shape,
+    name: &str,
+    (heads, fewer): (Heads, Heads),
+    inputs: [TensorId; 3],
+) -> [TensorId; 3] {
+    let tokens = shape.batch.saturating_mul(shape.full_sequence());
+    let widths = [fewer.query, fewer.kv, fewer.kv].map(|count| count.saturating_mul(heads.dim));
+    let mut outputs = inputs;
+    for ((output, part), width) in outputs.iter_mut().zip(["query", "key", "value"]).zip(widths) {
+        *output = graph.activation(&format!("{name}.{part}"), tokens.saturating_mul(width));
+    }
+    let bytes = inputs.iter().map(|t| graph.bytes(*t)).sum();
+    let exchange = |label: &str| vec![step(label, shape.context_collective(CollectiveKind::AllToAll, bytes))];
+    graph.add(NewOperator {
+        name: name.to_owned(),
+        inputs: inputs.to_vec(),
+        outputs: outputs.to_vec(),
+        forward: exchange("forward.all_to_all"),
+        backward: vec![input_chain(&inputs, &[], exchange("backward_input.all_to_all"))],
+        ..NewOperator::default()
+    });
+    outputs
+}
+
+/// Adds the exchange of attention's result back to all `heads` of this device's tokens.
+pub(crate) fn add_gather(graph: &mut GraphBuilder, shape: &Shape, name: &str, heads: Heads, input: TensorId) -> TensorId {
+    let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.dim);
+    let output = graph.activation(&format!("{name}.out"), elements);
+    let bytes = graph.bytes(output);
+    let exchange = |label: &str| vec![step(label, shape.context_collective(CollectiveKind::AllToAll, bytes))];
+    graph.add(NewOperator {
+        name: name.to_owned(),
+        inputs: vec![input],
+        outputs: vec![output],
+        forward: exchange("forward.all_to_all"),
+        backward: vec![input_chain(&[input], &[], exchange("backward_input.all_to_all"))],
+        ..NewOperator::default()
+    });
+    output
+}

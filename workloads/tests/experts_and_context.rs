@@ -1,0 +1,209 @@
+//! Mixtures of experts and context parallelism: operations, parameters, bytes and collectives against closed forms.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use coplace_workloads as workloads;
+use sim::kernel::{Collective, CollectiveKind, DataType, Kernel};
+use sim::units::{Bytes, Flops};
+use workloads::footprint::Precision;
+use workloads::import::hugging_face::parse;
+use workloads::model::Experts;
+use workloads::training::{Attention, ContextMethod};
+use workloads::{ActivationPolicy, Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+
+const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096, "vocab_size": 32000,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false}"#;
+
+fn mixtral() -> Model {
+    parse("mixtral", "mixtral", MIXTRAL).unwrap()
+}
+
+fn graph(model: &Model, change: impl Fn(Lowering) -> Lowering) -> TrainingGraph {
+    TrainingGraph::new(model, &change(Lowering::new(model))).unwrap()
+}
+
+fn layer(model: &Model, change: impl Fn(Lowering) -> Lowering) -> Segment {
+    graph(model, change).segment(SegmentKind::Layer).unwrap().clone()
+}
+
+fn collectives(segment: &Segment, kind: CollectiveKind) -> Vec<Collective> {
+    let (forward, backward) = (segment.forward(), segment.backward(&RecomputeSet::none()));
+    let kernels = forward.node_weights().chain(backward.node_weights());
+    let found = kernels.filter_map(|n| match n.kernel {
+        Kernel::Collective(c) if c.kind == kind => Some(c),
+        _ => None,
+    });
+    found.collect()
+}
+
+#[test]
+fn mixtral_has_its_published_parameters() {
+    // Jiang et al. 2024: 47B parameters of which 13B are active per token.
+    let model = mixtral();
+    assert_eq!(model.parameters(), 46_702_792_704);
+    let active = model.active_matrix_parameters(model.vocabulary) + model.vocabulary * model.hidden;
+    assert!((12.5e9..13.0e9).contains(&(active as f64)), "{active}");
+}
+
+#[test]
+fn expert_weights_are_split_by_experts_and_width() {
+    let model = mixtral();
+    let whole = graph(&model, |l| l).parameters();
+    assert_eq!(whole.per_device(), model.parameters());
+    assert_eq!(whole.expert, 32 * 8 * 3 * 4096 * 14336);
+    for (tensor_parallel, expert_parallel) in [(1, 2), (1, 8), (2, 4), (8, 8)] {
+        let part = graph(&model, |l| Lowering { tensor_parallel, expert_parallel, ..l }).parameters();
+        assert_eq!(
+            part.expert * u64::from(tensor_parallel * expert_parallel),
+            whole.expert,
+            "t {tensor_parallel} e {expert_parallel}"
+        );
+    }
+}
+
+#[test]
+fn expert_products_do_the_closed_form_whatever_the_split() {
+    let model = mixtral();
+    let whole = layer(&model, |l| Lowering { attention: Attention::Unfused, ..l });
+    let tokens = 4096;
+    let closed = model.training_flops(1, tokens, 0).0 / u128::from(model.layers);
+    assert_eq!((whole.forward_flops() + whole.backward_flops()).0, closed);
+    // Experts of a rank see the slots of all ranks of their group: the work of a device does not change with the expert degree.
+    for expert_parallel in [2, 4, 8] {
+        let part = layer(&model, |l| Lowering { expert_parallel, ..l });
+        let all = layer(&model, |l| l);
+        assert_eq!(part.forward_flops(), all.forward_flops(), "e = {expert_parallel}");
+        assert_eq!(part.backward_flops(), all.backward_flops(), "e = {expert_parallel}");
+    }
+}
+
+#[test]
+fn a_capacity_factor_pads_every_expert() {
+    let experts = Experts { count: 8, top_k: 2, capacity_factor: Some(1.25) };
+    assert_eq!(experts.slots(4096), 8 * 1280);
+    assert_eq!(experts.slots(4097), 8 * 1281, "a capacity is rounded up: 1280.3");
+    assert_eq!(Experts { capacity_factor: None, ..experts }.slots(4096), 8192);
+    let model = mixtral();
+    let padded = Model { experts: Some(experts), ..model.clone() };
+    let products = |m: &Model| {
+        let layer = layer(m, |l| l);
+        let ops = layer.graph.operators.iter().filter(|op| op.name == "layer.moe.gate_up" || op.name == "layer.moe.down");
+        ops.flat_map(|op| &op.forward).map(|s| s.kernel.flops().0).sum::<u128>()
+    };
+    assert_eq!(products(&padded) * 4, products(&model) * 5);
+}
+
+#[test]
+fn tokens_travel_four_times_and_only_between_expert_ranks() {
+    let model = mixtral();
+    assert!(collectives(&layer(&model, |l| l), CollectiveKind::AllToAll).is_empty());
+    // Dispatch and return, forward and backward: two choices of 4096 tokens of 4096 numbers.
+    let found = collectives(&layer(&model, |l| Lowering { expert_parallel: 4, ..l }), CollectiveKind::AllToAll);
+    assert_eq!(found.len(), 4);
+    assert!(found.iter().all(|c| c.bytes == Bytes(2 * 4096 * 4096 * 2) && c.group.ranks == 4 && c.group.stride == 1));
+    // Under sequence parallelism each tensor-parallel rank sends its own tokens' choices.
+    let split = |l| Lowering { expert_parallel: 4, tensor_parallel: 2, sequence_parallel: true, ..l };
+    let found = collectives(&layer(&model, split), CollectiveKind::AllToAll);
+    assert!(found.len() == 4 && found.iter().all(|c| c.bytes == Bytes(4096 * 4096 * 2) && c.group.stride == 2));
+}
+
+#[test]
+fn an_expert_layer_keeps_what_its_backward_pass_reads() {
+    // Attention as in a dense layer: (8 + 4g) sbh with norms' inputs, 4asb and two RMSNorm factors of 4sb. Experts: the MLP's input 2 (for
+    // the router), dispatched tokens 2k, gate, up and their product 6fk, results 2k, all sbh; router: probabilities 4E, weights and indices 8k
+    // per token, and the router's result is read by nobody.
+    let model = mixtral();
+    let (s, h, i, k, e) = (4096_u64, 4096_u64, 14336_u64, 2_u64, 8_u64);
+    let attention = s * (10 * h + 4 * 1024 + 4 * 32 + 8);
+    let experts = s * (2 * h + 2 * k * h + 6 * k * i + 2 * k * h + 4 * e + 8 * k);
+    assert_eq!(layer(&model, |l| l).saved_bytes(&RecomputeSet::none()), Bytes(attention + experts));
+}
+
+#[test]
+fn context_parallel_devices_share_work_and_activations() {
+    let model = Model::load("llama3-8b").unwrap();
+    let whole = layer(&model, |l| l);
+    let none = RecomputeSet::none();
+    for context_parallel in [2, 4, 8] {
+        for context_method in [ContextMethod::Ring, ContextMethod::Ulysses] {
+            let part = layer(&model, |l| Lowering { context_parallel, context_method, ..l });
+            let c = u64::from(context_parallel);
+            assert_eq!(part.forward_flops().0 * u128::from(c), whole.forward_flops().0, "{context_method:?} {c}");
+            assert_eq!(part.backward_flops().0 * u128::from(c), whole.backward_flops().0, "{context_method:?} {c}");
+            assert_eq!(part.parameters, whole.parameters);
+            let again = if context_method == ContextMethod::Ulysses { 2 * 8192 * 4096 / c } else { 0 };
+            let saved = part.saved_bytes(&none).0;
+            assert_eq!(
+                saved,
+                whole.saved_bytes(&none).0 / c + again,
+                "Ulysses keeps attention's result before and after the exchange"
+            );
+            assert_eq!(part.boundary_bytes.0 * c, whole.boundary_bytes.0);
+        }
+    }
+}
+
+#[test]
+fn a_ring_moves_keys_and_values_and_ulysses_all_of_attention() {
+    let model = Model::load("llama3-8b").unwrap();
+    let kv = Bytes(2 * 8192 * 1024 * 2);
+    let ring = layer(&model, |l| Lowering { context_parallel: 4, tensor_parallel: 2, ..l });
+    let gathers = collectives(&ring, CollectiveKind::AllGather);
+    // Forward, again backward; gradients once. A device of two has half of the heads; groups are two apart.
+    assert!(gathers.len() == 2 && gathers.iter().all(|c| c.bytes.0 * 2 == kv.0 && c.group.ranks == 4 && c.group.stride == 2));
+    assert_eq!(collectives(&ring, CollectiveKind::ReduceScatter).len(), 1);
+    let ulysses = layer(&model, |l| Lowering { context_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
+    let exchanges = collectives(&ulysses, CollectiveKind::AllToAll);
+    let moved: u64 = exchanges.iter().map(|c| c.bytes.0).sum();
+    // Query, key, value and the result of a quarter of the tokens, forward and backward.
+    assert_eq!((exchanges.len(), moved), (4, 2 * 2 * 2048 * (4096 + 1024 + 1024 + 4096)));
+}
+
+#[test]
+fn narrow_products_convert_their_operands_and_keep_wide_activations() {
+    let model = Model::load("llama3-8b").unwrap();
+    let precision = Precision::MIXED_BF16.with_products(DataType::Fp8);
+    let (wide, narrow) = (layer(&model, |l| l), layer(&model, |l| Lowering { precision, ..l }));
+    let none = RecomputeSet::none();
+    assert_eq!(wide.saved_bytes(&none), narrow.saved_bytes(&none));
+    assert_eq!(wide.forward_flops() + wide.backward_flops(), narrow.forward_flops() + narrow.backward_flops());
+    let products = |s: &Segment, operand| {
+        let (forward, backward) = (s.forward(), s.backward(&none));
+        let flops = forward.node_weights().chain(backward.node_weights()).filter_map(|n| match n.kernel {
+            Kernel::Contraction(c) if c.operand == operand => Some(c.flops()),
+            _ => None,
+        });
+        flops.sum::<Flops>()
+    };
+    assert_eq!(products(&narrow, DataType::Fp8), products(&wide, DataType::Bf16));
+    assert_eq!(products(&narrow, DataType::Bf16), Flops(0), "fused attention is no product with weights");
+    let head = graph(&model, |l| Lowering { precision, ..l });
+    assert_eq!(products(head.segment(SegmentKind::Head).unwrap(), DataType::Fp8), Flops(0), "logits stay wide");
+}
+
+#[test]
+fn policies_apply_to_expert_layers() {
+    let layer = layer(&mixtral(), |l| l);
+    let none = ActivationPolicy::None.treatment(&layer.graph);
+    let full = ActivationPolicy::Full.treatment(&layer.graph);
+    assert_eq!(full.kept_bytes(&layer.graph), Bytes(2 * 4096 * 4096));
+    assert!(full.recompute.len() > 8 && none.kept_bytes(&layer.graph) > full.kept_bytes(&layer.graph));
+}
+
+#[test]
+fn what_does_not_divide_is_refused_with_the_nearest() {
+    let model = mixtral();
+    let error =
+        |change: fn(Lowering) -> Lowering| TrainingGraph::new(&model, &change(Lowering::new(&model))).unwrap_err().to_string();
+    let experts = error(|l| Lowering { expert_parallel: 3, ..l });
+    assert!(experts.contains("expert-parallel degree is 3") && experts.contains("use 2 or 4"), "{experts}");
+    let sequence = error(|l| Lowering { context_parallel: 3, ..l });
+    assert!(sequence.contains("context-parallel degree 3"), "{sequence}");
+    let heads = error(|l| Lowering { context_parallel: 64, context_method: ContextMethod::Ulysses, ..l });
+    assert!(heads.contains("32 heads") && heads.contains("use 32"), "{heads}");
+    let unfused = error(|l| Lowering { context_parallel: 2, attention: Attention::Unfused, ..l });
+    assert!(unfused.contains("fused"), "{unfused}");
+    let dense = Model::load("llama3-8b").unwrap();
+    let none = TrainingGraph::new(&dense, &Lowering { expert_parallel: 2, ..Lowering::new(&dense) }).unwrap_err().to_string();
+    assert!(none.contains("no experts"), "{none}");
+}
