@@ -22,5 +22,5 @@ pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};
 pub use layout::{Batch, Layout, LayoutError, ZeroStage};
 pub use model::Model;
-pub use recompute_policy::ActivationPolicy;
+pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, Treatment};
 pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};

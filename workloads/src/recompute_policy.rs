@@ -1,46 +1,466 @@
-//! What happens to a layer's activations between the forward and the backward pass, by the names that frameworks use.
+//! Which activations a layer keeps for its backward pass, by the names that training frameworks use.
+//!
+//! A [`ActivationPolicy`] is read from text and printed back as the same text; [`ActivationPolicy::treatment`] turns it into the
+//! [`Treatment`] of a segment: the operators to run again, what is kept on the device and what goes to the host. Policies
+//! speak of transformer layers; the embedding and the head keep all that their backward passes read, as in Megatron-LM, TorchTitan
+//! and MaxText.
+//!
+//! | text | keeps of a layer |
+//! |---|---|
+//! | `none` | everything that the backward pass reads |
+//! | `selective` | everything but the attention core, which runs again (Korthikanti et al. 2022, section 5) |
+//! | `selective_per_operator` | results of attention and of every second product with a weight matrix, in order of execution; with sequence parallelism also the reduce-scattered sums (TorchTitan's `selective_ac_option = "op"`) |
+//! | `full` | the layer's input |
+//! | `minimal` | results of all products with weights (MaxText `minimal`) |
+//! | `minimal_with_context` | these and attention's result |
+//! | `save_qkv_proj`, `save_out_proj` | query, key and value; the attention's output projection |
+//! | `save_dot_except_mlp`, `save_dot_with_context_except_mlp` | both of these; and attention's result |
+//! | `save_dot_except_mlpwi` | `minimal` less the MLP's first products |
+//! | `save_dot_except_logits` | all products but the attention scores, hence with attention's result (Paxml) |
+//! | `save_dot_except_logits_ffn1` | these less the MLP's first products (Paxml) |
+//! | any of MaxText's and Paxml's with `_offloaded` | the same tensors in host memory |
+//! | `custom:offload(a,b)+device(c)` | the tensors named, in host memory or on the device |
+//!
+//! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. A tensor that is named but that neither
+//! the backward pass nor a recomputation reads is not kept (JAX drops it); `selective_per_operator` keeps it all the same in
+//! eager execution, where the framework caches results before it knows who reads them ([`Replay::WholeRegion`]).
 
-use crate::graph::{OperatorGraph, RecomputeSet, TensorId};
+use crate::error::{WorkloadError, nearest};
+use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use serde::{Deserialize, Serialize};
+use sim::kernel::{CollectiveKind, Kernel};
+use sim::units::Bytes;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
 
-/// A policy for the activations of a layer.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+/// A tensor of a layer that policies can name; the names are MaxText's (`remat_policy: custom`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ActivationPolicy {
-    /// Every tensor that the backward pass reads is kept.
-    #[default]
-    None,
-    /// The attention core (scores, softmax, dropout, context) is recomputed (Korthikanti et al. 2022).
-    Selective,
-    /// Only the layer's input is kept.
-    Full,
+pub enum NamedTensor {
+    /// What enters the layer.
+    DecoderLayerInput,
+    /// Queries as attention reads them (rotated).
+    QueryProj,
+    /// Keys as attention reads them (rotated).
+    KeyProj,
+    /// Values.
+    ValueProj,
+    /// Queries, keys and values of one product.
+    QkvProj,
+    /// Attention's result (with the log-sum-exp of fused attention).
+    Context,
+    /// Result of the attention's output projection.
+    OutProj,
+    /// Results of all the MLP's first products.
+    Mlpwi,
+    /// Result of the first of a gated MLP's first products (the gate).
+    #[serde(rename = "mlpwi_0")]
+    Mlpwi0,
+    /// Result of the second (up).
+    #[serde(rename = "mlpwi_1")]
+    Mlpwi1,
+    /// Result of the MLP's last product.
+    Mlpwo,
 }
 
-/// What a policy means for the operators and tensors of one segment.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+impl NamedTensor {
+    const ALL: [(&'static str, Self); 11] = [
+        ("decoder_layer_input", Self::DecoderLayerInput),
+        ("query_proj", Self::QueryProj),
+        ("key_proj", Self::KeyProj),
+        ("value_proj", Self::ValueProj),
+        ("qkv_proj", Self::QkvProj),
+        ("context", Self::Context),
+        ("out_proj", Self::OutProj),
+        ("mlpwi", Self::Mlpwi),
+        ("mlpwi_0", Self::Mlpwi0),
+        ("mlpwi_1", Self::Mlpwi1),
+        ("mlpwo", Self::Mlpwo),
+    ];
+
+    fn parse(text: &str) -> Result<Self, WorkloadError> {
+        Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, tensor)| *tensor).ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            unknown("tensor", text, &known)
+        })
+    }
+
+    /// The tensors of a layer's graph that it stands for.
+    fn resolve(self, graph: &OperatorGraph) -> Vec<TensorId> {
+        let first = |names: &[&str]| names.iter().find_map(|name| graph.tensor(name)).into_iter().collect::<Vec<_>>();
+        let all = |names: &[&str]| names.iter().filter_map(|name| graph.tensor(name)).collect::<Vec<_>>();
+        match self {
+            Self::DecoderLayerInput => first(&["layer.input"]),
+            Self::QueryProj => first(&["layer.attention.rope.query", "layer.attention.query.out", "layer.attention.qkv.query"]),
+            Self::KeyProj => first(&["layer.attention.rope.key", "layer.attention.key.out", "layer.attention.qkv.key"]),
+            Self::ValueProj => first(&["layer.attention.value.out", "layer.attention.qkv.value"]),
+            Self::QkvProj => {
+                [Self::QueryProj, Self::KeyProj, Self::ValueProj].into_iter().flat_map(|t| t.resolve(graph)).collect()
+            }
+            Self::Context => {
+                all(&["layer.attention.core.out", "layer.attention.core.log_sum_exp", "layer.attention.context.out"])
+            }
+            Self::OutProj => first(&["layer.attention.output.out"]),
+            Self::Mlpwi0 => first(&[
+                "layer.mlp.gate.out",
+                "layer.mlp.gate_up.gate",
+                "layer.mlp.fc1.out",
+                "layer.moe.gate_up.gate",
+                "layer.moe.fc1.out",
+            ]),
+            Self::Mlpwi1 => first(&["layer.mlp.up.out", "layer.mlp.gate_up.up", "layer.moe.gate_up.up"]),
+            Self::Mlpwi => [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve(graph)).collect(),
+            Self::Mlpwo => first(&["layer.mlp.down.out", "layer.mlp.fc2.out", "layer.moe.down.out", "layer.moe.fc2.out"]),
+        }
+    }
+}
+
+impl fmt::Display for NamedTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::ALL.iter().find(|(_, tensor)| tensor == self).map_or("", |(name, _)| name))
+    }
+}
+
+/// A policy of MaxText or Paxml: a list of tensors under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NamedPolicy {
+    /// Results of products with weights.
+    Minimal,
+    /// These and attention's result.
+    MinimalWithContext,
+    /// Query, key and value.
+    SaveQkvProj,
+    /// The attention's output projection.
+    SaveOutProj,
+    /// Query, key, value and output projection.
+    SaveDotExceptMlp,
+    /// These and attention's result.
+    SaveDotWithContextExceptMlp,
+    /// Products with weights less the MLP's first.
+    SaveDotExceptMlpwi,
+    /// Every product but the scores.
+    SaveDotExceptLogits,
+    /// These less the MLP's first.
+    SaveDotExceptLogitsFfn1,
+}
+
+impl NamedPolicy {
+    const ALL: [(&'static str, Self); 9] = [
+        ("minimal", Self::Minimal),
+        ("minimal_with_context", Self::MinimalWithContext),
+        ("save_qkv_proj", Self::SaveQkvProj),
+        ("save_out_proj", Self::SaveOutProj),
+        ("save_dot_except_mlp", Self::SaveDotExceptMlp),
+        ("save_dot_with_context_except_mlp", Self::SaveDotWithContextExceptMlp),
+        ("save_dot_except_mlpwi", Self::SaveDotExceptMlpwi),
+        ("save_dot_except_logits", Self::SaveDotExceptLogits),
+        ("save_dot_except_logits_ffn1", Self::SaveDotExceptLogitsFfn1),
+    ];
+
+    /// The tensors it keeps besides the layer's input.
+    fn tensors(self) -> &'static [NamedTensor] {
+        use NamedTensor::{Context, Mlpwi, Mlpwo, OutProj, QkvProj};
+        match self {
+            Self::Minimal => &[QkvProj, OutProj, Mlpwi, Mlpwo],
+            Self::MinimalWithContext | Self::SaveDotExceptLogits => &[QkvProj, Context, OutProj, Mlpwi, Mlpwo],
+            Self::SaveQkvProj => &[QkvProj],
+            Self::SaveOutProj => &[OutProj],
+            Self::SaveDotExceptMlp => &[QkvProj, OutProj],
+            Self::SaveDotWithContextExceptMlp => &[QkvProj, Context, OutProj],
+            Self::SaveDotExceptMlpwi => &[QkvProj, OutProj, Mlpwo],
+            Self::SaveDotExceptLogitsFfn1 => &[QkvProj, Context, OutProj, Mlpwo],
+        }
+    }
+}
+
+/// What a layer keeps for its backward pass; everything else runs again. The module page has the grammar.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum ActivationPolicy {
+    /// Everything is kept.
+    #[default]
+    None,
+    /// The attention core runs again.
+    Selective,
+    /// Attention and every second product are kept.
+    SelectivePerOperator,
+    /// The layer's input is kept.
+    Full,
+    /// A named list of tensors.
+    Named {
+        /// The list.
+        policy: NamedPolicy,
+        /// Whether its tensors go to the host.
+        offloaded: bool,
+    },
+    /// Tensors by name.
+    Custom {
+        /// Those in host memory.
+        host: BTreeSet<NamedTensor>,
+        /// Those on the device.
+        device: BTreeSet<NamedTensor>,
+    },
+}
+
+/// How much of a checkpointed region runs again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replay {
+    /// All of it, as Megatron-LM's checkpoint function and PyTorch's re-entrant one do: the layer's last product is run again although
+    /// nothing reads its result.
+    WholeRegion,
+    /// What the backward pass reads and what that needs: JAX, compiled PyTorch, and PyTorch's checkpoint with early stop.
+    #[default]
+    NeededOnly,
+}
+
+/// What a policy means for one segment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Treatment {
-    /// The operators that run again in the backward pass.
+    /// The operators to run again in the backward pass.
     pub recompute: RecomputeSet,
-    /// Kept tensors that wait in the host's memory.
-    pub offloaded: Vec<TensorId>,
+    /// Tensors kept on the device from forward to backward.
+    pub kept: BTreeSet<TensorId>,
+    /// Tensors moved to host memory after the forward pass and back before the backward pass.
+    pub offloaded: BTreeSet<TensorId>,
+}
+
+impl Treatment {
+    fn bytes<'a>(graph: &OperatorGraph, tensors: impl IntoIterator<Item = &'a TensorId>) -> Bytes {
+        tensors.into_iter().filter_map(|t| graph.tensors.get(t.index())).map(|t| t.bytes).sum()
+    }
+
+    /// Bytes kept on the device per piece and micro-batch in flight.
+    #[must_use]
+    pub fn kept_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        Self::bytes(graph, &self.kept)
+    }
+
+    /// Bytes moved to the host, and back, per piece and micro-batch.
+    #[must_use]
+    pub fn offloaded_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        Self::bytes(graph, &self.offloaded)
+    }
+
+    /// Bytes that one piece's backward pass holds besides what is kept on the device: what it reads and was rebuilt, or brought back
+    /// from the host.
+    #[must_use]
+    pub fn rebuilt_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        let rebuilt = graph.tensors.iter().filter(|t| t.saved && !self.kept.contains(&t.id) && !self.offloaded.contains(&t.id));
+        rebuilt.map(|t| t.bytes).sum::<Bytes>() + self.offloaded_bytes(graph)
+    }
 }
 
 impl ActivationPolicy {
-    /// The treatment of one segment's operators.
+    /// What it means for a segment's operators, where only what is needed runs again.
     #[must_use]
     pub fn treatment(&self, graph: &OperatorGraph) -> Treatment {
-        let recompute = match self {
-            Self::None => RecomputeSet::none(),
-            Self::Selective => {
-                const CORE: [&str; 4] = ["scores", "softmax", "dropout", "context"];
-                let core = |name: &str| {
-                    let mut parts = name.split('.').skip(1);
-                    parts.next() == Some("attention") && parts.next().is_some_and(|part| CORE.contains(&part))
-                };
-                graph.operators.iter().filter(|op| core(&op.name)).map(|op| op.id).collect()
+        self.treatment_under(graph, Replay::NeededOnly)
+    }
+
+    /// What it means for a segment's operators. Segments other than the layer keep all that their backward pass reads.
+    #[must_use]
+    pub fn treatment_under(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
+        let none = BTreeSet::new();
+        if graph.tensor("layer.input").is_none() {
+            return keeping(graph, &everything(graph), &none);
+        }
+        let resolve = |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve(graph)).collect::<BTreeSet<_>>();
+        match self {
+            Self::None => keeping(graph, &everything(graph), &none),
+            Self::Selective => without_attention_core(graph, replay),
+            Self::SelectivePerOperator => {
+                let cached = per_operator(graph);
+                let mut treatment = keeping(graph, &cached, &none);
+                if replay == Replay::WholeRegion {
+                    treatment.kept.extend(cached);
+                }
+                treatment
             }
-            Self::Full => graph.full_recompute(),
+            Self::Full => {
+                let mut treatment = keeping(graph, &none, &none);
+                if replay == Replay::WholeRegion {
+                    treatment.recompute = graph.operators.iter().map(|op| op.id).collect();
+                }
+                treatment
+            }
+            Self::Named { policy, offloaded } => {
+                let tensors = resolve(&policy.tensors().iter().copied().collect());
+                let (device, host) = if *offloaded { (&none, &tensors) } else { (&tensors, &none) };
+                keeping(graph, device, host)
+            }
+            Self::Custom { host, device } => keeping(graph, &resolve(device), &resolve(host)),
+        }
+    }
+}
+
+fn everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+    graph.tensors.iter().map(|t| t.id).collect()
+}
+
+/// The plan that keeps these tensors, and segment inputs, where anybody reads them, and runs again what the rest needs.
+fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
+    let named = |t: &TensorId| device.contains(t) || host.contains(t);
+    let mut needed: Vec<bool> = graph.tensors.iter().map(|t| t.saved).collect();
+    let mut recompute = RecomputeSet::none();
+    for op in graph.operators.iter().rev() {
+        if op.outputs.iter().any(|t| needed[t.index()] && !named(t)) {
+            recompute.insert(op.id);
+            op.inputs.iter().for_each(|t| needed[t.index()] = true);
+        }
+    }
+    let kept = graph.tensors.iter().filter(|t| needed[t.id.index()] && (t.is_segment_input || named(&t.id))).map(|t| t.id);
+    let (offloaded, kept) = kept.partition(|t| host.contains(t));
+    Treatment { recompute, kept, offloaded }
+}
+
+/// Runs the attention core again. The region is scores to context, or the fused kernel; the context's result is kept as the input of
+/// the output projection, so that only a whole-region replay runs the last product again.
+fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> Treatment {
+    let core = |op: &OperatorNode| {
+        ["scores", "softmax", "dropout", "context", "core"].iter().any(|part| op.name == format!("layer.attention.{part}"))
+    };
+    let inside: BTreeSet<TensorId> = graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
+    let read_outside: BTreeSet<TensorId> =
+        graph.operators.iter().filter(|op| !core(op)).flat_map(|op| &op.inputs).copied().collect();
+    let kept = everything(graph).into_iter().filter(|t| !inside.contains(t) || read_outside.contains(t)).collect();
+    let mut treatment = keeping(graph, &kept, &BTreeSet::new());
+    if replay == Replay::WholeRegion {
+        graph.operators.iter().filter(|op| core(op)).for_each(|op| treatment.recompute.insert(op.id));
+    }
+    treatment
+}
+
+/// Results of attention, of every second product with weights from the first on, and of reduce-scatters: what TorchTitan's
+/// per-operator selective checkpointing caches.
+fn per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+    let mut kept: BTreeSet<TensorId> = NamedTensor::Context.resolve(graph).into_iter().collect();
+    let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
+    let weighs = |op: &OperatorNode| op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
+    let products = graph.operators.iter().filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
+    for (i, op) in products.enumerate() {
+        let scattered = has(op, |k| matches!(k, Kernel::Collective(c) if c.kind == CollectiveKind::ReduceScatter));
+        if i % 2 == 0 || scattered {
+            kept.extend(&op.outputs);
+        }
+    }
+    kept
+}
+
+impl fmt::Display for ActivationPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Selective => f.write_str("selective"),
+            Self::Full => f.write_str("full"),
+            Self::SelectivePerOperator => f.write_str("selective_per_operator"),
+            Self::Named { policy, offloaded } => {
+                f.write_str(NamedPolicy::ALL.iter().find(|(_, p)| p == policy).map_or("", |(name, _)| name))?;
+                f.write_str(if *offloaded { "_offloaded" } else { "" })
+            }
+            Self::Custom { host, device } => {
+                let list = |place: &str, tensors: &BTreeSet<NamedTensor>| {
+                    let names: Vec<String> = tensors.iter().map(ToString::to_string).collect();
+                    (!names.is_empty()).then(|| format!("{place}({})", names.join(",")))
+                };
+                let parts: Vec<String> = [list("offload", host), list("device", device)].into_iter().flatten().collect();
+                write!(f, "custom:{}", parts.join("+"))
+            }
+        }
+    }
+}
+
+impl FromStr for ActivationPolicy {
+    type Err = WorkloadError;
+
+    fn from_str(text: &str) -> Result<Self, WorkloadError> {
+        if let Some(parts) = text.strip_prefix("custom:") {
+            return custom(text, parts);
+        }
+        // MaxText's own spellings of two of them.
+        let text = match text {
+            "qkv_proj_offloaded" => "save_qkv_proj_offloaded",
+            "minimal_flash" => "minimal_with_context",
+            other => other,
         };
-        Treatment { recompute, offloaded: Vec::new() }
+        let (base, offloaded) = text.strip_suffix("_offloaded").map_or((text, false), |base| (base, true));
+        match (base, offloaded) {
+            ("none", false) => return Ok(Self::None),
+            ("selective", false) => return Ok(Self::Selective),
+            ("full", false) => return Ok(Self::Full),
+            ("full", true) => {
+                let host = BTreeSet::from([NamedTensor::DecoderLayerInput]);
+                return Ok(Self::Custom { host, device: BTreeSet::new() });
+            }
+            ("selective_per_operator", false) => return Ok(Self::SelectivePerOperator),
+            _ => {}
+        }
+        let named = NamedPolicy::ALL.iter().find(|(name, _)| *name == base);
+        named.map(|(_, policy)| Self::Named { policy: *policy, offloaded }).ok_or_else(|| {
+            let offloaded = NamedPolicy::ALL.iter().map(|(name, _)| format!("{name}_offloaded"));
+            let known: Vec<String> = ["none", "selective", "selective_per_operator", "full", "full_offloaded"]
+                .into_iter()
+                .chain(NamedPolicy::ALL.iter().map(|(name, _)| *name))
+                .map(str::to_owned)
+                .chain(offloaded)
+                .chain(["custom:offload(a,b)+device(c)".to_owned()])
+                .collect();
+            unknown("policy", text, &known.iter().map(String::as_str).collect::<Vec<_>>())
+        })
+    }
+}
+
+/// Reads `offload(a,b)+device(c)`: either part may be missing.
+fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
+    let (mut host, mut device) = (BTreeSet::new(), BTreeSet::new());
+    for part in parts.split('+') {
+        let list = part.split_once('(').and_then(|(place, rest)| Some((place, rest.strip_suffix(')')?)));
+        let (place, names) = list.ok_or_else(|| malformed(text, part))?;
+        let target = match place {
+            "offload" => &mut host,
+            "device" => &mut device,
+            _ => return Err(unknown("place", place, &["offload", "device"])),
+        };
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            target.insert(NamedTensor::parse(name)?);
+        }
+    }
+    if let Some(both) = host.intersection(&device).next() {
+        return Err(WorkloadError::BadRecompute {
+            what: "policy",
+            name: text.to_owned(),
+            cure: format!("`{both}` is both offloaded and kept on the device: name it once"),
+        });
+    }
+    Ok(ActivationPolicy::Custom { host, device })
+}
+
+fn malformed(text: &str, part: &str) -> WorkloadError {
+    let cure = format!("`{part}` is not a list: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
+    WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
+}
+
+fn unknown(what: &'static str, name: &str, known: &[&str]) -> WorkloadError {
+    let list = known.join(", ");
+    let cure = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("no such {what}; did you mean `{near}`? Known are {list}"),
+        None => format!("no such {what}; use one of {list}"),
+    };
+    WorkloadError::BadRecompute { what, name: name.to_owned(), cure }
+}
+
+impl From<ActivationPolicy> for String {
+    fn from(policy: ActivationPolicy) -> Self {
+        policy.to_string()
+    }
+}
+
+impl TryFrom<String> for ActivationPolicy {
+    type Error = WorkloadError;
+
+    fn try_from(text: String) -> Result<Self, WorkloadError> {
+        text.parse()
     }
 }

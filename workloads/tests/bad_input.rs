@@ -130,11 +130,11 @@ fn a_key_given_twice() {
 fn an_unknown_family() {
     assert_eq!(
         llama("\"llama\"", "\"lama\""),
-        "config.json: key `model_type` is \"lama\", but must be one of bert, megatron-bert, gpt2, llama, opt: did you mean \"llama\"?"
+        "config.json: key `model_type` is \"lama\", but must be one of bert, megatron-bert, gpt2, llama, mixtral, opt: did you mean \"llama\"?"
     );
     assert_eq!(
         llama("\"llama\"", "\"mamba\""),
-        "config.json: key `model_type` is \"mamba\", but must be one of bert, megatron-bert, gpt2, llama, opt: give a model of one of these families"
+        "config.json: key `model_type` is \"mamba\", but must be one of bert, megatron-bert, gpt2, llama, mixtral, opt: give a model of one of these families"
     );
     assert_eq!(llama("\"llama\"", "7"), "config.json: key `model_type` is 7, but must be a string: write for instance \"llama\"");
 }

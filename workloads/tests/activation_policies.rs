@@ -1,0 +1,205 @@
+//! Activation policies: their text, what they keep, and what that costs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use coplace_workloads as workloads;
+use sim::units::{Bytes, Flops};
+use workloads::graph::OperatorGraph;
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Lowering, Model, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
+
+const NAMED: [&str; 9] = [
+    "minimal",
+    "minimal_with_context",
+    "save_qkv_proj",
+    "save_out_proj",
+    "save_dot_except_mlp",
+    "save_dot_with_context_except_mlp",
+    "save_dot_except_mlpwi",
+    "save_dot_except_logits",
+    "save_dot_except_logits_ffn1",
+];
+
+fn policy(text: &str) -> ActivationPolicy {
+    text.parse().unwrap()
+}
+
+fn segment(name: &str, change: impl Fn(Lowering) -> Lowering, kind: SegmentKind) -> Segment {
+    let model = Model::load(name).unwrap();
+    let training = TrainingGraph::new(&model, &change(Lowering::new(&model))).unwrap();
+    training.segment(kind).unwrap().clone()
+}
+
+fn llama(change: impl Fn(Lowering) -> Lowering) -> Segment {
+    segment("llama3-8b", change, SegmentKind::Layer)
+}
+
+fn recomputed_flops(graph: &OperatorGraph, treatment: &Treatment) -> Flops {
+    let steps = treatment.recompute.iter().flat_map(|op| &graph.operators[op.index()].forward);
+    steps.map(|s| s.kernel.flops()).sum()
+}
+
+#[test]
+fn texts_are_read_and_printed_back() {
+    let plain = ["none", "selective", "selective_per_operator", "full"];
+    let custom = ["custom:offload(decoder_layer_input,query_proj)+device(out_proj)", "custom:device(mlpwi_0,mlpwi_1)", "custom:"];
+    for text in plain.into_iter().chain(NAMED).chain(custom) {
+        if text != "custom:" {
+            assert_eq!(policy(text).to_string(), text);
+        }
+    }
+    for name in NAMED {
+        let text = format!("{name}_offloaded");
+        assert_eq!(policy(&text).to_string(), text);
+    }
+    assert_eq!(policy("full_offloaded").to_string(), "custom:offload(decoder_layer_input)");
+    assert_eq!(policy("qkv_proj_offloaded"), policy("save_qkv_proj_offloaded"));
+    assert_eq!(policy("minimal_flash"), policy("minimal_with_context"));
+}
+
+#[test]
+fn a_wrong_name_gets_the_nearest() {
+    let error = |text: &str| text.parse::<ActivationPolicy>().unwrap_err().to_string();
+    assert!(
+        error("minimall").starts_with("recompute policy `minimall`: no such policy; did you mean `minimal`?"),
+        "{}",
+        error("minimall")
+    );
+    assert!(error("save_qkv_porj").contains("did you mean `save_qkv_proj`?"));
+    assert!(error("selective_offloaded").contains("no such policy; use one of none, selective, "));
+    assert!(error("custom:offload(querry_proj)").contains("did you mean `query_proj`?"));
+    assert!(error("custom:host(query_proj)").contains("recompute place `host`"));
+    assert!(error("custom:query_proj").contains("is not a list"));
+    assert!(error("custom:offload(context)+device(context)").contains("`context` is both offloaded and kept"));
+}
+
+#[test]
+fn selective_keeps_34_sbh_and_runs_the_core_again() {
+    for (attention, kept) in [(Attention::Unfused, 34), (Attention::Fused, 34)] {
+        let layer = segment("gpt3-175b", |l| Lowering { attention, ..l }, SegmentKind::Layer);
+        let sbh = 2048 * 12288;
+        let treatment = policy("selective").treatment(&layer.graph);
+        assert_eq!(treatment.kept_bytes(&layer.graph), Bytes(kept * sbh), "{attention:?}");
+        let all = policy("selective").treatment_under(&layer.graph, Replay::WholeRegion);
+        assert_eq!(all.kept, treatment.kept, "what is kept does not depend on the replay");
+        // Both products of the core: 4 s^2 b h operations (fused: the causal half).
+        let squares = 4 * 2048 * 2048 * 12288_u128;
+        let expected = if attention == Attention::Unfused { squares } else { squares / 2 };
+        assert_eq!(recomputed_flops(&layer.graph, &all), Flops(expected), "{attention:?}");
+    }
+}
+
+#[test]
+fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
+    let layer = llama(|l| l);
+    let needed = ActivationPolicy::Full.treatment(&layer.graph);
+    let whole = ActivationPolicy::Full.treatment_under(&layer.graph, Replay::WholeRegion);
+    let input = Bytes(2 * 8192 * 4096);
+    assert_eq!(needed.kept_bytes(&layer.graph), input);
+    assert_eq!(whole.kept, needed.kept);
+    assert_eq!(recomputed_flops(&layer.graph, &whole), layer.forward_flops());
+    // The MLP's last product is what nobody reads.
+    let last = Flops(2 * 8192 * 14336 * 4096);
+    assert_eq!(recomputed_flops(&layer.graph, &needed) + last, layer.forward_flops());
+    let offloaded = policy("full_offloaded").treatment(&layer.graph);
+    assert_eq!((offloaded.kept_bytes(&layer.graph), offloaded.offloaded_bytes(&layer.graph)), (Bytes(0), input));
+    // With dropout on the branch, its mask is drawn again, and that needs the product.
+    let gpt = segment("gpt3-175b", |l| l, SegmentKind::Layer);
+    let needed = ActivationPolicy::Full.treatment(&gpt.graph);
+    assert_eq!(recomputed_flops(&gpt.graph, &needed), gpt.forward_flops());
+}
+
+#[test]
+fn minimal_keeps_the_products_of_a_llama_layer() {
+    // Input 2, query 2, key and value 4g/2 each, output projection 2, gate and up 4f: (6 + 4g + 4f) sbh. The MLP's result is read by
+    // nobody. Attention runs again, so neither its result nor its log-sum-exp is kept.
+    let layer = llama(|l| l);
+    let sb = 8192_u64;
+    let expected = sb * (6 * 4096 + 4 * 1024 + 4 * 14336);
+    let minimal = policy("minimal").treatment(&layer.graph);
+    assert_eq!(minimal.kept_bytes(&layer.graph), Bytes(expected));
+    let context = policy("minimal_with_context").treatment(&layer.graph);
+    assert_eq!(context.kept_bytes(&layer.graph), Bytes(expected + sb * 2 * 4096 + sb * 4 * 32));
+    assert_eq!(recomputed_flops(&layer.graph, &context), Flops(0), "only elementwise work runs again");
+    let host = policy("minimal_offloaded").treatment(&layer.graph);
+    assert_eq!(host.kept_bytes(&layer.graph), Bytes(sb * 2 * 4096), "the layer's input stays");
+    assert_eq!(host.offloaded_bytes(&layer.graph), Bytes(expected - sb * 2 * 4096));
+    assert_eq!(host.recompute, minimal.recompute);
+}
+
+#[test]
+fn per_operator_keeps_attention_and_every_second_product() {
+    // Input 2, attention 2 and its log-sum-exp, query 2, value 2g, gate 2f; eager execution also caches the last product's result.
+    let layer = llama(|l| Lowering { separate_projections: true, ..l });
+    let sb = 8192_u64;
+    let expected = sb * (6 * 4096 + 2 * 1024 + 2 * 14336 + 4 * 32);
+    let compiled = policy("selective_per_operator").treatment(&layer.graph);
+    assert_eq!(compiled.kept_bytes(&layer.graph), Bytes(expected));
+    let eager = policy("selective_per_operator").treatment_under(&layer.graph, Replay::WholeRegion);
+    assert_eq!(eager.kept_bytes(&layer.graph), Bytes(expected + sb * 2 * 4096));
+    // Key, output and up projections run again.
+    let products = 2 * u128::from(sb) * (4096 * 1024 + 4096 * 4096 + 4096 * 14336);
+    assert_eq!(recomputed_flops(&layer.graph, &compiled), Flops(products));
+}
+
+#[test]
+fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
+    let texts = || ["none", "selective", "selective_per_operator", "full"].into_iter().chain(NAMED);
+    for separate_projections in [false, true] {
+        for (name, attention) in
+            [("llama3-8b", Attention::Fused), ("gpt2-xl", Attention::Unfused), ("bert-large", Attention::Unfused)]
+        {
+            let layer = segment(name, |l| Lowering { attention, separate_projections, ..l }, SegmentKind::Layer);
+            let graph = &layer.graph;
+            for text in texts() {
+                let treatment = policy(text).treatment(graph);
+                let held = |t: &workloads::TensorId| treatment.kept.contains(t) || treatment.offloaded.contains(t);
+                let rebuilt = |t: &workloads::TensorId| {
+                    graph.tensors[t.index()].producer.is_some_and(|op| treatment.recompute.contains(op))
+                };
+                let available = |t: &workloads::TensorId| held(t) || rebuilt(t);
+                assert!(graph.tensors.iter().filter(|t| t.saved).all(|t| available(&t.id)), "{name} {text}: backward");
+                for op in treatment.recompute.iter() {
+                    assert!(graph.operators[op.index()].inputs.iter().all(available), "{name} {text}: {op}");
+                }
+                let full = ActivationPolicy::Full.treatment(graph);
+                let none = ActivationPolicy::None.treatment(graph);
+                assert!(
+                    treatment.kept_bytes(graph) >= full.kept_bytes(graph)
+                        && treatment.kept_bytes(graph) <= none.kept_bytes(graph)
+                );
+                assert!(recomputed_flops(graph, &treatment) <= recomputed_flops(graph, &full));
+                assert!(none.recompute.is_empty() && none.rebuilt_bytes(graph) == Bytes(0));
+            }
+        }
+    }
+}
+
+#[test]
+fn embedding_and_head_keep_everything() {
+    for kind in [SegmentKind::Embedding, SegmentKind::Head] {
+        let segment = segment("llama3-8b", |l| l, kind);
+        let treatment = ActivationPolicy::Full.treatment_under(&segment.graph, Replay::WholeRegion);
+        assert!(treatment.recompute.is_empty() && treatment.offloaded.is_empty());
+        assert_eq!(treatment.kept_bytes(&segment.graph), segment.saved_bytes(&treatment.recompute));
+    }
+}
+
+#[test]
+fn separate_projections_are_the_same_work_and_memory() {
+    for tensor_parallel in [1, 8] {
+        let change = |separate_projections| {
+            move |l| Lowering { separate_projections, tensor_parallel, sequence_parallel: tensor_parallel > 1, ..l }
+        };
+        let (joint, separate) = (llama(change(false)), llama(change(true)));
+        assert_eq!(joint.forward_flops(), separate.forward_flops());
+        assert_eq!(joint.backward_flops(), separate.backward_flops());
+        assert_eq!(joint.parameters, separate.parameters);
+        let none = workloads::RecomputeSet::none();
+        assert_eq!(joint.saved_bytes(&none), separate.saved_bytes(&none));
+        let collectives = |s: &Segment| {
+            let graph = s.forward();
+            graph.node_weights().filter(|n| matches!(n.kernel, sim::kernel::Kernel::Collective(_))).count()
+        };
+        assert_eq!(collectives(&joint), collectives(&separate), "the input is gathered once");
+    }
+}
