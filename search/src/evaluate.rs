@@ -234,13 +234,54 @@ fn lacking(why: &NoPlan) -> u64 {
     if let NoPlan::OverCapacity(shortfall) = why { shortfall.lacking().0 } else { u64::MAX }
 }
 
-/// Lower bounds of every shape on a chip, in step order: (bound, shape).
-fn shape_bounds(bench: &Bench, chip: &mut ChipOnBench<'_>, detail: Detail) -> Vec<(Seconds, usize)> {
-    let mut kernels = KernelBounds::new(bench, detail);
-    let mut bounds: Vec<(Seconds, usize)> =
-        bench.shapes.iter().enumerate().map(|(i, shape)| (chip.lower_bound(shape, &mut kernels), i)).collect();
-    bounds.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
-    bounds
+/// A shape with a bound of its step time.
+#[derive(Debug, Clone, Copy)]
+struct Bounded {
+    bound: f64,
+    shape: usize,
+    detail: Detail,
+}
+
+/// The shapes of a bench in the order of their bounds on a chip. Mapping every kernel of a shape costs far more than bounding it from its
+/// peaks, so a shape is mapped only once no other has a smaller bound.
+struct ShapeOrder<'a> {
+    bench: &'a Bench,
+    mapped: KernelBounds,
+    waiting: Vec<Bounded>,
+}
+
+impl<'a> ShapeOrder<'a> {
+    fn new(bench: &'a Bench, chip: &mut ChipOnBench<'_>) -> Self {
+        let mut peak = KernelBounds::new(bench, Detail::Peak);
+        let bound = |(i, shape): (usize, &Shape)| Bounded {
+            bound: chip.lower_bound(shape, &mut peak).0,
+            shape: i,
+            detail: Detail::Peak,
+        };
+        let waiting = bench.shapes.iter().enumerate().map(bound).collect();
+        Self { bench, mapped: KernelBounds::new(bench, Detail::Mapped), waiting }
+    }
+
+    /// The least bound of all shapes waiting, with every kernel of that shape mapped; it is taken out.
+    fn next(&mut self, chip: &mut ChipOnBench<'_>) -> Option<(Seconds, usize)> {
+        loop {
+            let order = |a: &Bounded, b: &Bounded| a.bound.total_cmp(&b.bound).then(a.shape.cmp(&b.shape));
+            let at = (0..self.waiting.len()).min_by(|&a, &b| order(&self.waiting[a], &self.waiting[b]))?;
+            if self.waiting[at].detail == Detail::Mapped {
+                let least = self.waiting.swap_remove(at);
+                return Some((Seconds(least.bound), least.shape));
+            }
+            let shape = &self.bench.shapes[self.waiting[at].shape];
+            let bound = chip.lower_bound(shape, &mut self.mapped).0;
+            let waiting = &mut self.waiting[at];
+            *waiting = Bounded { bound: bound.max(waiting.bound), detail: Detail::Mapped, ..*waiting };
+        }
+    }
+
+    /// The least bound from the peaks alone.
+    fn least_peak(&self) -> Seconds {
+        Seconds(self.waiting.iter().map(|w| w.bound).fold(f64::INFINITY, f64::min))
+    }
 }
 
 /// A step time that no plan of the bench's model on `chip` beats. Nothing is scheduled; `detail` says whether kernels are mapped.
@@ -249,7 +290,11 @@ fn shape_bounds(bench: &Bench, chip: &mut ChipOnBench<'_>, detail: Detail) -> Ve
 /// A chip that the cost model cannot use.
 pub fn step_bound(bench: &Bench, chip: Accelerator, detail: Detail) -> Result<Seconds, ProfileError> {
     let mut chip = ChipOnBench::new(bench, chip, Effort::Sweep)?;
-    Ok(shape_bounds(bench, &mut chip, detail).first().map_or(Seconds(f64::INFINITY), |(bound, _)| *bound))
+    let mut order = ShapeOrder::new(bench, &mut chip);
+    Ok(match detail {
+        Detail::Peak => order.least_peak(),
+        Detail::Mapped => order.next(&mut chip).map_or(Seconds(f64::INFINITY), |(bound, _)| bound),
+    })
 }
 
 /// The best plan of the bench's model on `chip`, over every shape of the bench, every pipeline depth and data-parallel degree, every
@@ -287,10 +332,10 @@ struct Search {
 }
 
 fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort, cutoff: f64) -> Verdict<Evaluation> {
-    let bounds = shape_bounds(bench, chip, Detail::Mapped);
+    let mut order = ShapeOrder::new(bench, chip);
     let ask = |bench: &Bench, shape: &Shape, chains: &Chains| any_plan(bench, shape, chains, effort);
     let mut search = Search { best: None, nearest: None, unusable: None, lower: f64::INFINITY, planned: 0 };
-    for &(bound, index) in &bounds {
+    while let Some((bound, index)) = order.next(chip) {
         let known = search.best.as_ref().map_or(cutoff, |(plan, ..)| plan.step.0.min(cutoff));
         // A chip that nothing fits has infinite bounds: its shapes are planned all the same, to say what they lack.
         let explain = bound.0.is_infinite() && search.best.is_none() && search.lower.is_infinite();
@@ -312,7 +357,7 @@ fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort, cuto
         });
         search.take(index, attempt);
     }
-    search.verdict(bench, chip, bounds.len(), cutoff)
+    search.verdict(bench, chip, bench.shapes.len(), cutoff)
 }
 
 impl Search {
