@@ -12,7 +12,7 @@
 //! capacity, more effort only adds candidates, and the best is taken: the mapper is monotone in all three.
 
 use super::machine::{Machine, View};
-use super::tensor_core::ceil_div;
+use super::tensor_core::{ceil, ceil_div};
 use super::tiles::{MappingEffort, Sizes};
 use super::{Bound, CostModel, KernelCost, Traffic, vector_core};
 use crate::kernel::{Contraction, Elementwise};
@@ -112,7 +112,7 @@ fn least_operand_bytes(p: &Problem, capacity: f64, inner: f64, chunk: f64) -> f6
         if n >= 1.0 {
             best = best.min(right * split + left * ceil_div(p.n, n));
         }
-        split = if split < 16.0 { split + 1.0 } else { (split * 1.25).ceil() };
+        split = if split < 16.0 { split + 1.0 } else { ceil(split * 1.25) };
     }
     if best.is_finite() { best } else { 2.0 * p.m * p.n * p.k * p.operand }
 }
@@ -347,7 +347,7 @@ fn local_ports(machine: &Machine, view: &View, p: &Problem, tile: &Tile, units_p
     let last = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
         let inward = if i == last { into_arrays } else { inner_bytes(view, p, i, m, n, k) };
-        slowest = slowest.max(level.busy(inward + written, fetched + written) * units_per_core.ceil());
+        slowest = slowest.max(level.busy(inward + written, fetched + written) * ceil(units_per_core));
     }
     let all = p.batch * ceil_div(p.m, tile.um) * ceil_div(p.n, tile.un) * tile.split * into_arrays;
     (slowest, all)

@@ -1,6 +1,6 @@
 //! Tile sizes that the mapper tries.
 
-use super::tensor_core::ceil_div;
+use super::tensor_core::{ceil, ceil_div};
 use serde::{Deserialize, Serialize};
 
 /// How many tiles the mapper tries per dimension.
@@ -89,7 +89,7 @@ impl Sizes {
     }
 
     fn push(&mut self, size: f64) {
-        let size = size.ceil();
+        let size = ceil(size);
         if let Some(slot) = self.values.get_mut(self.count)
             && size >= 1.0
         {

@@ -5,6 +5,7 @@
 //! dropout 2; the exponential inside softmax 10); functions it does not list are written out in those operations.
 
 use super::machine::View;
+use super::tensor_core::ceil;
 use super::{Bound, CostModel, KernelCost, Traffic};
 use crate::kernel::{Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
 use crate::units::Seconds;
@@ -190,7 +191,7 @@ pub(super) fn elementwise(model: &CostModel, view: &View, e: &Elementwise) -> Ke
     let cycles = elementwise_cycles(e.function, e.direction);
     let operations = e.elements as f64 * cycles;
     // The lanes work in step: the last, partly filled vector takes as long as a full one.
-    let steps = (e.elements as f64 / view.lanes).ceil() * cycles;
+    let steps = ceil(e.elements as f64 / view.lanes) * cycles;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
     finish(
         model,
@@ -216,18 +217,18 @@ pub(super) fn reduction(model: &CostModel, view: &View, r: &Reduction) -> Kernel
     let extra = unfused * (passes.unfused_touches - fused_touches).max(0.0) * touch;
     let kernels = 1.0 + unfused * (passes.unfused_kernels - 1.0);
     // Rows are dealt to the cores whole; the lanes of a core share a row.
-    let rows_per_core = (r.rows as f64 / view.vector_cores).ceil();
+    let rows_per_core = ceil(r.rows as f64 / view.vector_cores);
     let lanes = view.lanes / view.vector_cores;
     let vectors = if r.columns as f64 >= lanes {
-        rows_per_core * (r.columns as f64 / lanes).ceil()
+        rows_per_core * ceil(r.columns as f64 / lanes)
     } else {
-        (rows_per_core * r.columns as f64 / lanes).ceil()
+        ceil(rows_per_core * r.columns as f64 / lanes)
     };
     let per_row = match r.function {
         RowFunction::Sum => 0.0,
         _ => DIVISION + if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm) { SQUARE_ROOT } else { 0.0 },
     };
-    let row_work = (rows_per_core / lanes).ceil() * per_row;
+    let row_work = ceil(rows_per_core / lanes) * per_row;
     let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
     // Intermediates of unfused passes are half read and half written.
     let pass = Pass {
