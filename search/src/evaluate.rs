@@ -253,11 +253,8 @@ struct ShapeOrder<'a> {
 impl<'a> ShapeOrder<'a> {
     fn new(bench: &'a Bench, chip: &mut ChipOnBench<'_>) -> Self {
         let mut peak = KernelBounds::new(bench, Detail::Peak);
-        let bound = |(i, shape): (usize, &Shape)| Bounded {
-            bound: chip.lower_bound(shape, &mut peak).0,
-            shape: i,
-            detail: Detail::Peak,
-        };
+        let bound =
+            |(i, shape): (usize, &Shape)| Bounded { bound: chip.lower_bound(shape, &mut peak).0, shape: i, detail: Detail::Peak };
         let waiting = bench.shapes.iter().enumerate().map(bound).collect();
         Self { bench, mapped: KernelBounds::new(bench, Detail::Mapped), waiting }
     }
