@@ -1,6 +1,7 @@
 //! Fits a chip's physical scalars to measured kernels: a coordinate search inside each scalar's physical range.
 
 use super::{CostError, CostModel};
+use crate::coordinate_search::coordinate_search;
 use crate::hardware::{Accelerator, Calibration, Parameter};
 use crate::kernel::Kernel;
 use crate::units::Seconds;
@@ -113,8 +114,9 @@ pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str
         parameters.push(Calibration::parameter(key).ok_or_else(|| CalibrationError::UnknownScalar { key: (*key).to_owned() })?);
     }
     let mut search = Search::new(accelerator, measurements);
-    let start = search.objective(&accelerator.calibration)?;
-    let (calibration, after) = search.run(accelerator.calibration, start, &parameters)?;
+    let moved = |from: &Calibration, index: usize, step: f64| neighbours(parameters[index], from, step);
+    let found = coordinate_search(accelerator.calibration, parameters.len(), moved, |point| search.objective(point))?;
+    let calibration = found.point;
     let (before_groups, after_groups) = (search.errors(&accelerator.calibration)?, search.errors(&calibration)?);
     let groups = search
         .groups
@@ -122,7 +124,19 @@ pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str
         .zip(before_groups.iter().zip(&after_groups))
         .map(|(group, (before, after))| GroupError { group: group.clone(), count: before.1, before: before.0, after: after.0 })
         .collect();
-    Ok(Fit { calibration, groups, before: start, after })
+    Ok(Fit { calibration, groups, before: found.before, after: found.after })
+}
+
+/// A calibration with one scalar moved up and down by a step, inside its range: fractions move by the step itself, times by that
+/// part of their value (or of a microsecond, from zero).
+fn neighbours(parameter: &Parameter, from: &Calibration, step: f64) -> [Option<Calibration>; 2] {
+    let now = (parameter.get)(from);
+    let scale = if parameter.max <= 1.0 { 0.5 } else { now.max(1.0) };
+    [now + step * scale, now - step * scale].map(|candidate| {
+        let mut calibration = *from;
+        (parameter.set)(&mut calibration, candidate.clamp(parameter.min, parameter.max));
+        Some(calibration)
+    })
 }
 
 struct Search<'a> {
@@ -158,31 +172,5 @@ impl<'a> Search<'a> {
     fn objective(&mut self, calibration: &Calibration) -> Result<f64, CostError> {
         let errors = self.errors(calibration)?;
         Ok((errors.iter().map(|(error, _)| error * error).sum::<f64>() / errors.len().max(1) as f64).sqrt())
-    }
-
-    fn run(&mut self, start: Calibration, value: f64, parameters: &[&Parameter]) -> Result<(Calibration, f64), CostError> {
-        let (mut best, mut best_value) = (start, value);
-        let mut step = 0.5;
-        while step > 1e-3 {
-            let mut improved = false;
-            for parameter in parameters {
-                let now = (parameter.get)(&best);
-                // Fractions move by the step itself, times by that part of their value (or of a microsecond, from zero).
-                let scale = if parameter.max <= 1.0 { 0.5 } else { now.max(1.0) };
-                for candidate in [now + step * scale, now - step * scale] {
-                    let candidate = candidate.clamp(parameter.min, parameter.max);
-                    let mut trial = best;
-                    (parameter.set)(&mut trial, candidate);
-                    let trial_value = self.objective(&trial)?;
-                    if trial_value < best_value - 1e-12 {
-                        (best, best_value, improved) = (trial, trial_value, true);
-                    }
-                }
-            }
-            if !improved {
-                step /= 2.0;
-            }
-        }
-        Ok((best, best_value))
     }
 }

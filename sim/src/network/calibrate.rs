@@ -1,6 +1,7 @@
 //! Fits a tier's physical scalars to measured collectives: how the numbers in the fabric files came about.
 
 use super::fabric::{Fabric, Tier};
+use crate::coordinate_search::coordinate_search;
 use crate::kernel::Collective;
 use crate::units::{BytesPerSecond, Seconds};
 use thiserror::Error;
@@ -193,27 +194,23 @@ const PARAMETERS: [Parameter; 10] = [
 pub fn calibrate(fabric: &Fabric, tier: usize, measurements: &[Measurement]) -> Result<Fit, CalibrationError> {
     check(fabric, tier, measurements)?;
     let objective = Objective::new(measurements);
-    let mut best = fabric.clone();
-    let mut value = objective.value(&best);
-    let mut step = 0.5_f64;
-    while step > 1e-3 {
-        let mut improved = false;
-        for parameter in &PARAMETERS {
-            let Some(now) = (parameter.get)(&best, tier) else { continue };
-            for candidate in [now * (1.0 + step), now / (1.0 + step)] {
-                let mut trial = best.clone();
-                (parameter.set)(&mut trial, tier, candidate.min(parameter.max));
-                let trial_value = objective.value(&trial);
-                if trial_value < value - 1e-12 {
-                    (best, value, improved) = (trial, trial_value, true);
-                }
-            }
-        }
-        if !improved {
-            step /= 2.0;
-        }
-    }
-    Ok(report(fabric, best, tier, &objective))
+    let found = coordinate_search(
+        fabric.clone(),
+        PARAMETERS.len(),
+        |from, index, step| PARAMETERS.get(index).map_or([None, None], |parameter| neighbours(parameter, from, tier, step)),
+        |point| Ok(objective.value(point)),
+    )?;
+    Ok(report(fabric, found.point, tier, &objective))
+}
+
+/// The fabric with a tier's scalar scaled up and down by a step; none where the tier does not have it.
+fn neighbours(parameter: &Parameter, from: &Fabric, tier: usize, step: f64) -> [Option<Fabric>; 2] {
+    let Some(now) = (parameter.get)(from, tier) else { return [None, None] };
+    [now * (1.0 + step), now / (1.0 + step)].map(|candidate| {
+        let mut fabric = from.clone();
+        (parameter.set)(&mut fabric, tier, candidate.min(parameter.max));
+        Some(fabric)
+    })
 }
 
 fn check(fabric: &Fabric, tier: usize, measurements: &[Measurement]) -> Result<(), CalibrationError> {
