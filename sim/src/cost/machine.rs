@@ -76,6 +76,9 @@ pub(super) struct Machine {
     one_tensor: View,
     one_vector: View,
     one_pair: View,
+    /// As many cores of either kind as have a partner, with the whole memories; only where some have none. Beside it the part of
+    /// the tensor cores that they are.
+    pairs: Option<(View, f64)>,
     all: View,
     alone: View,
 }
@@ -147,6 +150,7 @@ impl Machine {
             one_tensor: view(1.0, 1.0, 1.0 / tensor),
             one_vector: view(1.0, 1.0, 1.0 / vector),
             one_pair: view(1.0, 1.0, 1.0 / pairs),
+            pairs: (tensor != vector).then(|| (view(pairs, pairs, 1.0), pairs / tensor)),
             alone: View { exposed: 1.0 - calibration.overlap_fraction, unfused: calibration.unfused_fraction, ..all.clone() },
             all,
         })
@@ -159,6 +163,11 @@ impl Machine {
             (Span::OneCore, Cores::Vector) => &self.one_vector,
             (Span::OneCore, Cores::Pair) => &self.one_pair,
         }
+    }
+
+    /// The paired cores alone and the part of the tensor cores that they are, where some core has no partner.
+    pub(super) fn pairs(&self) -> Option<(&View, f64)> {
+        self.pairs.as_ref().map(|(view, share)| (view, *share))
     }
 
     /// The whole chip as a framework uses it for one kernel alone.

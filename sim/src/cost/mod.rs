@@ -182,7 +182,18 @@ impl CostModel {
     /// device's own memory. Transfers use the host or storage link; where there is none the latency is infinite. Never panics.
     #[must_use]
     pub fn cost(&self, kernel: &Kernel, span: Span) -> KernelCost {
-        self.cost_on(kernel, |cores| self.machine.view(span, cores))
+        let cost = self.cost_on(kernel, |cores| self.machine.view(span, cores));
+        match (span, kernel, self.machine.pairs()) {
+            // With more cores of one kind than of the other, the odd ones may stand idle.
+            (Span::AllCores, Kernel::Epilogue(_), Some((pairs, share))) if cost.latency > self.lower_bound_on(kernel, pairs) => {
+                let paired = self.cost_on(kernel, |_| pairs);
+                if paired.latency < cost.latency {
+                    return KernelCost { utilization: paired.utilization * share, ..paired };
+                }
+                cost
+            }
+            _ => cost,
+        }
     }
 
     /// The cost of a kernel that a framework runs alone on the whole chip, as measurements of single kernels do: what the
@@ -208,12 +219,16 @@ impl CostModel {
     /// compulsory bytes over the device memory's bandwidth, plus the launch overhead. A few arithmetic operations.
     #[must_use]
     pub fn lower_bound(&self, kernel: &Kernel, span: Span) -> Seconds {
-        let m = &self.machine;
         let cores = match kernel {
             Kernel::Contraction(_) => Cores::Tensor,
             Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Cores::Pair,
             _ => Cores::Vector,
         };
+        self.lower_bound_on(kernel, self.machine.view(span, cores))
+    }
+
+    fn lower_bound_on(&self, kernel: &Kernel, view: &machine::View) -> Seconds {
+        let m = &self.machine;
         let data_type = match kernel {
             Kernel::Contraction(c) => c.operand,
             Kernel::Epilogue(e) => e.contraction.operand,
@@ -221,7 +236,6 @@ impl CostModel {
             Kernel::Transfer(t) => return self.transfer(t).latency,
             _ => DataType::Bf16,
         };
-        let view = m.view(span, cores);
         let peak = 2.0 * m.peak_macs(view, data_type) * m.calibration.tensor_achieved_fraction;
         let compute = kernel.flops().as_f64() / peak;
         let memory = self.compulsory_time(view, kernel);
