@@ -131,8 +131,7 @@ struct PublishedTable {
 
 /// Reads and verifies a chip's file.
 pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
-    let malformed =
-        |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: why.to_string().trim_end().to_owned() };
+    let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain(&why) };
     let raw: ChipFile = toml::from_str(text).map_err(malformed)?;
     let table: toml::Table = toml::from_str(text).map_err(malformed)?;
     let mut faults = Vec::new();
@@ -148,6 +147,16 @@ pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
             Ok(Template { name: raw.name, aliases: raw.aliases, description: raw.description, accelerator, sources, fitted_on })
         }
         _ => Err(HardwareError::Invalid { file: file.to_owned(), faults }),
+    }
+}
+
+/// The parser's message without the names of our types.
+fn plain(why: &toml::de::Error) -> String {
+    let text = why.to_string().replace("expected u32", "expected a whole number from 0 to 4294967295");
+    let text = text.replace("expected f64", "expected a number");
+    match text.split_once("missing field ") {
+        Some(_) => format!("{}: add it", text.trim_end()),
+        None => text.trim_end().to_owned(),
     }
 }
 

@@ -6,6 +6,10 @@ use crate::units::Bytes;
 
 /// How far a published peak may lie above what the arrays give (rounding of the published figure).
 const PEAK_ROUNDING: f64 = 1.02;
+/// The most cores, arrays, rows, columns or lanes that are taken for a chip's: far above any wafer's.
+const LARGEST_COUNT: u32 = 1 << 20;
+/// The most bytes that are taken for a memory's: 1 PiB.
+const LARGEST_MEMORY: Bytes = Bytes(1 << 50);
 /// How far it may lie below (a clock that is not held, units that are not counted).
 const PEAK_SHORTFALL: f64 = 0.9;
 
@@ -14,8 +18,10 @@ const PEAK_SHORTFALL: f64 = 0.9;
 pub fn verify(accelerator: &Accelerator) -> Vec<Fault> {
     let mut faults = Faults::default();
     compute(accelerator, &mut faults);
+    // Bandwidths may be given per cycle: with an impossible clock they are wrong because of it.
+    let clock = accelerator.clock.0;
     for level in accelerator.levels() {
-        memory(level, &mut faults);
+        memory(level, clock.is_finite() && clock > 0.0, &mut faults);
     }
     hierarchy(accelerator, &mut faults);
     links(accelerator, &mut faults);
@@ -59,6 +65,9 @@ fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     ];
     for (key, count) in counts {
         faults.positive(key, f64::from(count), "a chip has at least one");
+        if count > LARGEST_COUNT {
+            faults.0.push(Fault::new(key, count, format!("must be at most {LARGEST_COUNT}"), "correct it"));
+        }
     }
     if vector.buffer == Some(Bytes::ZERO) {
         let cure = "leave it out where vector cores share the tensor core's local buffer";
@@ -80,7 +89,7 @@ fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     }
 }
 
-fn memory(level: &MemoryLevel, faults: &mut Faults) {
+fn memory(level: &MemoryLevel, clock_is_sound: bool, faults: &mut Faults) {
     let key = |suffix: &str| format!("memory.{}.{suffix}", level.name);
     if level.name.trim().is_empty() {
         faults.0.push(Fault::new("memory.name", "\"\"", "every memory has a name", "name it, \"l2\" for instance"));
@@ -89,8 +98,13 @@ fn memory(level: &MemoryLevel, faults: &mut Faults) {
         let cure = "give its capacity, or remove the memory";
         faults.0.push(Fault::new(key("capacity"), level.capacity, "a memory with a bandwidth has a capacity", cure));
     }
-    faults.positive(&key("read bandwidth in B/s"), level.read_bandwidth.0, "give its peak read rate");
-    faults.positive(&key("write bandwidth in B/s"), level.write_bandwidth.0, "give its peak write rate");
+    if level.capacity > LARGEST_MEMORY {
+        faults.0.push(Fault::new(key("capacity"), level.capacity, "must be at most 1 PiB", "correct it"));
+    }
+    if clock_is_sound {
+        faults.positive(&key("read bandwidth in B/s"), level.read_bandwidth.0, "give its peak read rate");
+        faults.positive(&key("write bandwidth in B/s"), level.write_bandwidth.0, "give its peak write rate");
+    }
     faults.positive(&key("ports"), f64::from(level.ports), "1 where reads and writes share, 2 where they do not");
     faults.not_negative(&key("latency in s"), level.latency.0, "0 where unknown");
     faults.not_negative(&key("read energy in J/B"), level.read_energy_per_byte.0, "leave it out to take the node's");
@@ -179,6 +193,10 @@ fn published(accelerator: &Accelerator, faults: &mut Faults) {
             faults.0.push(Fault::new(key, stated, "the arrays do not support this type", cure));
             continue;
         };
+        // Where the arrays or the clock are impossible, their own faults say so.
+        if !(modelled.is_finite() && modelled > 0.0) {
+            continue;
+        }
         if stated > modelled * PEAK_ROUNDING || stated < modelled * PEAK_SHORTFALL {
             let limit = format!("arrays x clock give {modelled:.1} TFLOP/s");
             let cure = "correct the clock, the arrays, the rate or the published peak";

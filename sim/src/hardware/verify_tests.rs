@@ -96,7 +96,7 @@ fn malformed_text_names_line_and_key() {
     let text = faults_of(&[("clock_mhz = 1050\n", "")]);
     assert!(text.contains("missing field `clock_mhz`"), "{text}");
     let text = faults_of(&[("cores = 2", "cores = -2")]);
-    assert!(text.contains("invalid value: integer `-2`, expected u32"), "{text}");
+    assert!(text.contains("invalid value: integer `-2`, expected a whole number from 0 to 4294967295"), "{text}");
 }
 
 #[test]
