@@ -44,15 +44,17 @@ fn devices(row: &Row<'_>, key: &str) -> Result<u32, RowFailure> {
     u32::try_from(row.count(key)?).map_err(|_| row.fault(key, "must be below 2^32", "correct it"))
 }
 
-/// The part of the fabric that the ranks occupy. On a torus they are its most compact slice; elsewhere `ranks / nodes` of
+/// The part of the fabric that the ranks occupy. On a torus they are its most compact slice, or the slices that the row's nodes
+/// are where slices are joined by another network; elsewhere `ranks / nodes` of
 /// them share a node, so that a group of one rank per node crosses nodes only.
 fn occupied(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailure> {
     let unpredictable = |e: sim::network::NetworkError| RowFailure::Unpredictable(e.to_string());
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
-    if torus {
-        return fabric.for_devices(ranks).map_err(unpredictable);
-    }
     let per_node = ranks / nodes;
+    if torus {
+        let slices = if nodes > 1 && fabric.tiers.len() > 1 { fabric.with_fast_domain(per_node) } else { Ok(fabric.clone()) };
+        return slices.and_then(|f| f.for_devices(ranks)).map_err(unpredictable);
+    }
     if nodes > 1 && per_node != fabric.fast_domain() {
         return fabric.with_fast_domain(per_node).map_err(unpredictable);
     }
