@@ -5,6 +5,7 @@ mod coordinate_search;
 pub mod cost;
 pub mod costed;
 pub mod hardware;
+pub mod import;
 pub mod kernel;
 pub mod network;
 pub mod pipeline;

@@ -1,0 +1,276 @@
+//! LLMCompass (Zhang et al., ISCA 2024): the JSON description of a device (`configs/*.json`), read as a chip.
+//!
+//! What the file does not say is taken as LLMCompass's own model takes it (`hardware_model/`, `software_model/matmul.py`): output-stationary
+//! arrays that stay busy on long products, core memories that never limit, one port on the global buffer and on the device's
+//! memory. Energy per operation and byte is the process node's; static power is not stated and therefore zero. Its area model's
+//! unit counts and its interconnect are not read: the chip has no area, and its fabric is chosen as for any chip.
+
+use super::ImportError;
+use crate::hardware::energy::{default_energy, sram_energy_per_byte};
+use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, Fault, MemoryLevel, Node};
+use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
+use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = 1_048_576.0;
+const GIB: f64 = 1_073_741_824.0;
+
+/// Reads a device; `file` names it in errors.
+///
+/// # Errors
+/// Malformed JSON, missing keys, figures that cannot be: all of them are listed, by their path in the file.
+pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
+    let failed = |faults| ImportError { file: file.to_owned(), faults };
+    let json: Value = serde_json::from_str(text).map_err(|why| {
+        let cure = "give a chip file (.toml) or an LLMCompass device description (.json)";
+        failed(vec![Fault::new("text", "malformed", format!("must be JSON: {why}"), cure)])
+    })?;
+    let mut reader = Reader { json: &json, faults: Vec::new() };
+    let accelerator = accelerator(&mut reader);
+    if reader.faults.is_empty() {
+        reader.faults = verify(&accelerator);
+    }
+    if !reader.faults.is_empty() {
+        return Err(failed(reader.faults));
+    }
+    Ok(Template {
+        name: accelerator.name.clone(),
+        aliases: Vec::new(),
+        description: format!("LLMCompass device description {file}"),
+        accelerator,
+        sources: BTreeMap::from([("all".to_owned(), format!("{file}, and where it is silent LLMCompass's own assumptions"))]),
+        fitted_on: BTreeMap::new(),
+    })
+}
+
+struct Reader<'a> {
+    json: &'a Value,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    fn at(&self, path: &str) -> Option<&'a Value> {
+        path.split('.').try_fold(self.json, |value, key| value.get(key))
+    }
+
+    fn need(&mut self, path: &str) -> Option<&'a Value> {
+        let found = self.at(path);
+        if found.is_none() {
+            let cure = "add it; configs/template.json of LLMCompass has every key";
+            self.faults.push(Fault::new(path, "nothing", "this figure is needed", cure));
+        }
+        found
+    }
+
+    /// A positive number.
+    fn number(&mut self, path: &str) -> f64 {
+        let Some(value) = self.need(path) else { return 1.0 };
+        match value.as_f64() {
+            Some(number) if number.is_finite() && number > 0.0 => number,
+            _ => {
+                self.faults.push(Fault::new(path, value, "must be a positive number", "correct it"));
+                1.0
+            }
+        }
+    }
+
+    /// A positive whole number.
+    fn count(&mut self, path: &str) -> u32 {
+        let number = self.number(path);
+        if number.fract() == 0.0 && number <= f64::from(u32::MAX) {
+            return number as u32;
+        }
+        self.faults.push(Fault::new(path, number, "must be a whole number below 2^32", "correct it"));
+        1
+    }
+
+    fn text(&mut self, path: &str) -> &'a str {
+        let Some(value) = self.need(path) else { return "" };
+        value.as_str().unwrap_or_else(|| {
+            self.faults.push(Fault::new(path, value, "must be a text", "put it in quotes"));
+            ""
+        })
+    }
+
+    /// `value` of the text at `path`, by the names in `known`.
+    fn choice<T: Copy>(&mut self, path: &str, known: &[(&str, T)]) -> Option<T> {
+        let before = self.faults.len();
+        let text = self.text(path);
+        let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if found.is_none() && self.faults.len() == before {
+            let names = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            self.faults.push(Fault::new(path, text, format!("must be one of {names}"), "correct it"));
+        }
+        found
+    }
+}
+
+const NODES: [(&str, Node); 9] = [
+    ("45nm", Node::N45),
+    ("28nm", Node::N28),
+    ("22nm", Node::N22),
+    ("16nm", Node::N16),
+    ("7nm", Node::N7),
+    ("6nm", Node::N6),
+    ("5nm", Node::N5),
+    ("4nm", Node::N4),
+    ("3nm", Node::N3),
+];
+
+/// Bytes of the types that its arrays and lanes compute in.
+const TYPES: [(&str, f64); 5] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0), ("fp8", 1.0), ("int8", 1.0)];
+
+fn rates(data_type: &str, rate: f64) -> PerDataType<f64> {
+    let mut rates = PerDataType::default();
+    let slot = match data_type {
+        "fp32" => &mut rates.fp32,
+        "bf16" => &mut rates.bf16,
+        "fp8" => &mut rates.fp8,
+        "int8" => &mut rates.int8,
+        _ => &mut rates.fp16,
+    };
+    *slot = Some(rate);
+    rates
+}
+
+fn accelerator(r: &mut Reader<'_>) -> Accelerator {
+    let clock = Hertz(r.number("device.frequency_Hz"));
+    let node = r.choice("device.compute_chiplet.process_node", &NODES).unwrap_or(Node::N7);
+    let chiplets = r.count("device.compute_chiplet_count");
+    let cores = r.count("device.compute_chiplet.core_count").saturating_mul(chiplets);
+    let (tensor, fed) = tensor(r, cores);
+    let energy = EnergyModel { ..default_energy(node) };
+    Accelerator {
+        name: r.text("name").to_owned(),
+        clock,
+        tensor,
+        vector: VectorCores { cores, lanes: lanes(r, tensor.arrays_per_core), buffer: None },
+        on_chip: on_chip(r, clock, node, fed),
+        hbm: device_memory(r, node),
+        host: None,
+        storage: None,
+        pairing: Pairing::SameIndex,
+        exclusivity: Exclusivity::AllCores,
+        collectives_overlap: false,
+        area_model: AreaModel::Undisclosed,
+        energy,
+        calibration: Calibration::default(),
+        published: Published::default(),
+    }
+}
+
+/// The arrays, and the bytes per cycle that keep those of one core busy.
+fn tensor(r: &mut Reader<'_>, cores: u32) -> (TensorCores, f64) {
+    let array = |key: &str| format!("device.compute_chiplet.core.systolic_array.{key}");
+    let arrays_per_core = r.count("device.compute_chiplet.core.sublane_count");
+    let (rows, columns) = (r.count(&array("array_height")), r.count(&array("array_width")));
+    let rate = r.number(&array("mac_per_cycle"));
+    let bytes = r.choice(&array("data_type"), &TYPES).unwrap_or(2.0);
+    let tensor = TensorCores {
+        cores,
+        arrays_per_core,
+        rows,
+        columns,
+        dataflow: Dataflow::OutputStationary,
+        preload: true,
+        macs_per_unit_per_cycle: rates(r.at(&array("data_type")).and_then(Value::as_str).unwrap_or("fp16"), rate),
+    };
+    let edges = f64::from(rows) + f64::from(columns);
+    (tensor, f64::from(arrays_per_core) * edges * rate.max(1.0) * bytes)
+}
+
+/// Results per core and cycle: `flop_per_cycle` counts a multiply-accumulate as two.
+fn lanes(r: &mut Reader<'_>, sublanes: u32) -> u32 {
+    let unit = |key: &str| format!("device.compute_chiplet.core.vector_unit.{key}");
+    let width = f64::from(r.count(&unit("vector_width")));
+    let flops = r.number(&unit("flop_per_cycle"));
+    (f64::from(sublanes) * width * (flops / 2.0).max(1.0)).round().min(f64::from(u32::MAX)) as u32
+}
+
+fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<MemoryLevel> {
+    let sram = r.number("device.compute_chiplet.core.SRAM_KB") * KIB;
+    let buffer = r.number("device.io.global_buffer_MB") * MIB;
+    let per_cycle = r.number("device.io.global_buffer_bandwidth_per_cycle_byte");
+    vec![
+        level("sram", Scope::Core, sram, fed * clock.0, 2, node),
+        level("global_buffer", Scope::Chip, buffer, per_cycle * clock.0, 1, node),
+    ]
+}
+
+fn device_memory(r: &mut Reader<'_>, node: Node) -> MemoryLevel {
+    let capacity = r.number("device.memory.total_capacity_GB") * GIB;
+    let channels = r.number("device.io.memory_channel_active_count");
+    let pins = r.number("device.io.pin_count_per_channel");
+    let bits = r.number("device.io.bandwidth_per_pin_bit");
+    level("memory", Scope::Chip, capacity, channels * pins * bits / 8.0, 1, node)
+}
+
+fn level(name: &str, scope: Scope, capacity: f64, bytes_per_second: f64, ports: u32, node: Node) -> MemoryLevel {
+    let capacity = Bytes(capacity.round() as u64);
+    let (read, write) = sram_energy_per_byte(node, capacity);
+    MemoryLevel {
+        name: name.to_owned(),
+        scope,
+        capacity,
+        read_bandwidth: BytesPerSecond(bytes_per_second),
+        write_bandwidth: BytesPerSecond(bytes_per_second),
+        ports,
+        latency: Seconds::ZERO,
+        read_energy_per_byte: read,
+        write_energy_per_byte: write,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::kernel::DataType;
+
+    const DEVICE: &str = include_str!("../../tests/data/llm_compass/a100_like.json");
+
+    fn changed(path: &str, value: Option<Value>) -> String {
+        let mut json: Value = serde_json::from_str(DEVICE).unwrap();
+        let (table, key) = path.rsplit_once('.').unwrap();
+        let table = table.split('.').fold(&mut json, |at, key| at.get_mut(key).unwrap()).as_object_mut().unwrap();
+        assert!(table.remove(key).is_some(), "{path}");
+        table.extend(value.map(|value| (key.to_owned(), value)));
+        json.to_string()
+    }
+
+    #[test]
+    fn figures_are_read_in_their_units() {
+        let chip = chip(DEVICE, "a100_like.json").unwrap().accelerator;
+        let tflops = |data_type| chip.peak(data_type).map(|peak| (peak.0 / 1e10).round() / 100.0);
+        assert_eq!((tflops(DataType::Fp16), tflops(DataType::Int8)), (Some(311.87), None));
+        assert_eq!(chip.hbm.read_bandwidth, BytesPerSecond(2.048e12));
+        assert_eq!(chip.memory_capacity(), Bytes(80 << 30));
+        assert_eq!(chip.local_buffer().unwrap().capacity, Bytes(192 << 10));
+        assert_eq!(chip.global_buffer().unwrap().read_bandwidth, BytesPerSecond(5120.0 * 1.41e9));
+        assert_eq!((chip.vector.cores, chip.vector.lanes), (108, 256));
+        let chiplets = changed("device.compute_chiplet_count", Some(2.into()));
+        assert_eq!(super::chip(&chiplets, "c.json").unwrap().accelerator.tensor.cores, 216);
+    }
+
+    #[test]
+    fn every_fault_is_named_by_its_path() {
+        let core = "device.compute_chiplet.core";
+        for (path, value, expected) in [
+            (format!("{core}.SRAM_KB"), None, "SRAM_KB = nothing: this figure is needed; add it"),
+            (format!("{core}.sublane_count"), Some(0.into()), "sublane_count = 0: must be a positive number; correct it"),
+            ("device.frequency_Hz".into(), Some((-1).into()), "frequency_Hz = -1: must be a positive number; correct it"),
+            ("device.compute_chiplet.core_count".into(), Some(1.5.into()), "core_count = 1.5: must be a whole number"),
+            (format!("{core}.systolic_array.data_type"), Some("fp4".into()), "data_type = fp4: must be one of fp32, bf16,"),
+            ("device.compute_chiplet.process_node".into(), Some("7".into()), "process_node = 7: must be one of 45nm,"),
+            ("device.io.global_buffer_MB".into(), Some(0.1.into()), "memory.sram.capacity = 196608 B: exceeds the 104858 B of"),
+        ] {
+            let error = chip(&changed(&path, value), "d.json").unwrap_err();
+            assert!(error.to_string().starts_with("d.json: ") && error.to_string().contains(expected), "{error}");
+            assert_eq!(error.faults.len(), 1, "{error}");
+        }
+        let error = chip("{", "d.json").unwrap_err().to_string();
+        assert!(error.contains("must be JSON") && error.ends_with("(.json)"), "{error}");
+    }
+}

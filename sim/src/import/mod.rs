@@ -1,0 +1,28 @@
+//! Files of other simulators: read as what they mean here, one module per format.
+
+pub mod llm_compass;
+pub mod scale_sim;
+
+use crate::hardware::Fault;
+use thiserror::Error;
+
+/// A file of another simulator that cannot be read; every fault is listed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{file}: {}", list(faults))]
+pub struct ImportError {
+    /// The file.
+    pub file: String,
+    /// What is wrong, by key, or by line and column.
+    pub faults: Vec<Fault>,
+}
+
+/// Faults that a message lists; a file of the wrong kind has one per line.
+const LISTED: usize = 10;
+
+fn list(faults: &[Fault]) -> String {
+    let mut lines: Vec<String> = faults.iter().take(LISTED).map(ToString::to_string).collect();
+    if faults.len() > LISTED {
+        lines.push(format!("and {} more", faults.len() - LISTED));
+    }
+    lines.join("\n  ")
+}

@@ -1,0 +1,145 @@
+//! `*.cfg`: an INI file as Python's `configparser` reads it.
+
+use crate::hardware::{Dataflow, Fault};
+use crate::import::ImportError;
+use std::collections::BTreeMap;
+
+/// What a SCALE-Sim configuration says of the array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `run_name`: the folder that SCALE-Sim writes its reports to.
+    pub run_name: String,
+    /// `ArrayHeight`.
+    pub rows: u64,
+    /// `ArrayWidth`.
+    pub columns: u64,
+    /// `Dataflow`.
+    pub dataflow: Dataflow,
+    /// What it asks for beyond stall-free counts, as `key = value`: SCALE-Sim's own report then differs from ours.
+    pub beyond: Vec<String>,
+}
+
+/// Sections and keys as `configparser` finds them: sections as written, keys in lower case.
+type Ini = BTreeMap<(String, String), String>;
+
+const ARRAY: &str = "architecture_presets";
+
+impl Config {
+    /// Reads a configuration; `file` names it in errors. Keys that do not bear on the counts (offsets, banks, request buffers) are
+    /// ignored, as are unknown ones.
+    ///
+    /// # Errors
+    /// Lines that are neither a section nor a key, missing keys, values that cannot be: all of them are listed.
+    pub fn from_cfg_str(text: &str, file: &str) -> Result<Self, ImportError> {
+        let mut faults = Vec::new();
+        let ini = parse(text, &mut faults);
+        let mut reader = Reader { ini: &ini, faults: &mut faults };
+        let run_name = reader.get("general", "run_name").unwrap_or("scale_run").to_owned();
+        let (rows, columns) = (reader.size("ArrayHeight"), reader.size("ArrayWidth"));
+        let dataflow = reader.dataflow();
+        for buffer in ["IfmapSramSzkB", "FilterSramSzkB", "OfmapSramSzkB"] {
+            if reader.get(ARRAY, buffer).is_some() {
+                reader.size(buffer);
+            }
+        }
+        let mut beyond = Vec::new();
+        reader.stalls(&mut beyond);
+        if faults.is_empty() {
+            Ok(Self { run_name, rows, columns, dataflow, beyond })
+        } else {
+            Err(ImportError { file: file.to_owned(), faults })
+        }
+    }
+}
+
+fn parse(text: &str, faults: &mut Vec<Fault>) -> Ini {
+    let mut ini = Ini::new();
+    let mut section = String::new();
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = name.trim().to_owned();
+            continue;
+        }
+        let at = format!("line {}", index + 1);
+        match line.split_once(['=', ':']) {
+            Some((key, value)) if !section.is_empty() => {
+                let key = (section.clone(), key.trim().to_lowercase());
+                let name = key.1.clone();
+                if ini.insert(key, value.trim().to_owned()).is_some() {
+                    faults.push(Fault::new(at, name, "is given twice in its section", "keep one of them"));
+                }
+            }
+            Some(_) => faults.push(Fault::new(at, line, "a key belongs to a section", "begin with [general]")),
+            None => faults.push(Fault::new(at, line, "must be `[section]`, `key = value` or `key: value`", "correct it")),
+        }
+    }
+    ini
+}
+
+struct Reader<'a> {
+    ini: &'a Ini,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    fn get(&self, section: &str, key: &str) -> Option<&'a str> {
+        self.ini.get(&(section.to_owned(), key.to_lowercase())).map(String::as_str)
+    }
+
+    /// A whole number of the array's section.
+    fn size(&mut self, key: &str) -> u64 {
+        let path = format!("[{ARRAY}] {key}");
+        let Some(text) = self.get(ARRAY, key) else {
+            self.faults.push(Fault::new(path, "nothing", "this figure is needed", format!("add `{key}: 32`, for instance")));
+            return 1;
+        };
+        match text.parse::<u64>() {
+            Ok(size) if (1..=u64::from(u32::MAX)).contains(&size) => size,
+            _ => {
+                self.faults.push(Fault::new(path, text, "must be a whole number from 1 to 4294967295", "correct it"));
+                1
+            }
+        }
+    }
+
+    fn dataflow(&mut self) -> Dataflow {
+        let path = format!("[{ARRAY}] Dataflow");
+        match self.get(ARRAY, "Dataflow") {
+            Some("os") => return Dataflow::OutputStationary,
+            Some("ws") => return Dataflow::WeightStationary,
+            Some("is") => return Dataflow::InputStationary,
+            Some(other) => self.faults.push(Fault::new(path, other, "must be os, ws or is", "correct it")),
+            None => self.faults.push(Fault::new(path, "nothing", "must be os, ws or is", "add `Dataflow: ws`, for instance")),
+        }
+        Dataflow::default()
+    }
+
+    /// What makes SCALE-Sim's arrays wait, or skip work.
+    fn stalls(&mut self, beyond: &mut Vec<String>) {
+        let path = "[run_presets] InterfaceBandwidth";
+        match self.get("run_presets", "InterfaceBandwidth") {
+            Some("CALC") => {}
+            Some("USER") => beyond.push("InterfaceBandwidth = USER".to_owned()),
+            Some(other) => self.faults.push(Fault::new(path, other, "must be CALC or USER", "correct it")),
+            None => self.faults.push(Fault::new(path, "nothing", "must be CALC or USER", "add `InterfaceBandwidth: CALC`")),
+        }
+        // Version 2 has no such sections, or has the layout's keys in the array's.
+        let switches = [
+            ("sparsity", "SparsitySupport"),
+            ("run_presets", "UseRamulatorTrace"),
+            ("layout", "IfmapCustomLayout"),
+            ("layout", "FilterCustomLayout"),
+            (ARRAY, "IfmapCustomLayout"),
+            (ARRAY, "FilterCustomLayout"),
+        ];
+        for (section, key) in switches {
+            if let Some(value) = self.get(section, key).filter(|value| value.eq_ignore_ascii_case("true")) {
+                beyond.push(format!("{key} = {value}"));
+            }
+        }
+    }
+}

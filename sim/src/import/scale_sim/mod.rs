@@ -1,0 +1,25 @@
+//! SCALE-Sim (Samajdar et al., ISPASS 2020; versions 2 and 3): its configuration, its topologies and its compute report.
+//!
+//! Counts are those of [`ArrayProblem::report`]: of an array that never waits for its SRAMs, which is what SCALE-Sim simulates
+//! under `InterfaceBandwidth: CALC`. Stalls under a bandwidth given by the user, sparsity, custom layouts and Ramulator traces
+//! are not modelled; a configuration that asks for them says so ([`Config::beyond`]).
+
+mod config;
+mod report;
+mod topology;
+
+pub use config::Config;
+pub use report::{LayerReport, REPORT_HEADER, compute_report};
+pub use topology::{Layer, TopologyKind, read_topology};
+
+use crate::cost::ArrayProblem;
+
+impl Config {
+    /// What the array does for one layer.
+    #[must_use]
+    pub fn run(&self, layer: &Layer) -> LayerReport {
+        let problem =
+            ArrayProblem { rows: self.rows, columns: self.columns, dataflow: self.dataflow, m: layer.m, n: layer.n, k: layer.k };
+        LayerReport::new(&problem)
+    }
+}

@@ -1,0 +1,179 @@
+//! `*.csv`: the layers, as convolutions or as matrix products.
+
+use crate::hardware::Fault;
+use crate::import::ImportError;
+use serde::Serialize;
+
+/// How a topology describes its layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopologyKind {
+    /// `Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,`
+    Convolution,
+    /// `Layer, M, N, K,`
+    Gemm,
+}
+
+/// A layer as the product (m, k) x (k, n) that the array computes: a convolution has a row per output pixel, a column per
+/// filter and contracts its window (im2col).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Layer {
+    /// Its name in the topology.
+    pub name: String,
+    /// Rows: output pixels.
+    pub m: u64,
+    /// Columns: filters.
+    pub n: u64,
+    /// Contracted: filter height x filter width x channels.
+    pub k: u64,
+}
+
+/// The figures of a convolution, in the order of their columns.
+const CONVOLUTION: [&str; 7] =
+    ["IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter", "Strides"];
+const GEMM: [&str; 3] = ["M", "N", "K"];
+/// The largest figure that is taken for a dimension.
+const LARGEST: u64 = 1 << 32;
+/// The most channels of a depth-wise convolution, each of which becomes a layer.
+const MOST_CHANNELS: u64 = 1 << 16;
+
+/// Reads a topology; `file` names it in errors. The first line tells the kind, unless `kind` does (SCALE-Sim's `-i`). A layer
+/// with `DP` in its name is a depth-wise convolution: one product per channel, named as SCALE-Sim names them. A trailing comma, an
+/// empty line, a tenth column `N:M` (sparsity, which SCALE-Sim ignores unless its configuration asks for it) and a ninth with the
+/// stride along the width are accepted.
+///
+/// # Errors
+/// A header of neither kind, rows with missing or impossible figures: all of them are listed, by line and column.
+pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<Layer>, ImportError> {
+    let mut faults = Vec::new();
+    let mut layers = Vec::new();
+    let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
+    let header = lines.next().map_or("", |(_, line)| line);
+    match kind.or_else(|| kind_of(header)) {
+        None => {
+            let limit = "begins neither as `Layer, M, N, K,` nor as `Layer name, IFMAP Height, ...,`";
+            faults.push(Fault::new("line 1", header.trim(), limit, "give the header line, or say which it is (--input)"));
+        }
+        Some(kind) => {
+            for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+                Row::new(index + 1, line, &mut faults).layers(kind, &mut layers);
+            }
+            if layers.is_empty() && faults.is_empty() {
+                faults.push(Fault::new("layers", "none", "a topology has at least one", "add a line per layer below the header"));
+            }
+        }
+    }
+    if faults.is_empty() { Ok(layers) } else { Err(ImportError { file: file.to_owned(), faults }) }
+}
+
+fn kind_of(header: &str) -> Option<TopologyKind> {
+    let cells: Vec<String> = header.split(',').map(|cell| cell.trim().to_lowercase()).collect();
+    match cells.get(1..4)? {
+        [m, n, k] if m == "m" && n == "n" && k == "k" => Some(TopologyKind::Gemm),
+        [height, ..] if height.starts_with("ifmap") => Some(TopologyKind::Convolution),
+        _ => None,
+    }
+}
+
+/// One line; its faults go to the file's.
+struct Row<'a> {
+    line: usize,
+    cells: Vec<&'a str>,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl<'a> Row<'a> {
+    fn new(line: usize, text: &'a str, faults: &'a mut Vec<Fault>) -> Self {
+        let mut cells: Vec<&str> = text.split(',').map(str::trim).collect();
+        if cells.last().is_some_and(|cell| cell.is_empty()) {
+            cells.pop();
+        }
+        // The sparsity of version 3.
+        if cells.last().is_some_and(|cell| cell.contains(':')) && cells.len() > 4 {
+            cells.pop();
+        }
+        Self { line, cells, faults }
+    }
+
+    fn fault(&mut self, column: &str, value: &str, limit: &str, cure: &str) {
+        self.faults.push(Fault::new(format!("line {}, {column}", self.line), value, limit, cure));
+    }
+
+    /// The figures in the columns after the name; `None` where one is wrong.
+    fn figures<const N: usize>(&mut self, columns: [&str; N], optional: usize) -> Option<[u64; N]> {
+        let found = self.cells.len().saturating_sub(1);
+        if !(N..=N + optional).contains(&found) {
+            let limit = format!("the row has {found} figures after its name, not {N}");
+            self.fault("row", &self.cells.join(", "), &limit, &format!("write Layer, {}", columns.join(", ")));
+            return None;
+        }
+        let mut figures = [0; N];
+        let mut sound = true;
+        for (i, column) in columns.into_iter().enumerate() {
+            let cell = self.cells[i + 1];
+            match self.figure(column, cell) {
+                Some(value) => figures[i] = value,
+                None => sound = false,
+            }
+        }
+        sound.then_some(figures)
+    }
+
+    fn figure(&mut self, column: &str, cell: &str) -> Option<u64> {
+        let value = cell.parse::<u64>().ok().filter(|value| (1..=LARGEST).contains(value));
+        if value.is_none() {
+            let shown = if cell.is_empty() { "nothing" } else { cell };
+            self.fault(column, shown, "must be a whole number from 1 to 2^32", "correct it or remove the layer");
+        }
+        value
+    }
+
+    fn layers(mut self, kind: TopologyKind, layers: &mut Vec<Layer>) {
+        let name = self.cells.first().copied().unwrap_or_default().to_owned();
+        match kind {
+            TopologyKind::Gemm => {
+                if let Some([m, n, k]) = self.figures(GEMM, 0) {
+                    layers.push(Layer { name, m, n, k });
+                }
+            }
+            TopologyKind::Convolution => self.convolution(name, layers),
+        }
+    }
+
+    fn convolution(mut self, name: String, layers: &mut Vec<Layer>) {
+        let Some([height, width, filter_height, filter_width, channels, filters, stride]) = self.figures(CONVOLUTION, 1) else {
+            return;
+        };
+        let across = match self.cells.get(8).copied() {
+            None => Some(stride),
+            Some(cell) => self.figure("Stride Width", cell),
+        };
+        let Some(across) = across else { return };
+        for (filter, map, which) in [(filter_height, height, "Height"), (filter_width, width, "Width")] {
+            if filter > map {
+                let limit = format!("exceeds the IFMAP {which} {map}");
+                self.fault(
+                    &format!("Filter {which}"),
+                    &filter.to_string(),
+                    &limit,
+                    "pad the feature map, or correct one of the two",
+                );
+                return;
+            }
+        }
+        // SCALE-Sim: ceil((map - filter + stride) / stride).
+        let pixels = |map: u64, filter: u64, stride: u64| (map - filter + stride).div_ceil(stride);
+        let m = pixels(height, filter_height, stride).saturating_mul(pixels(width, filter_width, across));
+        let window = filter_height.saturating_mul(filter_width);
+        if name.contains("DP") {
+            if channels > MOST_CHANNELS {
+                let limit = format!("a depth-wise layer (DP) has at most {MOST_CHANNELS} channels");
+                self.fault("Channels", &channels.to_string(), &limit, "rename the layer if it is not depth-wise");
+                return;
+            }
+            let channel = |i: u64| Layer { name: format!("{name}Channel_{i}"), m, n: filters, k: window };
+            layers.extend((0..channels).map(channel));
+        } else {
+            layers.push(Layer { name, m, n: filters, k: window.saturating_mul(channels) });
+        }
+    }
+}
