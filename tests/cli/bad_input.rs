@@ -183,3 +183,49 @@ fn measured_data() {
     );
     insta::assert_snapshot!("measured_data", text);
 }
+
+#[test]
+fn chips() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = text_of("sim/templates/chips/tpu_v4.toml");
+    let write = |name: &str, changes: &[(&str, &str)]| {
+        let mut text = good.clone();
+        for (from, to) in changes {
+            assert!(text.contains(from), "{name}: {from}");
+            text = text.replacen(from, to, 1);
+        }
+        std::fs::write(dir.path().join(format!("{name}.toml")), text).unwrap();
+    };
+    write("missing", &[("clock_mhz = 1050\n", "")]);
+    write("zero", &[("clock_mhz = 1050", "clock_mhz = 0")]);
+    write("negative", &[("read_gb_per_s = 1200", "read_gb_per_s = -1200")]);
+    write("nan", &[("clock_mhz = 1050", "clock_mhz = nan")]);
+    write("count", &[("arrays_per_core = 4", "arrays_per_core = -4")]);
+    write("local", &[("capacity_mib = 16\n", "capacity_mib = 256\n")]);
+    write("no_capacity", &[("capacity_gib = 32\n", "")]);
+    write("peak", &[("bf16 = 275,", "bf16 = 400,")]);
+    write("source", &[("clock_mhz = \"", "# \"")]);
+    write("typo", &[("preload = true", "preloads = true")]);
+    write("absurd", &[("capacity_gib = 32", "capacity_gib = 1e200"), ("lanes = 2048", "lanes = 4000000000")]);
+    write("fraction", &[("hbm_achieved_fraction = 0.", "hbm_achieved_fraction = 7.")]);
+    let files = [
+        "missing",
+        "zero",
+        "negative",
+        "nan",
+        "count",
+        "local",
+        "no_capacity",
+        "peak",
+        "source",
+        "typo",
+        "absurd",
+        "fraction",
+        "gone",
+    ];
+    let paths: Vec<String> = files.iter().map(|name| format!("{name}.toml")).collect();
+    let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["evaluate", "llama2-7b", "--chip", path.as_str()]).collect();
+    let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
+    calls.push(&["evaluate", "llama2-7b", "--chip", "abacus"]);
+    insta::assert_snapshot!("chips", messages(dir.path(), &calls));
+}
