@@ -3,16 +3,26 @@
 use crate::failure::{self, Failure, OrInput};
 use search::bench::BenchError;
 use sim::hardware::Template;
+use sim::import::llm_compass;
+use std::path::Path;
 
-/// A built-in chip by name, or a chip file by path (anything that ends in `.toml`).
+/// A built-in chip by name, or a chip by path: a chip file (`.toml`) or an LLMCompass device description (`.json`).
 pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
-    if !name_or_path.ends_with(".toml") {
+    let file = |ending| name_or_path.ends_with(ending);
+    if !file(".toml") && !file(".json") {
         return Template::find(name_or_path).cloned().or_input();
     }
-    let text = std::fs::read_to_string(name_or_path).map_err(|e| {
-        failure::input(format!("{name_or_path}: cannot be read: {e}; give the path of a readable chip file (.toml)"))
-    })?;
+    let text = text(Path::new(name_or_path), "a chip file (.toml) or an LLMCompass device description (.json)")?;
+    if file(".json") {
+        return llm_compass::chip(&text, name_or_path).or_input();
+    }
     Template::from_toml_str(&text, name_or_path).or_input()
+}
+
+/// The text of a file; `what` says in the message what it should be.
+pub fn text(path: &Path, what: &str) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|e| failure::input(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
 }
 
 /// The message of a model that cannot be put on a study's cluster, with the study's name and key where the fault lies there.

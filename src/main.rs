@@ -33,6 +33,7 @@ enum Verb {
     Calibrate(verb::calibrate::Arguments),
     Place(verb::place::Arguments),
     Schedule(verb::schedule::Arguments),
+    Scalesim(verb::scalesim::Arguments),
     List(verb::list::Arguments),
 }
 
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Verb::Calibrate(a) => verb::calibrate::run(&a),
         Verb::Place(a) => verb::place::run(&a),
         Verb::Schedule(a) => verb::schedule::run(&a),
+        Verb::Scalesim(a) => verb::scalesim::run(&a),
         Verb::List(a) => verb::list::run(&a),
     };
     match outcome {

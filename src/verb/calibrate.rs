@@ -22,7 +22,7 @@ use std::path::PathBuf;
     the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
 )]
 pub struct Arguments {
-    /// A built-in chip (coplace list chips) or a chip file (.toml)
+    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
     chip: String,
     /// Measured kernels (CSV, as for coplace validate)
     #[arg(value_name = "DATA.csv")]

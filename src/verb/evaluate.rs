@@ -53,7 +53,7 @@ enum Optimizer {
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
-    /// A built-in chip (coplace list chips) or a chip file (.toml)
+    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
     #[arg(long)]
     chip: String,
     /// Network between the accelerators: a built-in one (coplace list fabrics) or a fabric file (.toml) [default: that of the study phaze, phaze_flat]

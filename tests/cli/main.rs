@@ -4,6 +4,7 @@
 mod bad_input;
 mod help;
 mod instances;
+mod interchange;
 mod lists;
 mod measured;
 mod search;

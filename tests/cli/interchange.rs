@@ -1,0 +1,89 @@
+//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device.
+
+use crate::support::{coplace, coplace_in, names, text_of};
+use std::path::Path;
+
+const CONFIG: &str = "sim/tests/data/scale_sim/array_8x4.cfg";
+const CONVOLUTIONS: &str = "sim/tests/data/scale_sim/convolutions.csv";
+const DEVICE: &str = "sim/tests/data/llm_compass/a100_like.json";
+
+#[test]
+fn a_topology_is_counted_as_scale_sim_counts_it_and_its_report_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(name).display().to_string();
+    let call = ["scalesim", &path(CONFIG), &path(CONVOLUTIONS), "--report", "COMPUTE_REPORT.csv", "--format", "json"];
+    let answer = coplace_in(dir.path(), &call).json();
+    assert_eq!((&answer["format"], &answer["run_name"], &answer["rows"]), (&1.into(), &"array_8x4".into(), &8.into()));
+    assert_eq!(names(dir.path()), ["COMPUTE_REPORT.csv"]);
+    let report = std::fs::read_to_string(dir.path().join("COMPUTE_REPORT.csv")).unwrap();
+    let theirs = text_of("sim/tests/data/scale_sim/convolutions_os.report.csv");
+    let column = |text: &str, name: &str| -> Vec<String> {
+        let header = text.lines().next().unwrap();
+        let at = header.split(", ").position(|column| column == name).unwrap();
+        text.lines().skip(1).map(|line| line.split(", ").nth(at).unwrap().to_owned()).collect()
+    };
+    let cycles = column(&theirs, "Total Cycles");
+    assert_eq!(column(&report, "Total Cycles"), cycles);
+    let layers = answer["layers"].as_array().unwrap();
+    let answered: Vec<String> = layers.iter().map(|layer| layer["total_cycles"].to_string()).collect();
+    assert_eq!(answered, cycles);
+    let text = coplace(&["scalesim", CONFIG, CONVOLUTIONS]).result();
+    assert!(
+        text.starts_with("array_8x4: 8 x 4 array, output stationary\n") && text.ends_with("\n7 layers, 2,270 cycles\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn faulty_files_are_refused_by_line_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let (config, topology, device) = (text_of(CONFIG), text_of(CONVOLUTIONS), text_of(DEVICE));
+    write("good.cfg", &config);
+    write("user.cfg", &config.replace("InterfaceBandwidth: CALC", "InterfaceBandwidth: USER"));
+    write("bad.cfg", &config.replace("ArrayWidth:     4", "ArrayWidth: -4").replace("Dataflow : os", "Dataflow : rs"));
+    write("good.csv", &topology);
+    write("bad.csv", &topology.replace("14, 14, 3, 3, 3, 10, 2", "14, 14, 3, 30, 3, 0, 2"));
+    write("headless.csv", topology.split_once('\n').unwrap().1);
+    write("bad.json", &device.replace("\"SRAM_KB\": 192", "\"SRAM_KB\": 0").replace("\"frequency_Hz\"", "\"frequency_MHz\""));
+    write("cut.json", &device[..200]);
+    let mut text = String::new();
+    for call in [
+        &["scalesim", "gone.cfg", "good.csv"][..],
+        &["scalesim", "bad.cfg", "good.csv"],
+        &["scalesim", "user.cfg", "good.csv"],
+        &["scalesim", "good.cfg", "bad.csv"],
+        &["scalesim", "good.cfg", "headless.csv"],
+        &["scalesim", "good.cfg", "good.csv", "--input", "gemm"],
+        &["evaluate", "llama2-7b", "--chip", "bad.json"],
+        &["evaluate", "llama2-7b", "--chip", "cut.json"],
+        &["evaluate", "llama2-7b", "--chip", "gone.json"],
+    ] {
+        text += &format!("$ coplace {}\n{}\n", call.join(" "), coplace_in(dir.path(), call).refusal());
+    }
+    insta::assert_snapshot!("interchange", text);
+    coplace_in(dir.path(), &["scalesim", "user.cfg", "good.csv", "--stall-free"]).result();
+}
+
+#[test]
+fn a_device_of_llm_compass_is_a_chip() {
+    let call = [
+        "evaluate",
+        "workloads/tests/configs/smollm2_135m.json",
+        "--chip",
+        DEVICE,
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "8",
+        "--global-batch",
+        "8",
+        "--sequence-length",
+        "512",
+        "--format",
+        "json",
+    ];
+    let answer = coplace(&call).json();
+    assert_eq!((&answer["feasible"], &answer["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
+    assert!(answer["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
+}
