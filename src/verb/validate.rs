@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 #[command(
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
-    (dataflow, array_cycles), die_area (component, measured_mm2); results/README.md describes them all.\n\
+    (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s); results/README.md\n\
+    describes them all.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
     \"unpredicted\", \"exact\", \"mape_pct\", \"median_pct\", \"bias_pct\", \"worst\": {\"id\", \"measured\", \"predicted\", \"error_pct\"}}],\n\
+    \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}]}]};\n\
     errors are (predicted - measured) / measured in percent."
 )]
@@ -28,6 +30,12 @@ pub struct Arguments {
     /// Draw predicted against measured into this directory (SVG and PNG); made if need be
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
+    /// Write id,part,seconds: what every predicted training step is made of
+    #[arg(long, value_name = "OUT.csv")]
+    breakdown: Option<PathBuf>,
+    /// Take the software stacks (megatron.toml, pytorch_fsdp.toml, ...) from this directory instead of the built-in ones
+    #[arg(long, value_name = "DIR")]
+    stacks: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -37,8 +45,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut faults = Vec::new();
     let mut reports = Vec::new();
+    let options = validate::Options { stacks: arguments.stacks.clone() };
     for path in &arguments.files {
-        match validate::file(path) {
+        match validate::file(path, &options) {
             Ok(report) => reports.push(report),
             Err(error) => faults.push(error.to_string()),
         }
@@ -47,10 +56,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if let Some(path) = &arguments.predictions {
             validate::write_predictions(path, &reports).or_input()?;
         }
+        if let Some(path) = &arguments.breakdown {
+            validate::write_breakdown(path, &reports).or_input()?;
+        }
         let drawn = arguments.plot.as_deref().map(|directory| draw(directory, &reports)).transpose()?;
         match arguments.format {
             Format::Json => answer::json(&validate::json(&reports))?,
-            Format::Text => answer::text(&text(&reports, arguments.predictions.as_deref(), drawn.unwrap_or_default()))?,
+            Format::Text => answer::text(&text(&reports, &written(arguments, drawn.unwrap_or_default())))?,
         }
     }
     for report in reports.iter().filter(|report| !report.row_errors.is_empty()) {
@@ -65,10 +77,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// How many wrong rows of a file standard error names.
 const NAMED: usize = 5;
 
-fn text(reports: &[FileReport], predictions: Option<&Path>, drawn: Vec<PathBuf>) -> String {
+/// The files that were written, as text.
+fn written(arguments: &Arguments, drawn: Vec<PathBuf>) -> Vec<String> {
+    let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().cloned();
+    tables.chain(drawn).map(|p| p.display().to_string()).collect()
+}
+
+fn text(reports: &[FileReport], written: &[String]) -> String {
     let mut text = reports.iter().map(validate::report).collect::<Vec<_>>().join("\n");
-    let written: Vec<String> =
-        predictions.map(Path::to_path_buf).into_iter().chain(drawn).map(|p| p.display().to_string()).collect();
     if !written.is_empty() {
         text.push_str(&format!("\nWritten: {}\n", written.join(", ")));
     }

@@ -73,6 +73,9 @@ pub struct Lowering {
     /// differentiation does from the second micro-batch of a step on. Off, the product's accumulators start from the gradient in
     /// memory (Megatron-LM's fused gradient accumulation); the kernel then has no separate pass, and that read is not counted.
     pub separate_accumulation: bool,
+    /// Whether the loss is one kernel per direction that converts logits on the fly. Off is eager PyTorch: fp32 logits in memory, and
+    /// conversions as passes of their own.
+    pub fused_loss: bool,
 }
 
 impl Lowering {
@@ -95,6 +98,7 @@ impl Lowering {
             separate_projections: false,
             epilogues: false,
             separate_accumulation: false,
+            fused_loss: true,
         }
     }
 }

@@ -33,6 +33,7 @@ impl<'a> Plan<'a> {
             gradient: lowering.precision.gradient,
             fused: lowering.elementwise_fusion,
             separate_accumulation: lowering.separate_accumulation,
+            fused_loss: lowering.fused_loss,
         };
         Self { model, shape, slice, lowering: *lowering }
     }

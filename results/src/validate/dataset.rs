@@ -108,7 +108,24 @@ impl Dataset {
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
             Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
             Self::DieArea => &["id", "chip", "level", "component", "measured_mm2"],
-            Self::TrainingRuns => &["id", "chip", "chips", "global_batch", "iteration_s"],
+            Self::TrainingRuns => &[
+                "id",
+                "layers",
+                "hidden",
+                "ffn_hidden",
+                "heads",
+                "head_dim",
+                "vocab",
+                "seq",
+                "chip",
+                "chips",
+                "tp",
+                "pp",
+                "dp",
+                "micro_batch",
+                "global_batch",
+                "iteration_s",
+            ],
             Self::MemoryPeaks => &["id", "chip", "chips", "global_batch", "peak_gib"],
         }
     }
@@ -120,7 +137,32 @@ impl Dataset {
             Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
             Self::SystolicCycles => &["layer", "source"],
             Self::DieArea => &["source"],
-            Self::TrainingRuns | Self::MemoryPeaks => &["dataset", "source"],
+            Self::TrainingRuns | Self::MemoryPeaks => &[
+                "dataset",
+                "model",
+                "kv_heads",
+                "gated_mlp",
+                "attention",
+                "chips_per_node",
+                "fabric",
+                "inter_node_gbytes_per_s_per_chip",
+                "cp",
+                "ep",
+                "experts",
+                "top_k",
+                "virtual_stages",
+                "sequence_parallel",
+                "zero_stage",
+                "recompute",
+                "offload",
+                "precision",
+                "optimizer",
+                "flops_convention",
+                "tied_embeddings",
+                "params_b",
+                "confidence",
+                "source",
+            ],
         }
     }
 
@@ -154,7 +196,8 @@ impl Dataset {
             Self::Collectives => Some(predict::collectives::predict),
             Self::Kernels => Some(predict::kernels::predict),
             Self::DieArea => Some(predict::die_area::predict),
-            Self::TrainingRuns | Self::MemoryPeaks => None,
+            Self::TrainingRuns => Some(predict::training::predict),
+            Self::MemoryPeaks => None,
         }
     }
 
@@ -184,6 +227,12 @@ impl Dataset {
         } else {
             Err(ValidateError::MissingColumns { file: path.into(), dataset, missing: missing.join(", ") })
         }
+    }
+
+    /// The rows that a row competes with: plans of one model, sequence length, number of chips, global batch and precision.
+    pub(super) fn ranking(self, row: &Row<'_>) -> Option<String> {
+        const KEYS: [&str; 6] = ["layers", "hidden", "seq", "chips", "global_batch", "precision"];
+        (self == Self::TrainingRuns).then(|| KEYS.map(|key| row.cell(key).unwrap_or("?")).join(" "))
     }
 
     /// What a row belongs to when scores are summarised: its origin, its chip, its kernel, and the classes of size that

@@ -7,17 +7,20 @@
 mod dataset;
 mod figures;
 mod predict;
+mod ranking;
 mod row;
 mod score;
 mod text;
 
 pub use dataset::{Dataset, Range, Target};
 pub use figures::plots;
+pub use ranking::Ranking;
 pub use row::{Row, RowError, RowFailure};
 pub use score::{GroupScore, Worst};
 pub use text::report;
 
 use crate::files::{self, WriteError};
+use search::step::StepTime;
 use serde::Serialize;
 use sim::cost::calibrate::Measurement;
 use sim::hardware::Template;
@@ -105,6 +108,8 @@ pub struct Prediction {
     pub quantity: &'static str,
     /// What the row belongs to when scores are summarised.
     pub group: String,
+    /// The rows that it competes with: plans of one model, number of chips and global batch; `None` where rows are no plans.
+    pub ranking: Option<String>,
     /// The measured value; `None` where the cell is empty.
     pub measured: Option<f64>,
     /// The predicted value, in the unit of the column.
@@ -137,6 +142,8 @@ pub struct FileReport {
     pub ignored_columns: Vec<String>,
     /// Scores per group and quantity.
     pub groups: Vec<GroupScore>,
+    /// How well plans are ordered, per group; empty where rows are no plans.
+    pub rankings: Vec<Ranking>,
     /// Rows with a fault; they were not scored.
     pub row_errors: Vec<RowError>,
     /// Rows that cannot be predicted.
@@ -144,6 +151,16 @@ pub struct FileReport {
     /// Every prediction, in the order of the rows.
     #[serde(skip)]
     pub predictions: Vec<Prediction>,
+    /// What every predicted training step is made of: the row's id and the parts.
+    #[serde(skip)]
+    pub steps: Vec<(String, StepTime)>,
+}
+
+/// What a user may choose.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// A directory with the software stacks' files (`megatron.toml`, ...) that replace the built-in ones.
+    pub stacks: Option<PathBuf>,
 }
 
 /// Validates one file.
@@ -151,16 +168,16 @@ pub struct FileReport {
 /// # Errors
 /// A file that cannot be read, whose columns are those of no data set, or of one that this version does not predict.
 /// Faults of single rows are in the report.
-pub fn file(path: &Path) -> Result<FileReport, ValidateError> {
+pub fn file(path: &Path, options: &Options) -> Result<FileReport, ValidateError> {
     let text = std::fs::read(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    contents(path, &text)
+    contents(path, &text, options)
 }
 
 /// Validates a file's contents; `path` names it in reports and errors.
 ///
 /// # Errors
 /// As [`file()`].
-pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
+pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileReport, ValidateError> {
     let mut table = Table::open(path, text)?;
     let dataset = table.dataset;
     let predict = dataset.predictor().ok_or_else(|| ValidateError::NotSupported {
@@ -174,11 +191,13 @@ pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
         rows: 0,
         ignored_columns: table.header.iter().filter(|c| !dataset.knows(c)).map(str::to_owned).collect(),
         groups: Vec::new(),
+        rankings: Vec::new(),
         row_errors: Vec::new(),
         unpredicted: Vec::new(),
         predictions: Vec::new(),
+        steps: Vec::new(),
     };
-    let mut prepared = predict::Prepared::default();
+    let mut prepared = predict::Prepared::new(options);
     table.each_row(|row| {
         report.rows += 1;
         match row {
@@ -186,7 +205,9 @@ pub fn contents(path: &Path, text: &[u8]) -> Result<FileReport, ValidateError> {
             Err(error) => report.row_errors.push(error),
         }
     });
+    report.steps = prepared.into_steps();
     report.groups = score::groups(&report);
+    report.rankings = ranking::rankings(&report.predictions, "iteration_s");
     Ok(report)
 }
 
@@ -299,6 +320,7 @@ impl FileReport {
                         id: row.id(),
                         quantity: target.column,
                         group: group.clone(),
+                        ranking: self.dataset.ranking(row),
                         measured,
                         predicted: *predicted,
                     });
@@ -327,6 +349,26 @@ pub fn json(reports: &[FileReport]) -> serde_json::Value {
 pub fn write_predictions(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
     let text = predictions_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
     files::write(path, &text)
+}
+
+/// Writes `id,part,seconds`: the parts of every predicted training step, which sum to its total; atomically.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn write_breakdown(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
+    let text = breakdown_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
+    files::write(path, &text)
+}
+
+fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(["id", "part", "seconds"])?;
+    for (id, time) in reports.iter().flat_map(|report| &report.steps) {
+        for (part, seconds) in time.parts() {
+            writer.write_record([id.as_str(), part, &seconds.0.to_string()])?;
+        }
+    }
+    writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
 fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {

@@ -129,6 +129,7 @@ mod tests {
             id: format!("{measured}"),
             quantity: "measured_us",
             group: "g".into(),
+            ranking: None,
             measured: Some(measured),
             predicted,
         }

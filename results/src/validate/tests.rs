@@ -9,11 +9,11 @@ const ROWS: [&str; 2] =
     ["ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n", "ss_0002,synthetic,8,8,os,1,64,1,120,119,12.5,8,64,192,x\n"];
 
 fn check(text: &str) -> FileReport {
-    contents(Path::new("data.csv"), text.as_bytes()).unwrap()
+    contents(Path::new("data.csv"), text.as_bytes(), &Options::default()).unwrap()
 }
 
 fn refused(text: &str) -> String {
-    contents(Path::new("data.csv"), text.as_bytes()).unwrap_err().to_string()
+    contents(Path::new("data.csv"), text.as_bytes(), &Options::default()).unwrap_err().to_string()
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_faulty_row_is_named_and_the_others_are_scored() {
 fn a_row_that_is_not_utf8_is_named() {
     let mut text = format!("{SYSTOLIC}{}", ROWS[0]).into_bytes();
     text.extend_from_slice(b"\xff,l,8,8,os,1,1,1,15,14,1.5,1,1,17,x\n");
-    let report = contents(Path::new("data.csv"), &text).unwrap();
+    let report = contents(Path::new("data.csv"), &text, &Options::default()).unwrap();
     assert_eq!((report.predictions.len(), report.row_errors.len()), (6, 1));
     assert_eq!(report.row_errors[0].line, 3);
 }
@@ -78,8 +78,8 @@ fn a_file_of_no_data_set_is_refused() {
     );
     assert!(refused("id,id\n1,2\n").contains("column `id` occurs twice"));
     assert!(refused("").contains("it is empty"));
-    let training = refused("id,chip,chips,global_batch,iteration_s\n1,a,8,16,1.5\n");
-    assert!(training.contains("training_runs files are recognised, but not supported by this version"), "{training}");
+    let memory = refused("id,chip,chips,global_batch,peak_gib\n1,a,8,16,1.5\n");
+    assert!(memory.contains("memory_peaks files are recognised, but not supported by this version"), "{memory}");
 }
 
 #[test]
@@ -216,11 +216,48 @@ proptest! {
             writer.write_record(row).unwrap();
         }
         drop(writer);
-        let report = contents(Path::new("data.csv"), &text).unwrap();
+        let report = contents(Path::new("data.csv"), &text, &Options::default()).unwrap();
         let mut lines: Vec<u64> = report.predictions.iter().map(|p| p.line).collect();
         lines.dedup();
         prop_assert_eq!(lines.len() + report.unpredicted.len() + report.row_errors.len(), report.rows);
         prop_assert!(report.predictions.iter().all(|p| p.predicted.is_finite()));
         prop_assert!(!super::report(&report).is_empty());
     }
+}
+
+const RUNS: &str = "id,dataset,model,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,\
+                    chips_per_node,fabric,tp,pp,dp,cp,virtual_stages,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,\
+                    precision,optimizer,iteration_s,tied_embeddings\n";
+
+#[test]
+fn training_rows_that_break_a_rule_are_named() {
+    let row = |id: &str, chips: u32, tp: u32, dp: u32, batch: u32, recompute: &str| {
+        format!(
+            "{id},d,gpt,24,1024,4096,16,16,64,51200,1024,0,unfused,a100_80gb_sxm,{chips},8,nvlink3_node,{tp},1,{dp},1,1,0,0,2,{batch},\
+             {recompute},fp16,adam,0.5,1\n"
+        )
+    };
+    let rows = [
+        row("good", 8, 2, 4, 16, "full"),
+        row("heads", 3, 3, 1, 16, "full"),
+        row("batch", 8, 2, 4, 12, "full"),
+        row("chips", 4, 2, 4, 16, "full"),
+        row("policy", 8, 2, 4, 16, "sometimes"),
+    ];
+    let report = check(&format!("{RUNS}{}", rows.concat()));
+    assert_eq!(report.predictions.iter().map(|p| p.id.as_str()).collect::<Vec<_>>(), ["good"]);
+    let faults: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        faults,
+        [
+            "data.csv:3: tp = 3: must be a divisor of the 16 heads and of the MLP width 4096, and a divisor or a multiple of the 16 \
+             key/value heads; use tp = 2 or 4",
+            "data.csv:4: global_batch = 12: must be a multiple of micro_batch x dp = 2 x 4 = 8; use 8 or 16",
+            "data.csv:5: chips = 4: must be tp x pp x dp x cp = 8; correct the degrees or the number of chips",
+        ]
+    );
+    assert!(report.unpredicted.len() == 1 && report.unpredicted[0].id == "policy", "{:?}", report.unpredicted);
+    let (id, step) = &report.steps[0];
+    let parts: f64 = step.parts()[1..].iter().map(|(_, part)| part.0).sum();
+    assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
 }

@@ -20,6 +20,7 @@ pub fn report(report: &FileReport) -> String {
         text.push('\n');
         text.push_str(&scores(report));
     }
+    text.push_str(&rankings(report));
     text.push_str(&unpredicted(report));
     text.push_str(&faults(report));
     text
@@ -57,6 +58,23 @@ fn cells(score: &GroupScore, several: bool, exact: bool) -> Vec<String> {
         format!("{} (measured {}, predicted {})", w.id, significant(w.measured, 4), significant(w.predicted, 4))
     }));
     cells
+}
+
+/// How well plans are ordered.
+fn rankings(report: &FileReport) -> String {
+    if report.rankings.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
+    for ranking in &report.rankings {
+        table.row(vec![
+            ranking.group.clone(),
+            count(ranking.groups as u64),
+            format!("{:.3}", ranking.spearman),
+            format!("{:.1}", ranking.top1_regret_pct),
+        ]);
+    }
+    format!("\n{}", table.render())
 }
 
 /// The rows without a prediction, by reason.

@@ -3,10 +3,16 @@
 //! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
 //! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
 
+mod evaluate;
 mod plan;
+mod profile;
 mod stack;
+#[cfg(test)]
+mod tests;
 
+pub use evaluate::step_time;
 pub use plan::TrainingPlan;
+pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
 
 use serde::{Deserialize, Serialize};
@@ -22,10 +28,16 @@ pub enum StepError {
     Layout(#[from] LayoutError),
     /// The model cannot be lowered so.
     #[error(transparent)]
-    Workload(#[from] WorkloadError),
+    Workload(Box<WorkloadError>),
     /// The chip, the fabric or the pipeline refuses.
     #[error("{0}")]
     Hardware(String),
+}
+
+impl From<WorkloadError> for StepError {
+    fn from(error: WorkloadError) -> Self {
+        Self::Workload(Box::new(error))
+    }
 }
 
 /// The time of one optimizer step and its parts, of the device that takes longest. The parts sum to `total`.
@@ -57,4 +69,26 @@ pub struct StepTime {
     pub optimizer: Seconds,
     /// Once per step outside any kernel.
     pub overhead: Seconds,
+}
+
+impl StepTime {
+    /// The total and its parts, by name.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, Seconds); 13] {
+        [
+            ("total", self.total),
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("recompute", self.recompute),
+            ("host_bound", self.host_bound),
+            ("tensor", self.tensor),
+            ("context", self.context),
+            ("expert", self.expert),
+            ("data", self.data),
+            ("offload", self.offload),
+            ("bubble", self.bubble),
+            ("optimizer", self.optimizer),
+            ("overhead", self.overhead),
+        ]
+    }
 }

@@ -5,6 +5,7 @@ use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
+use workloads::recompute_policy::Replay;
 
 static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
 
@@ -59,16 +60,33 @@ pub struct KernelOptions {
     pub elementwise_fusion: bool,
     /// Whether weight gradients are added to those in memory by a pass of their own.
     pub separate_accumulation: bool,
+    /// Whether the loss is one kernel per direction.
+    pub fused_loss: bool,
+    /// Whether query, key and value, and gate and up, are products of their own.
+    pub separate_projections: bool,
+    /// Whether sharded parameters are shared inside a fast domain only, with copies in every domain (hybrid sharding).
+    pub shard_within_domain: bool,
     /// Whether weight gradients are kept in fp32.
     pub fp32_gradients: bool,
+    /// Whether a fully recomputed layer runs all of its forward pass again, as a checkpointed function does. Off, what the backward pass
+    /// does not read is left out (a compiler's dead code elimination, PyTorch's early stop).
+    pub recompute_whole_layer: bool,
+    /// Passes over the gradients that read them, besides the update: global norm, scaling, overflow check.
+    pub gradient_reads: f64,
+    /// Passes over the gradients that write them, besides the update: clipping, unscaling, conversion.
+    pub gradient_writes: f64,
 }
 
 /// What starting kernels costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchOptions {
-    /// Microseconds that the host is busy per kernel it launches; a pass takes at least that for all of its kernels.
-    pub host_per_kernel_us: f64,
+    /// Microseconds that the host is busy per kernel of the forward pass (and of recomputation); a pass takes at least that for all
+    /// of its kernels.
+    pub host_forward_us: f64,
+    /// Microseconds that the host is busy per kernel of the backward pass, which an engine launches without the framework's
+    /// language.
+    pub host_backward_us: f64,
     /// Microseconds on the device between two kernels of one stream.
     pub gap_us: f64,
     /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
@@ -83,6 +101,9 @@ pub struct SustainedOptions {
     pub tensor_fraction: f64,
     /// The same of memory-bound kernels.
     pub memory_fraction: f64,
+    /// Rate of the stack's fused attention kernel over the modelled one (FlashAttention's recurrence with one operation per lane and
+    /// cycle, ideally pipelined): below 1 where the kernel's pipelining is poor, above where lanes issue several operations per cycle.
+    pub attention_fraction: f64,
 }
 
 /// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1.
@@ -161,6 +182,12 @@ impl SoftwareStack {
         }
     }
 
+    /// How much of a checkpointed layer runs again.
+    #[must_use]
+    pub fn replay(&self) -> Replay {
+        if self.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly }
+    }
+
     /// Reads and checks a stack's file; `file` names it in errors.
     ///
     /// # Errors
@@ -175,14 +202,18 @@ impl SoftwareStack {
     }
 
     /// Every value with its key and its range.
-    fn values(&self) -> [(&'static str, f64, f64, f64); 13] {
-        let (l, s, o, m) = (&self.launch, &self.sustained, &self.overlap, &self.memory);
+    fn values(&self) -> [(&'static str, f64, f64, f64); 17] {
+        let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         [
-            ("launch.host_per_kernel_us", l.host_per_kernel_us, 0.0, 1e4),
+            ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
+            ("kernels.gradient_writes", k.gradient_writes, 0.0, 100.0),
+            ("launch.host_forward_us", l.host_forward_us, 0.0, 1e4),
+            ("launch.host_backward_us", l.host_backward_us, 0.0, 1e4),
             ("launch.gap_us", l.gap_us, 0.0, 1e4),
             ("launch.per_step_ms", l.per_step_ms, 0.0, 1e6),
             ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
             ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),
+            ("sustained.attention_fraction", s.attention_fraction, 0.05, 8.0),
             ("overlap.data_reduction", o.data_reduction, 0.0, 1.0),
             ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
             ("overlap.tensor", o.tensor, 0.0, 1.0),

@@ -4,13 +4,18 @@
 pub(super) mod collectives;
 pub(super) mod die_area;
 pub(super) mod kernels;
+pub(super) mod run;
 pub(super) mod systolic;
+pub(super) mod training;
 
+use super::Options;
 use super::row::RowFailure;
+use search::step::{ChipTimes, SoftwareStack, StepTime};
 use sim::cost::CostModel;
 use sim::hardware::{Accelerator, AreaBreakdown, area};
 use sim::network::Fabric;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Chips and fabrics that earlier rows of a file needed, prepared once.
 #[derive(Debug, Default)]
@@ -18,9 +23,21 @@ pub(super) struct Prepared {
     fabrics: BTreeMap<(String, String), Result<Fabric, String>>,
     models: BTreeMap<String, Result<CostModel, String>>,
     areas: BTreeMap<String, Result<AreaBreakdown, String>>,
+    chips: BTreeMap<(String, &'static str), Result<ChipTimes, String>>,
+    stacks: Option<PathBuf>,
+    steps: Vec<(String, StepTime)>,
 }
 
 impl Prepared {
+    pub(super) fn new(options: &Options) -> Self {
+        Self { stacks: options.stacks.clone(), ..Self::default() }
+    }
+
+    /// The steps predicted so far: the row's id and what its time is made of.
+    pub(super) fn into_steps(self) -> Vec<(String, StepTime)> {
+        self.steps
+    }
+
     /// The fabric with the figures that it has for the chip.
     fn fabric(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {
@@ -46,5 +63,16 @@ impl Prepared {
             area(&accelerator).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
+    }
+
+    /// The chip under a built-in software stack.
+    fn chip(&mut self, chip: &str, stack: &'static str) -> Result<&mut ChipTimes, RowFailure> {
+        let prepared = self.chips.entry((chip.into(), stack)).or_insert_with(|| {
+            let file = self.stacks.as_ref().map(|directory| directory.join(format!("{stack}.toml")).display().to_string());
+            let stack = SoftwareStack::load(file.as_deref().unwrap_or(stack)).map_err(|e| e.to_string())?;
+            let accelerator = Accelerator::template(chip).map_err(|e| e.to_string())?;
+            ChipTimes::new(&accelerator, &stack).map_err(|e| e.to_string())
+        });
+        prepared.as_mut().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 }

@@ -1,0 +1,97 @@
+//! Whether predictions order plans as measurements do: what a user who picks the best plan needs, whatever the bias.
+
+use super::Prediction;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The least rows of a group that say anything about an order.
+const LEAST: usize = 6;
+
+/// How well predictions order the rows that share a model, a number of chips and a global batch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ranking {
+    /// The data set and chip.
+    pub group: String,
+    /// Groups of six rows and more.
+    pub groups: usize,
+    /// Mean rank correlation (Spearman) over the groups.
+    pub spearman: f64,
+    /// Mean of what choosing the row that is predicted fastest costs over choosing the fastest, in percent.
+    pub top1_regret_pct: f64,
+}
+
+/// The rankings of one quantity, by group of rows.
+pub(super) fn rankings(predictions: &[Prediction], quantity: &str) -> Vec<Ranking> {
+    let mut sets: BTreeMap<(&str, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for p in predictions.iter().filter(|p| p.quantity == quantity) {
+        if let (Some(measured), Some(set)) = (p.measured, &p.ranking) {
+            sets.entry((&p.group, set)).or_default().push((measured, p.predicted));
+        }
+    }
+    let mut scores: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for ((group, _), rows) in &sets {
+        if rows.len() >= LEAST
+            && let (Some(rho), Some(regret)) = (spearman(rows), top1_regret(rows))
+        {
+            scores.entry(group).or_default().push((rho, regret));
+        }
+    }
+    let mean = |values: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| values.iter().map(part).sum::<f64>() / values.len() as f64;
+    let ranking = |(group, values): (&str, Vec<(f64, f64)>)| Ranking {
+        group: group.to_owned(),
+        groups: values.len(),
+        spearman: mean(&values, |v| v.0),
+        top1_regret_pct: mean(&values, |v| v.1),
+    };
+    scores.into_iter().map(ranking).collect()
+}
+
+/// The rank correlation of measured and predicted values, ties at their mean rank; none where all of one side are equal.
+fn spearman(rows: &[(f64, f64)]) -> Option<f64> {
+    let a = ranks(rows.iter().map(|r| r.0));
+    let b = ranks(rows.iter().map(|r| r.1));
+    let mean = (rows.len() as f64 + 1.0) / 2.0;
+    let product = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>();
+    let spread = (product(&a, &a) * product(&b, &b)).sqrt();
+    (spread > 0.0).then(|| product(&a, &b) / spread)
+}
+
+/// Ranks from 1, equal values at the mean of theirs.
+fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let values: Vec<f64> = values.collect();
+    let rank = |v: &f64| {
+        let below = values.iter().filter(|other| *other < v).count();
+        let equal = values.iter().filter(|other| *other == v).count();
+        below as f64 + (equal as f64 + 1.0) / 2.0
+    };
+    values.iter().map(rank).collect()
+}
+
+/// What the row predicted fastest costs over the fastest row, in percent.
+fn top1_regret(rows: &[(f64, f64)]) -> Option<f64> {
+    let chosen = rows.iter().min_by(|a, b| a.1.total_cmp(&b.1))?.0;
+    let best = rows.iter().map(|r| r.0).min_by(f64::total_cmp)?;
+    (best > 0.0).then(|| (chosen / best - 1.0) * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn rank_correlation_is_spearmans() {
+        let rows = [(1.0, 10.0), (2.0, 30.0), (3.0, 20.0), (4.0, 40.0)];
+        assert!((spearman(&rows).unwrap() - 0.8).abs() < 1e-12);
+        // Ties at mean ranks: ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
+        let tied = [(1.0, 1.0), (2.0, 2.0), (2.0, 3.0), (3.0, 4.0)];
+        assert!((spearman(&tied).unwrap() - 4.5 / (4.5_f64 * 5.0).sqrt()).abs() < 1e-12);
+        assert_eq!(spearman(&[(1.0, 1.0), (2.0, 1.0)]), None);
+    }
+
+    #[test]
+    fn regret_is_what_the_choice_costs() {
+        assert!((top1_regret(&[(10.0, 5.0), (11.0, 4.0), (20.0, 9.0)]).unwrap() - 10.0).abs() < 1e-9);
+        assert_eq!(top1_regret(&[]), None);
+    }
+}

@@ -1,0 +1,319 @@
+//! What one micro-batch costs on one device, per segment: the part of a step that does not depend on how many micro-batches, stages and
+//! data-parallel ranks there are.
+
+use super::{SoftwareStack, StepError, TrainingPlan};
+use serde::{Deserialize, Serialize};
+use sim::cost::{CostModel, Span};
+use sim::hardware::Accelerator;
+use sim::kernel::{Collective, DataType, Kernel, KernelGraph, Link, Transfer};
+use sim::network::Fabric;
+use sim::units::{Bytes, Seconds};
+use std::collections::BTreeMap;
+use workloads::recompute_policy::Treatment;
+use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
+
+/// One pass of one segment: one micro-batch, one device.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct PassProfile {
+    /// Kernels, one after the other.
+    pub device: Seconds,
+    /// Kernels and collectives that the host launches.
+    pub launches: u32,
+    /// Tensor-parallel collectives that nothing hides.
+    pub tensor: Seconds,
+    /// Context-parallel ones that nothing hides.
+    pub context: Seconds,
+    /// Expert-parallel ones that nothing hides.
+    pub expert: Seconds,
+    /// Copies to or from the host that nothing hides.
+    pub offload: Seconds,
+}
+
+impl PassProfile {
+    /// Computing, communicating and copying.
+    #[must_use]
+    pub fn busy(&self) -> Seconds {
+        self.device + self.tensor + self.context + self.expert + self.offload
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            device: self.device + other.device,
+            launches: self.launches.saturating_add(other.launches),
+            tensor: self.tensor + other.tensor,
+            context: self.context + other.context,
+            expert: self.expert + other.expert,
+            offload: self.offload + other.offload,
+        }
+    }
+
+    fn times(self, count: u64) -> Self {
+        let n = count as f64;
+        Self {
+            device: self.device * n,
+            launches: self.launches.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)),
+            tensor: self.tensor * n,
+            context: self.context * n,
+            expert: self.expert * n,
+            offload: self.offload * n,
+        }
+    }
+}
+
+/// A piece of the pipeline: one micro-batch, one device.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct PieceProfile {
+    /// The forward pass.
+    pub forward: PassProfile,
+    /// What runs again before the backward pass.
+    pub recompute: PassProfile,
+    /// The backward pass without it.
+    pub backward: PassProfile,
+    /// Parameters of the piece on one device of the tensor-parallel group, experts apart.
+    pub parameters: u64,
+    /// Parameters of the experts on one device.
+    pub expert_parameters: u64,
+}
+
+impl PieceProfile {
+    /// Two pieces one after the other.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            forward: self.forward.plus(other.forward),
+            recompute: self.recompute.plus(other.recompute),
+            backward: self.backward.plus(other.backward),
+            parameters: self.parameters.saturating_add(other.parameters),
+            expert_parameters: self.expert_parameters.saturating_add(other.expert_parameters),
+        }
+    }
+
+    /// The piece `count` times.
+    #[must_use]
+    pub fn times(self, count: u64) -> Self {
+        Self {
+            forward: self.forward.times(count),
+            recompute: self.recompute.times(count),
+            backward: self.backward.times(count),
+            parameters: self.parameters.saturating_mul(count),
+            expert_parameters: self.expert_parameters.saturating_mul(count),
+        }
+    }
+}
+
+/// What a step needs to know of a model lowered for one device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepProfile {
+    /// Before the first layer.
+    pub embedding: PieceProfile,
+    /// One layer.
+    pub layer: PieceProfile,
+    /// After the last layer.
+    pub head: PieceProfile,
+    /// Parameters that a head away from the embedding holds a copy of.
+    pub tied_parameters: u64,
+    /// Bytes between two pieces on one device.
+    pub boundary: Bytes,
+    /// Bytes of a weight as products read it.
+    pub weight_bytes: Bytes,
+    /// Bytes of a weight's gradient.
+    pub gradient_bytes: Bytes,
+    /// The graph that it was made from: its optimizer's kernels.
+    layer_segment: Segment,
+}
+
+/// A chip under a software stack: what kernels take.
+#[derive(Debug, Clone)]
+pub struct ChipTimes {
+    stack: SoftwareStack,
+    model: CostModel,
+    known: BTreeMap<Kernel, Seconds>,
+}
+
+impl ChipTimes {
+    /// A chip as the stack drives it.
+    ///
+    /// # Errors
+    /// A figure of the chip that the cost model cannot use.
+    pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
+        let mut chip = chip.clone();
+        let calibration = &mut chip.calibration;
+        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction;
+        calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
+        let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
+        Ok(Self { stack: stack.clone(), model, known: BTreeMap::new() })
+    }
+
+    /// The stack.
+    #[must_use]
+    pub fn stack(&self) -> &SoftwareStack {
+        &self.stack
+    }
+
+    /// What a kernel takes in a stream of kernels.
+    pub fn kernel(&mut self, kernel: &Kernel) -> Seconds {
+        if let Some(known) = self.known.get(kernel) {
+            return *known;
+        }
+        let cost = self.model.cost(kernel, Span::AllCores).latency;
+        let slower = if matches!(kernel, Kernel::FusedAttention(_)) { self.stack.sustained.attention_fraction } else { 1.0 };
+        let time = cost / slower + Seconds::from_micros(self.stack.launch.gap_us);
+        self.known.insert(*kernel, time);
+        time
+    }
+
+    /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
+    #[must_use]
+    pub fn collective(&self, fabric: &Fabric, collective: &Collective) -> Seconds {
+        let cost = fabric.collective(collective);
+        cost.startup + cost.transfer + Seconds::from_micros(self.stack.launch.gap_us)
+    }
+
+    fn pass(&mut self, graph: &KernelGraph, fabric: &Fabric, chosen: impl Fn(&str) -> bool) -> PassProfile {
+        let mut pass = PassProfile::default();
+        let (mut beside, mut weights, mut attention) = (Seconds::ZERO, Seconds::ZERO, Seconds::ZERO);
+        for node in graph.node_weights().filter(|node| chosen(&node.name)) {
+            pass.launches += 1;
+            let Kernel::Collective(collective) = &node.kernel else {
+                let time = self.kernel(&node.kernel);
+                pass.device += time;
+                match node.kernel {
+                    Kernel::Contraction(_) if node.name.ends_with(".backward_weight") => weights += time,
+                    Kernel::FusedAttention(_) => attention += time,
+                    _ => {}
+                }
+                continue;
+            };
+            let time = self.collective(fabric, collective);
+            match Axis::of(&node.name) {
+                Axis::Context => pass.context += time,
+                Axis::Expert => pass.expert += time,
+                Axis::Tensor => {
+                    pass.tensor += time;
+                    if node.name.contains(".backward_input.") || node.name.contains(".backward_weight.") {
+                        beside += time;
+                    }
+                }
+            }
+        }
+        let overlap = &self.stack.overlap;
+        pass.tensor = pass.tensor - beside.min(weights) * overlap.tensor;
+        pass.context = pass.context - pass.context.min(attention) * overlap.context;
+        pass
+    }
+
+    fn piece(&mut self, segment: &Segment, treatment: &Treatment, fabric: &Fabric) -> PieceProfile {
+        let backward = segment.backward(&treatment.recompute);
+        let again = |name: &str| name.contains(".recompute");
+        let mut piece = PieceProfile {
+            forward: self.pass(&segment.forward(), fabric, |_| true),
+            recompute: self.pass(&backward, fabric, again),
+            backward: self.pass(&backward, fabric, |name| !again(name)),
+            parameters: segment.parameters.sharded.saturating_add(segment.parameters.replicated),
+            expert_parameters: segment.parameters.expert,
+        };
+        let bytes = treatment.offloaded_bytes(&segment.graph);
+        if bytes > Bytes::ZERO {
+            let copy = self.kernel(&Kernel::Transfer(Transfer { link: Link::Host, bytes }));
+            let overlap = self.stack.overlap.host;
+            let exposed = |busy: Seconds| copy - copy.min(busy) * overlap;
+            piece.forward.offload = exposed(piece.forward.busy());
+            piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
+        }
+        piece
+    }
+
+    /// The profile of a model under a plan.
+    ///
+    /// # Errors
+    /// A plan that the model cannot be lowered for.
+    pub fn profile(&mut self, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
+        let graph = TrainingGraph::new(model, &lowering(model, plan, &self.stack))?;
+        let mut pieces = [PieceProfile::default(); 3];
+        for segment in &graph.segments {
+            let slot = match segment.kind {
+                SegmentKind::Embedding => 0,
+                SegmentKind::Layer => 1,
+                SegmentKind::Head => 2,
+            };
+            pieces[slot] = self.piece(segment, &plan.activations.treatment_under(&segment.graph, self.stack.replay()), fabric);
+        }
+        let [embedding, layer, head] = pieces;
+        let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
+        let layer_segment = graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?;
+        let per = layer_segment.bytes_per_parameter();
+        Ok(StepProfile {
+            embedding,
+            layer,
+            head,
+            tied_parameters: graph.segment(SegmentKind::Head).map_or(0, |s| s.tied_parameters),
+            boundary: layer_segment.boundary_bytes,
+            weight_bytes: per.weight,
+            gradient_bytes: per.gradient,
+            layer_segment,
+        })
+    }
+
+    /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
+    pub fn update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
+        if parameters == 0 {
+            return Seconds::ZERO;
+        }
+        let update = self.kernel(&profile.layer_segment.update_kernel(parameters));
+        let size = profile.gradient_bytes * parameters;
+        let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
+        let passes = Kernel::Elementwise(sim::kernel::Elementwise {
+            function: sim::kernel::Function::Mul,
+            direction: sim::kernel::Direction::Forward,
+            elements: parameters,
+            read: pass(self.stack.kernels.gradient_reads),
+            written: pass(self.stack.kernels.gradient_writes),
+        });
+        update + self.kernel(&passes)
+    }
+}
+
+/// How a plan is lowered under a stack.
+#[must_use]
+pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lowering {
+    let mut precision = plan.precision;
+    if stack.kernels.fp32_gradients {
+        precision.gradient = DataType::Fp32;
+    }
+    Lowering {
+        micro_batch: plan.batch.micro_batch,
+        sequence_length: plan.batch.sequence_length,
+        tensor_parallel: plan.layout.tensor,
+        sequence_parallel: plan.layout.sequence_parallel,
+        context_parallel: plan.layout.context,
+        expert_parallel: plan.layout.expert,
+        attention: plan.attention,
+        precision,
+        optimizer: plan.optimizer,
+        elementwise_fusion: stack.kernels.elementwise_fusion,
+        separate_projections: stack.kernels.separate_projections,
+        separate_accumulation: stack.kernels.separate_accumulation && plan.micro_batches() > 1,
+        fused_loss: stack.kernels.fused_loss,
+        ..Lowering::new(model)
+    }
+}
+
+/// The parallel axis of a collective inside a segment.
+enum Axis {
+    Tensor,
+    Context,
+    Expert,
+}
+
+impl Axis {
+    /// By the collective's name: rings and exchanges of attention, exchanges of experts, everything else.
+    fn of(name: &str) -> Self {
+        if name.contains(".ring_") || name.contains(".exchange") {
+            Self::Context
+        } else if name.contains(".moe.") && name.contains("all_to_all") {
+            Self::Expert
+        } else {
+            Self::Tensor
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Laws of a step's time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, lowering, step_time};
+use proptest::prelude::*;
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use sim::units::{BytesPerSecond, Seconds};
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, Model, TrainingGraph, ZeroStage};
+
+fn plan(layout: Layout, micro_batch: u64, global_batch: u64) -> TrainingPlan {
+    TrainingPlan {
+        layout,
+        batch: Batch { micro_batch, global_batch, sequence_length: 1024 },
+        activations: ActivationPolicy::Full,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    }
+}
+
+fn time(fabric: &Fabric, plan: &TrainingPlan, stack: &str) -> StepTime {
+    let model = Model::load("llama2-7b").expect("built in");
+    let chip = Accelerator::template("a100_80gb_sxm").expect("built in");
+    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load(stack).expect("built in")).expect("sound");
+    step_time(&mut chip, &model, fabric, plan).expect("fits")
+}
+
+/// Layouts of up to 128 devices for Llama 2 7B (32 layers, 32 heads).
+fn layouts() -> impl Strategy<Value = TrainingPlan> {
+    let zero = prop_oneof![
+        Just(ZeroStage::None),
+        Just(ZeroStage::OptimizerStates),
+        Just(ZeroStage::Gradients),
+        Just(ZeroStage::Parameters)
+    ];
+    (0_u32..4, 0_u32..3, 0_u32..3, any::<bool>(), 1_u32..3, zero, 0_u32..3).prop_map(|(t, p, d, sequence, v, zero, b)| {
+        let layout = Layout {
+            tensor: 1 << t,
+            pipeline: 1 << p,
+            data: 1 << d,
+            virtual_stages: if p > 0 { v } else { 1 },
+            sequence_parallel: sequence && t > 0,
+            zero,
+            ..Layout::default()
+        };
+        plan(layout, 1 << b, u64::from(layout.data) * (8 << b))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_parts_sum_to_the_whole(plan in layouts(), stack in prop_oneof![Just("megatron"), Just("pytorch_fsdp")]) {
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let step = time(&fabric, &plan, stack);
+        let sum: Seconds = step.parts()[1..].iter().map(|(_, part)| *part).sum();
+        prop_assert!((sum.0 - step.total.0).abs() <= 1e-9 * step.total.0, "{step:?}");
+        prop_assert!(step.parts().iter().all(|(_, part)| part.0 >= -1e-9 * step.total.0), "{step:?}");
+    }
+
+    #[test]
+    fn time_never_falls_when_a_link_slows(plan in layouts(), tier in 0_usize..2, factor in 0.1_f64..1.0) {
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let slower = fabric.clone().with_bandwidth(tier, BytesPerSecond(fabric.tiers[tier].bandwidth.0 * factor));
+        let (fast, slow) = (time(&fabric, &plan, "megatron").total, time(&slower, &plan, "megatron").total);
+        prop_assert!(slow.0 >= fast.0 * (1.0 - 1e-9), "{slow:?} < {fast:?}");
+    }
+}
+
+#[test]
+fn model_flops_are_invariant_under_the_plan() {
+    let model = Model::load("llama2-7b").unwrap();
+    let stack = SoftwareStack::load("megatron").unwrap();
+    let flops = |t: u32, d: u32, micro_batch: u64, sequence_parallel: bool| {
+        let layout = Layout { tensor: t, data: d, sequence_parallel, ..Layout::default() };
+        let plan = plan(layout, micro_batch, 64);
+        let graph = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
+        graph.kernel_flops().0 * u128::from(t) * u128::from(plan.micro_batches()) * u128::from(d)
+    };
+    let whole = flops(1, 1, 1, false);
+    for (t, d, b, sequence) in [(2, 1, 1, false), (8, 1, 4, true), (1, 8, 8, false), (4, 2, 2, true), (16, 4, 1, false)] {
+        assert_eq!(flops(t, d, b, sequence), whole, "t {t} d {d} b {b}");
+    }
+}
+
+#[test]
+fn a_matrix_of_equal_links_is_the_flat_switch() {
+    let tier = "name = \"net\"\nachieved_fraction = 0.9\nstep_latency_us = 5.0\nsource = \"test\"\n";
+    let head = "name = \"test\"\ndescription = \"test\"\nsource = \"test\"\nlaunch_us = 5.0\n\n[[tier]]\n";
+    let row = |i: usize| {
+        let cells: Vec<&str> = (0..8).map(|j| if i == j { "0.0" } else { "25.0" }).collect();
+        format!("[{}]", cells.join(", "))
+    };
+    let links: Vec<String> = (0..8).map(row).collect();
+    let matrix = format!("{head}{tier}topology = \"matrix\"\nlinks_gb_per_s = [{}]\n", links.join(", "));
+    let switch = format!("{head}{tier}topology = \"switch\"\ndevices = 8\nbandwidth_gb_per_s = 25.0\n");
+    let fabrics = [matrix, switch].map(|text| Fabric::from_toml_str("test.toml", &text).unwrap());
+    for (t, p, d) in [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (4, 1, 2), (1, 4, 2)] {
+        let layout = Layout { tensor: t, pipeline: p, data: d, ..Layout::default() };
+        let [matrix, switch] = fabrics.each_ref().map(|f| time(f, &plan(layout, 1, 32), "megatron").total.0);
+        assert!((matrix / switch - 1.0).abs() < 1e-9, "t {t} p {p} d {d}: {matrix} against {switch}");
+    }
+}
