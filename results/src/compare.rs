@@ -1,7 +1,7 @@
 //! Designs and runs side by side: a table for people, the same as data.
 
 use crate::design::DesignRow;
-use crate::report::{Align, Table, area, fields, significant};
+use crate::report::{Align, Table, area, fields, rate, significant};
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 
@@ -107,8 +107,8 @@ impl Comparison {
             table.row([
                 entry.label.clone(),
                 entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
-                number(entry.throughput_sequences_per_s),
-                number(entry.throughput_tokens_per_s),
+                entry.throughput_sequences_per_s.map_or_else(dash, rate),
+                entry.throughput_tokens_per_s.map_or_else(dash, rate),
                 number(entry.step_time_s),
                 entry.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)),
                 number(entry.energy_per_step_j.map(|e| e / 1e3)),
@@ -154,8 +154,8 @@ mod tests {
              \n\
              design           area  seq/s  tokens/s  step s  MFU %  kJ/step  peak GiB  first is  bound by\n\
              ----------  ---------  -----  --------  ------  -----  -------  --------  --------  --------\n\
-             best found  278.8 mm²  50.00    204800   81.92   50.0        -     27.50     1.00x  HBM\n\
-             TPUv4       278.8 mm²  40.00    163840   102.4   50.0        -     27.50     1.25x  HBM\n\
+             best found  278.8 mm²  50.00   204,800   81.92   50.0        -     27.50     1.00x  HBM\n\
+             TPUv4       278.8 mm²  40.00   163,840   102.4   50.0        -     27.50     1.25x  HBM\n\
              small       278.8 mm²      -         -       -      -        -         -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );

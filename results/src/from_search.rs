@@ -103,7 +103,7 @@ fn fill_plan(row: &mut DesignRow, bench: &Bench, chip: &Accelerator, planned: &P
     row.data_parallel = Some(plan.data_parallel as i64);
     row.micro_batch_sequences = Some(plan.micro_batch as i64);
     row.devices_used = Some(plan.devices as i64);
-    row.pipeline_schedule = Some(if plan.pipeline_stages > 1 { "1F1B" } else { "no pipeline" }.into());
+    row.pipeline_schedule = Some(schedule_name(plan).into());
     row.memory_policy = Some(policy_summary(plan));
     row.peak_memory_gib = plan.stages.iter().map(|s| s.memory.total()).max().map(Bytes::gib);
     row.plan_status = Some(status.to_string());
@@ -164,12 +164,20 @@ pub fn entry(label: &str, bench: &Bench, chip: &Accelerator, area_mm2: Option<f6
     entry
 }
 
-/// A plan in one line.
+fn schedule_name(plan: &Plan) -> &'static str {
+    if plan.pipeline_stages > 1 { "1F1B" } else { "no pipeline" }
+}
+
+/// A plan in one line, as [`DesignRow::plan`] writes it.
 #[must_use]
 pub fn plan_line(plan: &Plan) -> String {
     format!(
-        "p {}, d {}, t {}, micro-batch {}, {} micro-batches",
-        plan.pipeline_stages, plan.data_parallel, plan.tensor_width, plan.micro_batch, plan.micro_batches
+        "p {}, t {}, d {}, micro-batch {}, {}",
+        plan.pipeline_stages,
+        plan.tensor_width,
+        plan.data_parallel,
+        plan.micro_batch,
+        schedule_name(plan)
     )
 }
 
@@ -236,7 +244,12 @@ fn stage_policy(bench: &Bench, planned: &Planned, stage: &StagePlan) -> String {
             let short =
                 |i: usize| segment.segment.operators().get(i).map(|op| op.name.rsplit('.').next().unwrap_or(&op.name).to_owned());
             let names: Vec<String> = operators.iter().filter_map(short).collect();
-            parts.push(format!("{} {} recompute {}", policy.count, segment.segment.name, names.join(" ")));
+            let (name, names) = (&segment.segment.name, names.join(" "));
+            parts.push(match (segment.segment.repeat, policy.count) {
+                (1, _) => format!("{name} recomputes {names}"),
+                (_, 1) => format!("1 {name} recomputes {names}"),
+                (_, n) => format!("{n} {name}s recompute {names}"),
+            });
         }
     }
     if parts.is_empty() { "all kept".into() } else { parts.join("; ") }

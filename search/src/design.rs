@@ -81,6 +81,19 @@ pub struct DesignAnswer {
     pub status: SolveStatus,
 }
 
+impl DesignAnswer {
+    /// Position in `designs` of the smallest chip of the front whose step takes at most `fraction` more than the fastest one's.
+    #[must_use]
+    pub fn smallest_within(&self, fraction: f64) -> Option<usize> {
+        let value = |index: usize| match self.designs[index].outcome {
+            Outcome::Evaluated { value, .. } => value,
+            _ => f64::INFINITY,
+        };
+        let most = value(self.best?) * (1.0 + fraction);
+        self.front.iter().copied().find(|&index| value(index) <= most)
+    }
+}
+
 /// Searches `space` for the chip on which the bench's model trains fastest, and for the front of step time against area. At most
 /// `evaluations` chips are evaluated exactly; `progress` is told after every round.
 ///

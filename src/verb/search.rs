@@ -12,7 +12,7 @@ use results::run::Run;
 use results::{from_search as conversion, report};
 use search::bench::Bench;
 use search::design::{DesignAnswer, search_designs};
-use search::evaluate::{best_plan, fixed_plan};
+use search::evaluate::{Evaluation, best_plan, fixed_plan};
 use search::explain::{explain, simulate};
 use search::placement::plan::{Effort, LayerSplit};
 use search::runner::{Outcome, Progress};
@@ -25,6 +25,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use workloads::Model;
+
+/// A design whose step takes at most this fraction more than the best one's is nearly as fast.
+const NEARLY: f64 = 0.01;
 
 /// Search for the accelerator on which a model trains fastest, and how it should run there
 #[derive(clap::Args)]
@@ -77,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let explaining = Instant::now();
     let mut rows = conversion::rows(&bench, &answer);
     let best = best_design(&bench, &answer, &mut rows)?;
-    let comparison = best.as_ref().map(|b| compare(&bench, &reference, b)).transpose()?;
+    let comparison = best.as_ref().map(|b| compare(&bench, &reference, &answer, &rows, b)).transpose()?;
     let study_record = study_record(arguments, &study, &bench, &space);
     let certificate = conversion::certificate(&bench, &answer, space.outside * space.hbm.len());
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
@@ -168,26 +171,45 @@ fn best_design(bench: &Bench, answer: &DesignAnswer, rows: &mut [DesignRow]) -> 
     Ok(Some(best))
 }
 
-/// The best design beside the reference chip under the expert's plan and under ours.
-fn compare(bench: &Bench, reference: &Accelerator, best: &BestDesign) -> Result<Comparison, Failure> {
+/// The best design beside the smallest that is nearly as fast, and beside the reference chip under the expert's plan and under ours.
+fn compare(
+    bench: &Bench,
+    reference: &Accelerator,
+    answer: &DesignAnswer,
+    rows: &[DesignRow],
+    best: &BestDesign,
+) -> Result<Comparison, Failure> {
     let mut entries = vec![Entry::from_design("best found", &best.design)];
+    if let Some(index) = answer.smallest_within(NEARLY).filter(|i| Some(*i) != answer.best) {
+        let found = &answer.designs[index];
+        let mut entry = Entry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]);
+        if let Outcome::Evaluated { evaluation, .. } = &found.outcome {
+            entry.bound_by = bound_by(bench, &design(&found.config), evaluation)?;
+        }
+        entries.push(entry);
+    }
     let reference_area = Some(area(reference).or_input()?.total().0);
     let name = &reference.name;
     if let Some(expert) = expert_placement(&bench.model.name) {
         let evaluation = fixed_plan(bench, reference.clone(), expert.degrees, None, LayerSplit::Even);
         let mut entry = conversion::entry(&format!("{name}, expert's placement"), bench, reference, reference_area, &evaluation);
         let d = expert.degrees;
-        let given = format!("expert's placement p {}, d {}, t {} from {}", d.pipeline, d.data, d.tensor, expert.source);
+        let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
+        entry.bound_by = bound_by(bench, reference, &evaluation)?;
         entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
         entries.push(entry);
     }
     let evaluation = best_plan(bench, reference.clone(), Effort::Proof);
     let mut ours = conversion::entry(&format!("{name}, our best plan"), bench, reference, reference_area, &evaluation);
-    if let Ok(planned) = &evaluation.outcome {
-        ours.bound_by = explain(bench, reference.clone(), planned).or_other()?.parts.first().map(|p| p.name.clone());
-    }
+    ours.bound_by = bound_by(bench, reference, &evaluation)?;
     entries.push(ours);
     Ok(Comparison { entries })
+}
+
+/// What takes most of the time of the best plan on a chip, where it has one.
+fn bound_by(bench: &Bench, chip: &Accelerator, evaluation: &Evaluation) -> Result<Option<String>, Failure> {
+    let Ok(planned) = &evaluation.outcome else { return Ok(None) };
+    Ok(explain(bench, chip.clone(), planned).or_other()?.parts.first().map(|p| p.name.clone()))
 }
 
 fn study_record(arguments: &Arguments, study: &Study, bench: &Bench, space: &HardwareSpace) -> StudyRecord {

@@ -153,7 +153,7 @@ fn look(outcome: Outcome, color: RGBColor) -> (Mark, i32, RGBColor, &'static str
         Outcome::Pruned => (Mark::Dot, 1, RGBColor(195, 195, 195), "rejected by bound (drawn at the bound)"),
         Outcome::Open => (Mark::Ring, 2, RGBColor(150, 150, 150), "undecided (drawn at the bound)"),
         Outcome::Infeasible => (Mark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the area axis)"),
-        Outcome::OverArea => (Mark::Tick, 5, RGBColor(150, 110, 60), "over the area limit (marks on the area axis)"),
+        Outcome::OverArea => (Mark::Tick, 5, RGBColor(150, 110, 60), "outside the area limits (marks on the area axis)"),
     }
 }
 

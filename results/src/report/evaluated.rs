@@ -1,7 +1,9 @@
 //! One plan on one chip as text: the totals first, then stage by stage, then kernel by kernel.
 
 use super::run::{stages, step_times, time_shares};
-use super::{Align, Table, bytes, count, fields, heading, percent, power_of_ten_rate, seconds, signed_percent, significant};
+use super::{
+    Align, Table, bytes, count, fields, heading, percent, power_of_ten_rate, rate, seconds, signed_percent, significant,
+};
 use crate::evaluated::{EnergyRecord, Evaluated, KernelRecord, PassRecord, PlanRecord, TimeRecord};
 use sim::units::{Bytes, Seconds};
 
@@ -58,8 +60,11 @@ fn plan(result: &PlanRecord) -> String {
         (
             "degrees",
             format!(
-                "{} pipeline stages x {} data-parallel x {} tensor-parallel",
-                p.pipeline_stages, p.data_parallel, p.tensor_parallel
+                "{} pipeline {} x {} data-parallel x {} tensor-parallel",
+                p.pipeline_stages,
+                if p.pipeline_stages == 1 { "stage" } else { "stages" },
+                p.data_parallel,
+                p.tensor_parallel
             ),
         ),
         ("micro-batches", format!("{} of {} sequences per replica", count(p.micro_batches), p.micro_batch_sequences)),
@@ -101,7 +106,7 @@ fn totals(time: &TimeRecord, energy: &EnergyRecord) -> Vec<(&'static str, String
     vec![
         ("step", format!("{step} ({})", signed_percent(difference))),
         ("throughput", format!("{} sequences/s", significant(time.sequences_per_s, 4))),
-        ("", format!("{} tokens/s", count(time.tokens_per_s.round() as u64))),
+        ("", format!("{} tokens/s", rate(time.tokens_per_s))),
         ("MFU", time.mfu.map_or_else(|| "unknown".into(), percent)),
         ("energy", energies),
         ("mean power", format!("{} per device", power_of_ten_rate(energy.mean_power_per_device_w, "W"))),

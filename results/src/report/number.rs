@@ -98,6 +98,12 @@ pub fn area(area: SquareMillimeters) -> String {
     format!("{} mm²", significant(area.0, 4))
 }
 
+/// A rate of whole things, such as tokens per second: four significant digits, and thousands separators where there are more before the point.
+#[must_use]
+pub fn rate(value: f64) -> String {
+    if (1e4..1e15).contains(&value) { count(value.round() as u64) } else { significant(value, 4) }
+}
+
 /// A count with thousands separators: `29,360`.
 #[must_use]
 pub fn count(n: impl Into<u128>) -> String {
@@ -153,6 +159,9 @@ mod tests {
         assert_eq!(count(29_360_u64), "29,360");
         assert_eq!(count(999_u64), "999");
         assert_eq!(count(1_000_000_u64), "1,000,000");
+        assert_eq!(rate(3_814_190.2), "3,814,190");
+        assert_eq!(rate(93.124_5), "93.12");
+        assert_eq!(rate(f64::INFINITY), "inf");
         assert_eq!(percent(0.4567), "45.7 %");
         assert_eq!(signed_percent(0.032), "+3.2 %");
         assert_eq!(area(SquareMillimeters(278.826_676)), "278.8 mm²");

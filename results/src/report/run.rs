@@ -1,6 +1,6 @@
 //! A run of `search` as text: the answer first, then what it rests on.
 
-use super::{Align, Table, area, count, fields, heading, percent, seconds, significant};
+use super::{Align, Table, area, count, fields, heading, percent, rate, seconds, significant};
 use crate::record::{BestDesign, Certificate, Proof, Record, Share, StageRecord};
 use sim::units::{Seconds, SquareMillimeters};
 
@@ -41,11 +41,11 @@ pub fn best_design(best: &BestDesign) -> String {
         ("plan", row.plan().unwrap_or_else(unknown)),
         ("memory policy", row.memory_policy.clone().unwrap_or_else(unknown)),
     ];
-    let rate = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", significant(v, 4)));
+    let per_second = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", rate(v)));
     let optional = [
         ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(count)),
-        ("throughput", rate(row.throughput_sequences_per_s, "sequences/s")),
-        ("", rate(row.throughput_tokens_per_s, "tokens/s")),
+        ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
+        ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
         ("MFU", row.mfu.map(percent)),
         ("step", row.step_time_s.map(|t| step_times(Seconds(t), Seconds(best.simulated_step_s)))),
         ("energy", row.energy_per_step_j.map(|e| format!("{} kJ per step", significant(e / 1e3, 4)))),
@@ -129,6 +129,9 @@ pub fn certificate(certificate: &Certificate) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
+        Proof::Infeasible if c.designs == c.over_area => {
+            "No design of this space is within the area limits: nothing was tried.\n".to_owned()
+        }
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),
