@@ -1,5 +1,7 @@
 //! How many kernels a core costs per second: cold distinct contractions, repeated ones through the memo, and SCALE-Sim's
 //! closed form as the floor below which no mapping search can go. `cargo bench -p coplace-sim --bench cost`.
+//!
+//! Seconds are those that the thread was on a core, where the system says so (Linux): a busy machine does not change them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
@@ -63,17 +65,27 @@ fn gpu_like() -> Accelerator {
     }
 }
 
-/// Runs `work` for about a second and prints how often per second.
+/// Seconds that this thread has been on a core: the first figure of its scheduler statistics, in nanoseconds.
+fn on_core() -> Option<f64> {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(statistics.split_whitespace().next()?.parse::<f64>().ok()? * 1e-9)
+}
+
+/// Runs `work` for about a second and prints how often per second, and how long one takes.
 fn measure(name: &str, per_call: usize, mut work: impl FnMut()) {
+    let begin = Instant::now();
+    let clock = || on_core().unwrap_or_else(|| begin.elapsed().as_secs_f64());
     work();
-    let start = Instant::now();
+    let start = clock();
     let mut calls = 0_u64;
-    while start.elapsed().as_secs_f64() < 1.0 {
+    let mut seconds = 0.0;
+    while seconds < 1.0 {
         work();
         calls += 1;
+        seconds = clock() - start;
     }
-    let rate = calls as f64 * per_call as f64 / start.elapsed().as_secs_f64();
-    println!("{name:<58} {rate:>14.0} per second");
+    let rate = calls as f64 * per_call as f64 / seconds;
+    println!("{name:<58} {rate:>14.0} per second {:>10.3} µs each", 1e6 / rate);
 }
 
 fn bench(accelerator: Accelerator) {
