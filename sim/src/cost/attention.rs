@@ -22,6 +22,8 @@ struct Plan {
     moving: f64,
     level: usize,
     streamed: f64,
+    /// Of these, bytes that the device's memory moves.
+    device: f64,
     into_arrays: f64,
 }
 
@@ -51,7 +53,7 @@ pub(super) fn cost(model: &CostModel, view: &View, a: &FusedAttention) -> Kernel
             }
         }
     }
-    let plan = best.unwrap_or(Plan { time: 0.0, work: 0.0, moving: 0.0, level: 0, streamed: 0.0, into_arrays: 0.0 });
+    let plan = best.unwrap_or(Plan { time: 0.0, work: 0.0, moving: 0.0, level: 0, streamed: 0.0, device: 0.0, into_arrays: 0.0 });
     let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
     let overhead = machine.calibration.launch_overhead.0 + latency;
     let total = overhead + plan.time;
@@ -135,22 +137,26 @@ fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> P
         // Q, dO and the fp32 dQ accumulator (read and written) per tile of keys; K and V once.
         Direction::Backward => heads * pairs * q * d * (2.0 * bytes + 8.0) + heads * keys * 2.0 * d * bytes,
     };
-    let (moving, level) = ports(view, a, streamed);
+    let device = device_bytes(view, a, streamed, kept);
+    let (moving, level) = ports(view, a, streamed, device);
     let first = view.shared.first().map_or(0.0, |l| l.busy(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
     let local = view.local.last().map_or(0.0, |l| l.busy(into_arrays, streamed) / workers);
     let moving = moving.max(local);
-    Plan { time: (work + first).max(moving), work, moving, level, streamed, into_arrays }
+    Plan { time: (work + first).max(moving), work, moving, level, streamed, device, into_arrays }
 }
 
-/// Streams come from the innermost shared level; the device's memory moves the compulsory bytes where an on-chip shared
-/// level holds the streamed operands of the heads in flight, everything otherwise.
-fn device_bytes(view: &View, a: &FusedAttention, streamed: f64) -> f64 {
-    let in_flight = view.cores.min(view.vector_cores).min(a.batch as f64 * a.heads as f64);
+/// Streams come from the innermost shared level. The device's memory moves the compulsory bytes where an on-chip shared level holds
+/// the streamed operands of the heads in flight. Where none does, the cores at work on one head (`kept` tiles of it, one core each)
+/// stream the same tiles in step: the shared level passes each to all of them.
+fn device_bytes(view: &View, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
+    let workers = view.cores.min(view.vector_cores);
+    let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);
     let per_head = (a.keys as f64 * 2.0 + a.queries as f64 * 2.0) * a.head_dim as f64 * a.operand.bytes() as f64;
     let compulsory = a.compulsory_bytes().as_f64();
     let held = view.shared.iter().skip(1).any(|level| level.capacity >= in_flight * per_head);
-    if held { compulsory } else { compulsory.max(streamed) }
+    let sharing = if view.shared.len() > 1 { kept.min(workers).max(1.0) } else { 1.0 };
+    if held { compulsory } else { compulsory.max(streamed / sharing) }
 }
 
 fn written(a: &FusedAttention) -> f64 {
@@ -161,9 +167,8 @@ fn written(a: &FusedAttention) -> f64 {
     }
 }
 
-fn ports(view: &View, a: &FusedAttention, streamed: f64) -> (f64, usize) {
+fn ports(view: &View, a: &FusedAttention, streamed: f64, device: f64) -> (f64, usize) {
     let out = written(a);
-    let device = device_bytes(view, a, streamed);
     let mut slowest = (0.0, 0);
     for (i, level) in view.shared.iter().enumerate() {
         let read = if i + 1 == view.shared.len() && i > 0 { streamed } else { (device - out).max(0.0) };
@@ -179,7 +184,7 @@ fn ports(view: &View, a: &FusedAttention, streamed: f64) -> (f64, usize) {
 fn traffic(view: &View, a: &FusedAttention, plan: &Plan) -> Traffic {
     let mut traffic = Traffic::default();
     let out = written(a);
-    let device = (device_bytes(view, a, plan.streamed) - out).max(0.0);
+    let device = (plan.device - out).max(0.0);
     for (i, level) in view.shared.iter().enumerate() {
         let read = if i + 1 == view.shared.len() && i > 0 { plan.streamed } else { device };
         traffic.add(level.index, read, out + if i == 0 { 0.0 } else { device });
