@@ -1,6 +1,9 @@
 //! The built-in chips: every file reads, and the models meet what is published or measured.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use coplace_sim::cost::CostModel;
+use coplace_sim::cost::calibrate::{Timing, predict};
+use coplace_sim::cost::named::{KERNEL_NAMES, Shape, kernel_from_name};
 use coplace_sim::hardware::{Accelerator, area, sustained_power, templates, verify};
 use coplace_sim::kernel::DataType;
 
@@ -77,4 +80,32 @@ fn tpu_v4_is_as_published() {
     assert!(power.abs() < 10.0, "{power} %");
     let peak = error_percent(chip.peak(DataType::Bf16).unwrap().0, 275e12);
     assert!(peak.abs() < 1.0, "{peak} %");
+}
+
+/// No number is measured here: that every name is predicted on every chip, finite, and a large product between a third of the peak and the peak.
+#[test]
+fn every_kernel_is_predicted_on_every_chip() {
+    let types = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
+    for template in templates().unwrap() {
+        let chip = &template.accelerator;
+        let model = CostModel::new(chip.clone()).unwrap();
+        for (name, data_type) in KERNEL_NAMES.into_iter().flat_map(|name| types.map(|t| (name, t))) {
+            for (m, n, k) in [(2, 3, 5), (1000, 777, 1), (8192, 8192, 8192)] {
+                let kernel = kernel_from_name(name, Shape { m, n, k, ..Shape::default() }, data_type).unwrap();
+                for timing in [Timing::Device, Timing::Host] {
+                    let time = predict(&model, &kernel, timing).0;
+                    assert!(
+                        time.is_finite() && time > 0.0 && time < 10.0,
+                        "{} {name} {data_type} {m}x{n}x{k}: {time} s",
+                        template.name
+                    );
+                }
+            }
+        }
+        for (data_type, peak) in chip.published.peak.iter() {
+            let kernel = kernel_from_name("gemm", Shape { m: 8192, n: 8192, k: 8192, ..Shape::default() }, data_type).unwrap();
+            let achieved = (kernel.flops() / peak).0 / predict(&model, &kernel, Timing::Device).0;
+            assert!((0.33..=1.03).contains(&achieved), "{} {data_type}: {achieved} of the published peak", template.name);
+        }
+    }
 }
