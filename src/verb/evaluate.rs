@@ -56,7 +56,7 @@ pub struct Arguments {
     /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
     #[arg(long)]
     chip: String,
-    /// Network between the accelerators: a built-in one (coplace list fabrics) or a fabric file (.toml) [default: that of the study phaze, phaze_flat]
+    /// Network between the accelerators: a built-in one (coplace list fabrics), a fabric file (.toml) or an LLMCompass system (.json) [default: that of the study phaze, phaze_flat]
     #[arg(long)]
     fabric: Option<String>,
     /// Accelerators in the cluster [default: 1024]
@@ -189,7 +189,11 @@ fn study(arguments: &Arguments) -> Result<Study, Failure> {
 fn fabric(study: &Study, chip: &Accelerator) -> Result<Fabric, Failure> {
     let cluster = &study.cluster;
     let name = &cluster.fabric;
-    let fabric = if name.ends_with(".toml") { Fabric::load(name) } else { Fabric::template_for(name, &chip.name) };
+    let fabric = if name.ends_with(".toml") || name.ends_with(".json") {
+        Fabric::load(name)
+    } else {
+        Fabric::template_for(name, &chip.name)
+    };
     fabric.and_then(|f| f.for_devices(cluster.devices)).or_input()
 }
 

@@ -66,16 +66,16 @@ fn faulty_files_are_refused_by_line_and_key() {
 }
 
 #[test]
-fn a_device_of_llm_compass_is_a_chip() {
+fn a_system_of_llm_compass_is_a_chip_and_a_fabric() {
     let call = [
         "evaluate",
         "workloads/tests/configs/smollm2_135m.json",
         "--chip",
         DEVICE,
         "--fabric",
-        "nvlink3_node",
+        DEVICE,
         "--devices",
-        "8",
+        "4",
         "--global-batch",
         "8",
         "--sequence-length",
@@ -85,5 +85,6 @@ fn a_device_of_llm_compass_is_a_chip() {
     ];
     let answer = coplace(&call).json();
     assert_eq!((&answer["feasible"], &answer["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
+    assert_eq!(answer["cluster"]["fabric"], "A100-like x4");
     assert!(answer["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
 }

@@ -1,14 +1,16 @@
-//! LLMCompass (Zhang et al., ISCA 2024): the JSON description of a device (`configs/*.json`), read as a chip.
+//! LLMCompass (Zhang et al., ISCA 2024): the JSON description of a system (`configs/*.json`), its device read as a chip and its
+//! interconnect as a fabric.
 //!
 //! What the file does not say is taken as LLMCompass's own model takes it (`hardware_model/`, `software_model/matmul.py`): output-stationary
 //! arrays that stay busy on long products, core memories that never limit, one port on the global buffer and on the device's
 //! memory. Energy per operation and byte is the process node's; static power is not stated and therefore zero. Its area model's
-//! unit counts and its interconnect are not read: the chip has no area, and its fabric is chosen as for any chip.
+//! unit counts are not read: the chip has no area.
 
 use super::ImportError;
 use crate::hardware::energy::{default_energy, sram_energy_per_byte};
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, Fault, MemoryLevel, Node};
 use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
+use crate::network::{Fabric, Tier, Topology, TorusDim};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,19 +24,13 @@ const GIB: f64 = 1_073_741_824.0;
 /// # Errors
 /// Malformed JSON, missing keys, figures that cannot be: all of them are listed, by their path in the file.
 pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
-    let failed = |faults| ImportError { file: file.to_owned(), faults };
-    let json: Value = serde_json::from_str(text).map_err(|why| {
-        let cure = "give a chip file (.toml) or an LLMCompass device description (.json)";
-        failed(vec![Fault::new("text", "malformed", format!("must be JSON: {why}"), cure)])
-    })?;
+    let json = parse(text, file, "give a chip file (.toml) or an LLMCompass device description (.json)")?;
     let mut reader = Reader { json: &json, faults: Vec::new() };
     let accelerator = accelerator(&mut reader);
     if reader.faults.is_empty() {
         reader.faults = verify(&accelerator);
     }
-    if !reader.faults.is_empty() {
-        return Err(failed(reader.faults));
-    }
+    reader.sound(file)?;
     Ok(Template {
         name: accelerator.name.clone(),
         aliases: Vec::new(),
@@ -45,12 +41,65 @@ pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
     })
 }
 
+/// Reads the interconnect: devices all linked to each other (`FC`) or in a ring (`RING`), each with all its links' bandwidth one way, of which a
+/// packet's header takes its part; a step takes the link's latency, the start of a collective nothing.
+///
+/// # Errors
+/// As [`chip`].
+pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
+    let json = parse(text, file, "give a fabric file (.toml) or an LLMCompass device description (.json)")?;
+    let mut r = Reader { json: &json, faults: Vec::new() };
+    let link = |key: &str| format!("interconnect.link.{key}");
+    let name = r.text("name").to_owned();
+    let devices = r.count("device_count");
+    let ring = r.choice("interconnect.topology", &[("FC", false), ("RING", true)]).unwrap_or(false);
+    let bandwidth = r.number("interconnect.link_count_per_device") * r.number(&link("bandwidth_per_direction_byte"));
+    let (payload, header) = (r.number(&link("max_payload_size_byte")), r.number(&link("header_size_byte")));
+    let latency = r.number(&link("latency_second"));
+    r.sound(file)?;
+    let wrap = devices > 1;
+    let topology = if ring {
+        let dims = vec![TorusDim { size: devices, wrap }];
+        Topology::Torus { dims, limits: vec![devices], wrap_multiple: 1, twisted: false, twisted_hops: None }
+    } else {
+        Topology::FullyConnected { units: devices }
+    };
+    let tier = Tier {
+        name: "links".to_owned(),
+        devices,
+        topology,
+        bandwidth: BytesPerSecond(bandwidth),
+        achieved_fraction: payload / (payload + header),
+        step: Seconds(latency),
+        chunk: Seconds::ZERO,
+        final_copy: BytesPerSecond(f64::INFINITY),
+        low_latency: None,
+        in_network: None,
+        source: file.to_owned(),
+    };
+    let description = format!("LLMCompass interconnect {file}");
+    Ok(Fabric { name, description, launch: Seconds::ZERO, tiers: vec![tier], fitted_on: String::new() })
+}
+
+fn parse(text: &str, file: &str, cure: &str) -> Result<Value, ImportError> {
+    serde_json::from_str(text).map_err(|why| ImportError {
+        file: file.to_owned(),
+        faults: vec![Fault::new("text", "malformed", format!("must be JSON: {why}"), cure)],
+    })
+}
+
 struct Reader<'a> {
     json: &'a Value,
     faults: Vec<Fault>,
 }
 
 impl<'a> Reader<'a> {
+    /// Nothing, or what is wrong so far.
+    fn sound(&mut self, file: &str) -> Result<(), ImportError> {
+        let faults = std::mem::take(&mut self.faults);
+        if faults.is_empty() { Ok(()) } else { Err(ImportError { file: file.to_owned(), faults }) }
+    }
+
     fn at(&self, path: &str) -> Option<&'a Value> {
         path.split('.').try_fold(self.json, |value, key| value.get(key))
     }
@@ -252,6 +301,25 @@ mod tests {
         assert_eq!((chip.vector.cores, chip.vector.lanes), (108, 256));
         let chiplets = changed("device.compute_chiplet_count", Some(2.into()));
         assert_eq!(super::chip(&chiplets, "c.json").unwrap().accelerator.tensor.cores, 216);
+    }
+
+    #[test]
+    fn links_are_a_fabric() {
+        use crate::kernel::{Collective, CollectiveKind, Group};
+        let full = fabric(DEVICE, "a100_like.json").unwrap();
+        assert_eq!((full.devices(), full.tiers[0].bandwidth), (4, BytesPerSecond(300e9)));
+        assert!((full.tiers[0].achieved_fraction - 256.0 / 272.0).abs() < 1e-12);
+        let ring = fabric(&changed("interconnect.topology", Some("RING".into())), "r.json").unwrap();
+        let group = Group { ranks: 4, stride: 1 };
+        let all_reduce = Collective { kind: CollectiveKind::AllReduce, bytes: Bytes(1 << 30), group };
+        // 3/4 of the buffer out and back through each device's port at its achieved rate.
+        let bound = 1.5 * f64::from(1 << 30) / (300e9 * 256.0 / 272.0);
+        for fabric in [full, ring] {
+            let time = fabric.collective(&all_reduce).latency.0;
+            assert!((bound..bound * 1.1).contains(&time), "{}: {time} {bound}", fabric.name);
+        }
+        let error = fabric(&changed("interconnect.topology", Some("MESH".into())), "m.json").unwrap_err().to_string();
+        assert_eq!(error, "m.json: interconnect.topology = MESH: must be one of FC, RING; correct it");
     }
 
     #[test]

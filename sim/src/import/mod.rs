@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// A file of another simulator that cannot be read; every fault is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{file}: {}", list(faults))]
+#[error("{file}: {}", self.why())]
 pub struct ImportError {
     /// The file.
     pub file: String,
@@ -19,10 +19,13 @@ pub struct ImportError {
 /// Faults that a message lists; a file of the wrong kind has one per line.
 const LISTED: usize = 10;
 
-fn list(faults: &[Fault]) -> String {
-    let mut lines: Vec<String> = faults.iter().take(LISTED).map(ToString::to_string).collect();
-    if faults.len() > LISTED {
-        lines.push(format!("and {} more", faults.len() - LISTED));
+impl ImportError {
+    /// The faults, one per line, without the file.
+    pub(crate) fn why(&self) -> String {
+        let mut lines: Vec<String> = self.faults.iter().take(LISTED).map(ToString::to_string).collect();
+        if self.faults.len() > LISTED {
+            lines.push(format!("and {} more", self.faults.len() - LISTED));
+        }
+        lines.join("\n  ")
     }
-    lines.join("\n  ")
 }

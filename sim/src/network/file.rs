@@ -5,6 +5,7 @@ use super::fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::torus::TorusDim;
 use super::verify;
+use crate::import::llm_compass;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::Deserialize;
 
@@ -93,16 +94,21 @@ impl Fabric {
         build(&file)
     }
 
-    /// A built-in fabric by name, or a fabric file by path (anything that ends in `.toml`).
+    /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`) or the interconnect of an LLMCompass
+    /// system (`.json`).
     ///
     /// # Errors
     /// An unknown name, an unreadable or malformed file, values that cannot be.
     pub fn load(name_or_path: &str) -> Result<Self, NetworkError> {
-        if !name_or_path.ends_with(".toml") {
+        let json = name_or_path.ends_with(".json");
+        if !json && !name_or_path.ends_with(".toml") {
             return Self::template(name_or_path);
         }
         let text = std::fs::read_to_string(name_or_path)
             .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
+        if json {
+            return llm_compass::fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });
+        }
         Self::from_toml_str(name_or_path, &text)
     }
 
