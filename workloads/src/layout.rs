@@ -43,7 +43,7 @@ pub struct Layout {
     pub data: u32,
     /// Devices over which every sequence is split (c).
     pub context: u32,
-    /// Data-parallel ranks over which the experts of a layer are split (e); a part of `data`.
+    /// Ranks over which the experts of a layer are split (e): of `data`, then of `context`, then of `tensor`.
     pub expert: u32,
     /// Model chunks per pipeline stage (v): 1 is plain, more is interleaved.
     pub virtual_stages: u32,
@@ -105,6 +105,14 @@ impl Layout {
     #[must_use]
     pub fn chunks(&self) -> u64 {
         u64::from(self.pipeline) * u64::from(self.virtual_stages)
+    }
+
+    /// Devices over which an expert is split by width, where the expert-parallel ranks do not all fit into the data- and context-parallel
+    /// ones and reach into the tensor-parallel group; `None` where that group shares every expert.
+    #[must_use]
+    pub fn expert_tensor(&self) -> Option<u32> {
+        let outside = self.data.saturating_mul(self.context);
+        (!outside.is_multiple_of(self.expert.max(1))).then(|| (outside.saturating_mul(self.tensor) / self.expert.max(1)).max(1))
     }
 
     /// Micro-batches per step and pipeline.
@@ -224,12 +232,13 @@ impl Layout {
                 cure: multiples(batch.global_batch, share),
             });
         }
-        if !self.data.is_multiple_of(self.expert) {
+        let ranks = u64::from(self.data) * u64::from(self.context) * u64::from(self.tensor);
+        if !ranks.is_multiple_of(self.expert.into()) {
             return Err(LayoutError {
                 key: "ep",
                 value: self.expert.to_string(),
-                limit: format!("a divisor of the {} data-parallel ranks", self.data),
-                cure: nearest(self.expert.into(), self.data.into(), "ep", |e| u64::from(self.data).is_multiple_of(e)),
+                limit: format!("a divisor of the {ranks} tensor-, context- and data-parallel ranks"),
+                cure: nearest(self.expert.into(), ranks, "ep", |e| ranks.is_multiple_of(e)),
             });
         }
         let split = u64::from(self.context) * if self.sequence_parallel { u64::from(self.tensor) } else { 1 };

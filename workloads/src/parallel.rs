@@ -106,7 +106,16 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
 
 /// Expert parallelism: there are experts, and they divide.
 fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
-    let e = u64::from(lowering.expert_parallel);
+    let (e, t) = (u64::from(lowering.expert_parallel), lowering.tensor_parallel);
+    if let Some(shared) = lowering.expert_tensor_parallel.filter(|shared| *shared == 0 || !t.is_multiple_of(*shared)) {
+        return Err(WorkloadError::BadLowering {
+            model: model.name.clone(),
+            setting: "the tensor-parallel degree of experts".to_owned(),
+            value: shared.to_string(),
+            limit: format!("a divisor of the tensor-parallel degree {t}"),
+            cure: format!("use 1 or {t}"),
+        });
+    }
     let count = model.experts.map_or(1, |experts| experts.count);
     if count.is_multiple_of(e) {
         return Ok(());

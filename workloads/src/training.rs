@@ -54,6 +54,9 @@ pub struct Lowering {
     pub context_method: ContextMethod,
     /// Devices over which the experts of a layer are split; a part of the data-parallel ranks.
     pub expert_parallel: u32,
+    /// Devices over which every expert is split by width; the whole tensor-parallel group where none is given. Fewer where
+    /// expert-parallel devices are of that group too.
+    pub expert_tensor_parallel: Option<u32>,
     /// How attention is computed.
     pub attention: Attention,
     /// Number formats.
@@ -91,6 +94,7 @@ impl Lowering {
             context_parallel: 1,
             context_method: ContextMethod::Ring,
             expert_parallel: 1,
+            expert_tensor_parallel: None,
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,

@@ -39,7 +39,11 @@ impl Dispatch {
         Self {
             experts,
             ranks,
-            stride: plan.shape.ranks.saturating_mul(plan.shape.context),
+            // Context-parallel devices and those of the tensor-parallel group that share no expert come first.
+            stride: plan
+                .lowering
+                .expert_tensor_parallel
+                .map_or(plan.shape.ranks.saturating_mul(plan.shape.context), |shared| shared),
             hidden: plan.model.hidden,
             local: experts.count / u64::from(ranks),
             slots: experts.slots(plan.shape.local_tokens()),
@@ -71,10 +75,14 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
     let logits = router.add(graph, shape, x)[0];
     let weights = add_top_k(graph, shape, experts, logits);
     let tokens = add_dispatch(graph, shape, &dispatch, x);
-    // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product.
-    let split = if shape.sequence_parallel { u64::from(shape.ranks) } else { 1 };
-    let slots = Shape { batch: 1, sequence: dispatch.slots.saturating_mul(split), context: 1, ..*shape };
-    let width = plan.slice.ffn;
+    // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product, by the
+    // devices that share an expert.
+    let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks);
+    let sequence_parallel = shape.sequence_parallel && ranks > 1;
+    let split = if sequence_parallel { u64::from(ranks) } else { 1 };
+    let sequence = dispatch.slots.saturating_mul(split);
+    let slots = Shape { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
+    let width = model.ffn / u64::from(ranks.max(1));
     let expert = |name: &'static str, sizes, split| Grouped { name, experts: dispatch.local, sizes, split };
     let y = if model.gated {
         let parts =
