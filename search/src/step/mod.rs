@@ -4,6 +4,8 @@
 //! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
 
 mod evaluate;
+pub mod memory;
+mod memory_static;
 mod plan;
 mod profile;
 mod stack;
@@ -11,6 +13,7 @@ mod stack;
 mod tests;
 
 pub use evaluate::step_time;
+pub use memory::{MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory};
 pub use plan::TrainingPlan;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};

@@ -10,6 +10,7 @@ use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 use workloads::recompute_policy::Treatment;
+use workloads::training::Attention;
 use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
 
 /// One pass of one segment: one micro-batch, one device.
@@ -284,10 +285,11 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         micro_batch: plan.batch.micro_batch,
         sequence_length: plan.batch.sequence_length,
         tensor_parallel: plan.layout.tensor,
-        sequence_parallel: plan.layout.sequence_parallel,
+        sequence_parallel: plan.layout.sequence_parallel && plan.layout.tensor > 1,
         context_parallel: plan.layout.context,
         expert_parallel: plan.layout.expert,
-        attention: plan.attention,
+        expert_tensor_parallel: plan.layout.expert_tensor(),
+        attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },
         precision,
         optimizer: plan.optimizer,
         elementwise_fusion: stack.kernels.elementwise_fusion,

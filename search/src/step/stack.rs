@@ -124,14 +124,37 @@ pub struct OverlapOptions {
     pub host: f64,
 }
 
-/// What the stack's memory needs beyond tensors.
+/// How the stack uses memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryOptions {
-    /// GiB that the framework takes whatever the model (driver context, libraries' workspaces).
-    pub framework_gib: f64,
-    /// Fraction of the live bytes that the allocator holds besides (fragmentation, rounding).
+    /// GiB of a chip's nominal memory that programs never see (the driver's and error correction's share).
+    pub driver_reserved_gib: f64,
+    /// GiB of the driver's context and the loaded kernels, which the allocator does not see.
+    pub context_gib: f64,
+    /// MiB of buffers per communicator of the collective library, which the allocator does not see.
+    pub communicator_mib: f64,
+    /// GiB of workspaces that libraries take from the allocator.
+    pub workspace_gib: f64,
+    /// Fraction of the live bytes that the allocator holds besides, while nothing presses it to give them back.
     pub allocator_slack: f64,
+    /// Fraction of the live bytes that fragmentation wastes under pressure.
+    pub fragmentation: f64,
+    /// Whether the stored weights are the master copy, and products read a converted one (FSDP, MaxText); else the optimizer has a
+    /// master copy of its own (Megatron-LM).
+    pub stored_master: bool,
+    /// Whether gradients have their memory all the time; else only from their first micro-batch's backward pass to the update.
+    pub gradients_persist: bool,
+    /// Layers whose weights are gathered at once under ZeRO-3: the one at work and those fetched ahead.
+    pub gathered_layers: u32,
+    /// Whether embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).
+    pub root_gathered: bool,
+    /// Bytes per parameter of a layer's gradients while ZeRO-2 or ZeRO-3 reduces them.
+    pub reduced_bytes_per_parameter: f64,
+    /// Bytes per updated parameter of the optimizer's temporaries.
+    pub update_bytes_per_parameter: f64,
+    /// Bytes per logit in the worst moment of the loss, forward or backward.
+    pub bytes_per_logit: f64,
 }
 
 /// A software stack.
@@ -202,7 +225,7 @@ impl SoftwareStack {
     }
 
     /// Every value with its key and its range.
-    fn values(&self) -> [(&'static str, f64, f64, f64); 17] {
+    fn values(&self) -> [(&'static str, f64, f64, f64); 25] {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         [
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
@@ -220,8 +243,16 @@ impl SoftwareStack {
             ("overlap.context", o.context, 0.0, 1.0),
             ("overlap.pipeline", o.pipeline, 0.0, 1.0),
             ("overlap.host", o.host, 0.0, 1.0),
-            ("memory.framework_gib", m.framework_gib, 0.0, 1e3),
+            ("memory.driver_reserved_gib", m.driver_reserved_gib, 0.0, 1e3),
+            ("memory.context_gib", m.context_gib, 0.0, 1e3),
+            ("memory.communicator_mib", m.communicator_mib, 0.0, 1e5),
+            ("memory.workspace_gib", m.workspace_gib, 0.0, 1e3),
             ("memory.allocator_slack", m.allocator_slack, 0.0, 1.0),
+            ("memory.fragmentation", m.fragmentation, 0.0, 1.0),
+            ("memory.gathered_layers", f64::from(m.gathered_layers), 1.0, 1e6),
+            ("memory.reduced_bytes_per_parameter", m.reduced_bytes_per_parameter, 0.0, 64.0),
+            ("memory.update_bytes_per_parameter", m.update_bytes_per_parameter, 0.0, 64.0),
+            ("memory.bytes_per_logit", m.bytes_per_logit, 2.0, 64.0),
         ]
     }
 

@@ -1,0 +1,99 @@
+//! Weights, gradients and optimizer states of a stage under ZeRO, and what ZeRO gathers for use.
+
+use super::{SoftwareStack, TrainingPlan};
+use sim::units::Bytes;
+use workloads::ZeroStage;
+use workloads::footprint::BytesPerParameter;
+use workloads::graph::Parameters;
+
+/// Who shares what.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sharding {
+    zero: ZeroStage,
+    /// Ranks among which dense parameters are shared.
+    ranks: u64,
+    /// Ranks that hold the same experts.
+    expert_ranks: u64,
+    /// Whether the stored weights are the master copy (FSDP, MaxText): products read a gathered, converted copy.
+    stored_master: bool,
+    /// Bytes per parameter of a gradient that is being reduced.
+    reduced_bytes: f64,
+}
+
+/// What a device holds all the time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resident {
+    /// Weights as they are stored, and the copy for products where it is always there.
+    pub weights: Bytes,
+    pub gradients: Bytes,
+    /// Master weights (where they are not the stored ones) and states.
+    pub states: Bytes,
+    /// Parameters that the device updates.
+    pub updated: u64,
+    /// Bytes of the weights for products that ZeRO-3 leaves out: what gathering everything would add.
+    missing_weights: Bytes,
+    /// Bytes of gradients that ZeRO-2 leaves out.
+    missing_gradients: Bytes,
+}
+
+impl Sharding {
+    pub(super) fn new(plan: &TrainingPlan, stack: &SoftwareStack, domain: Option<u32>) -> Self {
+        let layout = &plan.layout;
+        // Context-parallel ranks hold the same weights: ZeRO shares among them too.
+        let ranks = u64::from(layout.data) * u64::from(layout.context);
+        let ranks = domain.map_or(ranks, |domain| ranks.min(u64::from(domain))).max(1);
+        Self {
+            zero: layout.zero,
+            ranks,
+            // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
+            expert_ranks: (ranks / u64::from(layout.expert.max(1))).max(1),
+            stored_master: stack.memory.stored_master,
+            reduced_bytes: stack.memory.reduced_bytes_per_parameter,
+        }
+    }
+
+    /// A device's share of dense and expert parameters, if shared.
+    fn share(&self, parameters: Parameters, shared: bool) -> u64 {
+        let dense = parameters.sharded.saturating_add(parameters.replicated);
+        if !shared {
+            return parameters.per_device();
+        }
+        dense.div_ceil(self.ranks).saturating_add(parameters.expert.div_ceil(self.expert_ranks))
+    }
+
+    pub(super) fn resident(&self, parameters: Parameters, per: &BytesPerParameter) -> Resident {
+        let count = |shared| self.share(parameters, shared);
+        let (states, gradients, weights) =
+            (self.zero >= ZeroStage::OptimizerStates, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::Parameters);
+        let all = parameters.per_device();
+        let master = self.stored_master && per.master > Bytes::ZERO;
+        let gradient = if master { per.gradient.max(per.master) } else { per.gradient };
+        let copy = per.weight * all;
+        let (stored, optimizer, missing_weights) = if master {
+            let copied = if weights { Bytes::ZERO } else { copy };
+            (per.master * count(states) + copied, per.state * count(states), if weights { copy } else { Bytes::ZERO })
+        } else {
+            let stored = per.weight * count(weights);
+            (stored, (per.master + per.state) * count(states), copy.saturating_sub(stored))
+        };
+        let held = gradient * count(gradients);
+        Resident {
+            weights: stored,
+            gradients: held,
+            states: optimizer,
+            updated: count(states),
+            missing_weights,
+            missing_gradients: (gradient * all).saturating_sub(held),
+        }
+    }
+
+    /// Bytes of the weights that are gathered while these parameters are in use: never more than gathering everything adds.
+    pub(super) fn gathered(&self, open: Parameters, per: &BytesPerParameter, resident: &Resident) -> Bytes {
+        (per.weight * open.per_device()).min(resident.missing_weights)
+    }
+
+    /// Bytes of gradients that are whole until they have been reduced.
+    pub(super) fn reducing(&self, open: Parameters, resident: &Resident) -> Bytes {
+        Bytes((open.per_device() as f64 * self.reduced_bytes) as u64).min(resident.missing_gradients)
+    }
+}
