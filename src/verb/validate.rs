@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 #[command(
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
-    (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s); results/README.md\n\
-    describes them all.\n\
+    (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
+    (global_batch, peak_gib); results/README.md describes them all.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
     \"unpredicted\", \"exact\", \"mape_pct\", \"median_pct\", \"bias_pct\", \"worst\": {\"id\", \"measured\", \"predicted\", \"error_pct\"}}],\n\
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
+    \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}]}]};\n\
     errors are (predicted - measured) / measured in percent."
 )]

@@ -69,6 +69,26 @@ const FITS: Target = target("fits", "fits", "0 or 1", Range::NotNegative);
 const TRAINING: [Target; 3] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, FITS];
 const MEMORY: [Target; 2] = [PEAK, FITS];
 
+/// The columns without which a training run is no run; the last is the step time's.
+const RUN: [&str; 16] = [
+    "id",
+    "layers",
+    "hidden",
+    "ffn_hidden",
+    "heads",
+    "head_dim",
+    "vocab",
+    "seq",
+    "chip",
+    "chips",
+    "tp",
+    "pp",
+    "dp",
+    "micro_batch",
+    "global_batch",
+    "iteration_s",
+];
+
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -108,25 +128,8 @@ impl Dataset {
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
             Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
             Self::DieArea => &["id", "chip", "level", "component", "measured_mm2"],
-            Self::TrainingRuns => &[
-                "id",
-                "layers",
-                "hidden",
-                "ffn_hidden",
-                "heads",
-                "head_dim",
-                "vocab",
-                "seq",
-                "chip",
-                "chips",
-                "tp",
-                "pp",
-                "dp",
-                "micro_batch",
-                "global_batch",
-                "iteration_s",
-            ],
-            Self::MemoryPeaks => &["id", "chip", "chips", "global_batch", "peak_gib"],
+            Self::TrainingRuns => &RUN,
+            Self::MemoryPeaks => RUN.split_last().map_or(&[], |(_, columns)| columns),
         }
     }
 
@@ -152,6 +155,7 @@ impl Dataset {
                 "top_k",
                 "virtual_stages",
                 "sequence_parallel",
+                "allocator",
                 "zero_stage",
                 "recompute",
                 "offload",
@@ -189,22 +193,16 @@ impl Dataset {
         self.required().iter().chain(self.optional()).copied().chain(targets).any(|known| known == column)
     }
 
-    /// What predicts the data set, if this version can.
-    pub(super) fn predictor(self) -> Option<Predictor> {
+    /// What predicts the data set.
+    pub(super) fn predictor(self) -> Predictor {
         match self {
-            Self::SystolicCycles => Some(predict::systolic::predict),
-            Self::Collectives => Some(predict::collectives::predict),
-            Self::Kernels => Some(predict::kernels::predict),
-            Self::DieArea => Some(predict::die_area::predict),
-            Self::TrainingRuns => Some(predict::training::predict),
-            Self::MemoryPeaks => None,
+            Self::SystolicCycles => predict::systolic::predict,
+            Self::Collectives => predict::collectives::predict,
+            Self::Kernels => predict::kernels::predict,
+            Self::DieArea => predict::die_area::predict,
+            Self::TrainingRuns => predict::training::predict,
+            Self::MemoryPeaks => predict::memory::predict,
         }
-    }
-
-    /// The data sets that this version predicts.
-    pub(super) fn supported() -> String {
-        let names: Vec<String> = Self::ALL.iter().filter(|d| d.predictor().is_some()).map(ToString::to_string).collect();
-        names.join(", ")
     }
 
     /// The data set that has these columns.

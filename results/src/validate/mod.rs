@@ -6,6 +6,7 @@
 
 mod dataset;
 mod figures;
+mod out_of_memory;
 mod predict;
 mod ranking;
 mod row;
@@ -14,6 +15,7 @@ mod text;
 
 pub use dataset::{Dataset, Range, Target};
 pub use figures::plots;
+pub use out_of_memory::OutOfMemory;
 pub use ranking::Ranking;
 pub use row::{Row, RowError, RowFailure};
 pub use score::{GroupScore, Worst};
@@ -85,16 +87,6 @@ pub enum ValidateError {
         /// What it holds.
         dataset: Dataset,
     },
-    /// This version predicts nothing of the data set.
-    #[error("{}: {dataset} files are recognised, but not supported by this version of coplace; it predicts {supported}", file.display())]
-    NotSupported {
-        /// The file.
-        file: PathBuf,
-        /// The data set.
-        dataset: Dataset,
-        /// The data sets that are predicted.
-        supported: String,
-    },
 }
 
 /// A predicted value beside the measured one.
@@ -144,6 +136,8 @@ pub struct FileReport {
     pub groups: Vec<GroupScore>,
     /// How well plans are ordered, per group; empty where rows are no plans.
     pub rankings: Vec<Ranking>,
+    /// How well runs that do not fit in memory are told, per group; empty where no outcome is known.
+    pub out_of_memory: Vec<OutOfMemory>,
     /// Rows with a fault; they were not scored.
     pub row_errors: Vec<RowError>,
     /// Rows that cannot be predicted.
@@ -166,7 +160,7 @@ pub struct Options {
 /// Validates one file.
 ///
 /// # Errors
-/// A file that cannot be read, whose columns are those of no data set, or of one that this version does not predict.
+/// A file that cannot be read, or whose columns are those of no data set.
 /// Faults of single rows are in the report.
 pub fn file(path: &Path, options: &Options) -> Result<FileReport, ValidateError> {
     let text = std::fs::read(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
@@ -180,11 +174,7 @@ pub fn file(path: &Path, options: &Options) -> Result<FileReport, ValidateError>
 pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileReport, ValidateError> {
     let mut table = Table::open(path, text)?;
     let dataset = table.dataset;
-    let predict = dataset.predictor().ok_or_else(|| ValidateError::NotSupported {
-        file: path.into(),
-        dataset,
-        supported: Dataset::supported(),
-    })?;
+    let predict = dataset.predictor();
     let mut report = FileReport {
         file: path.into(),
         dataset,
@@ -192,6 +182,7 @@ pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileRepor
         ignored_columns: table.header.iter().filter(|c| !dataset.knows(c)).map(str::to_owned).collect(),
         groups: Vec::new(),
         rankings: Vec::new(),
+        out_of_memory: Vec::new(),
         row_errors: Vec::new(),
         unpredicted: Vec::new(),
         predictions: Vec::new(),
@@ -207,6 +198,7 @@ pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileRepor
     });
     report.steps = prepared.into_steps();
     report.groups = score::groups(&report);
+    report.out_of_memory = out_of_memory::groups(&report.predictions);
     report.rankings = ranking::rankings(&report.predictions, "iteration_s");
     Ok(report)
 }

@@ -52,7 +52,8 @@ pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
         *unpredicted.entry(&row.group).or_default() += 1;
     }
     let mut scores = Vec::new();
-    for target in report.dataset.targets() {
+    // Whether a run fits is told or not; that is no percentage (`out_of_memory`).
+    for target in report.dataset.targets().iter().filter(|t| t.column != super::out_of_memory::FITS) {
         let mut members: BTreeMap<&str, Vec<&Prediction>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column && p.measured.is_some()) {
             members.entry(&p.group).or_default().push(p);

@@ -79,7 +79,7 @@ fn a_file_of_no_data_set_is_refused() {
     assert!(refused("id,id\n1,2\n").contains("column `id` occurs twice"));
     assert!(refused("").contains("it is empty"));
     let memory = refused("id,chip,chips,global_batch,peak_gib\n1,a,8,16,1.5\n");
-    assert!(memory.contains("memory_peaks files are recognised, but not supported by this version"), "{memory}");
+    assert!(memory.starts_with("data.csv: a memory_peaks file needs the columns layers, hidden, ffn_hidden, "), "{memory}");
 }
 
 #[test]
@@ -260,4 +260,36 @@ fn training_rows_that_break_a_rule_are_named() {
     let (id, step) = &report.steps[0];
     let parts: f64 = step.parts()[1..].iter().map(|(_, part)| part.0).sum();
     assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
+}
+
+const MEMORY: &str = "id,dataset,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,chips_per_node,fabric,\
+tp,pp,dp,cp,ep,virtual_stages,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,precision,optimizer,peak_gib,allocator,\
+fits,tied_embeddings,source\n";
+
+fn memory_row(id: &str, chip: &str, micro_batch: u64, peak: &str, fits: u8) -> String {
+    format!(
+        "{id},t,32,4096,16384,32,8,128,131200,8192,0,,{chip},8,8,nvlink3_node,1,4,2,1,1,8,0,1,{micro_batch},{},none,bf16,adam,{peak},\
+         torch max_memory_allocated,{fits},0,made up\n",
+        8 * micro_batch
+    )
+}
+
+#[test]
+fn memory_is_predicted_with_what_fits() {
+    // 7.0B parameters over four stages: 22 GiB of weights, gradients and states per stage, 29 chunk passes of 1 GiB, 6 bytes per logit.
+    let rows = [
+        memory_row("small", "a100_80gb_sxm", 1, "56.0", 1),
+        memory_row("large", "a100_80gb_sxm", 2, "", 0),
+        memory_row("short", "a100_40gb_sxm", 1, "", 0),
+    ];
+    let report = check(&format!("{MEMORY}{}", rows.concat()));
+    assert!(report.row_errors.is_empty() && report.unpredicted.is_empty(), "{:?} {:?}", report.row_errors, report.unpredicted);
+    let score = report.groups.iter().find(|g| g.quantity == "peak_gib" && g.n > 0).unwrap();
+    assert!(score.mape_pct.is_some_and(|e| e < 2.0), "{score:?}");
+    let small = report.out_of_memory.iter().find(|o| o.group.contains("80gb")).unwrap();
+    assert_eq!((small.ran, small.false_alarms, small.failed, small.caught), (1, 0, 1, 1));
+    assert!(report.out_of_memory.iter().all(|o| o.precision == Some(1.0) && o.recall == Some(1.0) && o.wrong.is_empty()));
+    let text = super::report(&report);
+    assert!(text.contains("out of memory") && !text.contains(" fits "), "{text}");
+    assert!(json(&[report])["files"][0]["out_of_memory"][0]["caught"].is_u64());
 }

@@ -21,6 +21,7 @@ pub fn report(report: &FileReport) -> String {
         text.push_str(&scores(report));
     }
     text.push_str(&rankings(report));
+    text.push_str(&out_of_memory(report));
     text.push_str(&unpredicted(report));
     text.push_str(&faults(report));
     text
@@ -73,6 +74,24 @@ fn rankings(report: &FileReport) -> String {
             format!("{:.3}", ranking.spearman),
             format!("{:.1}", ranking.top1_regret_pct),
         ]);
+    }
+    format!("\n{}", table.render())
+}
+
+/// Who fits and who does not.
+fn out_of_memory(report: &FileReport) -> String {
+    if report.out_of_memory.is_empty() {
+        return String::new();
+    }
+    let share = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{:.1}", v * 100.0));
+    let head = vec!["out of memory", "failed", "caught", "ran", "false alarms", "precision %", "recall %", "wrong"];
+    let mut table = Table::new(head).align(7, Align::Left);
+    for group in &report.out_of_memory {
+        let mut cells = vec![group.group.clone()];
+        cells.extend([group.failed, group.caught, group.ran, group.false_alarms].map(|n| count(n as u64)));
+        cells.extend([share(group.precision), share(group.recall)]);
+        cells.push(named(&group.wrong.iter().map(String::as_str).collect::<Vec<_>>()));
+        table.row(cells);
     }
     format!("\n{}", table.render())
 }

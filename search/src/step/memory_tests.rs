@@ -88,7 +88,9 @@ fn more_recomputation_never_keeps_more() {
         for pair in runs.windows(2) {
             for (more, less) in pair[0].stages.iter().zip(&pair[1].stages) {
                 // Nothing is kept in the optimizer's update, which may be the peak of what recomputes most.
-                assert!(more.class(MemoryClass::Activations) < less.class(MemoryClass::Activations) || more.moment == Moment::Update);
+                assert!(
+                    more.class(MemoryClass::Activations) < less.class(MemoryClass::Activations) || more.moment == Moment::Update
+                );
                 assert!(less.moment != Moment::Update || more.moment == Moment::Update, "{stack}");
             }
         }

@@ -4,6 +4,7 @@
 pub(super) mod collectives;
 pub(super) mod die_area;
 pub(super) mod kernels;
+pub(super) mod memory;
 pub(super) mod run;
 pub(super) mod systolic;
 pub(super) mod training;

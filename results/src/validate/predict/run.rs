@@ -45,7 +45,7 @@ impl Run {
             },
             activations: activations(row, stack)?,
             attention: attention(row)?,
-            precision: precision(row)?,
+            precision: precision(row, stack)?,
             optimizer: optimizer(row)?,
             schedule: Schedule::OneForwardOneBackward,
         };
@@ -151,6 +151,16 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     })
 }
 
+/// Experts without a capacity limit, where the row has any.
+fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
+    let Some(count) = row.optional_count("experts")?.filter(|count| *count > 1) else { return Ok(None) };
+    let top_k = row.optional_count("top_k")?.unwrap_or(1);
+    if top_k > count {
+        return Err(row.fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
+    }
+    Ok(Some(Experts { count, top_k, capacity_factor: None }))
+}
+
 fn attention(row: &Row<'_>) -> Result<Attention, RowFailure> {
     match row.cell("attention") {
         None | Some("flash" | "fused") => Ok(Attention::Fused),
@@ -159,11 +169,19 @@ fn attention(row: &Row<'_>) -> Result<Attention, RowFailure> {
     }
 }
 
-fn precision(row: &Row<'_>) -> Result<Precision, RowFailure> {
+/// Number formats. Megatron-LM accumulates the gradients of bf16 weights in fp32 (its default with `--bf16`). MaxText's bf16 weights, where a
+/// recipe says so, are without a master copy.
+fn precision(row: &Row<'_>, stack: &str) -> Result<Precision, RowFailure> {
+    let pure = row.cell("source").is_some_and(|source| source.contains("bf16 weights"));
+    let mixed = match (stack, pure) {
+        (_, true) => Precision::PURE_BF16,
+        ("megatron", _) => Precision::MIXED_BF16_FP32_GRADIENTS,
+        _ => Precision::MIXED_BF16,
+    };
     match row.cell("precision") {
-        None | Some("bf16") => Ok(Precision::MIXED_BF16),
-        Some("fp8") => Ok(Precision::MIXED_BF16.with_products(DataType::Fp8)),
-        Some("int8") => Ok(Precision::MIXED_BF16.with_products(DataType::Int8)),
+        None | Some("bf16") => Ok(mixed),
+        Some("fp8") => Ok(mixed.with_products(DataType::Fp8)),
+        Some("int8") => Ok(mixed.with_products(DataType::Int8)),
         Some("fp16") => Ok(Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 }),
         Some("fp32") => Ok(Precision::FP32),
         Some(_) => Err(row.fault("precision", "must be fp32, bf16, fp16, fp8 or int8", "an empty cell means bf16")),
@@ -192,14 +210,6 @@ fn activations(row: &Row<'_>, stack: &str) -> Result<ActivationPolicy, RowFailur
         text => text,
     };
     text.parse().map_err(|e: WorkloadError| RowFailure::Unpredictable(e.to_string()))
-}
-
-/// Experts in place of the MLP, where the row has any.
-fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
-    match row.optional_count("experts")? {
-        None | Some(1) => Ok(None),
-        Some(count) => Ok(Some(Experts { count, top_k: row.count("top_k")?, capacity_factor: None })),
-    }
 }
 
 /// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the

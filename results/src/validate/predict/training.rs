@@ -11,5 +11,7 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     let chip = prepared.chip(&run.chip, run.stack)?;
     let time = step_time(chip, &run.model, &run.fabric, &run.plan).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     prepared.steps.push((row.id(), time));
-    Ok(vec![("iteration_s", time.total.0)])
+    let mut values = vec![("iteration_s", time.total.0)];
+    values.extend(super::memory::of_run(prepared, row, &run)?);
+    Ok(values)
 }

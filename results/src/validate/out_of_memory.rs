@@ -1,0 +1,78 @@
+//! How well runs that do not fit are told from those that do, per group of rows.
+
+use super::Prediction;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The column: 1 where the run fitted, 0 where it ran out of memory.
+pub(super) const FITS: &str = "fits";
+
+/// Out-of-memory predictions of one group. Precision and recall are `None` where nothing was predicted, or nothing happened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutOfMemory {
+    /// The group.
+    pub group: String,
+    /// Rows that ran out of memory.
+    pub failed: usize,
+    /// Of these, rows predicted not to fit.
+    pub caught: usize,
+    /// Rows that ran.
+    pub ran: usize,
+    /// Of these, rows predicted not to fit.
+    pub false_alarms: usize,
+    /// Caught rows over all rows predicted not to fit.
+    pub precision: Option<f64>,
+    /// Caught rows over all rows that failed.
+    pub recall: Option<f64>,
+    /// The ids of the false alarms and of the failures that were missed.
+    pub wrong: Vec<String>,
+}
+
+/// The groups that have rows with a known and a predicted outcome.
+pub(super) fn groups(predictions: &[Prediction]) -> Vec<OutOfMemory> {
+    let mut members: BTreeMap<&str, Vec<(&str, bool, bool)>> = BTreeMap::new();
+    for p in predictions.iter().filter(|p| p.quantity == FITS) {
+        if let Some(measured) = p.measured {
+            members.entry(&p.group).or_default().push((&p.id, measured < 0.5, p.predicted < 0.5));
+        }
+    }
+    members.into_iter().map(|(group, rows)| score(group, &rows)).collect()
+}
+
+/// Rows are (id, failed, predicted to fail).
+fn score(group: &str, rows: &[(&str, bool, bool)]) -> OutOfMemory {
+    let count = |failed, predicted| rows.iter().filter(|(_, f, p)| *f == failed && *p == predicted).count();
+    let (caught, missed, false_alarms, ran) = (count(true, true), count(true, false), count(false, true), count(false, false));
+    let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
+    OutOfMemory {
+        group: group.into(),
+        failed: caught + missed,
+        caught,
+        ran: ran + false_alarms,
+        false_alarms,
+        precision: share(caught, caught + false_alarms),
+        recall: share(caught, caught + missed),
+        wrong: rows.iter().filter(|(_, f, p)| f != p).map(|(id, ..)| (*id).to_owned()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precision_and_recall_count_failures() {
+        let rows = [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false), ("e", true, true)];
+        let s = score("g", &rows);
+        assert_eq!((s.failed, s.caught, s.ran, s.false_alarms), (3, 2, 2, 1));
+        let near = |value: Option<f64>| value.is_some_and(|v| (v - 2.0 / 3.0).abs() < 1e-12);
+        assert!(near(s.precision) && near(s.recall));
+        assert_eq!(s.wrong, ["b", "c"]);
+    }
+
+    #[test]
+    fn without_failures_there_is_nothing_to_recall() {
+        let s = score("g", &[("a", false, false)]);
+        assert_eq!((s.precision, s.recall, s.false_alarms), (None, None, 0));
+    }
+}

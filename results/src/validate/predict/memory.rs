@@ -1,0 +1,43 @@
+//! Memory peaks, and whether a run fits: `search::step::step_memory` of the plan that the row describes.
+
+use super::Prepared;
+use super::run::Run;
+use crate::validate::row::{Row, RowFailure};
+use search::step::{Reading, StepMemory, step_memory};
+
+/// Predicts the peak in GiB, as the row's instrument shows it, and whether the run fits (1 or 0).
+pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+    let run = Run::read(prepared, row)?;
+    of_run(prepared, row, &run)
+}
+
+/// The same of a row that has been read.
+pub(in crate::validate) fn of_run(
+    prepared: &mut Prepared,
+    row: &Row<'_>,
+    run: &Run,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+    let stack = prepared.chip(&run.chip, run.stack)?.stack().clone();
+    let hbm = prepared.model(&run.chip)?.accelerator().hbm.capacity;
+    // Hybrid sharding: parameters are shared inside a fast domain, and domains hold copies.
+    let inside = (run.fabric.fast_domain() / run.plan.layout.tensor.max(1)).max(1);
+    let domain = stack.kernels.shard_within_domain.then_some(inside);
+    let memory = step_memory(&run.model, &run.plan, &stack, hbm, domain).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    let peak = peak(row, run, &memory);
+    Ok(vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.fits().is_ok())))])
+}
+
+/// What the row's instrument shows: the `allocator` column names it, or the source where it reads the device; otherwise the
+/// allocator's reserved bytes. Megatron-LM logs its allocator from the last rank, which is of the last stage.
+fn peak(row: &Row<'_>, run: &Run, memory: &StepMemory) -> f64 {
+    let names = |key: &str, word: &str| row.cell(key).is_some_and(|text| text.to_lowercase().contains(word));
+    let reading = if names("allocator", "allocated") {
+        Reading::Allocated
+    } else if names("allocator", "device") || names("source", "nvidia-smi") || names("source", "device memory") {
+        Reading::Device
+    } else {
+        Reading::Reserved
+    };
+    let logged_by_last = run.stack == "megatron" && reading == Reading::Allocated;
+    if logged_by_last { memory.last_stage(reading).gib() } else { memory.peak(reading).gib() }
+}
