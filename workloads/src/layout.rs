@@ -132,7 +132,8 @@ impl Layout {
         let even = |total: u64| total.is_multiple_of(chunks).then_some(total / chunks);
         let (per, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
             (Some(per), ..) if per > 0 => (per, 0, 0),
-            (_, _, Some(per)) if per > 1 => (per, 1, 1),
+            // The first and the last chunk may hold the embedding and the head only (Llama 3 405B).
+            (_, _, Some(per)) if per > 1 || chunks > 2 => (per, 1, 1),
             (_, Some(per), _) if per > 1 => (per, 0, 1),
             _ => return Err(self.uneven(layers, chunks)),
         };
@@ -149,7 +150,10 @@ impl Layout {
     fn uneven(&self, layers: u64, chunks: u64) -> LayoutError {
         let fits = |p: u64| {
             let n = p * u64::from(self.virtual_stages);
-            (0..3).any(|extra| (layers + extra).is_multiple_of(n) && (layers + extra) / n > u64::from(extra > 0))
+            (0..3).any(|extra| {
+                (layers + extra).is_multiple_of(n)
+                    && ((layers + extra) / n > u64::from(extra > 0) || (extra == 2 && n > 2 && layers + extra >= n))
+            })
         };
         let (key, value) = if self.pipeline > 1 {
             ("pp", self.pipeline.to_string())
@@ -302,6 +306,8 @@ mod tests {
         assert_eq!(layout(8, 8, 1, 3).chunk_layers(96).unwrap(), vec![4; 24]);
         let llama = layout(8, 16, 1, 1).chunk_layers(126).unwrap();
         assert_eq!((llama[0], llama[1], llama[15], llama.iter().sum::<u64>()), (7, 8, 7, 126));
+        let ends_alone = layout(8, 16, 1, 8).chunk_layers(126).unwrap();
+        assert_eq!((ends_alone[0], ends_alone[1], ends_alone[127], ends_alone.iter().sum::<u64>()), (0, 1, 0, 126));
         let last_only = layout(1, 4, 1, 1).chunk_layers(31).unwrap();
         assert_eq!(last_only, [8, 8, 8, 7]);
     }

@@ -139,7 +139,7 @@ impl ChipTimes {
     pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
         let mut chip = chip.clone();
         let calibration = &mut chip.calibration;
-        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction;
+        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * chip.sustained_clock_fraction;
         calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
         let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
         Ok(Self { stack: stack.clone(), model, known: BTreeMap::new() })

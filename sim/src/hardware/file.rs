@@ -20,6 +20,7 @@ struct ChipFile {
     aliases: Vec<String>,
     description: String,
     clock_mhz: f64,
+    sustained_clock_fraction: Option<f64>,
     tensor: TensorTable,
     vector: VectorTable,
     memory: Vec<MemoryTable>,
@@ -180,6 +181,7 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
     Some(Accelerator {
         name: raw.name.clone(),
         clock,
+        sustained_clock_fraction: raw.sustained_clock_fraction.unwrap_or(1.0),
         tensor: TensorCores {
             cores: raw.tensor.cores,
             arrays_per_core: raw.tensor.arrays_per_core,

@@ -68,6 +68,9 @@ pub struct Accelerator {
     pub name: String,
     /// Clock of the cores and of the on-chip memories.
     pub clock: Hertz,
+    /// Fraction of it that matrix products keep in hours of training, where power and heat hold it down, compared with the
+    /// short runs that `calibration` speaks of; 1 where nothing is known.
+    pub sustained_clock_fraction: f64,
     /// The matrix units.
     pub tensor: TensorCores,
     /// The vector units.

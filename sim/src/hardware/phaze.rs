@@ -139,6 +139,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
             config.hbm.gib()
         ),
         clock,
+        sustained_clock_fraction: 1.0,
         tensor: TensorCores {
             cores: config.num_tc,
             arrays_per_core: 1,

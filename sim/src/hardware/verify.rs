@@ -55,6 +55,11 @@ impl Faults {
 fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     let (tensor, vector) = (&accelerator.tensor, &accelerator.vector);
     faults.positive("clock_mhz", accelerator.clock.0 / 1e6, "give the clock of the cores");
+    let sustained = accelerator.sustained_clock_fraction;
+    if !(sustained > 0.0 && sustained <= 1.0) {
+        let cure = "give what is left of the clock under load, or leave it out";
+        faults.0.push(Fault::new("sustained_clock_fraction", sustained, "must be above 0 and at most 1", cure));
+    }
     let counts = [
         ("tensor.cores", tensor.cores),
         ("tensor.arrays_per_core", tensor.arrays_per_core),

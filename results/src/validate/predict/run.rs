@@ -192,12 +192,13 @@ fn optimizer(row: &Row<'_>) -> Result<Optimizer, RowFailure> {
     match row.cell("optimizer") {
         None | Some("adam" | "adamw") => Ok(Optimizer::Adam),
         Some("sgd") => Ok(Optimizer::Sgd),
-        Some("momentum") => Ok(Optimizer::Momentum),
+        // Lion keeps one momentum.
+        Some("momentum" | "lion") => Ok(Optimizer::Momentum),
         Some("adafactor") => Ok(Optimizer::Adafactor),
-        Some("adam8bit" | "adamw8bit" | "adam_8bit" | "adamw_8bit") => Ok(Optimizer::Adam8bit),
+        Some("adam8bit" | "adamw8bit" | "adam_8bit" | "adamw_8bit" | "8bit_adam" | "8bit_adamw") => Ok(Optimizer::Adam8bit),
         Some("muon") => Ok(Optimizer::Muon),
         Some(other) => {
-            let known = "adam, adamw, sgd, momentum, adafactor, adam8bit, muon";
+            let known = "adam, adamw, sgd, momentum, lion, adafactor, adam8bit, muon";
             Err(RowFailure::Unpredictable(format!("unknown optimizer `{other}`; known are {known}")))
         }
     }
@@ -221,7 +222,7 @@ fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Res
     let named = row.cell("fabric").unwrap_or_default().to_owned();
     let known = Fabric::names().contains(&named.as_str());
     let name = if known { named } else { node_fabric(chip).to_owned() };
-    let mut fabric = prepared.fabric(&name, chip)?.clone();
+    let mut fabric = named_fabric(prepared, &name, chip)?;
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
     if torus && fabric.tiers.len() == 1 {
         return fabric.for_devices(chips).map_err(unpredictable);
@@ -233,6 +234,19 @@ fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Res
         fabric = fabric.with_bandwidth(1, BytesPerSecond(between * 1e9));
     }
     Ok(fabric)
+}
+
+/// The fabric with the figures that it has for the chip. Where slices of this chip are described but not the network between them,
+/// the network between slices is that of the chip that the fabric does describe.
+fn named_fabric(prepared: &mut Prepared, name: &str, chip: &str) -> Result<Fabric, RowFailure> {
+    let fabric = prepared.fabric(name, chip).cloned();
+    let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else { return fabric };
+    let slice = prepared.fabric(slice, chip)?.clone();
+    let mut joined = Fabric::template(name).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    if let (Some(tier), Some(inner)) = (joined.tiers.first_mut(), slice.tiers.into_iter().next()) {
+        *tier = inner;
+    }
+    Ok(joined)
 }
 
 /// The cluster fabric of a chip whose own is not described.
