@@ -282,10 +282,12 @@ impl OperatorGraph {
     /// recomputation rebuilt; either way an operator's workspace.
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
-        self.forward_peak(recompute).max(self.backward_peak() + self.rebuilt_bytes(recompute))
+        let kept = self.kept(recompute);
+        self.forward_bytes(|t| kept.contains(&t)).max(self.backward_peak() + self.rebuilt_bytes(recompute))
     }
 
-    fn forward_peak(&self, recompute: &RecomputeSet) -> Bytes {
+    /// Most bytes alive at once in the forward pass besides what is kept.
+    pub(crate) fn forward_bytes(&self, kept: impl Fn(TensorId) -> bool) -> Bytes {
         let mut last_reader = vec![0; self.tensors.len()];
         for op in &self.operators {
             for input in &op.inputs {
@@ -293,8 +295,8 @@ impl OperatorGraph {
             }
         }
         last_reader[self.output.index()] = self.operators.len();
-        for kept in self.kept(recompute) {
-            last_reader[kept.index()] = usize::MAX; // Not transient.
+        for tensor in self.tensors.iter().filter(|t| kept(t.id)) {
+            last_reader[tensor.id.index()] = usize::MAX; // Not transient.
         }
         let mut peak = Bytes::ZERO;
         let mut alive = vec![false; self.tensors.len()];

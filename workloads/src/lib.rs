@@ -17,6 +17,7 @@ pub mod parallel;
 pub mod recompute_policy;
 pub mod training;
 mod transformer;
+mod working_set;
 
 pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};

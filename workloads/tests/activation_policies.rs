@@ -175,6 +175,30 @@ fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
 }
 
 #[test]
+fn the_working_set_is_what_the_passes_need_at_once() {
+    // Backward of a Llama layer kept in full, per token: at the gated unit its gradient 2i, those of gate and up 2i each, the residual
+    // stream's 2h; everything recomputed: also the layer's 12h + 4g + 6i less its input 2h and the gated product, used up, and both norms'
+    // factors and the log-sum-exp.
+    let layer = llama(|l| l);
+    let (sb, h, i) = (8192_u64, 4096_u64, 14336_u64);
+    let none = ActivationPolicy::None.treatment(&layer.graph);
+    assert_eq!(none.backward_bytes(&layer.graph), Bytes(sb * (6 * i + 2 * h)));
+    let full = ActivationPolicy::Full.treatment(&layer.graph);
+    let rebuilt = 10 * h + 4 * 1024 + 4 * i + 4 * 32 + 8;
+    assert_eq!(full.backward_bytes(&layer.graph), Bytes(sb * (6 * i + 2 * h + rebuilt)));
+    // Never more than everything rebuilt beside the most gradients.
+    for text in NAMED {
+        let treatment = policy(text).treatment(&layer.graph);
+        let bound = none.backward_bytes(&layer.graph) + treatment.rebuilt_bytes(&layer.graph);
+        assert!(treatment.backward_bytes(&layer.graph) <= bound, "{text}");
+        assert!(treatment.transient_bytes(&layer.graph) >= none.backward_bytes(&layer.graph).max(Bytes(1)), "{text}");
+    }
+    // An offloaded input is back for the backward pass.
+    let moved = policy("full_offloaded").treatment(&layer.graph);
+    assert_eq!(moved.backward_bytes(&layer.graph), full.backward_bytes(&layer.graph) + Bytes(sb * 2 * h));
+}
+
+#[test]
 fn embedding_and_head_keep_everything() {
     for kind in [SegmentKind::Embedding, SegmentKind::Head] {
         let segment = segment("llama3-8b", |l| l, kind);

@@ -261,7 +261,23 @@ impl Dataset {
             }
             Self::SystolicCycles => cell("dataflow").to_owned(),
             Self::DieArea => format!("{} {}", cell("chip"), cell("level")),
-            Self::TrainingRuns | Self::MemoryPeaks => format!("{origin}{}", cell("chip")),
+            Self::TrainingRuns => format!("{origin}{}", cell("chip")),
+            Self::MemoryPeaks => {
+                // Fixed overheads dominate models below a billion parameters.
+                let class = if parameters(row).is_some_and(|p| p < 1_000_000_000) { " <1B" } else { " >=1B" };
+                format!("{origin}{}{class}", cell("chip"))
+            }
         }
     }
+}
+
+/// Parameters of a row's model in matrices, embedding included; `None` where a dimension is missing.
+fn parameters(row: &Row<'_>) -> Option<u64> {
+    let of = |key: &str| row.optional_count(key).ok().flatten();
+    let (hidden, width) = (of("hidden")?, of("heads")?.saturating_mul(of("head_dim")?));
+    let kv = of("kv_heads").unwrap_or(of("heads")?).saturating_mul(of("head_dim")?);
+    let matrices = if row.cell("gated_mlp") == Some("1") { 3 } else { 2 };
+    let mlp = of("ffn_hidden")?.saturating_mul(matrices).saturating_mul(of("experts").unwrap_or(1));
+    let layer = hidden.saturating_mul(width.saturating_add(kv).saturating_mul(2).saturating_add(mlp));
+    Some(layer.saturating_mul(of("layers")?).saturating_add(hidden.saturating_mul(of("vocab")?)))
 }

@@ -286,7 +286,7 @@ fn memory_is_predicted_with_what_fits() {
     assert!(report.row_errors.is_empty() && report.unpredicted.is_empty(), "{:?} {:?}", report.row_errors, report.unpredicted);
     let score = report.groups.iter().find(|g| g.quantity == "peak_gib" && g.n > 0).unwrap();
     assert!(score.mape_pct.is_some_and(|e| e < 2.0), "{score:?}");
-    let small = report.out_of_memory.iter().find(|o| o.group.contains("80gb")).unwrap();
+    let small = report.out_of_memory.iter().find(|o| o.group == "t a100_80gb_sxm >=1B").unwrap();
     assert_eq!((small.ran, small.false_alarms, small.failed, small.caught), (1, 0, 1, 1));
     assert!(report.out_of_memory.iter().all(|o| o.precision == Some(1.0) && o.recall == Some(1.0) && o.wrong.is_empty()));
     let text = super::report(&report);

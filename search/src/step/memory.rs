@@ -408,8 +408,7 @@ impl<'a> Account<'a> {
     /// Gathered, activations, transients, gradients.
     fn layers_moment(&self, stage: u32, contents: Contents, resident: &Resident) -> [Bytes; 4] {
         let layer = self.segment(SegmentKind::Layer);
-        let none = workloads::RecomputeSet::none();
-        let at_work = layer.transient_bytes(&none) + self.layer.rebuilt_bytes(&layer.graph);
+        let at_work = self.layer.transient_bytes(&layer.graph);
         // While one layer runs backward, the next one's tensors come from the host.
         let arriving = self.layer.offloaded_bytes(&layer.graph);
         let window = layer.parameters.times(contents.layers.min(u64::from(self.stack.memory.gathered_layers)));

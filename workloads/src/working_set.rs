@@ -1,0 +1,49 @@
+//! What one piece's passes hold besides what is kept from forward to backward: the working set of a segment.
+
+use crate::graph::OperatorGraph;
+use crate::recompute_policy::Treatment;
+use sim::units::Bytes;
+
+impl Treatment {
+    /// Most bytes alive at once in the backward pass of one piece besides what is kept on the device, operators running in order: what was
+    /// rebuilt or brought back from the host, each until the last backward chain that reads it; gradients from their first contribution
+    /// to their producer's backward pass; a further contribution to a gradient until it is added; workspaces. Everything rebuilt is there
+    /// when the backward pass starts, as a checkpointed region leaves it.
+    #[must_use]
+    pub fn backward_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        let mut readers = vec![usize::MAX; graph.tensors.len()];
+        // Running backwards, the first operator in order is the last to read.
+        for op in graph.operators.iter().rev() {
+            for read in op.backward.iter().flat_map(|chain| &chain.reads) {
+                readers[read.index()] = op.id.index();
+            }
+        }
+        let moved = |t: &&crate::graph::TensorInfo| !self.kept.contains(&t.id) && readers[t.id.index()] != usize::MAX;
+        let rebuilt: Vec<(usize, Bytes)> = graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], t.bytes)).collect();
+        // What comes back from the host only to be recomputed from is there from the start to the end.
+        let sources = self.offloaded.iter().filter(|t| readers[t.index()] == usize::MAX);
+        let fixed: Bytes = sources.map(|t| graph.tensors[t.index()].bytes).sum();
+        let mut gradients = vec![false; graph.tensors.len()];
+        gradients[graph.output.index()] = true;
+        let mut peak = Bytes::ZERO;
+        for op in graph.operators.iter().rev() {
+            let further: Bytes =
+                op.inputs.iter().filter(|t| gradients[t.index()]).map(|t| graph.tensors[t.index()].gradient_bytes).sum();
+            op.inputs.iter().for_each(|t| gradients[t.index()] = true);
+            let held: Bytes =
+                graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(|t| t.gradient_bytes).sum::<Bytes>() + further;
+            let waiting: Bytes = rebuilt.iter().filter(|(last, _)| *last <= op.id.index()).map(|(_, bytes)| *bytes).sum();
+            peak = peak.max(held + waiting + op.workspace);
+            op.outputs.iter().for_each(|t| gradients[t.index()] = false);
+        }
+        peak + fixed
+    }
+
+    /// Most bytes alive at once in either pass of one piece besides what is kept on the device.
+    #[must_use]
+    pub fn transient_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        let mut held = self.kept.clone();
+        held.extend(&self.offloaded);
+        graph.forward_bytes(|t| held.contains(&t)).max(self.backward_bytes(graph))
+    }
+}
