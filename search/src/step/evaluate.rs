@@ -61,7 +61,7 @@ impl Step<'_> {
                 self.chunk(chip, piece, layers, ends)
             })
             .collect();
-        let sends = self.send(chip);
+        let sends = self.send(chip) * (1.0 - chip.stack().overlap.pipeline);
         let passes = self.passes(&chunks, sends)?;
         let p = layout.pipeline as usize;
         let device = |k: usize| chunks.iter().skip(k).step_by(p).copied().collect::<Vec<_>>();
@@ -111,9 +111,10 @@ impl Step<'_> {
         let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
         let (forward_gather, backward_gather) = self.sharded(chip, &piece, layers + ends);
         let busy = r.busy() + b.busy();
-        let forward = f.busy().max(forward_host) + forward_gather;
-        let backward = busy.max(backward_host) + backward_gather;
-        let waiting = (forward_host - f.busy()).max(Seconds::ZERO) + (backward_host - busy).max(Seconds::ZERO);
+        let exchange = if self.plan.layout.pipeline > 1 { Seconds::from_micros(launch.pipeline_pass_us) } else { Seconds::ZERO };
+        let forward = f.busy().max(forward_host) + exchange + forward_gather;
+        let backward = busy.max(backward_host) + exchange + backward_gather;
+        let waiting = (forward_host - f.busy()).max(Seconds::ZERO) + (backward_host - busy).max(Seconds::ZERO) + exchange * 2.0;
         Chunk {
             piece,
             forward,

@@ -89,6 +89,9 @@ pub struct LaunchOptions {
     pub host_backward_us: f64,
     /// Microseconds on the device between two kernels of one stream.
     pub gap_us: f64,
+    /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours empties the queue
+    /// of launched kernels.
+    pub pipeline_pass_us: f64,
     /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
     pub per_step_ms: f64,
 }
@@ -184,7 +187,8 @@ impl SoftwareStack {
     #[must_use]
     pub fn names() -> Vec<String> {
         let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
-        let mut names: Vec<String> = STACKS.files().filter_map(stem).collect();
+        let toml = |f: &&include_dir::File<'_>| f.path().extension().is_some_and(|e| e == "toml");
+        let mut names: Vec<String> = STACKS.files().filter(toml).filter_map(stem).collect();
         names.sort();
         names
     }
@@ -225,7 +229,7 @@ impl SoftwareStack {
     }
 
     /// Every value with its key and its range.
-    fn values(&self) -> [(&'static str, f64, f64, f64); 25] {
+    fn values(&self) -> [(&'static str, f64, f64, f64); 26] {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         [
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
@@ -233,6 +237,7 @@ impl SoftwareStack {
             ("launch.host_forward_us", l.host_forward_us, 0.0, 1e4),
             ("launch.host_backward_us", l.host_backward_us, 0.0, 1e4),
             ("launch.gap_us", l.gap_us, 0.0, 1e4),
+            ("launch.pipeline_pass_us", l.pipeline_pass_us, 0.0, 1e6),
             ("launch.per_step_ms", l.per_step_ms, 0.0, 1e6),
             ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
             ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),

@@ -107,3 +107,32 @@ fn a_matrix_of_equal_links_is_the_flat_switch() {
         assert!((matrix / switch - 1.0).abs() < 1e-9, "t {t} p {p} d {d}: {matrix} against {switch}");
     }
 }
+
+#[test]
+fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
+    let names = SoftwareStack::names();
+    assert!(names.len() >= 4 && names.iter().all(|name| SoftwareStack::load(name).unwrap().name == *name), "{names:?}");
+    let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
+    assert!(unknown.starts_with("unknown software stack `jax`: built in are maxtext, megatron, "), "{unknown}");
+    let text = include_str!("../../stacks/megatron.toml");
+    let wrong =
+        |from: &str, to: &str| SoftwareStack::from_toml_str("mine.toml", &text.replace(from, to)).unwrap_err().to_string();
+    assert_eq!(
+        wrong("\ntensor_fraction = 0.87", "\ntensor_fraction = 1.5"),
+        "mine.toml: sustained.tensor_fraction = 1.5: outside what is physical; give times of at least 0 and fractions from 0 to 1"
+    );
+    let unsourced = wrong("\nlaunch = \"", "\nlunch = \"");
+    assert!(unsourced.starts_with("mine.toml: launch.gap_us = 5.0: has no source; say under [sources]"), "{unsourced}");
+}
+
+#[test]
+fn recomputing_more_takes_longer_and_a_pipeline_waits() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let layout = Layout { tensor: 8, pipeline: 4, ..Layout::default() };
+    let [none, full] = [ActivationPolicy::None, ActivationPolicy::Full]
+        .map(|activations| time(&fabric, &TrainingPlan { activations, ..plan(layout, 1, 16) }, "megatron"));
+    assert!(none.recompute == Seconds::ZERO && full.total.0 > none.total.0 && full.recompute.0 > 0.0);
+    let deeper = |m: u64| time(&fabric, &plan(layout, 1, m), "megatron");
+    let share = |step: StepTime| step.bubble / step.total;
+    assert!(share(deeper(4)) > share(deeper(64)), "the bubble's share falls with the micro-batches");
+}

@@ -97,9 +97,11 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
         return "maxtext";
     }
     if origin.contains("torchtitan") {
-        let source = row.cell("source").unwrap_or_default();
-        // Every published run of the later table is compiled; the earlier one says it where it is.
-        return match (source.contains("asyncTP;"), source.contains("compile") || source.contains("TP;")) {
+        // The file of the table, then what was switched on. Every run of the later table is compiled.
+        let source = row.cell("source").unwrap_or_default().to_lowercase();
+        let (table, options) = source.split_once(';').unwrap_or(("", &source));
+        let asynchronous = ["asynctp", "async tp", "async-tp", "asynchronous tp"].iter().any(|name| options.contains(name));
+        return match (asynchronous, options.contains("compile") || table.contains("asynctp")) {
             (true, _) => "torchtitan_async",
             (_, true) => "torchtitan",
             (_, false) => "torchtitan_eager",
