@@ -7,6 +7,7 @@ pub mod explain;
 pub mod memory;
 pub mod pareto;
 pub mod placement;
+pub mod planner;
 pub mod profile;
 pub mod runner;
 pub mod shape;

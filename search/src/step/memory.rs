@@ -254,8 +254,23 @@ pub fn step_memory(
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
     let training = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    step_memory_of(model, &training, plan, stack, hbm, domain)
+}
+
+/// [`step_memory`] of a model that is lowered already, for a plan that is lowered alike.
+///
+/// # Errors
+/// Layers that do not divide.
+pub fn step_memory_of(
+    model: &Model,
+    training: &TrainingGraph,
+    plan: &TrainingPlan,
+    stack: &SoftwareStack,
+    hbm: Bytes,
+    domain: Option<u32>,
+) -> Result<StepMemory, StepError> {
     let chunks = plan.layout.chunk_layers(model.layers)?;
-    let account = Account::new(&training, plan, stack, domain);
+    let account = Account::new(training, plan, stack, domain);
     let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &chunks)).collect();
     let reserved = (stack.memory.driver_reserved_gib * GIB) as u64;
     Ok(StepMemory { stages, capacity: hbm.saturating_sub(Bytes(reserved)) })

@@ -12,8 +12,8 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-pub use evaluate::step_time;
-pub use memory::{MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory};
+pub use evaluate::{step_lower_bound, step_time, step_time_of};
+pub use memory::{MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of};
 pub use plan::TrainingPlan;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};

@@ -230,6 +230,20 @@ impl ChipTimes {
     /// A plan that the model cannot be lowered for.
     pub fn profile(&mut self, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
         let graph = TrainingGraph::new(model, &lowering(model, plan, &self.stack))?;
+        self.profile_of(model, &graph, fabric, plan)
+    }
+
+    /// [`Self::profile`] of a model that is lowered already.
+    ///
+    /// # Errors
+    /// A graph without layers.
+    pub fn profile_of(
+        &mut self,
+        model: &Model,
+        graph: &TrainingGraph,
+        fabric: &Fabric,
+        plan: &TrainingPlan,
+    ) -> Result<StepProfile, StepError> {
         let mut pieces = [PieceProfile::default(); 3];
         for segment in &graph.segments {
             let slot = match segment.kind {

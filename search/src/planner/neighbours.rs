@@ -1,0 +1,135 @@
+//! The plans one decision away from a plan: what an engineer would try next, and why not to.
+
+use super::space::default_policies;
+use super::{Attempt, Job, PlanSpace, RankedPlan};
+use crate::step::{ChipTimes, OverCapacity, StepError, TrainingPlan};
+use sim::units::Seconds;
+use workloads::{Layout, ZeroStage};
+
+/// A plan one decision away.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Neighbour {
+    /// The decision: `t 4 -> 8, d 16 -> 8`.
+    pub change: String,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a neighbour.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It runs.
+    Runs {
+        /// Its step.
+        step: Seconds,
+        /// The part of the step that grew most, and by how much.
+        grew: (&'static str, Seconds),
+    },
+    /// It needs more memory than there is.
+    OverCapacity(OverCapacity),
+    /// It breaks a rule.
+    Refused(StepError),
+}
+
+/// The neighbours of a plan: a factor of two moved between two axes, the next smaller and larger micro-batch and number of chunks, every other
+/// activation policy and ZeRO stage of the space, sequence parallelism toggled. Slowest differences last.
+///
+/// # Errors
+/// A chip that the cost model cannot use.
+pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result<Vec<Neighbour>, StepError> {
+    let mut chip = ChipTimes::new(job.chip, job.stack)?;
+    let mut found: Vec<Neighbour> = changes(job, space, &best.plan)
+        .into_iter()
+        .map(|(change, plan)| Neighbour { change, outcome: outcome(job, &mut chip, best, &plan) })
+        .collect();
+    let rank = |n: &Neighbour| match &n.outcome {
+        Outcome::Runs { step, .. } => (0, step.0),
+        Outcome::OverCapacity(_) => (1, 0.0),
+        Outcome::Refused(_) => (2, 0.0),
+    };
+    found.sort_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1)));
+    Ok(found)
+}
+
+fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &TrainingPlan) -> Outcome {
+    let attempt = plan
+        .layout
+        .check(job.model, &plan.batch)
+        .map_err(StepError::from)
+        .and_then(|()| job.shape(chip, plan))
+        .and_then(|shape| job.attempt(chip, &shape, plan));
+    match attempt {
+        Ok(Attempt::Fits(ranked)) => {
+            let parts = ranked.time.parts().into_iter().zip(best.time.parts()).skip(1);
+            let grown = parts.map(|((name, now), (_, before))| (name, now - before));
+            let most = grown.max_by(|a, b| a.1.0.total_cmp(&b.1.0)).unwrap_or(("total", Seconds::ZERO));
+            Outcome::Runs { step: ranked.time.total, grew: most }
+        }
+        Ok(Attempt::OverCapacity(why)) => Outcome::OverCapacity(why),
+        Err(error) => Outcome::Refused(error),
+    }
+}
+
+/// A degree of a layout.
+type Degree = fn(&mut Layout) -> &mut u32;
+
+/// The axes of a layout that multiply to the devices, by their letters.
+const AXES: [(&str, Degree); 4] =
+    [("t", |l| &mut l.tensor), ("p", |l| &mut l.pipeline), ("d", |l| &mut l.data), ("c", |l| &mut l.context)];
+
+fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
+    let mut found = Vec::new();
+    let mut add = |change: String, layout: Layout| found.push((change, TrainingPlan { layout, ..plan.clone() }));
+    for (more, grow) in AXES {
+        for (less, shrink) in AXES {
+            let mut layout = plan.layout;
+            let (a, b) = (*grow(&mut layout), *shrink(&mut layout));
+            // Context parallelism is a neighbour only of plans that have it, or of long sequences.
+            let foreign = more == "c" && plan.layout.context == 1 && space.context.is_none();
+            if more == less || b % 2 != 0 || foreign {
+                continue;
+            }
+            *grow(&mut layout) *= 2;
+            *shrink(&mut layout) /= 2;
+            if layout.tensor == 1 {
+                layout.sequence_parallel = false;
+            }
+            if layout.pipeline == 1 {
+                layout.virtual_stages = 1;
+            }
+            add(format!("{more} {a} -> {}, {less} {b} -> {}", 2 * a, b / 2), layout);
+        }
+    }
+    let layout = plan.layout;
+    if layout.tensor > 1 {
+        let on = !layout.sequence_parallel;
+        add(format!("sequence parallelism {}", if on { "on" } else { "off" }), Layout { sequence_parallel: on, ..layout });
+    }
+    let chunks = |v: u32| Layout { virtual_stages: v, ..layout }.chunk_layers(job.model.layers).is_ok();
+    let v = layout.virtual_stages;
+    let nearest = [(1..v).rev().find(|v| chunks(*v)), (v + 1..=job.model.layers.min(64) as u32).find(|v| chunks(*v))];
+    for other in nearest.into_iter().flatten().filter(|_| layout.pipeline > 1) {
+        add(format!("chunks per stage {v} -> {other}"), Layout { virtual_stages: other, ..layout });
+    }
+    for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
+        let sharded = zero > ZeroStage::OptimizerStates && layout.pipeline > 1;
+        if zero != layout.zero && !sharded && u64::from(layout.data) * u64::from(layout.context) > 1 {
+            add(format!("ZeRO-{} -> ZeRO-{}", layout.zero as u8, zero as u8), Layout { zero, ..layout });
+        }
+    }
+    for activations in space.activations.clone().unwrap_or_else(default_policies) {
+        if activations != plan.activations {
+            let change = format!("recompute {} -> {activations}", plan.activations);
+            found.push((change, TrainingPlan { activations, ..plan.clone() }));
+        }
+    }
+    let b = plan.batch.micro_batch;
+    let per_rank = job.global_batch / u64::from(layout.data);
+    let sizes = [(1..b).rev().find(|n| per_rank.is_multiple_of(*n)), (b + 1..=per_rank).find(|n| per_rank.is_multiple_of(*n))];
+    for micro_batch in sizes.into_iter().flatten() {
+        let mut other = plan.clone();
+        other.batch.micro_batch = micro_batch;
+        found.push((format!("micro-batch {b} -> {micro_batch}"), other));
+    }
+    found
+}

@@ -1,0 +1,106 @@
+//! The search over plans against trying every one of them.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use super::{Job, Outcome, PlanSpace, neighbours, search_plans};
+use crate::step::{ChipTimes, SoftwareStack, step_lower_bound, step_memory, step_time};
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{Model, ZeroStage};
+
+struct Hardware {
+    model: Model,
+    chip: Accelerator,
+    fabric: Fabric,
+    stack: SoftwareStack,
+}
+
+impl Hardware {
+    fn new(model: &str) -> Self {
+        Self {
+            model: Model::load(model).unwrap(),
+            chip: Accelerator::template("a100_80gb_sxm").unwrap(),
+            fabric: Fabric::template("selene_hdr200x8").unwrap(),
+            stack: SoftwareStack::load("megatron").unwrap(),
+        }
+    }
+
+    fn job(&self, devices: u32, global_batch: u64, sequence_length: u64) -> Job<'_> {
+        Job {
+            model: &self.model,
+            chip: &self.chip,
+            fabric: &self.fabric,
+            stack: &self.stack,
+            devices,
+            global_batch,
+            sequence_length,
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+        }
+    }
+}
+
+/// A space of some hundred plans with every kind of decision in it.
+fn space() -> PlanSpace {
+    PlanSpace {
+        virtual_stages: Some(vec![1, 2]),
+        micro_batch: Some(vec![1, 4]),
+        zero: Some(vec![ZeroStage::None, ZeroStage::OptimizerStates]),
+        schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1]),
+        ..PlanSpace::default()
+    }
+}
+
+#[test]
+fn the_list_is_that_of_trying_every_plan() {
+    let hardware = Hardware::new("llama2-7b");
+    let job = hardware.job(16, 64, 2048);
+    let space = space();
+    let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
+    let mut steps = Vec::new();
+    for plan in space.plans(&job) {
+        let memory = step_memory(job.model, &plan, job.stack, job.chip.memory_capacity(), None).unwrap();
+        let Ok(time) = step_time(&mut chip, job.model, job.fabric, &plan) else { continue };
+        let profile = chip.profile(job.model, job.fabric, &plan).unwrap();
+        let bound = step_lower_bound(job.model, &plan, &profile).unwrap();
+        assert!(bound.0 <= time.total.0 * (1.0 + 1e-9), "{plan:?}: bound {bound}, time {}", time.total);
+        if memory.fits().is_ok() {
+            steps.push(time.total.0);
+        }
+    }
+    steps.sort_by(f64::total_cmp);
+    let answer = search_plans(&job, &space, 5).unwrap();
+    let found: Vec<f64> = answer.best.iter().map(|b| b.time.total.0).collect();
+    assert_eq!(found, steps[..5]);
+    assert_eq!(answer.timed + answer.over_capacity + answer.rejected_by_bound + answer.refused, answer.plans);
+    assert!(answer.rejected_by_bound > 0, "bounds decide nothing");
+}
+
+#[test]
+fn no_neighbour_inside_the_space_is_faster_than_the_best_plan() {
+    let hardware = Hardware::new("gpt2-xl");
+    let job = hardware.job(32, 128, 1024);
+    let space = PlanSpace::default();
+    let answer = search_plans(&job, &space, 1).unwrap();
+    let best = &answer.best[0];
+    let around = neighbours(&job, &space, best).unwrap();
+    assert!(around.iter().any(|n| matches!(n.outcome, Outcome::Runs { .. })));
+    for n in around {
+        if let Outcome::Runs { step, .. } = n.outcome {
+            assert!(step.0 >= best.time.total.0 * (1.0 - 1e-12), "{}: {step} against {}", n.change, best.time.total);
+        }
+    }
+}
+
+#[test]
+fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
+    let hardware = Hardware::new("gpt3-175b");
+    let job = hardware.job(8, 8, 2048);
+    let answer = search_plans(&job, &PlanSpace::default(), 3).unwrap();
+    assert!(answer.best.is_empty() && answer.rejected_by_bound == 0);
+    let (_, why) = answer.nearest.unwrap();
+    assert!(why.need > why.have);
+}
