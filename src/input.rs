@@ -4,6 +4,7 @@ use crate::failure::{self, Failure, OrInput};
 use search::bench::BenchError;
 use sim::hardware::Template;
 use sim::import::llm_compass;
+use sim::network::Fabric;
 use std::path::Path;
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`) or an LLMCompass device description (`.json`).
@@ -17,6 +18,15 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
         return llm_compass::chip(&text, name_or_path).or_input();
     }
     Template::from_toml_str(&text, name_or_path).or_input()
+}
+
+/// A built-in fabric with the figures that it has for `chip`, or a fabric by path: a fabric file (`.toml`) or an LLMCompass device description
+/// (`.json`); cut to the devices of a cluster.
+pub fn fabric(name_or_path: &str, chip: &str, devices: u32) -> Result<Fabric, Failure> {
+    let file = |ending| name_or_path.ends_with(ending);
+    let fabric =
+        if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) };
+    fabric.and_then(|f| f.for_devices(devices)).or_input()
 }
 
 /// The text of a file; `what` says in the message what it should be.

@@ -27,6 +27,7 @@ struct Arguments {
 enum Verb {
     Search(verb::search::Arguments),
     Evaluate(verb::evaluate::Arguments),
+    Plan(verb::plan::Arguments),
     Compare(verb::compare::Arguments),
     Pareto(verb::pareto::Arguments),
     Validate(verb::validate::Arguments),
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Search(a) => verb::search::run(&a),
         Verb::Evaluate(a) => verb::evaluate::run(&a),
+        Verb::Plan(a) => verb::plan::run(&a),
         Verb::Compare(a) => verb::compare::run(&a),
         Verb::Pareto(a) => verb::pareto::run(&a),
         Verb::Validate(a) => verb::validate::run(&a),

@@ -6,10 +6,12 @@ pub mod compare;
 pub mod design;
 #[cfg(test)]
 mod documented;
+pub mod emit;
 pub mod evaluated;
 pub mod figure;
 pub mod files;
 pub mod from_search;
+pub mod planned;
 pub mod record;
 pub mod report;
 pub mod run;

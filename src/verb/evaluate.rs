@@ -12,7 +12,6 @@ use search::explain::{Explanation, explain, simulate};
 use search::placement::plan::{Effort, LayerSplit, NoPlan};
 use search::study::{AttentionChoice, OptimizerChoice, Study};
 use sim::hardware::Accelerator;
-use sim::network::Fabric;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use workloads::parallel::tensor_parallel_degrees;
@@ -107,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let chip = input::chip(&arguments.chip)?.accelerator;
     let study = study(arguments)?;
     check_width(&model, arguments.tensor)?;
-    let fabric = fabric(&study, &chip)?;
+    let fabric = input::fabric(&study.cluster.fabric, &chip.name, study.cluster.devices)?;
     let parameters = TrainingGraph::new(&model, &Lowering::new(&model)).or_input()?.parameters().per_device();
     let mut answer = Evaluated {
         format: evaluated::FORMAT,
@@ -183,18 +182,6 @@ fn study(arguments: &Arguments) -> Result<Study, Failure> {
         Optimizer::Adam => OptimizerChoice::Adam,
     };
     Ok(study)
-}
-
-/// The fabric with the figures it has for this chip, cut to the cluster.
-fn fabric(study: &Study, chip: &Accelerator) -> Result<Fabric, Failure> {
-    let cluster = &study.cluster;
-    let name = &cluster.fabric;
-    let fabric = if name.ends_with(".toml") || name.ends_with(".json") {
-        Fabric::load(name)
-    } else {
-        Fabric::template_for(name, &chip.name)
-    };
-    fabric.and_then(|f| f.for_devices(cluster.devices)).or_input()
 }
 
 /// A width that the model cannot be cut into is to be mended, whatever the cluster.

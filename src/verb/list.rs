@@ -4,6 +4,7 @@ use crate::answer::{self, Format};
 use crate::failure::{Failure, OrOther};
 use clap::ValueEnum;
 use results::report::{self, Align, Table};
+use search::step::SoftwareStack;
 use search::study::Study;
 use serde_json::json;
 use sim::hardware::Accelerator;
@@ -23,9 +24,11 @@ pub enum What {
     Fabrics,
     /// Searches
     Studies,
+    /// Software that runs a training step
+    Stacks,
 }
 
-/// List the built-in models, chips, fabrics or studies
+/// List the built-in models, chips, fabrics, studies or software stacks
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace list chips\n\nJSON: an array of objects, one per entry, with the unit in each key.")]
 pub struct Arguments {
@@ -44,6 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         What::Chips => chips()?,
         What::Fabrics => fabrics()?,
         What::Studies => studies()?,
+        What::Stacks => stacks()?,
     };
     match arguments.format {
         Format::Text => answer::text(&table.render()),
@@ -143,6 +147,17 @@ fn studies() -> Result<Listing, Failure> {
             "name": name, "devices": devices, "fabric": s.cluster.fabric, "global_batch_sequences": batch,
             "description": s.description, "source": s.source,
         }));
+    }
+    Ok((table, entries))
+}
+
+fn stacks() -> Result<Listing, Failure> {
+    let mut table = Table::new(["stack", "description"]).align(1, Align::Left);
+    let mut entries = Vec::new();
+    for name in SoftwareStack::names() {
+        let stack = SoftwareStack::load(&name).or_other()?;
+        table.row([name, stack.description.clone()]);
+        entries.push(serde_json::to_value(&stack).or_other()?);
     }
     Ok((table, entries))
 }

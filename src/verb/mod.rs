@@ -6,6 +6,7 @@ pub mod evaluate;
 pub mod list;
 pub mod pareto;
 pub mod place;
+pub mod plan;
 pub mod scalesim;
 pub mod schedule;
 pub mod search;

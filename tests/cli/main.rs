@@ -7,5 +7,6 @@ mod instances;
 mod interchange;
 mod lists;
 mod measured;
+mod plan;
 mod search;
 mod support;

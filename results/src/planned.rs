@@ -1,0 +1,212 @@
+//! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
+
+use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
+use search::step::{MemoryClass, StageMemory, TrainingPlan};
+use serde::Serialize;
+use sim::kernel::DataType;
+use std::collections::BTreeMap;
+
+/// The version of the JSON that this build writes.
+pub const FORMAT: u32 = 1;
+
+/// The answer of `coplace plan`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Planned {
+    /// Version of this schema: [`FORMAT`].
+    pub format: u32,
+    /// What is trained: a built-in model's name or the path of its configuration.
+    pub model: String,
+    /// The chip's name.
+    pub chip: String,
+    /// The fabric's name.
+    pub fabric: String,
+    /// The software stack's name.
+    pub stack: String,
+    /// Devices of the cluster.
+    pub devices: u32,
+    /// Sequences per step.
+    pub global_batch_sequences: u64,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+    /// How the plans of the space were decided.
+    pub counts: Counts,
+    /// The fastest plans that fit, fastest first; empty where none does.
+    pub plans: Vec<PlanRow>,
+    /// The stages' memory under the fastest plan.
+    pub stages: Vec<StageRow>,
+    /// What a device has for programs, in GiB.
+    pub capacity_gib: Option<f64>,
+    /// The plans one decision away from the fastest one.
+    pub neighbours: Vec<NeighbourRow>,
+    /// Where no plan fits: what the nearest one lacks, or why plans were refused.
+    pub why: Option<String>,
+}
+
+/// How the plans of a space were decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Plans in the space.
+    pub plans: usize,
+    /// Timed.
+    pub timed: usize,
+    /// Larger than memory.
+    pub over_capacity: usize,
+    /// Slower than the list, by their bound.
+    pub rejected_by_bound: usize,
+    /// Refused by the model, the fabric or the schedule.
+    pub refused: usize,
+}
+
+/// A plan with what it takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlanRow {
+    /// The plan, with every degree and option.
+    pub plan: TrainingPlan,
+    /// Time of one optimizer step in seconds.
+    pub step_s: f64,
+    /// Tokens per second over the whole cluster.
+    pub tokens_per_s: f64,
+    /// Model FLOPs utilisation as a fraction: the model's FLOPs (recomputation not counted) over peak times time.
+    pub mfu: f64,
+    /// Largest need of any device, in GiB, framework and collective buffers included.
+    pub peak_gib: f64,
+    /// The parts of the step in seconds, by name; they sum to `step_s`.
+    pub parts_s: BTreeMap<&'static str, f64>,
+}
+
+/// A stage's peak.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageRow {
+    /// The stage, from 0.
+    pub stage: u32,
+    /// GiB by class.
+    pub classes_gib: BTreeMap<String, f64>,
+    /// Their sum.
+    pub need_gib: f64,
+}
+
+/// A plan one decision away.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NeighbourRow {
+    /// The decision.
+    pub change: String,
+    /// Its step in seconds, where it runs.
+    pub step_s: Option<f64>,
+    /// Why it is no better.
+    pub why: String,
+}
+
+impl Planned {
+    /// The record of an answer; `model` is what the user called it.
+    #[must_use]
+    pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
+        let best = answer.best.first();
+        let why = best.is_none().then(|| match (&answer.nearest, &answer.refusal) {
+            (Some((plan, why)), _) => format!("no plan fits; the nearest, {}, lacks: {why}", one_line(plan)),
+            (None, Some(error)) => error.to_string(),
+            (None, None) => format!(
+                "no plan uses all {} devices: no choice of degrees multiplies to them and divides the {} sequences and the {} layers; \
+                 change --devices or --global-batch",
+                job.devices, job.global_batch, job.model.layers
+            ),
+        });
+        Self {
+            format: FORMAT,
+            model: model.to_owned(),
+            chip: job.chip.name.clone(),
+            fabric: job.fabric.name.clone(),
+            stack: job.stack.name.clone(),
+            devices: job.devices,
+            global_batch_sequences: job.global_batch,
+            sequence_tokens: job.sequence_length,
+            counts: Counts {
+                plans: answer.plans,
+                timed: answer.timed,
+                over_capacity: answer.over_capacity,
+                rejected_by_bound: answer.rejected_by_bound,
+                refused: answer.refused,
+            },
+            plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
+            stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
+            capacity_gib: best.map(|b| b.memory.capacity.gib()),
+            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
+            why,
+        }
+    }
+}
+
+fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
+    let step = ranked.time.total.0;
+    let chip = job.chip;
+    let peak = chip.peak(job.precision.operand).or_else(|| chip.peak(DataType::Fp16)).map_or(f64::NAN, |p| p.0);
+    let flops = job.model.training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
+    PlanRow {
+        plan: ranked.plan.clone(),
+        step_s: step,
+        tokens_per_s: job.global_batch as f64 * job.sequence_length as f64 / step,
+        mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
+        peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),
+        parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name, time.0)).collect(),
+    }
+}
+
+fn stage(memory: &StageMemory) -> StageRow {
+    let class = |c: MemoryClass| (c.to_string(), memory.class(c).gib());
+    StageRow { stage: memory.stage, classes_gib: MemoryClass::ALL.map(class).into(), need_gib: memory.need().gib() }
+}
+
+fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
+    let (step, why) = match &neighbour.outcome {
+        Outcome::Runs { step, grew } => {
+            let slower = step.0 / best.time.total.0 - 1.0;
+            let part = part_name(grew.0);
+            let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
+                (true, _) => "as fast".to_owned(),
+                (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::report::seconds(grew.1)),
+                (false, false) => format!("{:+.1} %", slower * 100.0),
+            };
+            (Some(step.0), why)
+        }
+        Outcome::OverCapacity(why) => (None, why.to_string()),
+        Outcome::Refused(why) => (None, why.to_string()),
+    };
+    NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
+}
+
+/// A part of the step in words.
+#[must_use]
+pub fn part_name(part: &str) -> &str {
+    match part {
+        "forward" => "forward pass",
+        "backward" => "backward pass",
+        "recompute" => "recomputation",
+        "host_bound" => "waiting for kernel launches",
+        "tensor" => "tensor-parallel communication",
+        "context" => "context-parallel communication",
+        "expert" => "expert-parallel communication",
+        "data" => "data-parallel communication",
+        "offload" => "copying to the host",
+        "bubble" => "pipeline bubble and sends",
+        "optimizer" => "optimizer",
+        "overhead" => "overhead per step",
+        other => other,
+    }
+}
+
+/// A plan in one line: `t 8, p 12, d 10, v 2, micro-batch 1, ZeRO-1, sequence parallel, recompute full`.
+#[must_use]
+pub fn one_line(plan: &TrainingPlan) -> String {
+    let l = &plan.layout;
+    let mut text = format!("t {}, p {}, d {}", l.tensor, l.pipeline, l.data);
+    for (letter, degree) in [("c", l.context), ("e", l.expert), ("v", l.virtual_stages)] {
+        if degree > 1 {
+            text.push_str(&format!(", {letter} {degree}"));
+        }
+    }
+    text.push_str(&format!(", micro-batch {}, ZeRO-{}", plan.batch.micro_batch, l.zero as u8));
+    if l.sequence_parallel {
+        text.push_str(", sequence parallel");
+    }
+    text.push_str(&format!(", recompute {}", plan.activations));
+    text
+}

@@ -1,0 +1,141 @@
+//! The best plans of fixed hardware as text.
+
+use super::{Align, Table, count, fields, heading, percent, rate, seconds, significant};
+use crate::planned::{PlanRow, Planned, StageRow, part_name};
+use sim::units::Seconds;
+
+/// The whole report.
+#[must_use]
+pub fn planned(answer: &Planned) -> String {
+    let mut text = format!(
+        "{} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
+        answer.model,
+        count(answer.devices),
+        answer.chip,
+        answer.fabric,
+        count(answer.global_batch_sequences),
+        count(answer.sequence_tokens),
+        answer.stack
+    );
+    match (&answer.plans.first(), &answer.why) {
+        (Some(best), _) => {
+            text.push_str(&heading("Fastest plans that fit"));
+            text.push_str(&plans(&answer.plans));
+            text.push_str(&heading("Where the first one's time goes"));
+            text.push_str(&parts(best));
+            text.push_str(&heading("Its memory, GiB per device"));
+            text.push_str(&memory(&answer.stages, answer.capacity_gib));
+            text.push_str(&heading("Its neighbours, one decision away"));
+            text.push_str(&neighbours(answer));
+        }
+        (None, why) => {
+            text.push_str(&heading("No plan"));
+            text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
+        }
+    }
+    text.push_str(&heading("Search"));
+    let c = &answer.counts;
+    let mut lines = vec![
+        ("plans in the space", count(c.plans as u64)),
+        ("timed", count(c.timed as u64)),
+        ("larger than memory", count(c.over_capacity as u64)),
+        ("rejected by bound", count(c.rejected_by_bound as u64)),
+    ];
+    if c.refused > 0 {
+        lines.push(("refused", count(c.refused as u64)));
+    }
+    text.push_str(&fields(&lines));
+    if !answer.plans.is_empty() {
+        text.push_str("No plan of the space is faster than these under this model, however it was decided.\n");
+    }
+    text
+}
+
+fn plans(rows: &[PlanRow]) -> String {
+    let head = [
+        "#",
+        "t",
+        "p",
+        "d",
+        "c",
+        "e",
+        "v",
+        "micro-batch",
+        "ZeRO",
+        "seq. parallel",
+        "recompute",
+        "step s",
+        "tokens/s",
+        "MFU",
+        "GiB",
+    ];
+    let mut table = Table::new(head).align(0, Align::Right).align(9, Align::Left).align(10, Align::Left);
+    for (i, row) in rows.iter().enumerate() {
+        let l = &row.plan.layout;
+        table.row([
+            (i + 1).to_string(),
+            l.tensor.to_string(),
+            l.pipeline.to_string(),
+            l.data.to_string(),
+            l.context.to_string(),
+            l.expert.to_string(),
+            l.virtual_stages.to_string(),
+            row.plan.batch.micro_batch.to_string(),
+            (l.zero as u8).to_string(),
+            if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
+            row.plan.activations.to_string(),
+            significant(row.step_s, 4),
+            rate(row.tokens_per_s),
+            percent(row.mfu),
+            format!("{:.1}", row.peak_gib),
+        ]);
+    }
+    table.render()
+}
+
+fn parts(row: &PlanRow) -> String {
+    let mut parts: Vec<(&'static str, f64)> =
+        row.parts_s.iter().map(|(name, time)| (*name, *time)).filter(|(_, t)| *t > 0.0).collect();
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let line = |(name, time): (&'static str, f64)| {
+        (part_name(name), format!("{:>9}  {:>6}", seconds(Seconds(time)), percent(time / row.step_s)))
+    };
+    fields(&parts.into_iter().map(line).collect::<Vec<_>>())
+}
+
+/// The stages, neighbours that need the same on one line.
+fn memory(stages: &[StageRow], capacity: Option<f64>) -> String {
+    let mut classes: Vec<&str> = Vec::new();
+    for class in search::step::MemoryClass::ALL.map(|c| c.to_string()) {
+        if let Some((name, _)) =
+            stages.iter().flat_map(|s| s.classes_gib.iter()).find(|(name, gib)| **name == class && **gib >= 0.005)
+        {
+            classes.push(name);
+        }
+    }
+    let mut head = vec!["stage".to_owned()];
+    head.extend(classes.iter().map(ToString::to_string));
+    head.extend(["needs".to_owned(), "of".to_owned()]);
+    let mut table = Table::new(head);
+    let mut at = 0;
+    while at < stages.len() {
+        let same = stages[at..].iter().take_while(|s| s.classes_gib == stages[at].classes_gib).count();
+        let (first, last) = (&stages[at], &stages[at + same - 1]);
+        let name = if same == 1 { first.stage.to_string() } else { format!("{}-{}", first.stage, last.stage) };
+        let mut row = vec![name];
+        row.extend(classes.iter().map(|c| format!("{:.2}", first.classes_gib.get(*c).copied().unwrap_or_default())));
+        row.push(format!("{:.2}", first.need_gib));
+        row.push(capacity.map_or_else(String::new, |c| format!("{c:.1}")));
+        table.row(row);
+        at += same;
+    }
+    table.render()
+}
+
+fn neighbours(answer: &Planned) -> String {
+    let mut table = Table::new(["change", "step s", "why not"]).align(2, Align::Left);
+    for n in &answer.neighbours {
+        table.row([n.change.clone(), n.step_s.map_or_else(|| "-".into(), |s| significant(s, 4)), n.why.clone()]);
+    }
+    table.render()
+}

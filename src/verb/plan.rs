@@ -1,0 +1,234 @@
+//! `coplace plan`: the best plan for hardware that stands already.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use clap::{ValueEnum, builder::RangedU64ValueParser};
+use results::planned::Planned;
+use results::{emit, report};
+use search::planner::{Job, PlanSpace, neighbours, search_plans};
+use search::step::SoftwareStack;
+use sim::kernel::DataType;
+use sim::pipeline::Schedule;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Model, ZeroStage};
+
+/// The form of the matrix products.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Products {
+    /// bf16 throughout
+    Bf16,
+    /// fp16 throughout
+    Fp16,
+    /// Matrix products in fp8, the rest in bf16
+    Fp8,
+    /// Matrix products in int8, the rest in bf16
+    Int8,
+}
+
+/// How attention is executed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum AttentionKernel {
+    /// Tiled: the scores never reach memory
+    Fused,
+    /// Operator by operator
+    Unfused,
+}
+
+/// The optimizer, in mixed precision.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OptimizerName {
+    /// Plain stochastic gradient descent
+    Sgd,
+    /// With momentum
+    Momentum,
+    /// Adam, AdamW
+    Adam,
+    /// Adam with states of 8 bits
+    Adam8bit,
+    /// Adafactor
+    Adafactor,
+}
+
+/// A pipeline schedule.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ScheduleName {
+    /// All forward passes first
+    Gpipe,
+    /// One forward, one backward; interleaved where stages hold several chunks
+    #[value(name = "1f1b")]
+    OneForwardOneBackward,
+    /// Zero bubble H1
+    ZbH1,
+    /// Zero bubble V
+    ZbV,
+}
+
+/// The framework to write a plan for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Framework {
+    /// Megatron-LM's arguments
+    Megatron,
+    /// MaxText's settings
+    Maxtext,
+}
+
+/// Find the fastest plans for a model on a cluster that stands already, and say why their neighbours do not win
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
+    coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n\n\
+    Every plan of the space is bounded; those that could be among the fastest are checked for memory and timed. Lists (--tensor 4,8) restrict the\n\
+    space; without them it holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3\n\
+    without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved.\n\n\
+    JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, neighbours; the unit is in each key. docs/json.md describes every key."
+)]
+pub struct Arguments {
+    /// A built-in model (coplace list models) or a Hugging Face config.json
+    model: String,
+    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
+    #[arg(long)]
+    chip: String,
+    /// Network between the devices: a built-in one (coplace list fabrics) or a fabric file (.toml)
+    #[arg(long)]
+    fabric: String,
+    /// Devices; all are used
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    devices: u32,
+    /// Sequences per step over the whole cluster
+    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
+    global_batch: u32,
+    /// Tokens per sequence [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    sequence_length: Option<u64>,
+    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron otherwise]
+    #[arg(long)]
+    stack: Option<String>,
+    /// Plans to list
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    top: u16,
+    /// Tensor-parallel widths to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    tensor: Option<Vec<u32>>,
+    /// Pipeline stages to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pipeline: Option<Vec<u32>>,
+    /// Context-parallel widths to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    context: Option<Vec<u32>>,
+    /// Expert-parallel widths to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    expert: Option<Vec<u32>>,
+    /// Model chunks per stage to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    virtual_stages: Option<Vec<u32>>,
+    /// Sequences per micro-batch to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    micro_batch: Option<Vec<u32>>,
+    /// ZeRO stages to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
+    zero: Option<Vec<u8>>,
+    /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b); separated by `;`
+    #[arg(long, value_name = "LIST", value_delimiter = ';')]
+    recompute: Option<Vec<String>>,
+    /// Pipeline schedules to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    schedule: Option<Vec<ScheduleName>>,
+    /// How attention is executed
+    #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
+    attention: AttentionKernel,
+    /// Number format
+    #[arg(long, value_enum, default_value_t = Products::Bf16)]
+    precision: Products,
+    /// The optimizer, in mixed precision
+    #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
+    optimizer: OptimizerName,
+    /// Print the fastest plan in a framework's own words instead
+    #[arg(long, value_enum)]
+    emit: Option<Framework>,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..=limit)
+}
+
+/// Searches and prints.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let model = Model::load(&arguments.model).or_input()?;
+    let chip = input::chip(&arguments.chip)?.accelerator;
+    let fabric = input::fabric(&arguments.fabric, &chip.name, arguments.devices)?;
+    let default = if chip.name.starts_with("tpu") { "maxtext" } else { "megatron" };
+    let stack = SoftwareStack::load(arguments.stack.as_deref().unwrap_or(default)).or_input()?;
+    let space = space(arguments)?;
+    let job = Job {
+        model: &model,
+        chip: &chip,
+        fabric: &fabric,
+        stack: &stack,
+        devices: arguments.devices,
+        global_batch: arguments.global_batch.into(),
+        sequence_length: arguments.sequence_length.unwrap_or(model.max_sequence),
+        attention: match arguments.attention {
+            AttentionKernel::Fused => Attention::Fused,
+            AttentionKernel::Unfused => Attention::Unfused,
+        },
+        precision: precision(arguments.precision),
+        optimizer: match arguments.optimizer {
+            OptimizerName::Sgd => Optimizer::Sgd,
+            OptimizerName::Momentum => Optimizer::Momentum,
+            OptimizerName::Adam => Optimizer::Adam,
+            OptimizerName::Adam8bit => Optimizer::Adam8bit,
+            OptimizerName::Adafactor => Optimizer::Adafactor,
+        },
+    };
+    if chip.peak(job.precision.product.unwrap_or(job.precision.operand)).is_none() {
+        return Err(failure::input(format!("--precision: {} has no matrix products of that type; choose another", chip.name)));
+    }
+    let answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
+    if let (Some(framework), Some(best)) = (arguments.emit, answer.best.first()) {
+        return answer::text(&match framework {
+            Framework::Megatron => emit::megatron(&model, &best.plan),
+            Framework::Maxtext => emit::maxtext(&model, &best.plan),
+        });
+    }
+    let around = answer.best.first().map(|best| neighbours(&job, &space, best)).transpose().or_input()?;
+    let record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
+    match arguments.format {
+        Format::Json => answer::json(&record),
+        Format::Text => answer::text(&report::planned(&record)),
+    }
+}
+
+fn precision(products: Products) -> Precision {
+    match products {
+        Products::Bf16 => Precision::MIXED_BF16,
+        Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
+        Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
+        Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
+    }
+}
+
+fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
+    let policy = |text: &String| text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute {text}: {e}")));
+    let schedule = |name: &ScheduleName| match name {
+        ScheduleName::Gpipe => Schedule::GPipe,
+        ScheduleName::OneForwardOneBackward => Schedule::OneForwardOneBackward,
+        ScheduleName::ZbH1 => Schedule::ZbH1,
+        ScheduleName::ZbV => Schedule::ZbV,
+    };
+    Ok(PlanSpace {
+        tensor: arguments.tensor.clone(),
+        pipeline: arguments.pipeline.clone(),
+        context: arguments.context.clone(),
+        expert: arguments.expert.clone(),
+        virtual_stages: arguments.virtual_stages.clone(),
+        zero: arguments.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
+        micro_batch: arguments.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),
+        activations: arguments.recompute.as_ref().map(|list| list.iter().map(policy).collect()).transpose()?,
+        schedules: arguments.schedule.as_ref().map(|list| list.iter().map(schedule).collect()),
+    })
+}
