@@ -157,7 +157,11 @@ impl ChipTimes {
             return *known;
         }
         let cost = self.model.cost(kernel, Span::AllCores).latency;
-        let slower = if matches!(kernel, Kernel::FusedAttention(_)) { self.stack.sustained.attention_fraction } else { 1.0 };
+        let slower = match kernel {
+            Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
+            Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
+            _ => 1.0,
+        };
         let time = cost / slower + Seconds::from_micros(self.stack.launch.gap_us);
         self.known.insert(*kernel, time);
         time

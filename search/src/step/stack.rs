@@ -107,6 +107,8 @@ pub struct SustainedOptions {
     /// Rate of the stack's fused attention kernel over the modelled one (FlashAttention's recurrence with one operation per lane and
     /// cycle, ideally pipelined): below 1 where the kernel's pipelining is poor, above where lanes issue several operations per cycle.
     pub attention_fraction: f64,
+    /// Rate of the stack's fp8 and int8 products over that of a library's with one scale per tensor: below 1 with a scale per row.
+    pub narrow_fraction: f64,
 }
 
 /// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1.
@@ -229,7 +231,7 @@ impl SoftwareStack {
     }
 
     /// Every value with its key and its range.
-    fn values(&self) -> [(&'static str, f64, f64, f64); 26] {
+    fn values(&self) -> [(&'static str, f64, f64, f64); 27] {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         [
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
@@ -242,6 +244,7 @@ impl SoftwareStack {
             ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
             ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),
             ("sustained.attention_fraction", s.attention_fraction, 0.05, 8.0),
+            ("sustained.narrow_fraction", s.narrow_fraction, 0.05, 1.0),
             ("overlap.data_reduction", o.data_reduction, 0.0, 1.0),
             ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
             ("overlap.tensor", o.tensor, 0.0, 1.0),

@@ -30,8 +30,8 @@ pub(crate) struct Linear<'a> {
     pub(crate) outputs: &'a [(&'a str, u64)],
     pub(crate) bias: bool,
     pub(crate) split: Split,
-    /// Whether an earlier operator reads the same input: its gathered copy is there already, and the gradients of both are
-    /// summed over the devices once.
+    /// Whether an earlier operator reads the same input: its gathered (and converted) copy is there already, and the gradients of
+    /// both are summed over the devices once.
     pub(crate) shares_input: bool,
     /// Whether the operands are converted to [`Shape::product`] (the head's and a router's are not).
     pub(crate) narrow: bool,
@@ -59,6 +59,8 @@ impl Linear<'_> {
         let [convert_input, convert_weight, convert_gradient] =
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
                 .map(|elements| self.narrow.then(|| conversion(shape, elements)).flatten());
+        // One that shares its input finds it converted.
+        let convert_input = convert_input.filter(|_| !self.shares_input);
         let columns = self.split == Split::Columns && !self.shares_input;
         let rows = self.split == Split::Rows;
 

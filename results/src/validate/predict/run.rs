@@ -101,10 +101,13 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
         let source = row.cell("source").unwrap_or_default().to_lowercase();
         let (table, options) = source.split_once(';').unwrap_or(("", &source));
         let asynchronous = ["asynctp", "async tp", "async-tp", "asynchronous tp"].iter().any(|name| options.contains(name));
-        return match (asynchronous, options.contains("compile") || table.contains("asynctp")) {
-            (true, _) => "torchtitan_async",
-            (_, true) => "torchtitan",
-            (_, false) => "torchtitan_eager",
+        let rowwise = ["rowwise", "row-wise"].iter().any(|name| options.contains(name));
+        return match (asynchronous, rowwise, options.contains("compile") || table.contains("asynctp")) {
+            (true, true, _) => "torchtitan_async_rowwise",
+            (true, false, _) => "torchtitan_async",
+            (_, true, _) => "torchtitan_rowwise",
+            (_, _, true) => "torchtitan",
+            (..) => "torchtitan_eager",
         };
     }
     if origin.contains("llmfoundry") || layout.zero == ZeroStage::Parameters { "pytorch_fsdp" } else { "megatron" }
