@@ -253,11 +253,13 @@ pub fn step_memory(
     hbm: Bytes,
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
-    let training = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    let filled = with_fullest_experts(model, plan, stack);
+    let training = TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?;
     step_memory_of(model, &training, plan, stack, hbm, domain)
 }
 
-/// [`step_memory`] of a model that is lowered already, for a plan that is lowered alike.
+/// [`step_memory`] of a model that is lowered already, for a plan that is lowered alike. Experts are as full as it was lowered with; for the
+/// fullest device's, lower [`with_fullest_experts`].
 ///
 /// # Errors
 /// Layers that do not divide.
@@ -274,6 +276,17 @@ pub fn step_memory_of(
     let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &chunks)).collect();
     let reserved = (stack.memory.driver_reserved_gib * GIB) as u64;
     Ok(StepMemory { stages, capacity: hbm.saturating_sub(Bytes(reserved)) })
+}
+
+/// The model with the room that the fullest expert-parallel device takes where routing has no capacity limit.
+#[must_use]
+pub fn with_fullest_experts(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Model {
+    let mut filled = model.clone();
+    if let Some(experts) = filled.experts.as_mut().filter(|experts| experts.capacity_factor.is_none()) {
+        let others = 1.0 - 1.0 / f64::from(plan.layout.expert.max(1));
+        experts.capacity_factor = Some(1.0 + stack.memory.expert_imbalance * others);
+    }
+    filled
 }
 
 const GIB: f64 = 1_073_741_824.0;

@@ -198,3 +198,41 @@ fn states_are_those_of_the_zero_paper() {
         assert!((held / (parameters * per_parameter) - 1.0).abs() < 1e-6, "{zero:?}: {held}");
     }
 }
+
+#[test]
+fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
+    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
+    let model = Model { experts, ..model() };
+    let state = |expert, zero| {
+        let layout = Layout { data: 8, expert, zero, ..Layout::default() };
+        let stack = SoftwareStack::load("megatron").unwrap();
+        let plan = plan(layout, 1, 1);
+        let training = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
+        let resident =
+            Sharding::new(&plan, &stack, None).resident(training.parameters(), &training.segments[0].bytes_per_parameter());
+        (training.parameters(), resident)
+    };
+    for expert in [1, 2, 8] {
+        let (parameters, resident) = state(expert, ZeroStage::OptimizerStates);
+        let dense = parameters.sharded + parameters.replicated;
+        assert_eq!(parameters.expert, 16 * 8 * 3 * 4096 * 14336 / u64::from(expert));
+        // Fp32 master weights and two moments: of dense weights an eighth, of experts one share among the 8 / e ranks that have them.
+        let shared = dense.div_ceil(8) + parameters.expert / (8 / u64::from(expert));
+        assert_eq!(resident.states, Bytes(12 * shared), "e = {expert}");
+        assert_eq!(resident.weights, Bytes(2 * (dense + parameters.expert)), "weights are whole");
+    }
+}
+
+#[test]
+fn uneven_routing_fills_the_fullest_device() {
+    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
+    let sparse = Model { experts, ..model() };
+    let kept = |model: &Model, expert| {
+        let layout = Layout { data: 8, expert, ..Layout::default() };
+        memory(model, &plan(layout, 1, 1), "maxtext").stages[0].class(MemoryClass::Activations)
+    };
+    assert!(kept(&sparse, 1) < kept(&sparse, 2) && kept(&sparse, 2) < kept(&sparse, 8));
+    // A stated capacity is what every expert takes, however many devices there are.
+    let limited = Model { experts: experts.map(|e| workloads::model::Experts { capacity_factor: Some(1.25), ..e }), ..sparse };
+    assert_eq!(kept(&limited, 2), kept(&limited, 8));
+}

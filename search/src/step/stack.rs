@@ -158,6 +158,9 @@ pub struct MemoryOptions {
     pub reduced_bytes_per_parameter: f64,
     /// Bytes per updated parameter of the optimizer's temporaries.
     pub update_bytes_per_parameter: f64,
+    /// How uneven routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1 - 1/e)` times its
+    /// even share of the tokens.
+    pub expert_imbalance: f64,
     /// Bytes per logit in the worst moment of the loss, forward or backward.
     pub bytes_per_logit: f64,
 }
@@ -260,6 +263,7 @@ impl SoftwareStack {
             ("memory.gathered_layers", f64::from(m.gathered_layers), 1.0, 1e6),
             ("memory.reduced_bytes_per_parameter", m.reduced_bytes_per_parameter, 0.0, 64.0),
             ("memory.update_bytes_per_parameter", m.update_bytes_per_parameter, 0.0, 64.0),
+            ("memory.expert_imbalance", m.expert_imbalance, 0.0, 64.0),
             ("memory.bytes_per_logit", m.bytes_per_logit, 2.0, 64.0),
         ]
     }
