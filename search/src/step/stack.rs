@@ -234,9 +234,9 @@ impl SoftwareStack {
     }
 
     /// Every value with its key and its range.
-    fn values(&self) -> [(&'static str, f64, f64, f64); 27] {
+    fn values(&self) -> Vec<(&'static str, f64, f64, f64)> {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
-        [
+        vec![
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
             ("kernels.gradient_writes", k.gradient_writes, 0.0, 100.0),
             ("launch.host_forward_us", l.host_forward_us, 0.0, 1e4),
