@@ -327,6 +327,31 @@ impl Play<'_> {
     }
 }
 
+/// Operators that every optimal schedule runs across all cores: what can run beside them at all, run one by one with them instead, takes
+/// less time than they do on one core.
+pub(super) fn only_across(piece: &Piece, relation: &Relation) -> Set {
+    let n = piece.n();
+    let mut related: Vec<Set> = (0..n).map(|i| relation.descendants[i] | 1 << i).collect();
+    for i in 0..n {
+        for j in members(relation.descendants[i]) {
+            related[j] |= 1 << i;
+        }
+    }
+    let mut found: Set = 0;
+    loop {
+        let before = found;
+        for i in (0..n).filter(|&i| piece.exc[i] != NEVER) {
+            let beside = members(relation.all() & !related[i]).filter(|&j| found >> j & 1 == 0 || !piece.excludes(j, i));
+            if piece.exc[i] + beside.map(|j| piece.shortest(j)).sum::<u64>() < piece.lat[i] {
+                found |= 1 << i;
+            }
+        }
+        if found == before {
+            return found;
+        }
+    }
+}
+
 /// Direct successors and the chain tails, for callers that need both.
 pub(super) fn urgency(piece: &Piece) -> Vec<u64> {
     let (offsets, succs) = successors(piece);

@@ -149,13 +149,8 @@ fn orders_hold(piece: &Piece, found: &Found) -> bool {
     let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
     (0..piece.n()).all(|j| {
         piece.preds(j).iter().all(|&p| ends[p as usize] <= found.starts[j])
-            && (!found.exclusive[j] || (0..piece.n()).all(|i| i == j || !excludes(piece, j, i) || apart(i, j)))
+            && (!found.exclusive[j] || (0..piece.n()).all(|i| i == j || !piece.excludes(j, i) || apart(i, j)))
     })
-}
-
-/// Whether operator `i` across all cores keeps `j` from running.
-fn excludes(piece: &Piece, i: usize, j: usize) -> bool {
-    piece.kind[j] != LINK && (!piece.own_kind || piece.kind[i] & piece.kind[j] > 0)
 }
 
 /// Which kinds of core a schedule takes more of than there are.
@@ -257,7 +252,7 @@ impl<'a> Program<'a> {
         let n = self.piece.n();
         for i in 0..n {
             let Some(across) = self.exclusive[i] else { continue };
-            for j in (0..n).filter(|&j| excludes(self.piece, i, j)) {
+            for j in (0..n).filter(|&j| self.piece.excludes(i, j)) {
                 if let (Some(before), Some(after)) = (self.order[i][j], self.order[j][i]) {
                     self.rows.push(constraint!(before + after >= across));
                 }

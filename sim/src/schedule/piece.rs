@@ -75,6 +75,11 @@ impl Piece {
         [if all || kind & TENSOR > 0 { self.m[0] } else { 0 }, if all || kind & VECTOR > 0 { self.m[1] } else { 0 }, 0]
     }
 
+    /// Whether operator `i` across all cores keeps `j` from running.
+    pub fn excludes(&self, i: usize, j: usize) -> bool {
+        self.kind[j] != LINK && (!self.own_kind || self.kind[i] & self.kind[j] > 0)
+    }
+
     /// The same piece where any tensor core pairs with any vector core: its optimum bounds this one's from below.
     pub fn unpaired(&self) -> Self {
         Self { paired: false, ..self.clone() }

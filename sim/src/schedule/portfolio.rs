@@ -1,28 +1,30 @@
 //! How one piece is solved: bounds and list schedules first, then search passes that widen until one proves the answer or the
 //! work limit is spent.
 
-use super::bounds::{Mixed, Relation, chain_tails, quick_lower_bound, urgency};
+use super::bounds::{Mixed, Relation, Set, chain_tails, members, only_across, quick_lower_bound, urgency};
 use super::cores::pair_by_index;
 use super::list::{Exclusive, Found, list_schedule};
-use super::piece::{Piece, SEARCHABLE};
+use super::piece::{NEVER, Piece, SEARCHABLE};
 use super::search::Pass;
 use super::state::Searcher;
 use super::{Limits, Method, improve};
 use std::time::Instant;
 
 /// Widths of the search passes. Each is tried in both directions while it is cheap.
-const WIDTHS: [usize; 6] = [32, 256, 2_048, 16_384, 131_072, 1_048_576];
-/// From this width on only the direction that did better is followed.
-const ONE_DIRECTION: usize = 2_048;
+const NARROW: [usize; 2] = [32, 512];
+/// Widths of the passes that prove, in the direction that did better.
+const WIDE: [usize; 3] = [16_384, 131_072, 1_048_576];
 /// Width of the first pass, forwards only.
 const FIRST_WIDTH: usize = 64;
 /// Passes up to this width look for schedules, wider ones for proofs.
 const GUIDED: usize = 256;
 /// Before the pass of this width, local search has a go, with this many steps.
-const IMPROVED: usize = 256;
+const IMPROVED: usize = 512;
 const IMPROVING_STEPS: u64 = 30_000;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
+/// Rounds of play to rule out a mode of an operator.
+const PROBING_ROUNDS: usize = 96;
 
 /// What is known of a piece after solving it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,6 +33,13 @@ pub(super) struct Answer {
     pub lower_bound: u64,
     pub method: Method,
     pub steps: u64,
+}
+
+impl Answer {
+    /// Takes note of a lower bound on every schedule better than the one found.
+    fn raise(&mut self, bound: u64) {
+        self.lower_bound = self.lower_bound.max(bound.min(self.found.makespan));
+    }
 }
 
 /// Where the time goes: the deadline, if any, and the counted work left.
@@ -127,32 +136,101 @@ fn solve_plain(piece: &Piece, budget: Budget, known: u64, like: Option<&Found>) 
     answer
 }
 
+/// Which operators run across all cores, and which on single ones, in every schedule that is still looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Decided {
+    across: Set,
+    single: Set,
+}
+
+impl Decided {
+    /// The piece with operators that only run across all cores taking longer on one than everything together takes one by one.
+    fn apply(self, piece: &Piece) -> Piece {
+        let longer = (0..piece.n()).map(|i| piece.shortest(i)).sum::<u64>() + 1;
+        let mut hard = piece.clone();
+        for i in members(self.across) {
+            hard.lat[i] = longer.max(piece.lat[i]);
+        }
+        for i in members(self.single) {
+            hard.exc[i] = NEVER;
+        }
+        hard
+    }
+
+    /// Tries both modes of every undecided operator: one under which a bound of the whole reaches `best` is ruled out.
+    fn probe(self, piece: &Piece, relation: &Relation, best: u64) -> Self {
+        let bound = |decided: Self| Mixed::find(&decided.apply(piece), relation, relation.all(), PROBING_ROUNDS).bound();
+        let mut now = self;
+        for i in (0..piece.n()).filter(|&i| piece.exc[i] != NEVER) {
+            let bit = 1 << i;
+            if (now.across | now.single) & bit != 0 {
+                continue;
+            }
+            if bound(Self { single: now.single | bit, ..now }) >= best {
+                now.across |= bit;
+            } else if bound(Self { across: now.across | bit, ..now }) >= best {
+                now.single |= bit;
+            }
+        }
+        now
+    }
+}
+
 fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
-    let forward = Searcher::new(piece);
-    answer.lower_bound = answer.lower_bound.max(forward.root_bound());
+    let relation = Relation::of(piece);
+    let decided = Decided { across: only_across(piece, &relation), single: 0 };
+    let hard = decided.apply(piece);
+    let forward = Searcher::new(&hard, decided.across);
+    answer.raise(forward.root_bound());
     // Most pieces are small and fall to the first pass: the other direction is set up for those that do not.
     if one_pass(piece, answer, &forward, (FIRST_WIDTH, false), budget).is_none() {
         return;
     }
-    let reversed = piece.reversed();
-    let searchers = [forward, Searcher::new(&reversed)];
-    answer.lower_bound = answer.lower_bound.max(searchers[1].root_bound());
-    let mut follow = [true, true];
-    for width in WIDTHS {
+    let reversed = hard.reversed();
+    let searchers = both_ways(forward, &reversed, answer);
+    let Some(follow) = passes(piece, answer, &searchers, (&NARROW, [true, true]), budget) else { return };
+    let probed = decided.probe(piece, &relation, answer.found.makespan);
+    if probed == decided {
+        passes(piece, answer, &searchers, (&WIDE, follow), budget);
+        return;
+    }
+    let hard = probed.apply(piece);
+    let reversed = hard.reversed();
+    let searchers = both_ways(Searcher::new(&hard, probed.across), &reversed, answer);
+    passes(piece, answer, &searchers, (&WIDE, follow), budget);
+}
+
+/// The searcher of a piece and that of its reverse, which tell each other what they know; their bounds are noted.
+fn both_ways<'a>(mut forward: Searcher<'a>, reversed: &'a Piece, answer: &mut Answer) -> [Searcher<'a>; 2] {
+    let last = reversed.n() - 1;
+    let across = members(forward.only_across).fold(0, |set, i| set | 1 << (last - i));
+    let mut backward = Searcher::new(reversed, across);
+    Searcher::share(&mut forward, &mut backward);
+    answer.raise(forward.root_bound().max(backward.root_bound()));
+    [forward, backward]
+}
+
+/// Search passes of growing widths in the directions to `follow`. Answers which direction did better on the last; `None` when done.
+fn passes(
+    piece: &Piece,
+    answer: &mut Answer,
+    searchers: &[Searcher<'_>; 2],
+    (widths, follow): (&[usize], [bool; 2]),
+    budget: Budget,
+) -> Option<[bool; 2]> {
+    let mut scores = [(0, 0); 2];
+    for &width in widths {
         if width == IMPROVED && answer.lower_bound < answer.found.makespan {
             let steps = (answer.steps + IMPROVING_STEPS).min(budget.steps);
             improve::improve(piece, answer, Budget { steps, ..budget });
         }
-        let mut scores = [(0, 0); 2];
         for (side, searcher) in searchers.iter().enumerate().filter(|&(s, _)| follow[s]) {
             let before = answer.steps;
-            let Some(bound) = one_pass(piece, answer, searcher, (width, side == 1), budget) else { return };
+            let bound = one_pass(piece, answer, searcher, (width, side == 1), budget)?;
             scores[side] = (bound, u64::MAX - (answer.steps - before));
         }
-        if width >= ONE_DIRECTION && follow == [true, true] {
-            follow = [scores[0] >= scores[1], scores[0] < scores[1]];
-        }
     }
+    Some([scores[0] >= scores[1], scores[0] < scores[1]])
 }
 
 /// Runs one search pass of a width, forwards or backwards, and answers its lower bound. `None` when there is nothing left to do, or

@@ -14,7 +14,7 @@
 use super::bounds::{Set, full, members};
 use super::list::Found;
 use super::piece::NEVER;
-use super::state::{NO_SLOT, Run, Searcher};
+use super::state::{LANES, NO_SLOT, Run, Searcher, Since};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -37,8 +37,11 @@ struct Node {
     bound: u64,
     guide: u64,
     runs: (u32, u32),
-    /// What had ended when all cores were last idle.
+    /// What had ended when all cores and links were last idle.
     idle: Set,
+    since: Since,
+    /// What had ended when operators last ran on single cores with nothing running before; everything where none did.
+    stretch: Set,
     /// The move that led here, and where its parent is in the trail.
     step: Move,
     parent: u32,
@@ -73,6 +76,12 @@ struct SetHasher(u64);
 impl Hasher for SetHasher {
     fn finish(&self) -> u64 {
         self.0
+    }
+
+    fn write_u128(&mut self, set: u128) {
+        self.0 = ((set as u64) ^ ((set >> 64) as u64).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -151,7 +160,19 @@ impl Passing<'_, '_> {
         let n = self.searcher.piece.n();
         let mut layer = Layer::default();
         let nothing = Move { op: 0, exclusive: false, slot: NO_SLOT, start: 0, finish: 0 };
-        let root = Node { set: 0, time: 0, bound: 0, guide: 0, runs: (0, 0), idle: 0, step: nothing, parent: NONE, next: NONE };
+        let root = Node {
+            set: 0,
+            time: 0,
+            bound: 0,
+            guide: 0,
+            runs: (0, 0),
+            idle: 0,
+            since: Since::default(),
+            stretch: Set::MAX,
+            step: nothing,
+            parent: NONE,
+            next: NONE,
+        };
         layer.nodes.push(root);
         let mut moves = Vec::new();
         let mut runs = Vec::new();
@@ -167,8 +188,9 @@ impl Passing<'_, '_> {
                 }
                 let parent = if depth == 0 { NONE } else { self.remember(&node) };
                 self.moves(&node, layer.runs_of(&node), &mut moves);
+                let adds = self.searcher.adds_of(full(n) & !node.set);
                 for step in moves.drain(..) {
-                    self.extend(&node, parent, layer.runs_of(&node), step, &mut runs);
+                    self.extend((&node, &adds), parent, layer.runs_of(&node), step, &mut runs);
                 }
             }
             self.select(&mut layer);
@@ -209,19 +231,25 @@ impl Passing<'_, '_> {
                 }
             }
             // The same operators in the other order, from the same state before, lead here too.
-            let swapped = node.set != 0
-                && (i as u8) < node.step.op
-                && node.step.start == node.time
-                && ready <= node.time
-                && preds >> node.step.op & 1 == 0;
+            let later = node.set != 0 && (i as u8) < node.step.op && preds >> node.step.op & 1 == 0;
+            let swapped = later && node.step.start == node.time && ready <= node.time;
             let mut push = |exclusive: bool, slot: u8, start: u64| {
                 if !swapped || start != node.time || exclusive || node.step.exclusive {
                     let length = if exclusive { piece.exc[i] } else { piece.lat[i] };
                     moves.push(Move { op: i as u8, exclusive, slot, start, finish: start + length });
                 }
             };
-            searcher.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
-            if piece.exc[i] != NEVER && (!searcher.barriers || node.set == node.idle || preds & !node.idle != 0) {
+            if searcher.only_across >> i & 1 == 0 {
+                searcher.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
+            }
+            // At a barrier an operator across all cores could as well have run at the last idle moment at which it was ready, and of those
+            // that follow one another the first in number could have run first.
+            let in_turn = if node.set == node.idle {
+                (node.stretch == Set::MAX || preds & !node.stretch != 0) && !(later && node.step.exclusive)
+            } else {
+                preds & !node.idle != 0
+            };
+            if piece.exc[i] != NEVER && (in_turn || !searcher.barriers) {
                 push(true, NO_SLOT, ready.max(earliest.all_cores(piece, i)));
             }
         }
@@ -236,16 +264,21 @@ impl Passing<'_, '_> {
         }
     }
 
-    fn extend(&mut self, node: &Node, parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
+    fn extend(&mut self, (node, adds): (&Node, &[f64; LANES]), parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
         self.steps += 1;
         let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
         runs.clear();
         // Cores that an operator across all of them holds are free again when it ends; with no links in play nothing can start earlier.
         let time = if step.exclusive && self.searcher.barriers { step.finish } else { step.start };
-        runs.extend(before.iter().filter(|r| r.finish > time));
+        let shortest = piece.shortest(step.op as usize);
+        let mut beside = 0;
+        for run in before.iter().filter(|r| r.finish > time) {
+            beside += piece.shortest(run.op as usize);
+            runs.push(Run { beside: run.beside + shortest, ..*run });
+        }
         if step.finish > time {
-            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot };
+            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot, beside };
             let at = runs.partition_point(|r| *r < run);
             runs.insert(at, run);
         }
@@ -257,17 +290,19 @@ impl Passing<'_, '_> {
             }
             return;
         }
-        let (bound, guide) = self.searcher.bound(set, time, runs, &mut self.ends);
+        let (idle, since) = if runs.is_empty() {
+            (set, Since { idle: time, work: 0 })
+        } else if before.iter().all(|r| r.finish <= step.start) {
+            (node.set, Since { idle: step.start, work: shortest })
+        } else {
+            (node.idle, Since { work: node.since.work + shortest, ..node.since })
+        };
+        let stretch = if node.set == node.idle { node.stretch } else { node.idle };
+        let adds = self.searcher.adds_without(adds, step.op as usize);
+        let (bound, guide) = self.searcher.bound(set, (time, runs), (since, &adds), self.best, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
-            let idle = if runs.is_empty() {
-                set
-            } else if before.iter().all(|r| r.finish <= step.start) {
-                node.set
-            } else {
-                node.idle
-            };
-            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, step, parent, next: NONE }, runs);
+            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, since, stretch, step, parent, next: NONE }, runs);
         }
     }
 

@@ -7,7 +7,7 @@ use super::slots::Slots;
 /// No core index.
 pub(super) const NO_SLOT: u8 = u8::MAX;
 /// Mixed bounds that a state is tried against.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 /// Rounds of play for the mixed bound of the whole piece, and of each operator's descendants.
 const MIXED_ROUNDS: [usize; 2] = [128, 24];
 /// Pieces up to this size are searched through sooner than many mixed bounds are found: they get one, from this many rounds per operator.
@@ -21,6 +21,17 @@ pub(super) struct Run {
     pub op: u8,
     pub exclusive: bool,
     pub slot: u8,
+    /// What everything that ran beside it so far takes at least, in sum.
+    pub beside: u64,
+}
+
+/// What happened in a state since all cores and links were idle.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Since {
+    /// When they were.
+    pub idle: u64,
+    /// What the operators started since then take at least, in sum.
+    pub work: u64,
 }
 
 /// A searchable piece with everything the search looks up.
@@ -28,6 +39,8 @@ pub(super) struct Searcher<'a> {
     pub piece: &'a Piece,
     pub relation: Relation,
     after: Vec<u64>,
+    /// What must pass before each operator starts, as known from elsewhere.
+    before: Vec<u64>,
     /// Operators per resource by falling `after`, with their energies.
     by_tail: [Vec<(u8, u64)>; 3],
     /// The shortest mode of each operator.
@@ -37,13 +50,21 @@ pub(super) struct Searcher<'a> {
     mixed_adds: Vec<[f64; LANES]>,
     mixed_on: Vec<[f64; LANES]>,
     mixed_stops: Vec<[f64; LANES]>,
+    /// More than the rounding of sums over mixed bounds can come to.
+    rounding: f64,
+    /// The operators that use each resource.
+    users: [Set; 3],
     pub slots: Slots,
+    /// Operators that only run across all cores.
+    pub only_across: Set,
+    /// Per operator, those of `only_across` that cannot run while it does.
+    apart: Vec<Set>,
     /// An operator across all cores waits for all others and stops all others: it can be moved to an instant at which all are idle.
     pub barriers: bool,
 }
 
 impl<'a> Searcher<'a> {
-    pub fn new(piece: &'a Piece) -> Self {
+    pub fn new(piece: &'a Piece, only_across: Set) -> Self {
         let relation = Relation::of(piece);
         let exclusive = piece.has_exclusive();
         let after = strong_after(piece, &relation, if exclusive && piece.n() > SMALL { MIXED_ROUNDS[1] } else { 0 });
@@ -60,12 +81,19 @@ impl<'a> Searcher<'a> {
             piece,
             relation,
             after,
+            before: vec![0; n],
             by_tail,
             shortest: (0..n).map(|i| piece.shortest(i)).collect(),
             mixed_adds: Vec::new(),
             mixed_on: Vec::new(),
             mixed_stops: Vec::new(),
+            rounding: 0.0,
+            users: [TENSOR, VECTOR, LINK].map(|bit| (0..n).filter(|&i| piece.kind[i] & bit > 0).fold(0, |set, i| set | 1 << i)),
             slots: Slots::new(piece),
+            only_across,
+            apart: (0..n)
+                .map(|i| members(only_across).filter(|&j| piece.excludes(j, i)).fold(0, |set, j| set | 1 << j))
+                .collect(),
             barriers: !piece.own_kind && piece.m[2] == 0,
         };
         if exclusive {
@@ -90,16 +118,60 @@ impl<'a> Searcher<'a> {
                 self.mixed_stops[i][lane] = mixed.stops[i];
             }
         }
+        self.rounding = self.adds_of(self.relation.all()).into_iter().fold(0.0, f64::max) * 1e-13;
+    }
+
+    /// Two searchers of a piece and its reverse tell each other what must pass before each operator.
+    pub fn share(forward: &mut Self, reversed: &mut Self) {
+        forward.before = reversed.after.iter().rev().copied().collect();
+        reversed.before = forward.after.iter().rev().copied().collect();
     }
 
     /// A lower bound on the whole piece, without search.
     pub fn root_bound(&self) -> u64 {
-        self.bound(0, 0, &[], &mut vec![0; self.piece.n()]).0
+        let adds = self.adds_of(full(self.piece.n()));
+        self.bound(0, (0, &[]), (Since::default(), &adds), u64::MAX, &mut vec![0; self.piece.n()]).0
     }
 
-    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds.
-    pub fn bound(&self, set: Set, time: u64, runs: &[Run], ends: &mut [u64]) -> (u64, u64) {
+    /// What the operators of a set add to each mixed bound.
+    pub fn adds_of(&self, set: Set) -> [f64; LANES] {
+        let mut sums = [0.0f64; LANES];
+        if !self.mixed_adds.is_empty() {
+            for i in members(set) {
+                for (sum, add) in sums.iter_mut().zip(&self.mixed_adds[i]) {
+                    *sum += add;
+                }
+            }
+        }
+        sums
+    }
+
+    /// The same without one operator of the set.
+    pub fn adds_without(&self, sums: &[f64; LANES], operator: usize) -> [f64; LANES] {
+        let mut rest = *sums;
+        if let Some(adds) = self.mixed_adds.get(operator) {
+            for (sum, add) in rest.iter_mut().zip(adds) {
+                *sum -= add;
+            }
+        }
+        rest
+    }
+
+    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds. `adds` is what the operators that
+    /// have not started add to each mixed bound. Both are vague once they reach `best`.
+    pub fn bound(
+        &self,
+        set: Set,
+        (time, runs): (u64, &[Run]),
+        (since, adds): (Since, &[f64; LANES]),
+        best: u64,
+        ends: &mut [u64],
+    ) -> (u64, u64) {
         let piece = self.piece;
+        let mixed = time + self.mixed_bound(adds, time, runs);
+        if mixed >= best {
+            return (mixed, mixed);
+        }
         let left = full(piece.n()) & !set;
         let mut load = [0u64; 3];
         let mut running: Set = 0;
@@ -114,25 +186,47 @@ impl<'a> Searcher<'a> {
             }
         }
         let floor = self.slots.earliest_single(piece, time, runs);
-        let inside = left | running;
         for i in members(left) {
-            let mut start = floor[piece.kind[i] as usize];
-            for p in members(self.relation.preds[i] & inside) {
+            let mut start = floor[piece.kind[i] as usize].max(self.before[i]);
+            for p in members(self.relation.preds[i] & (left | running)) {
                 start = start.max(ends[p]);
             }
             ends[i] = start + self.shortest[i];
             longest = longest.max(ends[i] + self.after[i]);
         }
+        if longest >= best || self.wasteful(left, runs, since, ends) {
+            return (best, best);
+        }
         let last = runs.last().map_or(0, |r| r.finish - time);
-        let mut most = 0;
+        let mut most = time;
         for (k, &busy) in load.iter().enumerate() {
-            if busy > 0 || self.by_tail[k].iter().any(|&(i, _)| left >> i & 1 == 1) {
+            if busy > 0 || self.users[k] & left != 0 {
                 most = most.max(time + self.energy_bound(k, (left, running), (busy, last), time, ends));
             }
         }
-        let most = most.max(time);
-        let mixed = time + self.mixed_bound(left, time, runs);
         (longest.max(most).max(mixed), longest + most + mixed)
+    }
+
+    /// Whether a stretch of the schedule is strictly longer than running everything in it one after the other, each across all cores. Then
+    /// no optimal schedule goes on from here: what runs at any time of the stretch can be put there one by one, in the order
+    /// of starts, and the rest moved up. Tried: from the last idle moment, and from the start of each operator that runs, to its end.
+    fn wasteful(&self, left: Set, runs: &[Run], since: Since, ends: &[u64]) -> bool {
+        if self.mixed_on.is_empty() {
+            return false;
+        }
+        runs.iter().filter(|r| !r.exclusive).any(|run| {
+            let i = run.op as usize;
+            let room = (self.piece.lat[i].saturating_sub(run.beside + self.shortest[i]))
+                .max(run.finish.saturating_sub(since.idle + since.work));
+            let mut work = 0;
+            room > 0
+                && members(left & !self.relation.descendants[i] & !self.apart[i]).all(|j| {
+                    if ends[j] - self.shortest[j] < run.finish {
+                        work += self.shortest[j];
+                    }
+                    work < room
+                })
+        })
     }
 
     /// Over all sets V of operators with the longest tails: when the work of V fits on resource `k`, plus the shortest tail of V. What runs
@@ -157,23 +251,19 @@ impl<'a> Searcher<'a> {
         most.div_ceil(m.max(1))
     }
 
-    fn mixed_bound(&self, left: Set, time: u64, runs: &[Run]) -> u64 {
+    fn mixed_bound(&self, adds: &[f64; LANES], time: u64, runs: &[Run]) -> u64 {
         if self.mixed_on.is_empty() {
             return 0;
         }
-        let mut sums = [0.0f64; LANES];
-        for i in members(left) {
-            for (sum, add) in sums.iter_mut().zip(&self.mixed_adds[i]) {
-                *sum += add;
-            }
-        }
+        let mut sums = *adds;
         for run in runs {
             let weights = if run.exclusive { &self.mixed_stops } else { &self.mixed_on };
             for (sum, weight) in sums.iter_mut().zip(&weights[run.op as usize]) {
                 *sum += weight * (run.finish - time) as f64;
             }
         }
-        safe_ceil(sums.into_iter().fold(0.0, f64::max))
+        // Taking operators off the sums one by one leaves the rounding of the whole in what is left.
+        safe_ceil(sums.into_iter().fold(0.0, f64::max) - self.rounding)
     }
 
     /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later.
