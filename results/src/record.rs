@@ -69,6 +69,9 @@ pub struct Record {
     pub certificate: Certificate,
     /// How many operator schedules each method settled, by method.
     pub schedule_methods: BTreeMap<String, u64>,
+    /// The fraction of the schedules' pieces that were remembered, not solved again. `null` where the memory was full: the fraction then
+    /// depends on the order in which threads came.
+    pub schedule_memo_hit_rate: Option<f64>,
     /// The best design with its plan; `null` when nothing fits.
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.

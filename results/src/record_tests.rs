@@ -57,7 +57,8 @@ pub(crate) fn record() -> Record {
             gap: Certificate::relative_gap(0.1 + 0.2, 0.31),
             why: Some("the limit of 10 evaluations was reached".into()),
         },
-        schedule_methods: BTreeMap::from([("list".into(), 7)]),
+        schedule_methods: BTreeMap::from([("bounds".into(), 7), ("search".into(), 1)]),
+        schedule_memo_hit_rate: Some(0.25),
         best: Some(BestDesign {
             design,
             simulated_step_s: 7.8,

@@ -4,7 +4,7 @@ use crate::placement::plan::Effort;
 use crate::shape::{KernelTable, Shape, ShapeError};
 use crate::study::{AttentionChoice, OptimizerChoice, PlanSpec, Study};
 use sim::network::{Fabric, NetworkError};
-use sim::schedule::{Limits, Memo, Method};
+use sim::schedule::{Limits, Memo, MemoStatistics, Method};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
@@ -144,6 +144,12 @@ impl Bench {
             Effort::Sweep => &self.sweep,
             Effort::Proof => &self.proof,
         }
+    }
+
+    /// How the memos of solved schedules did, both efforts together.
+    #[must_use]
+    pub fn memo_statistics(&self) -> MemoStatistics {
+        self.sweep.statistics().plus(self.proof.statistics())
     }
 
     /// Tokens per step.

@@ -86,6 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let methods = bench.schedules.get().into_iter().map(|(method, n)| (method.to_string(), n)).collect();
+    let memo = bench.memo_statistics();
     let record = Record {
         format: record::FORMAT,
         versions: Versions::current(),
@@ -93,6 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         seed: arguments.seed,
         certificate,
         schedule_methods: methods,
+        schedule_memo_hit_rate: (memo.dropped == 0).then(|| memo.hit_rate()),
         best,
         comparison,
         times,

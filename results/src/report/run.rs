@@ -3,6 +3,7 @@
 use super::{Align, Table, area, count, fields, heading, percent, rate, seconds, significant};
 use crate::record::{BestDesign, Certificate, Proof, Record, Share, StageRecord};
 use sim::units::{Seconds, SquareMillimeters};
+use std::collections::BTreeMap;
 
 /// The whole report of a run.
 #[must_use]
@@ -23,6 +24,10 @@ pub fn run(record: &Record) -> String {
     }
     text.push_str(&heading("Proof"));
     text.push_str(&certificate(&record.certificate));
+    if !record.schedule_methods.is_empty() {
+        text.push_str(&heading("Operator schedules"));
+        text.push_str(&schedules(&record.schedule_methods, record.schedule_memo_hit_rate));
+    }
     if let Some(comparison) = &record.comparison {
         text.push_str(&heading("Comparison"));
         text.push_str(&comparison.to_text());
@@ -121,6 +126,17 @@ pub(super) fn stages(stages: &[StageRecord]) -> String {
 /// A capacity as it is sold: no decimals that it does not have.
 fn significant_capacity(gib: f64) -> String {
     if gib.fract() == 0.0 { format!("{gib:.0}") } else { format!("{gib:.2}") }
+}
+
+/// How many schedules each method settled, and how many pieces were remembered.
+fn schedules(methods: &BTreeMap<String, u64>, hit_rate: Option<f64>) -> String {
+    let all: u64 = methods.values().sum();
+    let share = |n: u64| format!("{} ({})", count(n), percent(n as f64 / all.max(1) as f64));
+    let by = |name: &str| if name == "open" { "open, with a gap".to_owned() } else { format!("closed by {name}") };
+    let mut pairs = vec![("layer passes".to_owned(), count(all))];
+    pairs.extend(methods.iter().map(|(name, &n)| (by(name), share(n))));
+    pairs.extend(hit_rate.map(|rate| ("pieces remembered".to_owned(), percent(rate))));
+    fields(&pairs)
 }
 
 /// The proof in a sentence and the counts behind it.

@@ -26,7 +26,7 @@ pub struct Memo {
     dropped: AtomicU64,
 }
 
-/// How a memo did.
+/// How a memo did. As long as nothing was dropped, the counts do not depend on the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoStatistics {
     /// Pieces found.
@@ -45,6 +45,17 @@ impl MemoStatistics {
     pub fn hit_rate(&self) -> f64 {
         let asked = self.hits + self.misses;
         if asked == 0 { 0.0 } else { self.hits as f64 / asked as f64 }
+    }
+
+    /// Both memos' counts.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            dropped: self.dropped + other.dropped,
+            held: self.held + other.held,
+        }
     }
 }
 
@@ -92,14 +103,16 @@ impl Memo {
             self.hits.fetch_add(1, Ordering::Relaxed);
             return (Answer::clone(&answer), true);
         }
-        self.misses.fetch_add(1, Ordering::Relaxed);
         let answer = solve();
+        let mut held = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        // A piece that another thread has solved meanwhile counts as found, so that the counts do not depend on who came first.
+        let counter = if held.contains_key(piece) { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
         // Under a time limit an open answer says more about the moment than about the piece.
         if self.limits.time.is_none() || answer.lower_bound == answer.found.makespan {
-            let mut held = shard.lock().unwrap_or_else(PoisonError::into_inner);
             if held.len() < self.per_shard {
-                held.insert(piece.clone(), Arc::new(answer.clone()));
-            } else {
+                held.entry(piece.clone()).or_insert_with(|| Arc::new(answer.clone()));
+            } else if !held.contains_key(piece) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
