@@ -79,12 +79,15 @@ fn show(line: &Line, format: Format) -> Result<(), Failure> {
     }
     let mut out = format!("{}\n", line.file);
     for (name, a) in [("unpaired", &line.unpaired), ("paired", &line.paired)] {
+        let proof = if a.status == "optimal" {
+            format!("optimal by {}", a.method)
+        } else {
+            format!("gap at most {:.2} %", (1.0 - a.lower_bound as f64 / a.makespan as f64) * 100.0)
+        };
         out += &format!(
-            "  {name:<9} makespan {:>10}  lower bound {:>10}  {:<8} by {:<14} {:.3} ms\n",
+            "  {name:<9} makespan {:>10}  lower bound {:>10}  {proof:<24} {:.3} ms\n",
             a.makespan,
             a.lower_bound,
-            a.status,
-            a.method,
             a.seconds * 1e3
         );
     }

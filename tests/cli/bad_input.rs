@@ -146,11 +146,14 @@ fn schedule_instances() {
     write("cycle.json", &changed(&|i| i["edges"].as_array_mut().unwrap().extend([json!([0, 1]), json!([1, 0])])));
     write("cores.json", &changed(&|i| i["num_tc"] = json!(0)));
     write("negative.json", &changed(&|i| i["ops"][1]["latency"] = json!(-5)));
+    write("infinite.json", &changed(&|i| i["ops"][1]["latency"] = json!(-5)).replace("-5", "Infinity"));
+    write("many.json", &changed(&|i| i["ops"] = (0..20_001).map(|id| json!({"id": id, "type": "Nop", "latency": 0})).collect()));
     write("type.json", &changed(&|i| i["ops"][1]["type"] = json!("GPU")));
     write("edge.json", &changed(&|i| i["edges"][0] = json!([0, 9999])));
     write("missing.json", &changed(&|i| drop(i.as_object_mut().unwrap().remove("num_vc"))));
     write("truncated.json", &changed(&|_| ())[..200]);
-    let files = ["cycle", "cores", "negative", "type", "edge", "missing", "truncated", "gone"].map(|name| format!("{name}.json"));
+    let files = ["cycle", "cores", "negative", "infinite", "many", "type", "edge", "missing", "truncated", "gone"]
+        .map(|name| format!("{name}.json"));
     let calls: Vec<[&str; 2]> = files.iter().map(|file| ["schedule", file.as_str()]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(<[&str; 2]>::as_slice).collect();
     calls.push(&["schedule", "cycle.json", "--time-limit", "0"]);

@@ -1,7 +1,7 @@
 //! `coplace place` and `coplace schedule` on the carried instances: the recorded optima, by the command's JSON.
 
 use crate::support::{Called, coplace, files};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn lines(called: Called) -> Vec<Value> {
     called.result().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -79,4 +79,25 @@ fn a_bad_file_among_good_ones_is_named_and_the_rest_answered() {
         let text = coplace(&[verb, &good]).result();
         assert!(text.starts_with(&good) && text.contains("optimal"), "{text}");
     }
+}
+
+#[test]
+fn ten_thousand_operators_are_answered_with_their_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let operator = |id: u64| {
+        let (kind, latency) = (["TC", "VC", "TCandVC"][id as usize % 3], 1 + id * 37 % 100);
+        json!({"id": id, "type": kind, "latency": latency, "intra_latency": latency.min(1 + id * 53 % 90)})
+    };
+    let operators: Vec<Value> = (0..10_000).map(operator).collect();
+    let edges: Vec<Value> = (0..9_950_u64).flat_map(|id| [json!([id, id + 1 + id % 7]), json!([id, id + 2 + id % 45])]).collect();
+    let file = dir.path().join("large.json").display().to_string();
+    let instance = json!({"num_tc": 4, "num_vc": 3, "ops": operators, "edges": edges});
+    std::fs::write(&file, instance.to_string()).unwrap();
+    let answer = &call("schedule", std::slice::from_ref(&file))[0];
+    for pairing in ["unpaired", "paired"] {
+        let number = |key: &str| answer[pairing][key].as_u64().unwrap();
+        assert!(0 < number("lower_bound") && number("lower_bound") < number("makespan"), "{answer}");
+        assert_eq!(answer[pairing]["status"], "gap");
+    }
+    assert!(coplace(&["schedule", &file]).result().contains("gap at most "));
 }

@@ -49,7 +49,7 @@ pub enum InstanceError {
         source: std::io::Error,
     },
     /// The file is not JSON.
-    #[error("{}: not valid JSON: {source}; the file may be cut short", path.display())]
+    #[error("{}: not valid JSON: {source}; {}", path.display(), cure(.source))]
     NotJson {
         /// The file.
         path: PathBuf,
@@ -86,6 +86,15 @@ pub enum InstanceError {
         /// What is wrong.
         source: ScheduleError,
     },
+}
+
+/// What to do about a file that is not JSON.
+fn cure(error: &serde_json::Error) -> &'static str {
+    if error.is_eof() {
+        "the file may be cut short"
+    } else {
+        "mend that place (JSON has no Infinity and no NaN: every latency is a whole number)"
+    }
 }
 
 const WHOLE: &str = "a whole number, 0 or more";
