@@ -1,0 +1,156 @@
+//! Operator schedules of real layers: every pass of every built-in model on every built-in chip, and a sweep of 100,000 over PHAZE's space.
+//!
+//! `cargo bench -p coplace-search --bench layer_schedules`. Times are wall times on the machine at hand.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+#[path = "../tests/layer_graphs/mod.rs"]
+mod layer_graphs;
+
+use coplace_search::space::HardwareSpace;
+use coplace_search::study::Study;
+use layer_graphs::{Chip, each_pass, lower};
+use sim::hardware::phaze::design;
+use sim::hardware::{Accelerator, templates};
+use sim::schedule::{Limits, Memo, Method, Problem, Schedule, solve};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const SWEEP: usize = 100_000;
+const THREADS: usize = 2;
+
+/// A schedule that takes longer than this, in milliseconds, is timed three times and the shortest counts: the machine does other things.
+const TIMED_AGAIN: f64 = 10.0;
+/// What every schedule should take at most, in milliseconds.
+const AIM: f64 = 50.0;
+
+/// What came of some schedules.
+#[derive(Default)]
+struct Tally {
+    milliseconds: Vec<f64>,
+    methods: BTreeMap<Method, usize>,
+    widest: f64,
+}
+
+impl Tally {
+    fn add(&mut self, schedule: &Schedule, milliseconds: f64) {
+        self.milliseconds.push(milliseconds);
+        *self.methods.entry(schedule.method).or_default() += 1;
+        self.widest = self.widest.max(schedule.status.gap().unwrap_or(1.0));
+    }
+
+    fn print(&mut self, name: &str) {
+        self.milliseconds.sort_by(f64::total_cmp);
+        let ms = &self.milliseconds;
+        let methods: Vec<String> = self.methods.iter().map(|(method, count)| format!("{method} {count}")).collect();
+        println!(
+            "{name:<22} {:>6} schedules, median {:>6.3} ms, 99 % {:>7.3} ms, worst {:>8.3} ms, {} over {AIM} ms, widest gap {:.3} %; closed by {}",
+            ms.len(),
+            ms[ms.len() / 2],
+            ms[ms.len() * 99 / 100],
+            ms[ms.len() - 1],
+            ms.iter().filter(|&&t| t > AIM).count(),
+            self.widest * 100.0,
+            methods.join(", ")
+        );
+    }
+}
+
+fn timed(problem: &Problem) -> (Schedule, f64) {
+    let once = || {
+        let begun = Instant::now();
+        let schedule = solve(problem, &Limits::default());
+        (schedule, begun.elapsed().as_secs_f64() * 1e3)
+    };
+    let (schedule, first) = once();
+    let again = if first > TIMED_AGAIN { 2 } else { 0 };
+    (schedule, (0..again).map(|_| once().1).fold(first, f64::min))
+}
+
+/// Every layer graph of every model on every chip.
+fn all_layers() {
+    println!("every pass of every built-in model on every built-in chip, each schedule on its own, no memo");
+    let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
+    let mut slow = Vec::new();
+    for model in workloads::model::built_in_names() {
+        let layers = lower(model);
+        for chip in templates().unwrap() {
+            each_pass(&chip.accelerator, &layers, |name, pass, problem| {
+                let (schedule, milliseconds) = timed(problem);
+                if schedule.method == Method::Open || milliseconds > AIM {
+                    slow.push(format!("  {name}: {}, {milliseconds:.1} ms", schedule.method));
+                }
+                for tally in [model, pass, "all"] {
+                    tallies.entry(tally).or_default().add(&schedule, milliseconds);
+                }
+            });
+        }
+    }
+    for (name, tally) in &mut tallies {
+        tally.print(name);
+    }
+    println!("open, or over {AIM} ms: {}", slow.len());
+    for line in slow {
+        println!("{line}");
+    }
+}
+
+/// 100,000 layer passes of one model over PHAZE's space: forward and backward, on one device and on eight.
+fn sweep(model: &str) {
+    let study = Study::load("phaze").unwrap();
+    let reference = Accelerator::template(&study.space.reference_chip).unwrap();
+    let points = HardwareSpace::enumerate(&study.space, &reference).unwrap().points;
+    let layers = lower(model);
+    let programs: Vec<_> = [0, 2]
+        .iter()
+        .flat_map(|&shape| layers.shapes[shape].1.segments.iter())
+        .filter(|s| s.segment.name == "layer")
+        .flat_map(|s| [&s.forward, &s.backward])
+        .collect();
+    let chips = SWEEP / programs.len();
+    let memo = Memo::new(Limits { steps: 4_000, time: None }, 1 << 16);
+    let methods: Mutex<BTreeMap<Method, usize>> = Mutex::default();
+    let (next, scheduling) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= chips {
+                        break;
+                    }
+                    let chip = design(&points[at * points.len() / chips].config);
+                    let mut on_chip = Chip::new(&chip, "phaze_flat", &layers);
+                    for program in &programs {
+                        let problem = on_chip.problem(program);
+                        let solving = Instant::now();
+                        let method = memo.solve(&problem).method;
+                        scheduling.fetch_add(solving.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                        *methods.lock().unwrap().entry(method).or_default() += 1;
+                    }
+                }
+            });
+        }
+    });
+    let seconds = begun.elapsed();
+    let scheduling = Duration::from_nanos(scheduling.into_inner()) / THREADS as u32;
+    println!(
+        "\n{} layer schedules of {model} on {chips} of the {} chips of PHAZE's space, {THREADS} threads: {:.2} s with costing the \
+         kernels, {:.2} s of it scheduling",
+        chips * programs.len(),
+        points.len(),
+        seconds.as_secs_f64(),
+        scheduling.as_secs_f64()
+    );
+    for (method, count) in methods.into_inner().unwrap() {
+        println!("  closed by {method}: {count} ({:.2} %)", count as f64 / (chips * programs.len()) as f64 * 100.0);
+    }
+    println!("  memo: {:?}, hit rate {:.3}", memo.statistics(), memo.statistics().hit_rate());
+}
+
+fn main() {
+    all_layers();
+    sweep("llama2-7b");
+}

@@ -1,0 +1,120 @@
+//! The layer graphs that searches schedule: every built-in model, lowered in every way that a study can ask for, on any chip.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use coplace_search::memory::OperatorSet;
+use coplace_search::shape::{KernelTable, Program, SegmentShape, Shape};
+use sim::cost::CostModel;
+use sim::costed::{Costs, Device};
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::schedule::{Operator, Problem};
+use workloads::parallel::tensor_parallel_degrees;
+use workloads::training::Attention;
+use workloads::{Lowering, Model};
+
+/// Devices of the clusters that collectives are costed on.
+const DEVICES: u32 = 1024;
+/// The widest tensor parallelism.
+const WIDEST: u32 = 8;
+/// A fabric with latency, one without latency on which collectives take longest.
+pub const FABRICS: [&str; 2] = ["ici_3d_torus", "phaze_flat"];
+
+/// A model lowered in several ways.
+pub struct Layers {
+    pub model: String,
+    pub table: KernelTable,
+    /// How each shape was lowered, and the shape.
+    pub shapes: Vec<(&'static str, Shape)>,
+}
+
+/// As studies lower it: on one device, with attention as one kernel and operator by operator, and on as many as up to eight divide it, with
+/// and without sequence parallelism, and with elementwise work in the epilogues of products.
+pub fn lower(model: &str) -> Layers {
+    let model = Model::load(model).unwrap();
+    let widest = tensor_parallel_degrees(&model, WIDEST).into_iter().max().unwrap();
+    let one = Lowering::new(&model);
+    let wide = Lowering { tensor_parallel: widest, ..one };
+    let mut ways = vec![
+        ("one device", one),
+        ("one device, attention unfused", Lowering { attention: Attention::Unfused, ..one }),
+        ("tensor parallel", wide),
+        ("tensor parallel, epilogues", Lowering { epilogues: true, ..wide }),
+        ("sequence parallel", Lowering { sequence_parallel: true, ..wide }),
+    ];
+    ways.retain(|(_, way)| {
+        !way.sequence_parallel || widest > 1 && way.sequence_length.is_multiple_of(u64::from(way.tensor_parallel))
+    });
+    let mut table = KernelTable::default();
+    let shapes = ways.into_iter().map(|(name, way)| (name, Shape::new(&model, &way, &mut table).unwrap())).collect();
+    Layers { model: model.name.clone(), table, shapes }
+}
+
+/// A chip with the costs of a model's kernels.
+pub struct Chip<'a> {
+    device: Device,
+    layers: &'a Layers,
+    costs: Vec<Option<Costs>>,
+}
+
+impl<'a> Chip<'a> {
+    pub fn new(chip: &Accelerator, fabric: &str, layers: &'a Layers) -> Self {
+        let fabric = Fabric::load(fabric).unwrap().for_devices(DEVICES).unwrap();
+        let device = Device { model: CostModel::new(chip.clone()).unwrap(), fabric };
+        Self { device, layers, costs: vec![None; layers.table.kernels().len()] }
+    }
+
+    fn cost(&mut self, kernel: u32) -> Costs {
+        let known = &mut self.costs[kernel as usize];
+        *known.get_or_insert_with(|| self.device.costs(&self.layers.table.kernels()[kernel as usize]))
+    }
+
+    /// A pass as it is scheduled.
+    pub fn problem(&mut self, program: &Program) -> Problem {
+        let operators: Vec<Operator> = program
+            .kernels
+            .iter()
+            .map(|&k| {
+                let costs = self.cost(k);
+                self.device.operator(&self.layers.table.kernels()[k as usize], &costs)
+            })
+            .collect();
+        Problem::new(self.device.cores(), operators, program.edges.clone()).unwrap()
+    }
+
+    /// The passes of a segment, named: forward, backward, and backward with recomputation, halfway along the Pareto front of bytes kept
+    /// against time on this chip and at its end, where least is kept.
+    pub fn passes(&mut self, segment: &SegmentShape) -> Vec<(&'static str, Problem)> {
+        let mut passes = vec![("forward", self.problem(&segment.forward)), ("backward", self.problem(&segment.backward))];
+        for operators in self.recomputed(segment) {
+            let program = segment.backward_with(operators, &self.layers.table).unwrap();
+            passes.push(("backward, recomputing", self.problem(&program)));
+        }
+        passes
+    }
+
+    fn recomputed(&mut self, segment: &SegmentShape) -> Vec<OperatorSet> {
+        let times: Vec<_> =
+            segment.operators.iter().map(|kernels| kernels.iter().map(|&k| self.cost(k).fastest()).sum()).collect();
+        let front = segment.recompute.front(&times).unwrap();
+        let mut chosen = vec![front[front.len() / 2].operators, front[front.len() - 1].operators];
+        chosen.dedup();
+        chosen.retain(|set| !set.is_empty());
+        chosen
+    }
+}
+
+/// Every pass of a model on a chip, by each fabric where it matters, with a name.
+pub fn each_pass(chip: &Accelerator, layers: &Layers, mut each: impl FnMut(&str, &'static str, &Problem)) {
+    for (number, fabric) in FABRICS.into_iter().enumerate() {
+        let mut on_chip = Chip::new(chip, fabric, layers);
+        for (lowered, shape) in layers.shapes.iter().filter(|(_, s)| number == 0 || s.tensor_parallel > 1) {
+            for segment in &shape.segments {
+                for (pass, problem) in on_chip.passes(segment) {
+                    let name =
+                        format!("{} on {} by {fabric}, {lowered}: {} {pass}", layers.model, chip.name, segment.segment.name);
+                    each(&name, pass, &problem);
+                }
+            }
+        }
+    }
+}

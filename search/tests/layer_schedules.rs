@@ -1,0 +1,37 @@
+//! Every layer graph that a search asks for is scheduled with proof, within the work that a schedule may take by default.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod layer_graphs;
+
+use layer_graphs::{each_pass, lower};
+use sim::hardware::templates;
+use sim::schedule::{Limits, solve, verify};
+use sim::status::SolveStatus;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[test]
+fn every_pass_of_every_built_in_model_on_every_built_in_chip_is_proven_optimal() {
+    let models: Vec<&str> = workloads::model::built_in_names().collect();
+    let chips = templates().unwrap();
+    assert!(models.len() >= 11 && chips.len() >= 21);
+    let (next, schedules) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        while let Some(model) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let layers = lower(model);
+            for chip in chips {
+                each_pass(&chip.accelerator, &layers, |name, _, problem| {
+                    let schedule = solve(problem, &Limits::default());
+                    assert_eq!(verify(problem, &schedule), Vec::new(), "{name}");
+                    assert_eq!(schedule.status, SolveStatus::Optimal, "{name}");
+                    schedules.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    assert!(schedules.into_inner() > 10_000);
+}
