@@ -145,7 +145,8 @@ fn sweep(model: &str) {
         scheduling.as_secs_f64()
     );
     for (method, count) in methods.into_inner().unwrap() {
-        println!("  closed by {method}: {count} ({:.2} %)", count as f64 / (chips * programs.len()) as f64 * 100.0);
+        let how = if method == Method::Open { "open, with a gap".to_owned() } else { format!("closed by {method}") };
+        println!("  {how}: {count} ({:.2} %)", count as f64 / (chips * programs.len()) as f64 * 100.0);
     }
     println!("  memo: {:?}, hit rate {:.3}", memo.statistics(), memo.statistics().hit_rate());
 }
