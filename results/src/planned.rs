@@ -4,6 +4,7 @@ use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::step::{MemoryClass, StageMemory, TrainingPlan};
 use serde::Serialize;
 use sim::kernel::DataType;
+use sim::pipeline::Schedule;
 use std::collections::BTreeMap;
 
 /// The version of the JSON that this build writes.
@@ -66,7 +67,8 @@ pub struct PlanRow {
     pub step_s: f64,
     /// Tokens per second over the whole cluster.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation as a fraction: the model's FLOPs (recomputation not counted) over peak times time.
+    /// Model FLOPs utilisation as a fraction: the FLOPs that the result depends on (of causal scores the unmasked half, recomputation not
+    /// counted) over time and the chip's peak for the type of the products.
     pub mfu: f64,
     /// Largest need of any device, in GiB, framework and collective buffers included.
     pub peak_gib: f64,
@@ -105,8 +107,8 @@ impl Planned {
             (Some((plan, why)), _) => format!("no plan fits; the nearest, {}, lacks: {why}", one_line(plan)),
             (None, Some(error)) => error.to_string(),
             (None, None) => format!(
-                "no plan uses all {} devices: no choice of degrees multiplies to them and divides the {} sequences and the {} layers; \
-                 change --devices or --global-batch",
+                "no plan uses all {} devices: no choice of the degrees allowed multiplies to them and divides the {} sequences and the {} layers; \
+                 allow more degrees, or change --devices or --global-batch",
                 job.devices, job.global_batch, job.model.layers
             ),
         });
@@ -138,8 +140,11 @@ impl Planned {
 fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let step = ranked.time.total.0;
     let chip = job.chip;
-    let peak = chip.peak(job.precision.operand).or_else(|| chip.peak(DataType::Fp16)).map_or(f64::NAN, |p| p.0);
-    let flops = job.model.training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
+    let peak = chip
+        .peak(job.precision.product.unwrap_or(job.precision.operand))
+        .or_else(|| chip.peak(DataType::Fp16))
+        .map_or(f64::NAN, |p| p.0);
+    let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
     PlanRow {
         plan: ranked.plan.clone(),
         step_s: step,
@@ -162,6 +167,7 @@ fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
             let part = part_name(grew.0);
             let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
                 (true, _) => "as fast".to_owned(),
+                _ if slower < 0.0 => format!("{:+.1} %: faster, but not among the values asked for", slower * 100.0),
                 (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::report::seconds(grew.1)),
                 (false, false) => format!("{:+.1} %", slower * 100.0),
             };
@@ -193,6 +199,20 @@ pub fn part_name(part: &str) -> &str {
     }
 }
 
+/// The pipeline schedule in the field's words.
+#[must_use]
+pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
+    match (plan.layout.pipeline, plan.layout.virtual_stages, plan.schedule) {
+        (1, ..) => "no pipeline",
+        (_, v, Schedule::OneForwardOneBackward) if v > 1 => "interleaved",
+        (_, _, Schedule::OneForwardOneBackward) => "1F1B",
+        (_, _, Schedule::Interleaved { .. }) => "interleaved",
+        (_, _, Schedule::GPipe) => "GPipe",
+        (_, _, Schedule::ZbH1) => "ZB-H1",
+        (_, _, Schedule::ZbV) => "ZB-V",
+    }
+}
+
 /// A plan in one line: `t 8, p 12, d 10, v 2, micro-batch 1, ZeRO-1, sequence parallel, recompute full`.
 #[must_use]
 pub fn one_line(plan: &TrainingPlan) -> String {
@@ -207,6 +227,6 @@ pub fn one_line(plan: &TrainingPlan) -> String {
     if l.sequence_parallel {
         text.push_str(", sequence parallel");
     }
-    text.push_str(&format!(", recompute {}", plan.activations));
+    text.push_str(&format!(", {}, recompute {}", schedule_name(plan), plan.activations));
     text
 }

@@ -158,11 +158,12 @@ impl Bench {
         f64::from(self.global_batch) * self.sequence_length as f64
     }
 
-    /// Model FLOPs per step: both gradients of every product, recomputation not counted.
+    /// Model FLOPs per step that the result depends on: both gradients of every product, of causal scores the half that is not masked, recomputation
+    /// not counted.
     #[must_use]
     pub fn model_flops_per_step(&self) -> sim::units::Flops {
         let vocabulary = self.model.padded_vocabulary(1);
-        self.model.training_flops(u64::from(self.global_batch), self.sequence_length, vocabulary)
+        self.model.necessary_training_flops(u64::from(self.global_batch), self.sequence_length, vocabulary)
     }
 
     /// Device numbers between neighbouring stages. The planner numbers the tensor-parallel rank fastest, then the data-parallel one,

@@ -43,7 +43,7 @@ enum Optimizer {
 /// Evaluate one plan of a model on a chip: time, memory, energy, and what bounds each kernel
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace evaluate llama2-7b --chip tpu_v4\n  \
-    coplace evaluate llama2-7b --chip a100_80gb --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace stage.json\n\n\
+    coplace evaluate llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace stage.json\n\n\
     Without --pipeline and --data the best plan is found; with them their layers are split as well as possible.\n\
     A plan that does not fit or does not divide is an answer: it says which rule it breaks, or which stage lacks how many bytes.\n\
     The step is given twice: by the planner's closed form, and by simulating the pipeline event by event.\n\n\

@@ -8,6 +8,7 @@ use results::planned::Planned;
 use results::{emit, report};
 use search::planner::{Job, PlanSpace, neighbours, search_plans};
 use search::step::SoftwareStack;
+use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::pipeline::Schedule;
 use workloads::footprint::{Optimizer, Precision};
@@ -138,14 +139,14 @@ pub struct Arguments {
     /// How attention is executed
     #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
     attention: AttentionKernel,
-    /// Number format
-    #[arg(long, value_enum, default_value_t = Products::Bf16)]
-    precision: Products,
+    /// Number format [default: bf16, fp16 on chips without it]
+    #[arg(long, value_enum)]
+    precision: Option<Products>,
     /// The optimizer, in mixed precision
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     optimizer: OptimizerName,
     /// Print the fastest plan in a framework's own words instead
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -176,7 +177,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             AttentionKernel::Fused => Attention::Fused,
             AttentionKernel::Unfused => Attention::Unfused,
         },
-        precision: precision(arguments.precision),
+        precision: precision(arguments.precision, &chip)?,
         optimizer: match arguments.optimizer {
             OptimizerName::Sgd => Optimizer::Sgd,
             OptimizerName::Momentum => Optimizer::Momentum,
@@ -185,8 +186,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             OptimizerName::Adafactor => Optimizer::Adafactor,
         },
     };
-    if chip.peak(job.precision.product.unwrap_or(job.precision.operand)).is_none() {
-        return Err(failure::input(format!("--precision: {} has no matrix products of that type; choose another", chip.name)));
+    if let Some(error) = space.fault(&job) {
+        return Err(failure::input(error));
     }
     let answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
     if let (Some(framework), Some(best)) = (arguments.emit, answer.best.first()) {
@@ -203,13 +204,28 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn precision(products: Products) -> Precision {
-    match products {
+fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
+    let Some(products) = products else {
+        let default = if chip.peak(DataType::Bf16).is_none() { Products::Fp16 } else { Products::Bf16 };
+        return precision(Some(default), chip);
+    };
+    let precision = match products {
         Products::Bf16 => Precision::MIXED_BF16,
         Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
         Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
         Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
+    };
+    if chip.peak(precision.product.unwrap_or(precision.operand)).is_some() {
+        return Ok(precision);
     }
+    let types = [("bf16", DataType::Bf16), ("fp16", DataType::Fp16), ("fp8", DataType::Fp8), ("int8", DataType::Int8)];
+    let has: Vec<&str> = types.into_iter().filter(|(_, t)| chip.peak(*t).is_some()).map(|(name, _)| name).collect();
+    let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+    Err(failure::input(format!(
+        "--precision {asked}: {} has no matrix products of that type; use {}",
+        chip.name,
+        has.join(" or ")
+    )))
 }
 
 fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {

@@ -83,7 +83,7 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let text = coplace(&small).result();
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
-    let none = coplace(&call(&["--tensor", "7"])).result();
+    let none = coplace(&call(&["--tensor", "1", "--pipeline", "1", "--virtual-stages", "2"])).result();
     assert!(none.contains("no plan uses all 64 devices"), "{none}");
 }
 
@@ -92,7 +92,15 @@ fn faulty_arguments_are_refused() {
     let cases = [
         (vec!["--recompute", "ful"], "recompute policy `ful`"),
         (vec!["--stack", "nix"], "unknown software stack `nix`"),
-        (vec!["--precision", "fp8"], "a100_80gb_sxm has no matrix products of that type"),
+        (
+            vec!["--precision", "fp8"],
+            "--precision fp8: a100_80gb_sxm has no matrix products of that type; use bf16 or fp16 or int8",
+        ),
+        (vec!["--tensor", "7"], "tp = 7: must be a divisor of the 32 heads"),
+        (vec!["--pipeline", "64"], "pp = 64: must be such that"),
+        (vec!["--micro-batch", "7"], "micro_batch = 7: must be a divisor of the 512 sequences"),
+        (vec!["--expert", "2"], "ep = 2: must be 1 for a model without experts"),
+        (vec!["--emit", "megatron", "--format", "json"], "cannot be used with"),
     ];
     for (more, message) in cases {
         let refusal = coplace(&call(&more)).refusal();

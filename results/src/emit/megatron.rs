@@ -1,5 +1,6 @@
 //! Megatron-LM's command-line arguments (`megatron/training/arguments.py` of Megatron-LM core 0.8 and later).
 
+use crate::planned::schedule_name;
 use search::step::TrainingPlan;
 use sim::kernel::DataType;
 use sim::pipeline::Schedule;
@@ -79,7 +80,7 @@ fn layout(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
     }
     match plan.schedule {
         Schedule::OneForwardOneBackward | Schedule::Interleaved { .. } => {}
-        other => out.push(format!("# schedule {other:?}: Megatron-LM runs 1F1B")),
+        _ => out.push(format!("# schedule {}: Megatron-LM runs 1F1B, which takes longer than this plan", schedule_name(plan))),
     }
     out.push(format!("--micro-batch-size {}", plan.batch.micro_batch));
     out.push(format!("--global-batch-size {}", plan.batch.global_batch));

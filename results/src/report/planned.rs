@@ -1,7 +1,7 @@
 //! The best plans of fixed hardware as text.
 
 use super::{Align, Table, count, fields, heading, percent, rate, seconds, significant};
-use crate::planned::{PlanRow, Planned, StageRow, part_name};
+use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
 use sim::units::Seconds;
 
 /// The whole report.
@@ -46,10 +46,14 @@ pub fn planned(answer: &Planned) -> String {
     }
     text.push_str(&fields(&lines));
     if !answer.plans.is_empty() {
-        text.push_str("No plan of the space is faster than these under this model, however it was decided.\n");
+        text.push_str("Under this model no plan of the space is faster than the first: those that were not timed are ruled out by their bounds.\n");
     }
     text
 }
+
+/// What the letters of the table are.
+const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context-, expert-parallel devices; v: model chunks per stage.\n\
+    MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
 fn plans(rows: &[PlanRow]) -> String {
     let head = [
@@ -60,6 +64,7 @@ fn plans(rows: &[PlanRow]) -> String {
         "c",
         "e",
         "v",
+        "schedule",
         "micro-batch",
         "ZeRO",
         "seq. parallel",
@@ -69,7 +74,7 @@ fn plans(rows: &[PlanRow]) -> String {
         "MFU",
         "GiB",
     ];
-    let mut table = Table::new(head).align(0, Align::Right).align(9, Align::Left).align(10, Align::Left);
+    let mut table = Table::new(head).align(0, Align::Right).align(7, Align::Left).align(10, Align::Left).align(11, Align::Left);
     for (i, row) in rows.iter().enumerate() {
         let l = &row.plan.layout;
         table.row([
@@ -80,6 +85,7 @@ fn plans(rows: &[PlanRow]) -> String {
             l.context.to_string(),
             l.expert.to_string(),
             l.virtual_stages.to_string(),
+            schedule_name(&row.plan).to_owned(),
             row.plan.batch.micro_batch.to_string(),
             (l.zero as u8).to_string(),
             if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
@@ -90,7 +96,9 @@ fn plans(rows: &[PlanRow]) -> String {
             format!("{:.1}", row.peak_gib),
         ]);
     }
-    table.render()
+    let mut text = table.render();
+    text.push_str(LEGEND);
+    text
 }
 
 fn parts(row: &PlanRow) -> String {

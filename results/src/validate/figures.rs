@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 /// What the drawing library reports.
 pub fn plots(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> {
     let mut figures = Vec::new();
-    for target in report.dataset.targets() {
+    // Whether a run fits is yes or no: nothing to draw.
+    for target in report.dataset.targets().iter().filter(|t| t.column != "fits") {
         let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column) {
             if let Some(measured) = p.measured {

@@ -4,7 +4,7 @@ use super::Job;
 use crate::step::TrainingPlan;
 use sim::pipeline::Schedule;
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, LayoutError, ZeroStage};
 
 /// The longest sequence that is not split over devices unless asked for.
 const LONG_SEQUENCE: u64 = 8192;
@@ -54,6 +54,31 @@ fn small_divisors(n: u64) -> Vec<u32> {
 }
 
 impl PlanSpace {
+    /// The first rule that a value asked for breaks by itself, whatever the others are.
+    #[must_use]
+    pub fn fault(&self, job: &Job<'_>) -> Option<LayoutError> {
+        let batch = Batch { micro_batch: 1, global_batch: job.global_batch, sequence_length: job.sequence_length };
+        let listed = |list: &Option<Vec<u32>>| list.clone().unwrap_or_default();
+        let tensor = listed(&self.tensor).into_iter().map(|tensor| Layout { tensor, ..Layout::default() });
+        let pipeline = listed(&self.pipeline).into_iter().map(|pipeline| Layout { pipeline, ..Layout::default() });
+        let mut faults = tensor.chain(pipeline).filter_map(|layout| layout.check(job.model, &batch).err());
+        let sizes = self.micro_batch.clone().unwrap_or_default();
+        let size = sizes.into_iter().find(|b| !job.global_batch.is_multiple_of(*b)).map(|b| LayoutError {
+            key: "micro_batch",
+            value: b.to_string(),
+            limit: format!("a divisor of the {} sequences of a step", job.global_batch),
+            cure: "use one that divides them".to_owned(),
+        });
+        let dense = job.model.experts.is_none();
+        let expert = listed(&self.expert).into_iter().find(|e| dense && *e > 1).map(|e| LayoutError {
+            key: "ep",
+            value: e.to_string(),
+            limit: "1 for a model without experts".to_owned(),
+            cure: "leave it out".to_owned(),
+        });
+        faults.next().or(size).or(expert)
+    }
+
     /// Every plan of the space that uses all of the job's devices and obeys the layout's rules.
     #[must_use]
     pub fn plans(&self, job: &Job<'_>) -> Vec<TrainingPlan> {

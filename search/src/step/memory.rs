@@ -131,7 +131,7 @@ impl OverCapacity {
         match self.class {
             MemoryClass::Framework | MemoryClass::Collectives => "; use a chip with more memory",
             MemoryClass::Weights => "; use more tensor- or pipeline-parallel devices, or ZeRO-3",
-            MemoryClass::Gradients => "; use ZeRO-2, or more tensor- or pipeline-parallel devices",
+            MemoryClass::Gradients => "; use more tensor- or pipeline-parallel devices, or ZeRO-2 over data-parallel ones",
             MemoryClass::OptimizerStates => "; use ZeRO-1, or more tensor- or pipeline-parallel devices",
             MemoryClass::Gathered => "; use more tensor-parallel devices",
             MemoryClass::Activations => "; recompute or offload more, or use a smaller micro-batch",

@@ -52,9 +52,15 @@ impl Faults {
     }
 }
 
+/// No chip is clocked above this many hertz: ten times the fastest silicon sold.
+const FASTEST_CLOCK: f64 = 1e11;
+
 fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     let (tensor, vector) = (&accelerator.tensor, &accelerator.vector);
     faults.positive("clock_mhz", accelerator.clock.0 / 1e6, "give the clock of the cores");
+    if accelerator.clock.0 > FASTEST_CLOCK {
+        faults.0.push(Fault::new("clock_mhz", accelerator.clock.0 / 1e6, "must be at most 100000", "give megahertz"));
+    }
     let sustained = accelerator.sustained_clock_fraction;
     if !(sustained > 0.0 && sustained <= 1.0) {
         let cure = "give what is left of the clock under load, or leave it out";

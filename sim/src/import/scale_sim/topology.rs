@@ -31,6 +31,8 @@ pub struct Layer {
 const CONVOLUTION: [&str; 7] =
     ["IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter", "Strides"];
 const GEMM: [&str; 3] = ["M", "N", "K"];
+/// Most multiplications of a layer: counts up to here are exact in every tool that reads them (2^53).
+const MOST_WORK: u128 = 1 << 53;
 /// The largest figure that is taken for a dimension.
 const LARGEST: u64 = 1 << 32;
 /// The most channels of a depth-wise convolution, each of which becomes a layer.
@@ -127,12 +129,23 @@ impl<'a> Row<'a> {
         value
     }
 
+    /// Takes a layer whose counts stay exact.
+    fn take(&mut self, layer: Layer, layers: &mut Vec<Layer>) {
+        let work = [layer.m, layer.n, layer.k].into_iter().fold(1_u128, |product, d| product.saturating_mul(d.into()));
+        if work > MOST_WORK {
+            let shape = format!("{} x {} x {}", layer.m, layer.n, layer.k);
+            self.fault("row", &shape, "is more than 2^53 multiplications", "correct it or remove the layer");
+            return;
+        }
+        layers.push(layer);
+    }
+
     fn layers(mut self, kind: TopologyKind, layers: &mut Vec<Layer>) {
         let name = self.cells.first().copied().unwrap_or_default().to_owned();
         match kind {
             TopologyKind::Gemm => {
                 if let Some([m, n, k]) = self.figures(GEMM, 0) {
-                    layers.push(Layer { name, m, n, k });
+                    self.take(Layer { name, m, n, k }, layers);
                 }
             }
             TopologyKind::Convolution => self.convolution(name, layers),
@@ -173,7 +186,7 @@ impl<'a> Row<'a> {
             let channel = |i: u64| Layer { name: format!("{name}Channel_{i}"), m, n: filters, k: window };
             layers.extend((0..channels).map(channel));
         } else {
-            layers.push(Layer { name, m, n: filters, k: window.saturating_mul(channels) });
+            self.take(Layer { name, m, n: filters, k: window.saturating_mul(channels) }, layers);
         }
     }
 }
