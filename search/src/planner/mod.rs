@@ -14,7 +14,7 @@ pub use space::PlanSpace;
 
 use crate::step::{
     ChipTimes, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, lowering,
-    step_lower_bound, step_memory_of, step_time_of,
+    step_lower_bound, step_memory_of, step_time_of, with_fullest_experts,
 };
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
@@ -115,7 +115,11 @@ impl<'a> Job<'a> {
     fn shape(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<Shape, StepError> {
         let graph = TrainingGraph::new(self.model, &lowering(self.model, plan, self.stack))?;
         let profile = chip.profile_of(self.model, &graph, self.fabric, plan)?;
-        Ok(Shape { graph, profile })
+        if self.model.experts.is_none() {
+            return Ok(Shape { graph, profile });
+        }
+        let fullest = with_fullest_experts(self.model, plan, self.stack);
+        Ok(Shape { graph: TrainingGraph::new(&fullest, &lowering(&fullest, plan, self.stack))?, profile })
     }
 
     /// Tries one plan.
@@ -135,6 +139,7 @@ type Key = (Lowering, ActivationPolicy);
 /// A model lowered and profiled for a key.
 #[derive(Debug)]
 struct Shape {
+    /// As the device with the fullest experts holds it.
     graph: TrainingGraph,
     profile: StepProfile,
 }

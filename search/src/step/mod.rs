@@ -13,7 +13,9 @@ mod stack;
 mod tests;
 
 pub use evaluate::{step_lower_bound, step_time, step_time_of};
-pub use memory::{MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of};
+pub use memory::{
+    MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
+};
 pub use plan::TrainingPlan;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
