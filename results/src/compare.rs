@@ -63,6 +63,25 @@ impl Entry {
         }
     }
 
+    /// The entry of a run in which no design runs the model.
+    #[must_use]
+    pub fn without_design(label: impl Into<String>) -> Self {
+        Self {
+            label: label.into(),
+            chip: "no chip".into(),
+            plan: None,
+            area_mm2: None,
+            throughput_sequences_per_s: None,
+            throughput_tokens_per_s: None,
+            step_time_s: None,
+            mfu: None,
+            energy_per_step_j: None,
+            peak_memory_gib: None,
+            bound_by: None,
+            note: None,
+        }
+    }
+
     /// Mean power over the whole cluster: energy per step over time per step.
     #[must_use]
     pub fn mean_power(&self) -> Option<Watts> {

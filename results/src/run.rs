@@ -4,7 +4,7 @@ use crate::compare::{Comparison, Entry};
 use crate::design::{DesignRow, Outcome};
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
 use crate::files::{self, WriteError};
-use crate::record::{Proof, Record, RecordError};
+use crate::record::{Certificate, Proof, Record, RecordError};
 use crate::report::{count, significant};
 use crate::store::{self, StoreError};
 use search::pareto::{Front, FrontPoint};
@@ -163,11 +163,14 @@ pub fn compare(runs: &[Run]) -> Comparison {
     let several = runs.len() > 1;
     let mut entries = Vec::new();
     for run in runs {
-        let own = match (&run.record.comparison, &run.record.best) {
+        let mut own = match (&run.record.comparison, &run.record.best) {
             (Some(comparison), _) => comparison.entries.clone(),
             (None, Some(best)) => vec![Entry::from_design("best found", &best.design)],
-            (None, None) => Vec::new(),
+            (None, None) => vec![Entry::without_design("nothing found")],
         };
+        if let (Some(first), Some(note)) = (own.first_mut(), unproven(&run.record.certificate)) {
+            first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
+        }
         let other = runs.first().and_then(|first| difference(first, run));
         for mut entry in own {
             if several {
@@ -181,6 +184,18 @@ pub fn compare(runs: &[Run]) -> Comparison {
         }
     }
     Comparison { entries }
+}
+
+/// What the reader must know of a run's best design that is not proven the best.
+fn unproven(certificate: &Certificate) -> Option<String> {
+    match (certificate.proof, certificate.gap) {
+        (Proof::Proven, _) => None,
+        (Proof::Gap, Some(gap)) => Some(format!("not proven the best: a better one is possible by up to {:.3} %", gap * 100.0)),
+        (Proof::Gap, None) => Some("not proven the best: the search stopped before it had a bound".to_owned()),
+        (Proof::Infeasible, _) => {
+            Some(certificate.why.clone().unwrap_or_else(|| "no design of the space runs the model".to_owned()))
+        }
+    }
 }
 
 /// In what the work of two runs differs.
@@ -256,6 +271,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = Run::read(dir.path()).unwrap_err().to_string();
         assert!(error.contains("record.json: cannot be opened"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_proven_or_not_found_says_so_beside_others() {
+        let mut open = run("open");
+        (open.record.certificate.proof, open.record.certificate.gap) = (Proof::Gap, Some(0.469));
+        let mut none = run("none");
+        (none.record.certificate.proof, none.record.certificate.why) = (Proof::Infeasible, Some("stage 0 lacks 3 GiB".into()));
+        (none.record.best, none.record.comparison) = (None, None);
+        let entries = compare(&[none, open]).entries;
+        assert_eq!((entries[0].label.as_str(), entries[0].note.as_deref()), ("none: nothing found", Some("stage 0 lacks 3 GiB")));
+        assert_eq!(entries[1].note.as_deref(), Some("not proven the best: a better one is possible by up to 46.900 %"));
     }
 
     #[test]
