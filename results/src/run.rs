@@ -287,9 +287,14 @@ mod tests {
 
     #[test]
     fn runs_of_other_work_are_marked() {
-        let mut other = run("ici");
+        let proven = |name: &str| {
+            let mut run = run(name);
+            run.record.certificate.proof = Proof::Proven;
+            run
+        };
+        let mut other = proven("ici");
         other.record.study.fabric = "tpu_v4_ici".into();
-        let comparison = compare(&[run("flat"), other.clone()]);
+        let comparison = compare(&[proven("flat"), other.clone()]);
         assert_eq!(comparison.entries[0].label, "flat: best found");
         assert_eq!(comparison.entries[0].note, None);
         let note = comparison.entries[1].note.as_deref();

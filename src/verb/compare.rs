@@ -25,7 +25,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let comparison = run::compare(&read(&arguments.directories)?);
     match arguments.format {
         Format::Json => answer::json(&comparison),
-        Format::Text if comparison.entries.iter().all(|e| e.plan.is_none()) => answer::text("No design of these runs runs the model.\n"),
+        Format::Text if comparison.entries.iter().all(|e| e.plan.is_none()) => {
+            answer::text("No design of these runs runs the model.\n")
+        }
         Format::Text => answer::text(&comparison.to_text()),
     }
 }

@@ -50,10 +50,10 @@ pub enum NetworkError {
         why: String,
     },
     /// Values that cannot be; every fault is listed.
-    #[error("fabric `{fabric}`: {}", list(faults))]
+    #[error("{file}: {}", list(faults))]
     Invalid {
-        /// The fabric.
-        fabric: String,
+        /// The file or template.
+        file: String,
         /// All that is wrong.
         faults: Vec<Fault>,
     },

@@ -156,7 +156,7 @@ fn parse(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
         apply(&mut file, &first);
     }
     faults.extend(verify::faults(&file));
-    if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { fabric: name.into(), faults }) }
+    if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { file: name.into(), faults }) }
 }
 
 fn apply(file: &mut FabricFile, chip: &ChipFile) {

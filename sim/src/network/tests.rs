@@ -229,11 +229,11 @@ fn every_fault_is_named() {
 
 #[test]
 fn bad_matrices_are_refused() {
-    let fault = |text: &str| Fabric::from_toml_str("t", text).unwrap_err().to_string();
+    let fault = |text: &str| Fabric::from_toml_str("my.toml", text).unwrap_err().to_string();
     let asymmetric = matrix_text(|i, j| if (i, j) == (1, 2) { 9.0 } else { 10.0 });
     assert_eq!(
         fault(&asymmetric),
-        "fabric `test`: tier[1] \"outer\".links_gb_per_s[1][2] = 9 but 10 back: must be symmetric; average the two directions"
+        "my.toml: tier[1] \"outer\".links_gb_per_s[1][2] = 9 but 10 back: must be symmetric; average the two directions"
     );
     let negative = matrix_text(|i, j| if i.min(j) == 0 && i.max(j) == 5 { -1.0 } else { 10.0 });
     assert!(fault(&negative).contains("links_gb_per_s[0][5] = -1: must be a finite number above 0"));
