@@ -1,9 +1,9 @@
 //! What a collective costs.
 
 use super::fabric::Fabric;
-use super::level::{Level, Levels};
+use super::level::{Level, Levels, Spread};
 use crate::kernel::{Collective, CollectiveKind};
-use crate::units::{Bytes, Seconds};
+use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -136,16 +136,29 @@ impl Fabric {
         if levels.as_slice().is_empty() || size == 0.0 {
             return self.finish(None);
         }
-        let pricer = Pricer { fabric: self, flows: flows.max(1.0) };
+        let pricer = Pricer { fabric: self, flows: flows.max(1.0), outer: None };
         self.finish(pricer.price(collective.kind, &levels, size))
     }
 
     /// The cost of sending `bytes` from device `from` to device `to` while all other devices send as far.
     #[must_use]
     pub fn send_recv_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
-        let pricer = Pricer { fabric: self, flows: 1.0 };
+        let pricer = Pricer { fabric: self, flows: 1.0, outer: None };
         let level = self.meeting(from, to).filter(|_| bytes > Bytes::ZERO);
         self.finish(level.map(|level| pricer.point_to_point(&level, bytes.as_f64())))
+    }
+
+    /// The cost of a collective of a group that lies on the units of the outermost tier as `spread` says, over links of
+    /// `link` bytes per second of the whole unit (the slowest that it uses). A group inside one unit uses none.
+    #[must_use]
+    pub fn collective_spread(&self, kind: CollectiveKind, bytes: Bytes, spread: Spread, link: BytesPerSecond) -> CollectiveCost {
+        let levels = self.spread_levels(spread);
+        if levels.as_slice().is_empty() || bytes == Bytes::ZERO {
+            return self.finish(None);
+        }
+        let unit = self.unit_devices(self.tiers.len().saturating_sub(1));
+        let pricer = Pricer { fabric: self, flows: 1.0, outer: Some(link.0 / f64::from(unit)) };
+        self.finish(pricer.price(kind, &levels, bytes.as_f64()))
     }
 
     fn finish(&self, draft: Option<Draft>) -> CollectiveCost {
@@ -176,9 +189,18 @@ impl Fabric {
 struct Pricer<'a> {
     fabric: &'a Fabric,
     flows: f64,
+    /// Nominal bytes per second of a device on the outermost tier, where the group's own links decide it.
+    outer: Option<f64>,
 }
 
 impl Pricer<'_> {
+    fn rate(&self, level: &Level, topology: impl Fn(&Fabric, &Level) -> f64) -> f64 {
+        match self.outer {
+            Some(rate) if level.tier + 1 == self.fabric.tiers.len() => rate,
+            _ => topology(self.fabric, level),
+        }
+    }
+
     fn price(&self, kind: CollectiveKind, levels: &Levels, size: f64) -> Option<Draft> {
         let levels = levels.as_slice();
         let flat = levels.iter().all(|l| !self.fabric.is_torus(l));
@@ -234,7 +256,7 @@ impl Pricer<'_> {
         let demand = Demand {
             tier: level.tier,
             bytes: passes * size * (k - 1.0) / k,
-            rate: self.fabric.ring_rate(level),
+            rate: self.rate(level, Fabric::ring_rate),
             steps: passes * self.fabric.pass_steps(level),
             messages: 0.0,
         };
@@ -278,7 +300,7 @@ impl Pricer<'_> {
             *demand = Demand {
                 tier: level.tier,
                 bytes: traffic / f64::from(level.ports),
-                rate: self.fabric.ring_rate(level),
+                rate: self.rate(level, Fabric::ring_rate),
                 steps: passes * steps,
                 messages: 0.0,
             };
@@ -310,7 +332,7 @@ impl Pricer<'_> {
     fn in_network(&self, level: &Level, size: f64) -> Option<Draft> {
         let engine = self.fabric.tiers[level.tier].in_network?;
         let sent = size * (1.0 + 1.0 / f64::from(level.fan_out));
-        let wire = sent * self.flows / (self.fabric.ring_rate(level) * engine.fraction);
+        let wire = sent * self.flows / (self.rate(level, Fabric::ring_rate) * engine.fraction);
         let time = ramped(wire, engine.chunk.0);
         let mut bytes = [0.0; MAX_TIERS];
         bytes[level.tier] = sent;
@@ -335,7 +357,7 @@ impl Pricer<'_> {
             *demand = Demand {
                 tier: level.tier,
                 bytes: 2.0 * size / f64::from(level.ports),
-                rate: self.fabric.ring_rate(level),
+                rate: self.rate(level, Fabric::ring_rate),
                 steps: 2.0 * self.tree_steps(level, false),
                 messages: 0.0,
             };
@@ -356,7 +378,7 @@ impl Pricer<'_> {
             *demand = Demand {
                 tier: level.tier,
                 bytes: size * peers / n,
-                rate: self.fabric.exchange_rate(level),
+                rate: self.rate(level, Fabric::exchange_rate),
                 steps: 1.0,
                 messages: peers - 1.0,
             };
@@ -365,7 +387,7 @@ impl Pricer<'_> {
     }
 
     fn point_to_point(&self, level: &Level, size: f64) -> Draft {
-        let rate = self.fabric.pair_rate(level);
+        let rate = self.rate(level, Fabric::pair_rate);
         self.pipelined(Algorithm::PointToPoint, &[Demand { tier: level.tier, bytes: size, rate, steps: 1.0, messages: 0.0 }], 0.0)
     }
 

@@ -36,7 +36,44 @@ impl Levels {
     }
 }
 
+/// Where the members of a group are, whatever their numbers: on how many units of the outermost tier, and how many share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Spread {
+    /// Members of the group.
+    pub members: u32,
+    /// Units that hold any.
+    pub units: u32,
+    /// Members in the fullest of them.
+    pub most: u32,
+    /// Members in the emptiest of them: the ports through which it reaches the others.
+    pub least: u32,
+}
+
 impl Fabric {
+    /// The levels of a group by its spread. Where units hold unequal numbers, the emptiest one's ports carry the traffic.
+    pub(crate) fn spread_levels(&self, spread: Spread) -> Levels {
+        let none = Level { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
+        let mut levels = Levels { list: [none; MAX_TIERS], len: 0 };
+        let outer = self.tiers.len().saturating_sub(1);
+        if spread.most > 1 && outer > 0 {
+            levels.list[0] = Level { fan_out: spread.most, members: spread.most, ..none };
+            levels.len = 1;
+        }
+        if spread.units > 1 {
+            let least = spread.least.max(1);
+            levels.list[levels.len] = Level {
+                tier: outer,
+                fan_out: spread.units,
+                ports: least,
+                members: spread.members,
+                members_below: least,
+                spacing: 1,
+            };
+            levels.len += 1;
+        }
+        levels
+    }
+
     /// Where a group lies. A group beyond the fabric is taken to go on through its outermost tier.
     pub(crate) fn levels(&self, group: Group) -> Levels {
         let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));

@@ -44,6 +44,7 @@ mod error;
 mod fabric;
 mod file;
 mod level;
+mod links;
 mod matrix;
 #[cfg(test)]
 mod tests;
@@ -54,5 +55,7 @@ pub use calibrate::{CalibrationError, Fit, GroupError, Measurement, Scalar, cali
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use error::{Fault, NetworkError};
 pub use fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
+pub use level::Spread;
+pub use links::LinksError;
 pub use matrix::LinkMatrix;
 pub use torus::TorusDim;

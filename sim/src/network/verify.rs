@@ -174,6 +174,13 @@ fn dims(c: &mut Checker, sides: &[u32]) {
     }
 }
 
+/// Every fault of a matrix of links, GB/s of the whole unit.
+pub(crate) fn link_faults(rows: &[Vec<f64>]) -> Vec<Fault> {
+    let mut c = Checker { place: String::new(), faults: Vec::new() };
+    matrix(&mut c, rows);
+    c.faults
+}
+
 /// A matrix must be square, symmetric and positive off its diagonal; every bad pair is named.
 fn matrix(c: &mut Checker, rows: &[Vec<f64>]) {
     let n = rows.len();

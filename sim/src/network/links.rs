@@ -1,0 +1,257 @@
+//! Measured links from CSV files, and fabrics that use them.
+//!
+//! Two forms are read:
+//! - a square table: first line `gb_per_s,NAME,NAME,...`, then one line `NAME,x,x,...` per unit, GB/s of the whole unit in one
+//!   direction, in the order of the ranks; symmetric; the diagonal is not used and may be empty;
+//! - measurements, one per line, with the columns `src_idx`, `dst_idx` and `bandwidth_mbytes_per_s` (MB/s; other columns are
+//!   ignored). `file` tells several clusters in one file apart; `diagonal` = 1 marks what was not measured. All measurements
+//!   of a pair, in either direction, are averaged.
+
+use super::error::{Fault, NetworkError};
+use super::fabric::{Fabric, Tier, Topology};
+use super::matrix::LinkMatrix;
+use super::verify;
+use crate::units::BytesPerSecond;
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// Why links cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LinksError {
+    /// Not a table of either form.
+    #[error(
+        "{file}: {why}; give `gb_per_s,NAME,...` and a line `NAME,x,...` per unit, or columns src_idx, dst_idx, bandwidth_mbytes_per_s"
+    )]
+    Malformed {
+        /// The file.
+        file: String,
+        /// What is wrong, with the line.
+        why: String,
+    },
+    /// Measurements of several clusters, and no word which.
+    #[error("{file}: holds measurements of {known}; choose one with --links-of")]
+    Several {
+        /// The file.
+        file: String,
+        /// Their names.
+        known: String,
+    },
+    /// A cluster that the file does not know.
+    #[error("{file}: has no measurements of `{name}`; it holds {known}")]
+    NoCluster {
+        /// The file.
+        file: String,
+        /// The name given.
+        name: String,
+        /// The names it has.
+        known: String,
+    },
+    /// Links that cannot be; every fault is listed.
+    #[error("{file}: {}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and "))]
+    Invalid {
+        /// The file.
+        file: String,
+        /// All that is wrong.
+        faults: Vec<Fault>,
+    },
+}
+
+impl LinkMatrix {
+    /// From GB/s of the whole unit, one row per unit; the diagonal is not used.
+    ///
+    /// # Errors
+    /// Rows that are not square, not symmetric or not positive: all that is wrong.
+    pub fn from_gb_per_s(rows: &[Vec<f64>]) -> Result<Self, Vec<Fault>> {
+        let faults = verify::link_faults(rows);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        Ok(Self::from_rows(&rows.iter().map(|r| r.iter().map(|x| x * 1e9).collect()).collect::<Vec<_>>()))
+    }
+
+    /// Reads either form of a links file; `of` chooses among the clusters of a file of measurements.
+    ///
+    /// # Errors
+    /// A table of neither form, an unclear choice, or links that cannot be.
+    pub fn from_csv(file: &str, text: &str, of: Option<&str>) -> Result<Self, LinksError> {
+        let malformed = |why: String| LinksError::Malformed { file: file.into(), why };
+        let mut reader =
+            csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
+        let head = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
+        let records: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().map_err(|e| malformed(e.to_string()))?;
+        let rows = match head.get(0) {
+            Some("gb_per_s") => square(&records),
+            _ => measured(file, &head, &records, of)?,
+        };
+        let rows = rows.map_err(malformed)?;
+        Self::from_gb_per_s(&rows).map_err(|faults| LinksError::Invalid { file: file.into(), faults })
+    }
+}
+
+fn line(record: &csv::StringRecord) -> u64 {
+    record.position().map_or(0, csv::Position::line)
+}
+
+fn number(record: &csv::StringRecord, at: usize, what: &str) -> Result<f64, String> {
+    let text = record.get(at).unwrap_or_default();
+    text.parse().map_err(|_| format!("line {}, {what} = `{text}`: must be a number", line(record)))
+}
+
+fn square(records: &[csv::StringRecord]) -> Result<Vec<Vec<f64>>, String> {
+    let cell = |(unit, record): (usize, &csv::StringRecord)| {
+        let entry = |other: usize| {
+            let unused = unit == other && record.get(other + 1) == Some("");
+            if unused { Ok(0.0) } else { number(record, other + 1, &format!("entry {other}")) }
+        };
+        (0..record.len().saturating_sub(1)).map(entry).collect()
+    };
+    records.iter().enumerate().map(cell).collect()
+}
+
+type Rows = Result<Vec<Vec<f64>>, String>;
+
+fn measured(file: &str, head: &csv::StringRecord, records: &[csv::StringRecord], of: Option<&str>) -> Result<Rows, LinksError> {
+    let column = |name: &str| head.iter().position(|h| h == name);
+    let (Some(from), Some(to), Some(rate)) = (column("src_idx"), column("dst_idx"), column("bandwidth_mbytes_per_s")) else {
+        let why = format!("line 1: the columns are {}", head.iter().collect::<Vec<_>>().join(", "));
+        return Err(LinksError::Malformed { file: file.into(), why });
+    };
+    let (cluster, diagonal) = (column("file"), column("diagonal"));
+    let name = |r: &csv::StringRecord| cluster.and_then(|c| r.get(c)).unwrap_or_default().to_owned();
+    let names: BTreeSet<String> = records.iter().map(name).collect();
+    let known = names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    match of {
+        None if names.len() > 1 => return Err(LinksError::Several { file: file.into(), known }),
+        Some(of) if !names.contains(of) => return Err(LinksError::NoCluster { file: file.into(), name: of.into(), known }),
+        _ => {}
+    }
+    let chosen = records.iter().filter(|r| of.is_none_or(|of| name(r) == of));
+    Ok(averaged(chosen.filter(|r| diagonal.and_then(|d| r.get(d)) != Some("1")), from, to, rate))
+}
+
+/// The mean of all measurements of every pair, GB/s; 0 where there is none, which the verification names.
+fn averaged<'a>(records: impl Iterator<Item = &'a csv::StringRecord>, from: usize, to: usize, rate: usize) -> Rows {
+    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+    let index = |r: &csv::StringRecord, at: usize, what: &str| match r.get(at).unwrap_or_default().parse::<usize>() {
+        Ok(i) if i < 65_536 => Ok(i),
+        _ => Err(format!("line {}, {what} = `{}`: must be an integer from 0 to 65535", line(r), r.get(at).unwrap_or_default())),
+    };
+    for record in records {
+        let (a, b) = (index(record, from, "src_idx")?, index(record, to, "dst_idx")?);
+        let mb = number(record, rate, "bandwidth_mbytes_per_s")?;
+        if a != b {
+            // One bad measurement must not hide in the mean.
+            let sound = mb.is_finite() && mb > 0.0;
+            if !sound {
+                return Err(format!("line {}, bandwidth_mbytes_per_s = {mb}: must be a finite number above 0", line(record)));
+            }
+            let sum = sums.entry((a.min(b), a.max(b))).or_default();
+            (sum.0, sum.1) = (sum.0 + mb * 1e-3, sum.1 + 1.0);
+        }
+    }
+    let units = sums.keys().map(|(_, b)| b + 1).max().unwrap_or(0);
+    let mut rows = vec![vec![0.0; units]; units];
+    for ((a, b), (sum, count)) in sums {
+        (rows[a][b], rows[b][a]) = (sum / count, sum / count);
+    }
+    Ok(rows)
+}
+
+impl Fabric {
+    /// This fabric with measured links between units of `unit_devices` devices (its nodes, or 1 for links between devices):
+    /// inner tiers as they are, latencies those of the tier that the links replace, no further loss (they are achieved rates).
+    ///
+    /// # Errors
+    /// No tier has units of that size, or none joins them.
+    pub fn with_links(&self, links: &LinkMatrix, unit_devices: u32, source: &str) -> Result<Self, NetworkError> {
+        let fail = |limit: &str, cure: &str| NetworkError::DoesNotFit {
+            fabric: self.name.clone(),
+            devices: links.units().saturating_mul(unit_devices),
+            limit: limit.to_owned(),
+            cure: cure.to_owned(),
+        };
+        let inner = if unit_devices == 1 {
+            0
+        } else {
+            let at = self.tiers.iter().position(|t| t.devices == unit_devices);
+            at.ok_or_else(|| fail(&format!("no tier of it has units of {unit_devices} devices"), "give links between its nodes"))?
+                + 1
+        };
+        let template = if unit_devices == 1 { self.tiers.last() } else { self.tiers.get(inner) };
+        let template = template.ok_or_else(|| fail("it has no network between its nodes", "choose a fabric of several nodes"))?;
+        let slowest = links.ring_rate(links.units(), 1);
+        let tier = Tier {
+            devices: links.units().saturating_mul(unit_devices),
+            topology: Topology::Matrix(links.clone()),
+            bandwidth: BytesPerSecond(slowest / f64::from(unit_devices)),
+            achieved_fraction: 1.0,
+            source: format!("links: {source}; latencies: {}", template.source),
+            ..template.clone()
+        };
+        let mut fabric = self.clone();
+        fabric.tiers.truncate(inner);
+        fabric.tiers.push(tier);
+        Ok(fabric)
+    }
+
+    /// The measured links of the outermost tier, and the devices of one of its units.
+    #[must_use]
+    pub fn links(&self) -> Option<(&LinkMatrix, u32)> {
+        match &self.tiers.last()?.topology {
+            Topology::Matrix(links) => Some((links, self.unit_devices(self.tiers.len() - 1))),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const TABLE: &str = "gb_per_s,a,b,c\na,,20,10\nb,20,0,5\nc,10,5,\n";
+
+    fn fault(text: &str) -> String {
+        LinkMatrix::from_csv("x.csv", text, None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn both_forms_are_read() {
+        let square = LinkMatrix::from_csv("x.csv", TABLE, None).unwrap();
+        assert_eq!((square.units(), square.rate(0, 1), square.rate(2, 1)), (3, 20e9, 5e9));
+        let head = "file,src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n";
+        let text = format!("{head}one,0,0,99,1\none,0,1,1000,0\none,1,0,2000,0\ntwo,0,1,7,0\n");
+        let one = LinkMatrix::from_csv("x.csv", &text, Some("one")).unwrap();
+        assert_eq!((one.units(), one.rate(0, 1), one.rate(1, 0)), (2, 1.5e9, 1.5e9));
+        assert_eq!(fault(&text), "x.csv: holds measurements of `one`, `two`; choose one with --links-of");
+        let unknown = LinkMatrix::from_csv("x.csv", &text, Some("six")).unwrap_err().to_string();
+        assert_eq!(unknown, "x.csv: has no measurements of `six`; it holds `one`, `two`");
+    }
+
+    #[test]
+    fn links_that_cannot_be_are_named() {
+        assert_eq!(
+            fault(&TABLE.replace("b,20", "b,21")),
+            "x.csv: links_gb_per_s[0][1] = 20 but 21 back: must be symmetric; average the two directions"
+        );
+        assert!(fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be a finite number above 0; give GB/s"));
+        assert!(fault(&TABLE.replace("20", "nan")).contains("NaN: must be a finite number above 0"));
+        assert!(fault(&TABLE.replace("20", "fast")).contains("line 2, entry 1 = `fast`: must be a number"));
+        assert!(fault("gb_per_s,a\na,\n").contains("1 rows: needs 2 to 65536 rows"));
+        assert!(fault(&TABLE.replace(",5,\n", ",5\n")).contains("[2] = 2 entries: must have as many entries as there are rows"));
+        assert!(
+            fault("src_idx,dst_idx,bandwidth_mbytes_per_s\n0,1,-3\n").contains("line 2, bandwidth_mbytes_per_s = -3: must be")
+        );
+        assert!(fault("a,b\n1,2\n").contains("line 1: the columns are a, b"));
+    }
+
+    #[test]
+    fn links_replace_the_network_between_nodes() {
+        let links = LinkMatrix::from_csv("x.csv", TABLE, None).unwrap();
+        let selene = Fabric::template("selene_hdr200x8").unwrap();
+        let measured = selene.with_links(&links, 8, "x.csv").unwrap();
+        assert_eq!((measured.devices(), measured.tiers.len(), measured.links().unwrap().1), (24, 2, 8));
+        assert_eq!(selene.with_links(&links, 1, "x.csv").unwrap().devices(), 3);
+        assert!(selene.with_links(&links, 7, "x.csv").unwrap_err().to_string().contains("units of 7 devices"));
+    }
+}
