@@ -9,6 +9,7 @@ pub mod pareto;
 pub mod placement;
 pub mod planner;
 pub mod profile;
+pub mod rank_mapping;
 pub mod runner;
 pub mod shape;
 pub mod space;

@@ -76,10 +76,11 @@ struct Chunk {
     host: Seconds,
 }
 
-struct Step<'a> {
-    fabric: &'a Fabric,
-    plan: &'a TrainingPlan,
-    profile: &'a StepProfile,
+/// A plan on a fabric.
+pub(crate) struct Step<'a> {
+    pub fabric: &'a Fabric,
+    pub plan: &'a TrainingPlan,
+    pub profile: &'a StepProfile,
 }
 
 impl Step<'_> {
@@ -173,7 +174,7 @@ impl Step<'_> {
 
     /// Weights gathered, and gradients scattered, in every micro-batch under ZeRO-3: the part that nothing hides, forward and backward.
     /// `units` are what is gathered at a time: layers and ends.
-    fn sharded(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
+    pub fn sharded(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
         if self.plan.layout.zero != ZeroStage::Parameters {
             return (Seconds::ZERO, Seconds::ZERO);
         }
@@ -196,7 +197,7 @@ impl Step<'_> {
     }
 
     /// Parameters on a device with the ranks that hold the same ones: experts are spread over the expert-parallel ones.
-    fn held(&self, parameters: u64, experts: u64) -> [(u64, Group); 2] {
+    pub fn held(&self, parameters: u64, experts: u64) -> [(u64, Group); 2] {
         let layout = &self.plan.layout;
         let (all, e) = (layout.data * layout.context, layout.expert.max(1));
         [
@@ -206,7 +207,7 @@ impl Step<'_> {
     }
 
     /// The ranks among which ZeRO shares what `group` holds, and the groups of copies under hybrid sharding.
-    fn sharding(&self, chip: &ChipTimes, group: Group) -> (Group, Group) {
+    pub fn sharding(&self, chip: &ChipTimes, group: Group) -> (Group, Group) {
         let inside = (self.fabric.fast_domain() / group.stride).max(1);
         let hybrid = chip.stack().kernels.shard_within_domain && inside < group.ranks && group.ranks.is_multiple_of(inside);
         let ranks = if hybrid { inside } else { group.ranks };
@@ -214,7 +215,7 @@ impl Step<'_> {
         (Group { ranks, stride: group.stride }, copies)
     }
 
-    fn collective(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: Group) -> Seconds {
+    pub fn collective(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: Group) -> Seconds {
         if group.ranks < 2 || bytes == Bytes::ZERO {
             return Seconds::ZERO;
         }
@@ -231,23 +232,37 @@ impl Step<'_> {
     }
 
     /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides.
-    fn synchronisation(&self, chip: &ChipTimes, parameters: u64, experts: u64, backward: Seconds) -> Seconds {
+    pub fn synchronisation(&self, chip: &ChipTimes, parameters: u64, experts: u64, backward: Seconds) -> Seconds {
         let (mut reduce, mut gather) = (Seconds::ZERO, Seconds::ZERO);
         for (count, group) in self.held(parameters, experts) {
-            let (gradients, weights) = (self.profile.gradient_bytes * count, self.profile.weight_bytes * count);
-            let (shards, copies) = self.sharding(chip, group);
-            let shard = Bytes(gradients.0 / u64::from(shards.ranks.max(1)));
-            match self.plan.layout.zero {
-                ZeroStage::None => reduce += self.collective(chip, CollectiveKind::AllReduce, gradients, group),
-                ZeroStage::OptimizerStates | ZeroStage::Gradients => {
-                    reduce += self.collective(chip, CollectiveKind::ReduceScatter, gradients, shards);
-                    reduce += self.collective(chip, CollectiveKind::AllReduce, shard, copies);
-                    gather += self.collective(chip, CollectiveKind::AllGather, weights, shards);
-                }
-                ZeroStage::Parameters => reduce += self.collective(chip, CollectiveKind::AllReduce, shard, copies),
+            let [first, second, weights] = self.reductions(chip, count, group);
+            for Collective { kind, bytes, group } in [first, second] {
+                reduce += self.collective(chip, kind, bytes, group);
             }
+            gather += self.collective(chip, weights.kind, weights.bytes, weights.group);
         }
         reduce - reduce.min(backward) * chip.stack().overlap.data_reduction + gather
+    }
+
+    /// What `group` exchanges once per step for the `count` parameters that it holds: two reductions of gradients (the second among copies
+    /// under hybrid sharding) and a gathering of weights. What a ZeRO stage does not do has no bytes.
+    pub fn reductions(&self, chip: &ChipTimes, count: u64, group: Group) -> [Collective; 3] {
+        let (gradients, weights) = (self.profile.gradient_bytes * count, self.profile.weight_bytes * count);
+        let (shards, copies) = self.sharding(chip, group);
+        let shard = Bytes(gradients.0 / u64::from(shards.ranks.max(1)));
+        let nothing = Bytes::ZERO;
+        let (all, scattered, shared, gathered) = match self.plan.layout.zero {
+            ZeroStage::None => (gradients, nothing, nothing, nothing),
+            ZeroStage::OptimizerStates | ZeroStage::Gradients => (nothing, gradients, shard, weights),
+            ZeroStage::Parameters => (nothing, nothing, shard, nothing),
+        };
+        let first = if all > nothing {
+            Collective { kind: CollectiveKind::AllReduce, bytes: all, group }
+        } else {
+            Collective { kind: CollectiveKind::ReduceScatter, bytes: scattered, group: shards }
+        };
+        let second = Collective { kind: CollectiveKind::AllReduce, bytes: shared, group: copies };
+        [first, second, Collective { kind: CollectiveKind::AllGather, bytes: gathered, group: shards }]
     }
 
     /// The sum of the gradients of a tied embedding's two copies.

@@ -12,11 +12,13 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use evaluate::Step;
 pub use evaluate::{step_lower_bound, step_time, step_time_of};
 pub use memory::{
     MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
 pub use plan::TrainingPlan;
+pub(crate) use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
 

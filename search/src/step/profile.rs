@@ -319,7 +319,8 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
 }
 
 /// The parallel axis of a collective inside a segment.
-enum Axis {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Axis {
     Tensor,
     Context,
     Expert,
@@ -327,7 +328,7 @@ enum Axis {
 
 impl Axis {
     /// By the collective's name: rings and exchanges of attention, exchanges of experts, everything else.
-    fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         if name.contains(".ring_") || name.contains(".exchange") {
             Self::Context
         } else if name.contains(".moe.") && name.contains("all_to_all") {

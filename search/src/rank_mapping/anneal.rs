@@ -1,0 +1,103 @@
+//! Simulated annealing over assignments.
+
+use super::state::State;
+
+/// The first temperature, as a share of the time above the bound, and the last as a share of the first.
+const HOT: f64 = 0.1;
+const COLD: f64 = 1e-4;
+/// Blocks of a run that is reversed, at most.
+const RUN: u64 = 6;
+
+/// The best assignment of a run.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub time: f64,
+    pub devices: Vec<u32>,
+    pub moves: u64,
+}
+
+/// A small reproducible generator (`SplitMix64`, Steele et al., OOPSLA 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n` (`n` > 0).
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// A number from 0 to 1.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Betters `state` by `moves` moves; the answer is never slower than the start. Stops where the bound is met.
+pub(super) fn anneal(mut state: State<'_>, seed: u64, moves: u32, bound: f64) -> Found {
+    let mut best = Found { time: state.time(), devices: state.devices.clone(), moves: 0 };
+    let sizes = block_sizes(state.devices.len() as u64, state.unit().into());
+    let mut random = Random(seed);
+    let mut energy = state.energy();
+    let hot = (best.time - bound).max(0.0) * HOT;
+    while best.moves < u64::from(moves) && best.time > bound * (1.0 + 1e-12) {
+        let temperature = hot * COLD.powf(best.moves as f64 / f64::from(moves));
+        best.moves += 1;
+        let changes = propose(&mut random, &state, &sizes);
+        if changes.is_empty() {
+            continue;
+        }
+        let before: Vec<(usize, u32)> = changes.iter().map(|(rank, _)| (*rank, state.devices[*rank])).collect();
+        state.assign(&changes);
+        let tried = state.energy();
+        if tried <= energy || random.unit() < ((energy - tried) / temperature).exp() {
+            energy = tried;
+            let time = state.time();
+            if time < best.time {
+                best.time = time;
+                best.devices.clone_from(&state.devices);
+            }
+        } else {
+            state.revert(&before);
+        }
+    }
+    best
+}
+
+/// Ranks that move together: single ones, units, and the divisors and multiples of units.
+fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
+    (1..=ranks / 2).filter(|b| ranks.is_multiple_of(*b) && (b.is_multiple_of(unit) || unit.is_multiple_of(*b))).collect()
+}
+
+/// New devices for some ranks: two blocks swapped, or a run of blocks reversed.
+fn propose(random: &mut Random, state: &State<'_>, sizes: &[u64]) -> Vec<(usize, u32)> {
+    if sizes.is_empty() {
+        return Vec::new();
+    }
+    let ranks = state.devices.len() as u64;
+    let size = sizes[random.below(sizes.len() as u64) as usize];
+    let blocks = ranks / size;
+    let (first, reverse) = (random.below(blocks), random.below(2) == 0);
+    let pairs: Vec<(u64, u64)> = if reverse && blocks > 2 {
+        let run = 2 + random.below(RUN.min(blocks - 1));
+        (0..run / 2).map(|i| ((first + i) % blocks, (first + run - 1 - i) % blocks)).filter(|(a, b)| a != b).collect()
+    } else {
+        vec![(first, (first + 1 + random.below(blocks - 1)) % blocks)]
+    };
+    let mut changes = Vec::new();
+    for (a, b) in pairs {
+        for i in 0..size {
+            let (x, y) = ((a * size + i) as usize, (b * size + i) as usize);
+            changes.push((x, state.devices[y]));
+            changes.push((y, state.devices[x]));
+        }
+    }
+    let unit = state.unit();
+    if changes.iter().all(|(rank, device)| state.devices[*rank] / unit == device / unit) { Vec::new() } else { changes }
+}

@@ -1,0 +1,192 @@
+//! Which rank runs on which device, where links differ: a measured matrix between nodes or devices.
+//!
+//! # Objective
+//! The step time of a plan as a function of the assignment. Every collective of every axis and every stage is priced on the links
+//! that its members use under the assignment ([`sim::network::Fabric::collective_spread`]: the slowest link of a ring, the slowest
+//! member of an exchange); the slowest group of an axis in a stage decides for the stage. With `w` the passes of a stage for one
+//! micro-batch, `c` the sends, `m` micro-batches, `v` chunks per stage, `once` what follows the passes in a stage:
+//! `step = m max w + (sum w - max w) / v + 2 sum c + max once + tied + rest`.
+//! The share of each communication that work hides is that of the plan in rank order, and `rest` makes the time of rank order that of
+//! [`crate::step::step_time`]: what links do not change.
+//!
+//! # Search
+//! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks and reverses
+//! runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the optimum it can be.
+
+mod anneal;
+mod bound;
+mod price;
+mod state;
+#[cfg(test)]
+mod tests;
+mod traffic;
+
+pub use traffic::{Demand, Role, StepTraffic, TrafficAxis};
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use sim::network::Fabric;
+use sim::status::SolveStatus;
+use sim::units::Seconds;
+use state::State;
+use thiserror::Error;
+
+/// Why ranks cannot be mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum MappingError {
+    /// All devices are alike.
+    #[error(
+        "fabric `{fabric}`: its outermost tier is not a measured matrix, so every mapping takes as long; give --links FILE.csv"
+    )]
+    NoLinks {
+        /// The fabric.
+        fabric: String,
+    },
+    /// A fabric whose units are not flat.
+    #[error(
+        "fabric `{fabric}`: below the measured links lie {tiers} tiers{torus}; ranks are mapped over one switched tier at most: \
+             measure the links between its nodes"
+    )]
+    Inner {
+        /// The fabric.
+        fabric: String,
+        /// Tiers below the matrix.
+        tiers: usize,
+        /// `, one a torus`, where one is.
+        torus: &'static str,
+    },
+    /// The ranks are not as many as the devices.
+    #[error("{ranks} ranks on {devices} devices of fabric `{fabric}`: must be equal; cut the fabric to the ranks")]
+    Size {
+        /// The fabric.
+        fabric: String,
+        /// Ranks of the plan.
+        ranks: u32,
+        /// Devices of the fabric.
+        devices: u32,
+    },
+}
+
+/// How long to search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// Moves tried from each start.
+    pub moves: u32,
+    /// Starts: rank order and the best other orders of the axes.
+    pub starts: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { moves: 40_000, starts: 4 }
+    }
+}
+
+/// The slowest group of an axis, in any stage, over a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AxisTime {
+    /// The axis.
+    pub axis: TrafficAxis,
+    /// In rank order.
+    pub before: Seconds,
+    /// As mapped.
+    pub after: Seconds,
+}
+
+/// A mapping of ranks to devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankMapping {
+    /// `devices[rank]` is where the rank runs; devices count unit by unit (node by node), in the matrix's order.
+    pub devices: Vec<u32>,
+    /// Devices of a unit of the matrix.
+    pub unit_devices: u32,
+    /// Step with ranks in the order of devices.
+    pub before: Seconds,
+    /// Step under the best order of the axes.
+    pub ordered: Seconds,
+    /// That order, fastest first; axes of one rank are left out.
+    pub order: Vec<TrafficAxis>,
+    /// Step as mapped.
+    pub after: Seconds,
+    /// Of it, what links do not change: the step were they infinitely fast.
+    pub without_links: Seconds,
+    /// No mapping is faster (status of `after`).
+    pub lower_bound: Seconds,
+    /// How good the mapping is known to be.
+    pub status: SolveStatus,
+    /// Communication by axis.
+    pub axes: Vec<AxisTime>,
+    /// Moves tried.
+    pub moves: u64,
+}
+
+/// Finds the mapping of a step's ranks to the devices of a fabric with measured links.
+///
+/// # Errors
+/// A fabric without measured links, with more than one switched tier below them, or of another size.
+pub fn map_ranks(traffic: &StepTraffic, fabric: &Fabric, effort: Effort) -> Result<RankMapping, MappingError> {
+    let (_, unit_devices) = check(traffic.ranks(), fabric)?;
+    let identity: Vec<u32> = (0..traffic.ranks()).collect();
+    let first = State::new(traffic, fabric, identity);
+    let before = first.time();
+    let mut starts: Vec<(f64, Vec<TrafficAxis>, State<'_>)> = traffic
+        .axis_orders()
+        .into_iter()
+        .map(|(order, devices)| {
+            let state = State::new(traffic, fabric, devices);
+            (state.time(), order, state)
+        })
+        .collect();
+    starts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (ordered, order) = starts.first().map_or((before, Vec::new()), |s| (s.0, s.1.clone()));
+    starts.truncate(effort.starts.saturating_sub(1));
+    let states: Vec<State<'_>> = std::iter::once(first.clone()).chain(starts.into_iter().map(|s| s.2)).collect();
+    let bound = bound::lower_bound(traffic, fabric);
+    let found: Vec<anneal::Found> =
+        states.into_par_iter().enumerate().map(|(seed, state)| anneal::anneal(state, seed as u64, effort.moves, bound)).collect();
+    let moves = found.iter().map(|f| f.moves).sum();
+    let best = found.into_iter().min_by(|a, b| a.time.total_cmp(&b.time));
+    let (after, devices) = best.map_or((before, (0..traffic.ranks()).collect()), |b| (b.time, b.devices));
+    let mapped = State::new(traffic, fabric, devices.clone());
+    let axes = first.axis_times().into_iter().zip(mapped.axis_times());
+    let lower = bound.min(after);
+    Ok(RankMapping {
+        devices,
+        unit_devices,
+        before: Seconds(before),
+        ordered: Seconds(ordered.min(before)),
+        order,
+        after: Seconds(after),
+        without_links: Seconds(traffic.time(|_| 0.0)),
+        lower_bound: Seconds(lower),
+        status: SolveStatus::from_bounds(lower, after),
+        axes: axes
+            .map(|((axis, before), (_, after))| AxisTime { axis, before: Seconds(before), after: Seconds(after) })
+            .collect(),
+        moves,
+    })
+}
+
+/// The step with a given assignment (`devices[rank]`).
+///
+/// # Errors
+/// As [`map_ranks`].
+pub fn mapped_time(traffic: &StepTraffic, fabric: &Fabric, devices: &[u32]) -> Result<Seconds, MappingError> {
+    check(traffic.ranks(), fabric)?;
+    Ok(Seconds(State::new(traffic, fabric, devices.to_vec()).time()))
+}
+
+fn check(ranks: u32, fabric: &Fabric) -> Result<(u32, u32), MappingError> {
+    let name = || fabric.name.clone();
+    let (links, unit_devices) = fabric.links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;
+    let inner = &fabric.tiers[..fabric.tiers.len() - 1];
+    let torus = inner.iter().any(|t| matches!(t.topology, sim::network::Topology::Torus { .. }));
+    if inner.len() > 1 || torus {
+        let torus = if torus { ", one a torus" } else { "" };
+        return Err(MappingError::Inner { fabric: name(), tiers: inner.len(), torus });
+    }
+    if ranks != fabric.devices() {
+        return Err(MappingError::Size { fabric: name(), ranks, devices: fabric.devices() });
+    }
+    Ok((links.units(), unit_devices))
+}

@@ -1,0 +1,191 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::step::{ChipTimes, SoftwareStack, TrainingPlan, step_time};
+use proptest::prelude::*;
+use sim::hardware::Template;
+use sim::kernel::{Collective, CollectiveKind, Group};
+use sim::network::LinkMatrix;
+use sim::pipeline::Schedule;
+use sim::units::Bytes;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, Model};
+
+const QUICK: Effort = Effort { moves: 3_000, starts: 3 };
+
+/// A symmetric matrix from the rates of its upper triangle, GB/s.
+fn fabric(unit: u32, units: usize, rates: &[f64]) -> Fabric {
+    let mut rows = vec![vec![0.0; units]; units];
+    let pairs = (0..units).flat_map(|a| (a + 1..units).map(move |b| (a, b)));
+    for ((a, b), rate) in pairs.zip(rates.iter().cycle()) {
+        (rows[a][b], rows[b][a]) = (*rate, *rate);
+    }
+    let links = LinkMatrix::from_gb_per_s(&rows).unwrap();
+    let selene = Fabric::template("selene_hdr200x8").unwrap().with_fast_domain(unit.max(2)).unwrap();
+    selene.with_links(&links, unit, "a test").unwrap()
+}
+
+/// Tensor, data and pipeline traffic of `t x d x p` ranks.
+fn traffic(t: u32, d: u32, p: u32, micro_batches: f64) -> StepTraffic {
+    let stage = t * d;
+    let mut demands = Vec::new();
+    for s in 0..p {
+        let mut add = |axis, role, kind, mib: u64, ranks, stride| {
+            let collective = Collective { kind, bytes: Bytes(mib << 20), group: Group { ranks, stride } };
+            let blocks = stage / (ranks * stride);
+            if ranks > 1 {
+                demands.push(Demand { axis, role, collective, weight: 1.0, first: s * stage, lanes: stride, blocks });
+            }
+        };
+        add(TrafficAxis::Tensor, Role::Pass(s as usize), CollectiveKind::AllReduce, 32, t, 1);
+        add(TrafficAxis::Data, Role::Once(s as usize), CollectiveKind::AllReduce, 1024 + 64 * u64::from(s), d, t);
+        if s + 1 < p {
+            let collective =
+                Collective { kind: CollectiveKind::SendRecv, bytes: Bytes(16 << 20), group: Group { ranks: 2, stride: stage } };
+            let (axis, role) = (TrafficAxis::Pipeline, Role::Fill(s as usize, s as usize + 1));
+            demands.push(Demand { axis, role, collective, weight: 2.0, first: s * stage, lanes: stage, blocks: 1 });
+        }
+    }
+    StepTraffic { degrees: [t, 1, d, p], micro_batches, chunks: 1.0, busy: vec![1e-3; p as usize], demands, rest: 0.0 }
+}
+
+/// The least time over all assignments, by trying them.
+fn exhaustive(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
+    fn go(devices: &mut Vec<u32>, at: usize, try_one: &mut impl FnMut(&[u32])) {
+        if at == devices.len() {
+            return try_one(devices);
+        }
+        for i in at..devices.len() {
+            devices.swap(at, i);
+            go(devices, at + 1, try_one);
+            devices.swap(at, i);
+        }
+    }
+    let mut best = f64::INFINITY;
+    let mut devices: Vec<u32> = (0..traffic.ranks()).collect();
+    go(&mut devices, 0, &mut |d| best = best.min(mapped_time(traffic, fabric, d).unwrap().0));
+    best
+}
+
+fn is_permutation(mapping: &RankMapping) -> bool {
+    let mut devices = mapping.devices.clone();
+    devices.sort_unstable();
+    devices.iter().copied().eq(0..devices.len() as u32)
+}
+
+#[test]
+fn small_cases_reach_the_optimum_and_the_bound_is_below_it() {
+    let rates = [11.0, 25.0, 7.0, 19.0, 3.0, 23.0, 13.0, 5.0, 17.0, 29.0, 2.0, 31.0, 37.0, 9.0, 15.0, 21.0];
+    for (unit, t, d, p) in [(2, 2, 3, 1), (2, 1, 3, 2), (1, 1, 3, 2), (1, 2, 3, 1), (2, 2, 1, 3), (3, 2, 3, 1), (1, 1, 2, 3)] {
+        let (traffic, fabric) = (traffic(t, d, p, 4.0), fabric(unit, (t * d * p / unit) as usize, &rates));
+        let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
+        let best = exhaustive(&traffic, &fabric);
+        let place = format!("unit {unit}, t {t}, d {d}, p {p}: {mapping:?}, best {best}");
+        assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
+        assert!(mapping.lower_bound.0 <= best * (1.0 + 1e-9) && mapping.lower_bound.0 > mapping.without_links.0, "{place}");
+        assert!(is_permutation(&mapping));
+    }
+}
+
+#[test]
+fn axes_that_talk_most_are_put_inside_units() {
+    // Ranks count tensor first, but the data axis carries the traffic: its pairs belong on nodes.
+    let mut heavy = traffic(2, 2, 1, 1.0);
+    heavy.demands[0].collective.bytes = Bytes(1 << 10);
+    let mapping = map_ranks(&heavy, &fabric(2, 2, &[10.0]), QUICK).unwrap();
+    assert_eq!(mapping.order[0], TrafficAxis::Data);
+    assert!(mapping.after.0 < mapping.before.0 / 4.0, "{mapping:?}");
+    assert_eq!(mapping.devices[0] / 2, mapping.devices[2] / 2);
+}
+
+#[test]
+fn what_cannot_be_mapped_is_refused() {
+    let step = traffic(2, 2, 1, 1.0);
+    let flat = Fabric::template("selene_hdr200x8").unwrap();
+    assert!(map_ranks(&step, &flat, QUICK).unwrap_err().to_string().contains("not a measured matrix"));
+    let wrong = map_ranks(&step, &fabric(2, 3, &[5.0]), QUICK).unwrap_err().to_string();
+    assert!(wrong.starts_with("4 ranks on 6 devices"), "{wrong}");
+}
+
+fn plan(tensor: u32, data: u32, pipeline: u32) -> TrainingPlan {
+    TrainingPlan {
+        layout: Layout { tensor, data, pipeline, sequence_parallel: tensor > 1, ..Layout::default() },
+        batch: Batch { micro_batch: 1, global_batch: u64::from(data) * 16, sequence_length: 2048 },
+        activations: ActivationPolicy::Selective,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    }
+}
+
+#[test]
+fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
+    let model = Model::load("llama2-7b").unwrap();
+    let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
+    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").unwrap()).unwrap();
+    let fabric = Fabric::template("vivaldi_mpigraph_0").unwrap();
+    let plan = plan(8, 4, 4);
+    let traffic = StepTraffic::of(&mut chip, &model, &fabric, &plan).unwrap();
+    let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
+    let direct = step_time(&mut chip, &model, &fabric, &plan).unwrap().total;
+    assert!((mapping.before.0 / direct.0 - 1.0).abs() < 1e-9, "rank order takes what the step takes: {mapping:?} {direct:?}");
+    assert!(mapping.after < mapping.before && mapping.lower_bound <= mapping.after);
+    // Where whole nodes were moved, the step model prices the moved fabric alike.
+    let nodes: Vec<u32> = mapping.devices.chunks(8).map(|c| c[0] / 8).collect();
+    let whole = mapping.devices.chunks(8).zip(&nodes).all(|(c, node)| c.iter().all(|d| d / 8 == *node));
+    assert!(whole, "tensor groups of 8 stay on their nodes: {:?}", mapping.devices);
+    let moved = step_time(&mut chip, &model, &fabric.permuted(&nodes), &plan).unwrap().total;
+    // It takes the slowest link of any stage for every stage: no faster, and close.
+    let slower = moved.0 / mapping.after.0 - 1.0;
+    assert!((-1e-9..0.02).contains(&slower), "{} {}", mapping.after, moved);
+    assert!(moved < direct);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn mapped_is_never_slower_and_never_below_the_bound(
+        rates in prop::collection::vec(1.0..40.0_f64, 28),
+        shape in prop::sample::select(vec![(2, 2, 2, 2), (2, 2, 4, 1), (1, 2, 2, 2), (4, 2, 2, 2), (2, 4, 2, 2), (2, 1, 8, 1)]),
+        micro_batches in 1..32_u32,
+    ) {
+        let (unit, t, d, p) = shape;
+        let (traffic, fabric) = (traffic(t, d, p, micro_batches.into()), fabric(unit, (t * d * p / unit) as usize, &rates));
+        let mapping = map_ranks(&traffic, &fabric, Effort { moves: 600, starts: 2 }).unwrap();
+        prop_assert!(mapping.after <= mapping.before && mapping.after <= mapping.ordered);
+        prop_assert!(mapping.lower_bound <= mapping.after);
+        prop_assert!(is_permutation(&mapping));
+        let again = mapped_time(&traffic, &fabric, &mapping.devices).unwrap();
+        prop_assert!((again.0 / mapping.after.0 - 1.0).abs() < 1e-12);
+        prop_assert_eq!(&mapping, &map_ranks(&traffic, &fabric, Effort { moves: 600, starts: 2 }).unwrap());
+    }
+
+    #[test]
+    fn on_equal_links_whole_nodes_may_go_anywhere_and_the_bound_is_met(rate in 1.0..40.0_f64, swaps in prop::collection::vec((0..4_usize, 0..4_usize), 1..6)) {
+        let (traffic, fabric) = (traffic(2, 2, 2, 8.0), fabric(2, 4, &[rate]));
+        let mut nodes: Vec<u32> = (0..4).collect();
+        for (a, b) in swaps {
+            nodes.swap(a, b);
+        }
+        let devices: Vec<u32> = nodes.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect();
+        let mapping = map_ranks(&traffic, &fabric, Effort { moves: 600, starts: 2 }).unwrap();
+        let moved = mapped_time(&traffic, &fabric, &devices).unwrap();
+        prop_assert!((moved.0 / mapping.before.0 - 1.0).abs() < 1e-12);
+        let (t, f) = (super::tests::traffic(1, 6, 1, 8.0), super::tests::fabric(1, 6, &[rate]));
+        let flat = map_ranks(&t, &f, Effort { moves: 600, starts: 2 }).unwrap();
+        prop_assert_eq!(flat.status, SolveStatus::Optimal);
+        prop_assert!((flat.after.0 / flat.before.0 - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn slower_links_are_never_faster(rates in prop::collection::vec(2.0..40.0_f64, 6), slow in 0..6_usize, devices in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle()) {
+        let step = traffic(2, 2, 2, 8.0);
+        let before = mapped_time(&step, &fabric(2, 4, &rates), &devices).unwrap();
+        let mut slower = rates.clone();
+        slower[slow] /= 2.0;
+        prop_assert!(mapped_time(&step, &fabric(2, 4, &slower), &devices).unwrap() >= before);
+    }
+}

@@ -1,0 +1,377 @@
+//! What the ranks of a step exchange: all axes, all stages.
+
+use crate::step::{Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
+use serde::{Deserialize, Serialize};
+use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
+use sim::network::Fabric;
+use sim::units::Bytes;
+use std::collections::BTreeMap;
+use workloads::{Model, SegmentKind, TrainingGraph, ZeroStage};
+
+/// The parallel axis that a collective belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficAxis {
+    /// Tensor parallelism.
+    Tensor,
+    /// Context parallelism.
+    Context,
+    /// Data parallelism and ZeRO.
+    Data,
+    /// Sends between stages.
+    Pipeline,
+    /// Expert parallelism (a part of the data axis).
+    Expert,
+}
+
+impl TrafficAxis {
+    /// The order in which ranks count, fastest first.
+    pub const RANK_ORDER: [Self; 4] = [Self::Tensor, Self::Context, Self::Data, Self::Pipeline];
+}
+
+/// Where in the step a demand takes its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// In the passes of every micro-batch in a stage.
+    Pass(usize),
+    /// Between two stages, while the pipeline fills and drains.
+    Fill(usize, usize),
+    /// After the passes of a stage, once.
+    Once(usize),
+    /// After all stages, once.
+    End,
+}
+
+/// A collective that all groups of an axis run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Demand {
+    /// Its axis.
+    pub axis: TrafficAxis,
+    /// Where it counts.
+    pub role: Role,
+    /// Kind, bytes and the pattern of a group over ranks.
+    pub collective: Collective,
+    /// How often it runs, times the share that nothing hides.
+    pub weight: f64,
+    /// The first rank of the first group.
+    pub first: u32,
+    /// Groups that start at consecutive ranks.
+    pub lanes: u32,
+    /// Repetitions of those, one behind the other.
+    pub blocks: u32,
+}
+
+impl Demand {
+    /// The ranks of every group.
+    pub(super) fn groups(&self) -> impl Iterator<Item = Vec<u32>> + use<> {
+        let Self { first, lanes, blocks, collective: Collective { group: Group { ranks, stride }, .. }, .. } = *self;
+        (0..blocks).flat_map(move |block| {
+            let start = first + block * ranks * stride;
+            (0..lanes).map(move |lane| (0..ranks).map(|i| start + lane + i * stride).collect())
+        })
+    }
+}
+
+/// What a step does as far as the links decide it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepTraffic {
+    /// Ranks along tensor, context, data, pipeline: the first counts fastest.
+    pub degrees: [u32; 4],
+    /// Micro-batches of a step.
+    pub micro_batches: f64,
+    /// Chunks per stage.
+    pub chunks: f64,
+    /// Seconds of a stage's passes for one micro-batch, exposed collectives apart.
+    pub busy: Vec<f64>,
+    /// Everything that is exchanged.
+    pub demands: Vec<Demand>,
+    /// Seconds of the step that links do not change, added to what the formula gives.
+    pub rest: f64,
+}
+
+impl StepTraffic {
+    /// The traffic of a plan; `fabric` prices what is hidden and the time of rank order.
+    ///
+    /// # Errors
+    /// A plan that breaks a rule of its layout or cannot be lowered.
+    pub fn of(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
+        plan.layout.check(model, &plan.batch)?;
+        let graph = TrainingGraph::new(model, &lowering(model, plan, chip.stack()))?;
+        let profile = chip.profile_of(model, &graph, fabric, plan)?;
+        let total = step_time_of(chip, model, fabric, plan, &profile)?.total.0;
+        let step = Step { fabric, plan, profile: &profile };
+        let mut builder = Builder { chip, step, stage: stage_ranks(plan), demands: Vec::new() };
+        let layout = &plan.layout;
+        let split = layout.chunk_layers(model.layers)?;
+        let mut busy = vec![0.0; layout.pipeline as usize];
+        for (i, &layers) in split.iter().enumerate() {
+            let mut parts = vec![(SegmentKind::Layer, layers)];
+            if i == 0 {
+                parts.push((SegmentKind::Embedding, 1));
+            }
+            if i + 1 == split.len() {
+                parts.push((SegmentKind::Head, 1));
+            }
+            let stage = i % busy.len();
+            for (kind, count) in parts {
+                busy[stage] += device_seconds(piece(&profile, kind)) * count as f64;
+                builder.passes(&graph, kind, count, stage);
+                builder.sharded(piece(&profile, kind), count, stage);
+            }
+        }
+        builder.once(&split);
+        builder.sends(split.len());
+        let demands = builder.merged();
+        let mut traffic = Self {
+            degrees: [layout.tensor, layout.context, layout.data, layout.pipeline],
+            micro_batches: plan.micro_batches() as f64,
+            chunks: f64::from(layout.virtual_stages),
+            busy,
+            demands,
+            rest: 0.0,
+        };
+        if let Ok(time) = super::mapped_time(&traffic, fabric, &(0..traffic.ranks()).collect::<Vec<_>>()) {
+            traffic.rest = total - time.0;
+        }
+        Ok(traffic)
+    }
+
+    /// Ranks of the step.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.degrees.iter().product()
+    }
+
+    /// Seconds of the step where the slowest group of a demand takes `cost(demand)`.
+    #[must_use]
+    pub fn time(&self, cost: impl Fn(usize) -> f64) -> f64 {
+        let stages = self.busy.len();
+        let (mut passes, mut once) = (self.busy.clone(), vec![0.0; stages]);
+        let (mut fill, mut end) = (0.0, 0.0);
+        for (id, demand) in self.demands.iter().enumerate() {
+            let time = demand.weight * cost(id);
+            match demand.role {
+                Role::Pass(stage) => passes[stage] += time,
+                Role::Once(stage) => once[stage] += time,
+                Role::Fill(..) => fill += time,
+                Role::End => end += time,
+            }
+        }
+        let slowest = passes.iter().copied().fold(0.0, f64::max);
+        let others = (passes.iter().sum::<f64>() - slowest) / self.chunks;
+        let last = once.iter().copied().fold(0.0, f64::max);
+        self.micro_batches * slowest + others + fill + last + end + self.rest
+    }
+
+    /// Per axis, seconds over the step of the stage where it takes longest.
+    pub(super) fn axis_times(&self, cost: impl Fn(usize) -> f64) -> Vec<(TrafficAxis, f64)> {
+        let mut times: BTreeMap<TrafficAxis, Vec<f64>> = BTreeMap::new();
+        for (id, demand) in self.demands.iter().enumerate() {
+            let stages = times.entry(demand.axis).or_insert_with(|| vec![0.0; self.busy.len()]);
+            let time = demand.weight * cost(id);
+            match demand.role {
+                Role::Pass(stage) => stages[stage] += time * self.micro_batches,
+                Role::Once(stage) => stages[stage] += time,
+                Role::Fill(..) | Role::End => stages.iter_mut().for_each(|t| *t += time),
+            }
+        }
+        times.into_iter().map(|(axis, stages)| (axis, stages.into_iter().fold(0.0, f64::max))).collect()
+    }
+
+    /// Every order of the axes of several ranks over the devices, with the device of each rank.
+    pub(super) fn axis_orders(&self) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
+        let wide: Vec<usize> = (0..4).filter(|axis| self.degrees[*axis] > 1).collect();
+        let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
+        for _ in &wide {
+            let longer = |order: &Vec<usize>| -> Vec<Vec<usize>> {
+                let free = wide.iter().filter(|axis| !order.contains(axis));
+                free.map(|axis| order.iter().chain([axis]).copied().collect()).collect()
+            };
+            orders = orders.iter().flat_map(longer).collect();
+        }
+        let named = |order: Vec<usize>| {
+            let devices = (0..self.ranks()).map(|rank| self.device(rank, &order)).collect();
+            (order.iter().map(|axis| TrafficAxis::RANK_ORDER[*axis]).collect(), devices)
+        };
+        orders.into_iter().map(named).collect()
+    }
+
+    /// The device of a rank when the axes fill the devices in `order`, fastest first.
+    fn device(&self, rank: u32, order: &[usize]) -> u32 {
+        let mut rest = rank;
+        let place = self.degrees.map(|degree| {
+            let at = rest % degree;
+            rest /= degree;
+            at
+        });
+        order.iter().rev().fold(0, |device, &axis| device * self.degrees[axis] + place[axis])
+    }
+}
+
+fn stage_ranks(plan: &TrainingPlan) -> u32 {
+    plan.layout.tensor * plan.layout.context * plan.layout.data
+}
+
+fn piece(profile: &StepProfile, kind: SegmentKind) -> &PieceProfile {
+    match kind {
+        SegmentKind::Embedding => &profile.embedding,
+        SegmentKind::Layer => &profile.layer,
+        SegmentKind::Head => &profile.head,
+    }
+}
+
+fn device_seconds(piece: &PieceProfile) -> f64 {
+    [&piece.forward, &piece.recompute, &piece.backward].iter().map(|p| (p.device + p.offload).0).sum()
+}
+
+struct Builder<'a, 'b> {
+    chip: &'a ChipTimes,
+    step: Step<'b>,
+    /// Ranks of a stage.
+    stage: u32,
+    demands: Vec<Demand>,
+}
+
+impl Builder<'_, '_> {
+    /// Adds a collective of the groups of one stage.
+    fn add(&mut self, axis: TrafficAxis, role: Role, stage: usize, collective: Collective, weight: f64) {
+        let Group { ranks, stride } = collective.group;
+        let span = ranks.saturating_mul(stride);
+        if ranks < 2 || collective.bytes == Bytes::ZERO || span > self.stage || weight == 0.0 {
+            return;
+        }
+        let first = stage as u32 * self.stage;
+        self.demands.push(Demand { axis, role, collective, weight, first, lanes: stride, blocks: self.stage / span });
+    }
+
+    /// The share of some communication that nothing hides.
+    fn exposed(&self, exposed: f64, collectives: &[(Collective, f64)]) -> f64 {
+        let all: f64 = collectives.iter().map(|(c, n)| self.step.collective(self.chip, c.kind, c.bytes, c.group).0 * n).sum();
+        if all > 0.0 { (exposed / all).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    /// Collectives inside `count` pieces of a kind.
+    fn passes(&mut self, graph: &TrainingGraph, kind: SegmentKind, count: u64, stage: usize) {
+        let Some(segment) = graph.segment(kind) else { return };
+        let treatment = self.step.plan.activations.treatment_under(&segment.graph, self.chip.stack().replay());
+        let passes = [segment.forward(), segment.backward(&treatment.recompute)];
+        let profile = *piece(self.step.profile, kind);
+        for axis in [Axis::Tensor, Axis::Context, Axis::Expert] {
+            let list: Vec<(Collective, f64)> = passes.iter().flat_map(|pass| collectives(pass, axis)).map(|c| (c, 1.0)).collect();
+            let all = [profile.forward, profile.recompute, profile.backward];
+            let (named, time): (_, f64) = match axis {
+                Axis::Tensor => (TrafficAxis::Tensor, all.iter().map(|p| p.tensor.0).sum()),
+                Axis::Context => (TrafficAxis::Context, all.iter().map(|p| p.context.0).sum()),
+                Axis::Expert => (TrafficAxis::Expert, all.iter().map(|p| p.expert.0).sum()),
+            };
+            let share = self.exposed(time, &list);
+            for (collective, _) in list {
+                self.add(named, Role::Pass(stage), stage, collective, share * count as f64);
+            }
+        }
+    }
+
+    /// Weights gathered and gradients scattered for every micro-batch under ZeRO-3, of `count` pieces.
+    fn sharded(&mut self, piece: &PieceProfile, count: u64, stage: usize) {
+        if self.step.plan.layout.zero != ZeroStage::Parameters {
+            return;
+        }
+        let (forward, backward) = self.step.sharded(self.chip, &piece.times(count), count);
+        let mut list = Vec::new();
+        for (parameters, group) in self.step.held(piece.parameters, piece.expert_parameters) {
+            let group = self.step.sharding(self.chip, group).0;
+            let of = |kind, bytes: Bytes| Collective { kind, bytes: bytes * parameters, group };
+            list.push((of(CollectiveKind::AllGather, self.step.profile.weight_bytes), 2.0 * count as f64));
+            list.push((of(CollectiveKind::ReduceScatter, self.step.profile.gradient_bytes), count as f64));
+        }
+        let share = self.exposed((forward + backward).0, &list);
+        for (collective, times) in list {
+            self.add(TrafficAxis::Data, Role::Pass(stage), stage, collective, share * times);
+        }
+    }
+
+    /// Gradients and weights once per step, and the sum of a tied embedding's two gradients.
+    fn once(&mut self, split: &[u64]) {
+        let (profile, p) = (self.step.profile, self.step.plan.layout.pipeline as usize);
+        for stage in 0..p {
+            let mut all = PieceProfile::default();
+            for (i, layers) in split.iter().enumerate().skip(stage).step_by(p) {
+                all = all.plus(profile.layer.times(*layers));
+                if i == 0 {
+                    all = all.plus(profile.embedding);
+                }
+                if i + 1 == split.len() {
+                    all = all.plus(profile.head);
+                    all.parameters += if i > 0 { profile.tied_parameters } else { 0 };
+                }
+            }
+            let (parameters, experts) = (all.parameters, all.expert_parameters);
+            let backward = all.recompute.busy() + all.backward.busy();
+            let time = self.step.synchronisation(self.chip, parameters, experts, backward).0;
+            let held = self.step.held(parameters, experts);
+            let list: Vec<(Collective, f64)> =
+                held.iter().flat_map(|(n, group)| self.step.reductions(self.chip, *n, *group)).map(|c| (c, 1.0)).collect();
+            let share = self.exposed(time, &list);
+            for (collective, _) in list {
+                self.add(TrafficAxis::Data, Role::Once(stage), stage, collective, share);
+            }
+        }
+        if p > 1 && profile.tied_parameters > 0 {
+            let group = Group { ranks: 2, stride: self.stage * (p as u32 - 1) };
+            let bytes = profile.gradient_bytes * profile.tied_parameters;
+            let collective = Collective { kind: CollectiveKind::AllReduce, bytes, group };
+            self.lanes(Role::End, collective, 0, 1.0);
+        }
+    }
+
+    /// Pairs of ranks that lie a number of stages apart.
+    fn lanes(&mut self, role: Role, collective: Collective, first: u32, weight: f64) {
+        let (axis, lanes) = (TrafficAxis::Pipeline, self.stage);
+        if collective.bytes > Bytes::ZERO && weight > 0.0 {
+            self.demands.push(Demand { axis, role, collective, weight, first, lanes, blocks: 1 });
+        }
+    }
+
+    /// Activations and their gradients between stages, sliced over tensor-parallel ranks that hold copies and gathered again.
+    fn sends(&mut self, chunks: usize) {
+        let layout = self.step.plan.layout;
+        let p = layout.pipeline as usize;
+        let exposed = 2.0 * (1.0 - self.chip.stack().overlap.pipeline);
+        let bytes = self.step.profile.boundary;
+        let sliced = layout.tensor > 1 && !layout.sequence_parallel;
+        let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };
+        for chunk in 1..if p > 1 { chunks } else { 0 } {
+            let (from, to) = ((chunk - 1) % p, chunk % p);
+            let (low, high) = (from.min(to), from.max(to));
+            let group = Group { ranks: 2, stride: self.stage * (high - low) as u32 };
+            let send = Collective { kind: CollectiveKind::SendRecv, bytes: slice, group };
+            let role = Role::Fill(low, high);
+            self.lanes(role, send, low as u32 * self.stage, exposed);
+            if sliced {
+                let group = Group { ranks: layout.tensor, stride: 1 };
+                let gather = Collective { kind: CollectiveKind::AllGather, bytes, group };
+                self.add(TrafficAxis::Pipeline, role, to, gather, exposed);
+            }
+        }
+    }
+
+    /// The demands with equal ones joined.
+    fn merged(self) -> Vec<Demand> {
+        let mut list: Vec<Demand> = Vec::new();
+        for demand in self.demands {
+            match list.iter_mut().find(|d| Demand { weight: demand.weight, ..**d } == demand) {
+                Some(same) => same.weight += demand.weight,
+                None => list.push(demand),
+            }
+        }
+        list
+    }
+}
+
+fn collectives(graph: &KernelGraph, axis: Axis) -> Vec<Collective> {
+    let of = |node: &sim::kernel::KernelNode| match &node.kernel {
+        Kernel::Collective(collective) if Axis::of(&node.name) == axis => Some(*collective),
+        _ => None,
+    };
+    graph.node_weights().filter_map(of).collect()
+}
