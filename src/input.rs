@@ -4,7 +4,7 @@ use crate::failure::{self, Failure, OrInput};
 use search::bench::BenchError;
 use sim::hardware::Template;
 use sim::import::llm_compass;
-use sim::network::Fabric;
+use sim::network::{Fabric, LinkMatrix};
 use std::path::Path;
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`) or an LLMCompass device description (`.json`).
@@ -23,10 +23,45 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
 /// A built-in fabric with the figures that it has for `chip`, or a fabric by path: a fabric file (`.toml`) or an LLMCompass device description
 /// (`.json`); cut to the devices of a cluster.
 pub fn fabric(name_or_path: &str, chip: &str, devices: u32) -> Result<Fabric, Failure> {
+    whole_fabric(name_or_path, chip)?.for_devices(devices).or_input()
+}
+
+fn whole_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, Failure> {
     let file = |ending| name_or_path.ends_with(ending);
-    let fabric =
-        if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) };
-    fabric.and_then(|f| f.for_devices(devices)).or_input()
+    if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) }.or_input()
+}
+
+/// A file of measured links.
+#[derive(Debug, Clone, Copy)]
+pub struct Links<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// The cluster of a file of several.
+    pub of: Option<&'a str>,
+    /// Whether the links join devices; else the units of the fabric's innermost tier.
+    pub between_devices: bool,
+}
+
+/// As [`fabric`], with measured links between its nodes or devices.
+pub fn linked_fabric(name_or_path: &str, chip: &str, devices: u32, links: Links<'_>) -> Result<Fabric, Failure> {
+    let (whole, file) = (whole_fabric(name_or_path, chip)?, links.path.display().to_string());
+    let text = text(links.path, "a table of links (.csv)")?;
+    let matrix = LinkMatrix::from_csv(&file, &text, links.of).or_input()?;
+    let unit = if links.between_devices { 1 } else { whole.fast_domain() };
+    if devices <= unit {
+        return Err(failure::input(format!(
+            "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more devices, or \
+             --links-between devices"
+        )));
+    }
+    let held = u64::from(matrix.units()) * u64::from(unit);
+    if u64::from(devices) > held {
+        return Err(failure::input(format!(
+            "--links {file}: {} units of {unit} devices hold {held}, --devices {devices} is more; measure more units or use {held}",
+            matrix.units()
+        )));
+    }
+    whole.with_links(&matrix, unit, &file).and_then(|f| f.for_devices(devices)).or_input()
 }
 
 /// The text of a file; `what` says in the message what it should be.

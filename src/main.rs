@@ -27,7 +27,7 @@ struct Arguments {
 enum Verb {
     Search(verb::search::Arguments),
     Evaluate(verb::evaluate::Arguments),
-    Plan(verb::plan::Arguments),
+    Plan(Box<verb::plan::Arguments>),
     Compare(verb::compare::Arguments),
     Pareto(verb::pareto::Arguments),
     Validate(verb::validate::Arguments),

@@ -11,6 +11,7 @@ pub mod evaluated;
 pub mod figure;
 pub mod files;
 pub mod from_search;
+pub mod mapped;
 pub mod planned;
 pub mod record;
 pub mod report;

@@ -1,5 +1,6 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
+use crate::mapped::Mapped;
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::step::{MemoryClass, StageMemory, TrainingPlan};
 use serde::Serialize;
@@ -39,6 +40,8 @@ pub struct Planned {
     pub capacity_gib: Option<f64>,
     /// The plans one decision away from the fastest one.
     pub neighbours: Vec<NeighbourRow>,
+    /// Where ranks of the fastest plan run, on a fabric of measured links.
+    pub mapping: Option<Mapped>,
     /// Where no plan fits: what the nearest one lacks, or why plans were refused.
     pub why: Option<String>,
 }
@@ -132,6 +135,7 @@ impl Planned {
             stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
             neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
+            mapping: None,
             why,
         }
     }

@@ -4,13 +4,17 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
+use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{emit, report};
 use search::planner::{Job, PlanSpace, neighbours, search_plans};
-use search::step::SoftwareStack;
+use search::rank_mapping::{Effort, StepTraffic, map_ranks};
+use search::step::{ChipTimes, SoftwareStack, TrainingPlan};
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
+use sim::network::Fabric;
 use sim::pipeline::Schedule;
+use std::path::PathBuf;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Model, ZeroStage};
@@ -66,6 +70,15 @@ enum ScheduleName {
     ZbV,
 }
 
+/// What measured links join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LinkEnds {
+    /// Units of the fabric's innermost tier
+    Nodes,
+    /// Single devices
+    Devices,
+}
+
 /// The framework to write a plan for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Framework {
@@ -79,11 +92,12 @@ enum Framework {
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
-    coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n\n\
+    coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n  \
+    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links links.csv\n\n\
     Every plan of the space is bounded; those that could be among the fastest are checked for memory and timed. Lists (--tensor 4,8) restrict the\n\
     space; without them it holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3\n\
     without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved.\n\n\
-    JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, neighbours; the unit is in each key. docs/json.md describes every key."
+    JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
@@ -145,6 +159,16 @@ pub struct Arguments {
     /// The optimizer, in mixed precision
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     optimizer: OptimizerName,
+    /// Measured links (.csv) between the nodes of the fabric: `gb_per_s,NAME,...` and a line `NAME,x,...` per node, or one measurement
+    /// per line with the columns src_idx, dst_idx, bandwidth_mbytes_per_s. The fastest plan's ranks are mapped to them
+    #[arg(long, value_name = "FILE")]
+    links: Option<PathBuf>,
+    /// Which cluster of a file of several (its column `file`)
+    #[arg(long, value_name = "NAME", requires = "links")]
+    links_of: Option<String>,
+    /// What the links join
+    #[arg(long, value_enum, default_value_t = LinkEnds::Nodes, requires = "links")]
+    links_between: LinkEnds,
     /// Print the fastest plan in a framework's own words instead
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
@@ -161,7 +185,7 @@ fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
     let chip = input::chip(&arguments.chip)?.accelerator;
-    let fabric = input::fabric(&arguments.fabric, &chip.name, arguments.devices)?;
+    let fabric = fabric(arguments, &chip.name)?;
     let default = if chip.name.starts_with("tpu") { "maxtext" } else { "megatron" };
     let stack = SoftwareStack::load(arguments.stack.as_deref().unwrap_or(default)).or_input()?;
     let space = space(arguments)?;
@@ -197,11 +221,32 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         });
     }
     let around = answer.best.first().map(|best| neighbours(&job, &space, best)).transpose().or_input()?;
-    let record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
+    let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
+    record.mapping = answer.best.first().map(|best| mapping(&job, &best.plan)).transpose()?.flatten();
     match arguments.format {
         Format::Json => answer::json(&record),
         Format::Text => answer::text(&report::planned(&record)),
     }
+}
+
+fn fabric(arguments: &Arguments, chip: &str) -> Result<Fabric, Failure> {
+    let Some(path) = &arguments.links else {
+        return input::fabric(&arguments.fabric, chip, arguments.devices);
+    };
+    let between_devices = arguments.links_between == LinkEnds::Devices;
+    let links = input::Links { path, of: arguments.links_of.as_deref(), between_devices };
+    input::linked_fabric(&arguments.fabric, chip, arguments.devices, links)
+}
+
+/// The plan's ranks on measured links, where the fabric has any.
+fn mapping(job: &Job<'_>, plan: &TrainingPlan) -> Result<Option<Mapped>, Failure> {
+    if job.fabric.links().is_none() {
+        return Ok(None);
+    }
+    let mut times = ChipTimes::new(job.chip, job.stack).or_input()?;
+    let traffic = StepTraffic::of(&mut times, job.model, job.fabric, plan).or_input()?;
+    let mapping = map_ranks(&traffic, job.fabric, Effort::default()).or_input()?;
+    Ok(Some(Mapped::from(&mapping)))
 }
 
 fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {

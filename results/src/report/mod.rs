@@ -1,6 +1,7 @@
 //! Text for people: numbers with units, aligned tables, key-value blocks. Pure functions; nothing here prints.
 
 mod evaluated;
+mod mapped;
 mod number;
 mod planned;
 mod run;

@@ -27,6 +27,10 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&memory(&answer.stages, answer.capacity_gib));
             text.push_str(&heading("Its neighbours, one decision away"));
             text.push_str(&neighbours(answer));
+            if let Some(mapping) = &answer.mapping {
+                text.push_str(&heading("Its ranks on the measured links"));
+                text.push_str(&super::mapped::mapped(mapping));
+            }
         }
         (None, why) => {
             text.push_str(&heading("No plan"));

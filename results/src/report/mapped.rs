@@ -1,0 +1,48 @@
+//! Ranks on devices whose links differ, as text.
+
+use super::{Table, fields, percent, seconds};
+use crate::mapped::{Mapped, axis_name};
+use sim::units::Seconds;
+
+/// Times, communication and the ranks of every unit.
+pub(super) fn mapped(m: &Mapped) -> String {
+    let time = |t: f64| seconds(Seconds(t));
+    let order = m.order.iter().map(|axis| axis_name(*axis)).collect::<Vec<_>>().join(", ");
+    let mut text = fields(&[
+        ("step in rank order", time(m.before_s)),
+        ("best order of the axes", format!("{} ({order}; fastest first)", time(m.ordered_s))),
+        ("step as mapped", format!("{} ({} less)", time(m.after_s), percent(1.0 - m.after_s / m.before_s))),
+        ("no mapping is below", format!("{} (gap {:.2} %)", time(m.lower_bound_s), m.gap * 100.0)),
+        ("what links do not change", time(m.without_links_s)),
+    ]);
+    let mut table = Table::new(["communication not hidden", "rank order", "mapped"]);
+    for axis in &m.axes {
+        table.row([axis_name(axis.axis).to_owned(), time(axis.before_s), time(axis.after_s)]);
+    }
+    text.push_str(&table.render());
+    let mut table = Table::new(["unit", "ranks"]).align(1, super::Align::Left);
+    for (unit, ranks) in units(m).into_iter().enumerate() {
+        table.row([unit.to_string(), ranges(&ranks)]);
+    }
+    text.push_str(&table.render());
+    text
+}
+
+/// The ranks on every unit, rising.
+fn units(m: &Mapped) -> Vec<Vec<u32>> {
+    let unit = m.unit_devices.max(1) as usize;
+    let mut units = vec![Vec::new(); m.devices.len().div_ceil(unit)];
+    for (rank, device) in (0..).zip(&m.devices) {
+        if let Some(ranks) = units.get_mut(*device as usize / unit) {
+            ranks.push(rank);
+        }
+    }
+    units
+}
+
+/// `0-7, 12, 14-15`.
+fn ranges(ranks: &[u32]) -> String {
+    let runs = ranks.chunk_by(|a, b| a + 1 == *b);
+    let run = |r: &[u32]| if r.len() == 1 { r[0].to_string() } else { format!("{}-{}", r[0], r[r.len() - 1]) };
+    runs.map(run).collect::<Vec<_>>().join(", ")
+}
