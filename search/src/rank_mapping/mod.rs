@@ -7,7 +7,8 @@
 //! micro-batch, `c` the sends, `m` micro-batches, `v` chunks per stage, `once` what follows the passes in a stage:
 //! `step = m max w + (sum w - max w) / v + 2 sum c + max once + tied + rest`.
 //! The share of each communication that work hides is that of the plan in rank order, and `rest` makes the time of rank order that of
-//! [`crate::step::step_time`]: what links do not change.
+//! [`crate::step::step_time`]: what links do not change. Under GPipe and the zero-bubble schedules the formula's fill is 1F1B's; replicas of the
+//! pipeline are taken to wait for each other in every micro-batch.
 //!
 //! # Search
 //! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks and reverses

@@ -233,7 +233,8 @@ struct Builder<'a, 'b> {
 }
 
 impl Builder<'_, '_> {
-    /// Adds a collective of the groups of one stage.
+    /// Adds a collective of the groups of one stage. One whose pattern is longer than the stage (experts that reach into the tensor-parallel
+    /// group unevenly) cannot be assigned and stays in `rest`, at its time in rank order.
     fn add(&mut self, axis: TrafficAxis, role: Role, stage: usize, collective: Collective, weight: f64) {
         let Group { ranks, stride } = collective.group;
         let span = ranks.saturating_mul(stride);
