@@ -1,6 +1,8 @@
 //! What the ranks of a step exchange: all axes, all stages.
 
-use crate::step::{Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
+use crate::step::{
+    Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, backward_window, lowering, step_time_of,
+};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
@@ -247,7 +249,8 @@ impl Builder<'_, '_> {
 
     /// The share of some communication that nothing hides.
     fn exposed(&self, exposed: f64, collectives: &[(Collective, f64)]) -> f64 {
-        let all: f64 = collectives.iter().map(|(c, n)| self.step.collective(self.chip, c.kind, c.bytes, c.group).0 * n).sum();
+        let time = |c: &Collective| self.step.collective(self.chip, c.kind, c.bytes, c.group).time.0;
+        let all: f64 = collectives.iter().map(|(c, n)| time(c) * n).sum();
         if all > 0.0 { (exposed / all).clamp(0.0, 1.0) } else { 0.0 }
     }
 
@@ -307,7 +310,7 @@ impl Builder<'_, '_> {
                 }
             }
             let (parameters, experts) = (all.parameters, all.expert_parameters);
-            let backward = all.recompute.busy() + all.backward.busy();
+            let backward = backward_window([(all.recompute.busy() + all.backward.busy(), &all)].into_iter());
             let time = self.step.synchronisation(self.chip, parameters, experts, backward).0;
             let held = self.step.held(parameters, experts);
             let list: Vec<(Collective, f64)> =

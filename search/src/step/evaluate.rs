@@ -1,5 +1,6 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
+use super::contention::{Communication, Window};
 use super::profile::{ChipTimes, PassProfile, PieceProfile, StepProfile};
 use super::{StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
@@ -108,7 +109,8 @@ impl Step<'_> {
                 self.chunk(chip, piece, layers, ends)
             })
             .collect();
-        let sends = self.send(chip) * (1.0 - chip.stack().overlap.pipeline);
+        let send = self.send(chip);
+        let sends = send.time - shortest_forward(&chunks).hides(&send) * chip.stack().overlap.pipeline;
         let passes = self.passes(&chunks, sends)?;
         let p = layout.pipeline as usize;
         let device = |k: usize| chunks.iter().skip(k).step_by(p).copied().collect::<Vec<_>>();
@@ -119,7 +121,7 @@ impl Step<'_> {
             let busy: Seconds = mine.iter().map(|c| c.forward + c.recompute + c.backward).sum();
             let parameters = mine.iter().map(|c| c.piece.parameters).sum();
             let experts = mine.iter().map(|c| c.piece.expert_parameters).sum();
-            let backward: Seconds = mine.iter().map(|c| c.recompute + c.backward).sum();
+            let backward = backward_window(mine.iter().map(|c| (c.recompute + c.backward, &c.piece)));
             let data = self.synchronisation(chip, parameters, experts, backward);
             let optimizer = chip.update(self.profile, self.share(chip, parameters, experts));
             if busy > slowest {
@@ -179,21 +181,21 @@ impl Step<'_> {
             return (Seconds::ZERO, Seconds::ZERO);
         }
         let n = units.max(1);
-        let (mut gather, mut scatter) = (Seconds::ZERO, Seconds::ZERO);
+        let (mut gather, mut scatter) = (Communication::default(), Communication::default());
         for (parameters, group) in self.held(piece.parameters, piece.expert_parameters) {
             let shards = self.sharding(chip, group).0;
             let each = parameters / n;
             let collective = |kind, bytes: Bytes| self.collective(chip, kind, bytes * each, shards);
-            gather += collective(CollectiveKind::AllGather, self.profile.weight_bytes);
-            scatter += collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes);
+            gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes);
+            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes);
         }
         let prefetch = chip.stack().overlap.parameter_prefetch;
-        let exposed = |communication: Seconds, busy: Seconds| {
-            let each = busy / n as f64;
-            (communication - communication.min(each) * prefetch) * (n as f64 - 1.0) + communication
+        let exposed = |communication: Communication, all: Window| {
+            let each = Window { time: all.time / n as f64, ports: all.ports * (1.0 / n as f64) };
+            (communication.time - each.hides(&communication) * prefetch) * (n as f64 - 1.0) + communication.time
         };
-        let backward = piece.recompute.busy() + piece.backward.busy();
-        (exposed(gather, piece.forward.busy()), exposed(gather + scatter, backward))
+        let backward = piece.recompute.plus(piece.backward);
+        (exposed(gather, piece.forward.window()), exposed(gather + scatter, backward.window()))
     }
 
     /// Parameters on a device with the ranks that hold the same ones: experts are spread over the expert-parallel ones.
@@ -215,9 +217,9 @@ impl Step<'_> {
         (Group { ranks, stride: group.stride }, copies)
     }
 
-    pub fn collective(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: Group) -> Seconds {
+    pub fn collective(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: Group) -> Communication {
         if group.ranks < 2 || bytes == Bytes::ZERO {
-            return Seconds::ZERO;
+            return Communication::default();
         }
         chip.collective(self.fabric, &Collective { kind, bytes, group })
     }
@@ -231,17 +233,17 @@ impl Step<'_> {
         held.iter().map(|(count, group)| count.div_ceil(u64::from(self.sharding(chip, *group).0.ranks))).sum()
     }
 
-    /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides.
-    pub fn synchronisation(&self, chip: &ChipTimes, parameters: u64, experts: u64, backward: Seconds) -> Seconds {
-        let (mut reduce, mut gather) = (Seconds::ZERO, Seconds::ZERO);
+    /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides beside its own collectives.
+    pub fn synchronisation(&self, chip: &ChipTimes, parameters: u64, experts: u64, backward: Window) -> Seconds {
+        let (mut reduce, mut gather) = (Communication::default(), Seconds::ZERO);
         for (count, group) in self.held(parameters, experts) {
             let [first, second, weights] = self.reductions(chip, count, group);
             for Collective { kind, bytes, group } in [first, second] {
-                reduce += self.collective(chip, kind, bytes, group);
+                reduce = reduce + self.collective(chip, kind, bytes, group);
             }
-            gather += self.collective(chip, weights.kind, weights.bytes, weights.group);
+            gather += self.collective(chip, weights.kind, weights.bytes, weights.group).time;
         }
-        reduce - reduce.min(backward) * chip.stack().overlap.data_reduction + gather
+        reduce.time - backward.hides(&reduce) * chip.stack().overlap.data_reduction + gather
     }
 
     /// What `group` exchanges once per step for the `count` parameters that it holds: two reductions of gradients (the second among copies
@@ -273,15 +275,15 @@ impl Step<'_> {
         }
         let bytes = self.profile.gradient_bytes * self.profile.tied_parameters;
         let group = Group { ranks: 2, stride: stage_stride(layout) * (layout.pipeline - 1) };
-        chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllReduce, bytes, group })
+        chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllReduce, bytes, group }).time
     }
 
     /// The way of an activation between neighbouring stages. Tensor-parallel devices send a slice each and gather it again
     /// (Narayanan et al., SC 2021, section 4.1).
-    fn send(&self, chip: &ChipTimes) -> Seconds {
+    fn send(&self, chip: &ChipTimes) -> Communication {
         let layout = &self.plan.layout;
         if layout.pipeline == 1 {
-            return Seconds::ZERO;
+            return Communication::default();
         }
         let bytes = self.profile.boundary;
         let sliced = layout.tensor > 1 && !layout.sequence_parallel;
@@ -347,6 +349,20 @@ impl Step<'_> {
         total.offload = passes(|p| p.offload);
         total.host_bound = sum(&|c| c.host);
     }
+}
+
+/// The shortest forward pass of a chunk, as work to hide the sends of the next micro-batch behind.
+fn shortest_forward(chunks: &[Chunk]) -> Window {
+    let windows = chunks.iter().map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports });
+    windows.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default()
+}
+
+/// The backward passes of a device's pieces, one after the other, as work to hide communication behind.
+pub(crate) fn backward_window<'a>(pieces: impl Iterator<Item = (Seconds, &'a PieceProfile)>) -> Window {
+    pieces.fold(Window::default(), |window, (time, piece)| Window {
+        time: window.time + time,
+        ports: window.ports + piece.recompute.ports + piece.backward.ports,
+    })
 }
 
 fn device_data(chunks: &[Chunk], p: usize) -> Seconds {

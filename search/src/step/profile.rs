@@ -1,6 +1,7 @@
 //! What one micro-batch costs on one device, per segment: the part of a step that does not depend on how many micro-batches, stages and
 //! data-parallel ranks there are.
 
+use super::contention::{Communication, PortTimes, Window};
 use super::{SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, Span};
@@ -28,6 +29,8 @@ pub struct PassProfile {
     pub expert: Seconds,
     /// Copies to or from the host that nothing hides.
     pub offload: Seconds,
+    /// How long its collectives, hidden ones too, have the ports.
+    pub ports: PortTimes,
 }
 
 impl PassProfile {
@@ -37,7 +40,13 @@ impl PassProfile {
         self.device + self.tensor + self.context + self.expert + self.offload
     }
 
-    fn plus(self, other: Self) -> Self {
+    /// The pass as work to hide communication behind.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        Window { time: self.busy(), ports: self.ports }
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             device: self.device + other.device,
             launches: self.launches.saturating_add(other.launches),
@@ -45,6 +54,7 @@ impl PassProfile {
             context: self.context + other.context,
             expert: self.expert + other.expert,
             offload: self.offload + other.offload,
+            ports: self.ports + other.ports,
         }
     }
 
@@ -57,6 +67,7 @@ impl PassProfile {
             context: self.context * n,
             expert: self.expert * n,
             offload: self.offload * n,
+            ports: self.ports * n,
         }
     }
 }
@@ -169,9 +180,10 @@ impl ChipTimes {
 
     /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
     #[must_use]
-    pub fn collective(&self, fabric: &Fabric, collective: &Collective) -> Seconds {
+    pub fn collective(&self, fabric: &Fabric, collective: &Collective) -> Communication {
         let cost = fabric.collective(collective);
-        cost.startup + cost.transfer + Seconds::from_micros(self.stack.launch.gap_us)
+        let time = cost.startup + cost.transfer + Seconds::from_micros(self.stack.launch.gap_us);
+        Communication { time, ports: PortTimes::of(fabric, &cost) }
     }
 
     fn pass(&mut self, graph: &KernelGraph, fabric: &Fabric, chosen: impl Fn(&str) -> bool) -> PassProfile {
@@ -189,7 +201,8 @@ impl ChipTimes {
                 }
                 continue;
             };
-            let time = self.collective(fabric, collective);
+            let Communication { time, ports } = self.collective(fabric, collective);
+            pass.ports = pass.ports + ports;
             match Axis::of(&node.name) {
                 Axis::Context => pass.context += time,
                 Axis::Expert => pass.expert += time,

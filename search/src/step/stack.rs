@@ -111,7 +111,8 @@ pub struct SustainedOptions {
     pub narrow_fraction: f64,
 }
 
-/// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1.
+/// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
+/// limited by the work and by the ports that the work's own collectives leave free (see [`super::Window::hides`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapOptions {

@@ -65,11 +65,44 @@ proptest! {
     }
 
     #[test]
-    fn time_never_falls_when_a_link_slows(plan in layouts(), tier in 0_usize..2, factor in 0.1_f64..1.0) {
+    fn time_never_falls_when_a_link_slows(
+        plan in layouts(),
+        tier in 0_usize..2,
+        factor in 0.1_f64..1.0,
+        stack in prop_oneof![Just("megatron"), Just("pytorch_fsdp"), Just("torchtitan"), Just("maxtext")],
+    ) {
         let fabric = Fabric::template("selene_hdr200x8").unwrap();
         let slower = fabric.clone().with_bandwidth(tier, BytesPerSecond(fabric.tiers[tier].bandwidth.0 * factor));
-        let (fast, slow) = (time(&fabric, &plan, "megatron").total, time(&slower, &plan, "megatron").total);
+        let (fast, slow) = (time(&fabric, &plan, stack).total, time(&slower, &plan, stack).total);
         prop_assert!(slow.0 >= fast.0 * (1.0 - 1e-9), "{slow:?} < {fast:?}");
+    }
+}
+
+#[test]
+fn axes_that_share_a_port_contend_for_it() {
+    let model = Model::load("llama2-7b").unwrap();
+    let chip = Accelerator::template("a100_80gb_sxm").unwrap();
+    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("pytorch_fsdp").unwrap()).unwrap();
+    let slow = |tier: usize| {
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let bandwidth = fabric.tiers[tier].bandwidth.0;
+        fabric.with_bandwidth(tier, BytesPerSecond(bandwidth / 8.0))
+    };
+    // Weights are gathered inside the node, where tensor-parallel devices talk too, or between nodes, where they do not.
+    for (tensor, shared) in [(4, true), (8, false)] {
+        let layout = Layout { tensor, data: 2, zero: ZeroStage::Parameters, ..Layout::default() };
+        let plan = plan(layout, 1, 4);
+        let fabric = slow(usize::from(!shared));
+        let profile = chip.profile(&model, &fabric, &plan).unwrap();
+        let mut alone = profile.clone();
+        for piece in [&mut alone.embedding, &mut alone.layer, &mut alone.head] {
+            for pass in [&mut piece.forward, &mut piece.recompute, &mut piece.backward] {
+                pass.ports = super::PortTimes::default();
+            }
+        }
+        let [beside, alone] = [&profile, &alone].map(|p| super::step_time_of(&mut chip, &model, &fabric, &plan, p).unwrap());
+        assert_eq!(beside.data > alone.data, shared, "t {tensor}: {:?} against {:?}", beside.data, alone.data);
+        assert_eq!(beside.tensor, alone.tensor);
     }
 }
 

@@ -1,0 +1,124 @@
+//! Communication that shares ports: what a window of work can hide of it.
+//!
+//! A port carries what all groups send through it, whatever their axes. While a window of work runs, the collectives inside the work have its
+//! ports for part of the time; only the rest carries what is to be hidden behind the window. Which of two transfers waits makes no
+//! difference: a port that is never idle ends both at the same time (work conservation), so the part that does not fit is exposed.
+
+use serde::{Deserialize, Serialize};
+use sim::network::{CollectiveCost, Fabric, MAX_TIERS};
+use sim::units::{Bytes, Seconds};
+use std::ops::{Add, Mul};
+
+/// How long the ports of a device into each tier of a fabric are busy, innermost tier first.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct PortTimes([Seconds; MAX_TIERS]);
+
+impl PortTimes {
+    /// The ports' times at their full achieved rate, the least that the bytes of a collective take: a group that uses some dimensions of a
+    /// torus leaves the others' links to other groups.
+    #[must_use]
+    pub fn of(fabric: &Fabric, cost: &CollectiveCost) -> Self {
+        let mut times = Self::default();
+        for ((time, tier), bytes) in times.0.iter_mut().zip(&fabric.tiers).zip(cost.link_bytes) {
+            if bytes > Bytes::ZERO {
+                *time = Seconds(bytes.as_f64() / (tier.bandwidth.0 * tier.achieved_fraction));
+            }
+        }
+        times
+    }
+}
+
+impl Add for PortTimes {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+        self
+    }
+}
+
+impl Mul<f64> for PortTimes {
+    type Output = Self;
+
+    fn mul(mut self, times: f64) -> Self {
+        for mine in &mut self.0 {
+            *mine = *mine * times;
+        }
+        self
+    }
+}
+
+/// Something sent: from start to end if nothing else is, and what it asks of the ports.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Communication {
+    /// From start to end.
+    pub time: Seconds,
+    /// The ports' busy times.
+    pub ports: PortTimes,
+}
+
+impl Add for Communication {
+    type Output = Self;
+
+    /// One after the other.
+    fn add(self, other: Self) -> Self {
+        Self { time: self.time + other.time, ports: self.ports + other.ports }
+    }
+}
+
+impl Mul<f64> for Communication {
+    type Output = Self;
+
+    fn mul(self, times: f64) -> Self {
+        Self { time: self.time * times, ports: self.ports * times }
+    }
+}
+
+/// Work that communication can be hidden behind: how long it takes, and how long its own collectives have the ports.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Window {
+    /// Computing and communicating.
+    pub time: Seconds,
+    /// The ports' busy times.
+    pub ports: PortTimes,
+}
+
+impl Window {
+    /// The most of a communication's time that the window hides: no more than the window, and on no port more than the window's own
+    /// collectives leave.
+    #[must_use]
+    pub fn hides(&self, communication: &Communication) -> Seconds {
+        let whole = communication.time;
+        let mut hidden = whole.min(self.time);
+        for (own, asked) in self.ports.0.iter().zip(communication.ports.0) {
+            let left = (self.time - *own).max(Seconds::ZERO);
+            if asked > left {
+                hidden = hidden.min(whole * (left.0 / asked.0));
+            }
+        }
+        hidden
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(inner: f64, outer: f64) -> PortTimes {
+        PortTimes([Seconds(inner), Seconds(outer), Seconds::ZERO, Seconds::ZERO])
+    }
+
+    #[test]
+    fn a_free_port_hides_up_to_the_window_and_a_busy_one_what_is_left() {
+        let reduction = Communication { time: Seconds(4.0), ports: ports(0.0, 4.0) };
+        let window = |inner, outer| Window { time: Seconds(10.0), ports: ports(inner, outer) };
+        assert_eq!(window(9.0, 0.0).hides(&reduction), Seconds(4.0), "another tier is busy");
+        assert_eq!(window(0.0, 6.0).hides(&reduction), Seconds(4.0), "the port just suffices");
+        assert_eq!(window(0.0, 7.0).hides(&reduction), Seconds(3.0), "the port has 3 of 10 seconds left");
+        assert_eq!(window(0.0, 12.0).hides(&reduction), Seconds::ZERO);
+        let long = Communication { time: Seconds(40.0), ports: ports(0.0, 4.0) };
+        assert_eq!(window(0.0, 0.0).hides(&long), Seconds(10.0), "never more than the window");
+    }
+}
