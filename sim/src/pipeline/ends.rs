@@ -1,0 +1,312 @@
+//! Pipelines whose virtual stages are equal but for the first and the last, as a model of equal layers gives: times without a loop over
+//! stages or micro-batches.
+//!
+//! # Where the time comes from
+//! A schedule fixes which pass runs when its inputs and the pass before it on the device have ended; the step's time is the heaviest path through
+//! these events, from the first forward pass of the first stage to its last backward pass. Every formula here is the weight of paths
+//! that exist whatever the durations, so it is never above the event simulation; under the conditions stated no path is heavier, and it *is*
+//! the simulation's time ([`PassesTime::Exact`]; `ends_tests.rs` holds both against the simulation, over random pipelines).
+//!
+//! **1F1B.** Count rounds as [`super::one_f_one_b_exact_time`] does: in round `t` stage `k` runs backward `t - p + k`, then forward `t`. A path
+//! moves up a stage within a round (`c` for the send), down a stage into the next round, and from a stage's forward into its own backward of
+//! the next round. So the path that goes up to the last stage at once and comes down at the end may spend the `m - 1` rounds between in closed walks
+//! from the last stage, each made of *loops*: a loop up and down `n` neighbouring stages takes `n` rounds and weighs their `f + b` and
+//! `2 (n - 1) c`. With `g = f + b + 2 c` of an inner stage, a loop of `n` stages weighs `n g` plus a bonus: `-2 c` if it holds inner stages
+//! only (`n <= p - 2`), `d - 2 c` if it holds one end (`n <= p - 1`), `d_first + d_last - 2 c` if it holds both (`n = p`); `d` is what an end
+//! takes longer than an inner stage. What is left is to choose how many loops of each kind fill the rounds with the largest sum of
+//! bonuses (the closed walk must hang together): a knapsack of four kinds, whose optimum lies at one of a few counts.
+//! A path that waits in the first stages' warm-up instead gains one forward pass per round where a loop gains a whole stage:
+//! never more, if no earlier pass is longer than a later stage with its sends, nor than the last stage. The same holds of the end by
+//! symmetry. Those are the conditions; besides, the first stage must not be slower than an inner one while the last is faster.
+//!
+//! **Interleaved 1F1B** with `v` chunks. The path is the first micro-batch's through all chunks, the last device's passes from there to the last
+//! micro-batch's last chunk, and that micro-batch's way back. While it climbs it may take, instead of one trip round the devices, the first device's
+//! `p` passes through its first chunk. Exact where a send is no longer than a pass of an inner chunk, and the first chunk takes at least as
+//! long as an inner one and at most as long as the last, forward and backward.
+//!
+//! **GPipe** is two flow shops, exact always. **ZB-H1** and **ZB-V** are bounded only.
+
+use super::Schedule;
+use crate::units::Seconds;
+
+/// What one micro-batch costs on a virtual stage.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ChunkWork {
+    /// Forward pass.
+    pub forward: Seconds,
+    /// Everything backward: recomputation, both gradients.
+    pub backward: Seconds,
+    /// Of `backward`, the weight gradient: what zero-bubble schedules put off.
+    pub weight: Seconds,
+}
+
+impl ChunkWork {
+    fn total(&self) -> f64 {
+        self.forward.0 + self.backward.0
+    }
+
+    fn input(&self) -> f64 {
+        self.backward.0 - self.weight.0
+    }
+}
+
+/// A pipeline whose virtual stages are equal but for the first and the last.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EndedPipeline {
+    /// The first virtual stage.
+    pub first: ChunkWork,
+    /// Every one between.
+    pub inner: ChunkWork,
+    /// The last one.
+    pub last: ChunkWork,
+    /// Time between neighbouring devices.
+    pub send: Seconds,
+    /// Devices, at least 2.
+    pub devices: u32,
+    /// Micro-batches of a step, at least 1; under [`Schedule::Interleaved`] a multiple of the devices.
+    pub micro_batches: u32,
+}
+
+/// The time of all passes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum PassesTime {
+    /// What the event simulation finds.
+    Exact(Seconds),
+    /// The simulation finds this or more.
+    AtLeast(Seconds),
+}
+
+impl PassesTime {
+    /// The time, or the bound.
+    #[must_use]
+    pub fn seconds(self) -> Seconds {
+        match self {
+            Self::Exact(time) | Self::AtLeast(time) => time,
+        }
+    }
+
+    fn of(exact: bool, seconds: f64) -> Self {
+        if exact { Self::Exact(Seconds(seconds)) } else { Self::AtLeast(Seconds(seconds)) }
+    }
+}
+
+/// Rounding that a comparison of sums forgives.
+const ROUNDING: f64 = 1e-12;
+
+impl EndedPipeline {
+    /// The time of all passes under a schedule. The module page says where it is exact.
+    #[must_use]
+    pub fn time(&self, schedule: Schedule) -> PassesTime {
+        match schedule {
+            Schedule::GPipe => self.gpipe(),
+            Schedule::OneForwardOneBackward => self.one_f_one_b(),
+            Schedule::Interleaved { chunks } => self.interleaved(chunks),
+            Schedule::ZbH1 => self.zb_h1(),
+            Schedule::ZbV => self.zb_v(),
+        }
+    }
+
+    /// The whole way of one micro-batch through `stages` virtual stages, both directions, sends included.
+    fn way(&self, stages: f64) -> f64 {
+        self.first.total() + self.last.total() + self.inner.total() * (stages - 2.0) + 2.0 * self.send.0 * (stages - 1.0)
+    }
+
+    fn gpipe(&self) -> PassesTime {
+        let largest = |of: fn(&ChunkWork) -> f64| {
+            let ends = of(&self.first).max(of(&self.last));
+            if self.devices > 2 { ends.max(of(&self.inner)) } else { ends }
+        };
+        let round = largest(|c| c.forward.0) + largest(|c| c.backward.0);
+        let more = f64::from(self.micro_batches.saturating_sub(1));
+        PassesTime::of(true, self.way(f64::from(self.devices)) + round * more)
+    }
+
+    fn one_f_one_b(&self) -> PassesTime {
+        let (first, inner, last) = (self.first.total(), self.inner.total(), self.last.total());
+        let loops = Loops {
+            stages: i64::from(self.devices),
+            rounds: i64::from(self.micro_batches.saturating_sub(1)),
+            first: first - inner,
+            last: last - inner,
+            turn: 2.0 * self.send.0,
+        };
+        let rounds = (inner + loops.turn) * loops.rounds as f64;
+        let longest = |c: &ChunkWork| c.forward.0.max(c.backward.0);
+        let mut early = longest(&self.first);
+        let mut exact = early <= last * (1.0 + ROUNDING);
+        if self.devices > 2 {
+            exact &= early <= inner + loops.turn;
+            early = early.max(longest(&self.inner));
+            exact &= longest(&self.inner) <= last * (1.0 + ROUNDING);
+        }
+        exact &= early <= last + loops.turn && (loops.first <= 0.0 || loops.last >= 0.0);
+        PassesTime::of(exact, self.way(f64::from(self.devices)) + rounds + loops.bonus())
+    }
+
+    fn interleaved(&self, chunks: u32) -> PassesTime {
+        let (p, v, m) = (f64::from(self.devices), f64::from(chunks), f64::from(self.micro_batches));
+        let (inner, send) = (self.inner, self.send.0);
+        // What an end takes longer than an inner chunk, forward and backward.
+        let longer = |c: &ChunkWork| (c.forward.0 - inner.forward.0, c.backward.0 - inner.backward.0);
+        let (first, last) = (longer(&self.first), longer(&self.last));
+        // Round the devices, or through the first chunk of all of the first round's micro-batches.
+        let climb = |more: f64| (more + (v - 1.0) * p * send).max(p * more + (v - 2.0) * p * send);
+        let passes = m * v - 1.0 - (v - 1.0) * p;
+        let time =
+            inner.total() * (p * v + passes) + (last.0 + last.1) * m + 2.0 * (p - 1.0) * send + climb(first.0) + climb(first.1);
+        let between = |a: f64, b: f64, pass: f64| a >= -ROUNDING * pass && a <= b + ROUNDING * pass;
+        let exact = send <= inner.forward.0.min(inner.backward.0)
+            && between(first.0, last.0, inner.forward.0)
+            && between(first.1, last.1, inner.backward.0);
+        PassesTime::of(exact, time)
+    }
+
+    /// The last device's work before its last input gradient, and from there: its own weight gradients, or the way back to another
+    /// device and the weight gradients that it has put off.
+    fn zb_h1(&self) -> PassesTime {
+        let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
+        let way = self.first.forward.0 + self.inner.forward.0 * (p - 2.0) + self.send.0 * (p - 1.0);
+        let last = way + (self.last.forward.0 + self.last.input()) * m + self.last.weight.0 * (m - p).max(0.0);
+        let left = |device: f64| (device + 1.0).min(m);
+        let at = |device: f64| {
+            let back = (self.send.0 + self.inner.input()) * (p - 1.0 - device);
+            last + back + self.inner.weight.0 * left(device)
+        };
+        let mut time = way + self.last.total() * m;
+        time = time.max(at(1.0) - self.inner.weight.0 * left(1.0) + self.send.0 + self.first.input() + self.first.weight.0);
+        if self.devices > 2 {
+            time = time.max(at(1.0)).max(at(p - 2.0)).max(at((m - 1.0).clamp(1.0, p - 2.0)));
+        }
+        PassesTime::of(false, time)
+    }
+
+    /// The first device's work, another's behind the forward passes to it, and the way of one micro-batch.
+    fn zb_v(&self) -> PassesTime {
+        let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
+        let ends = (self.first.total() + self.last.total()) * m;
+        let way = self.first.forward.0 + self.inner.forward.0 * (p - 2.0) + self.send.0 * (p - 1.0);
+        let weights = self.first.weight.0 + self.last.weight.0 + self.inner.weight.0 * (2.0 * p - 2.0);
+        // Two of the sends would be between chunks of one device.
+        let one = self.way(2.0 * p) - 2.0 * self.send.0 - weights;
+        PassesTime::of(false, ends.max(way + 2.0 * self.inner.total() * m).max(one))
+    }
+}
+
+/// The choice of loops that fills the rounds of 1F1B between the way up and the way down.
+struct Loops {
+    /// Stages, at least 2.
+    stages: i64,
+    /// Rounds to fill.
+    rounds: i64,
+    /// What the first stage takes longer than an inner one.
+    first: f64,
+    /// What the last one does.
+    last: f64,
+    /// What a loop costs that ends in no other: both ways of a send.
+    turn: f64,
+}
+
+/// Loops by what they hold.
+#[derive(Clone, Copy)]
+struct Kinds {
+    first: i64,
+    last: i64,
+    inner: i64,
+    both: i64,
+}
+
+impl Loops {
+    /// The bonus of a choice; none if it does not fill the rounds or does not hang together.
+    fn of(&self, k: Kinds) -> f64 {
+        let (p, none) = (self.stages, f64::NEG_INFINITY);
+        if k.first.min(k.last).min(k.inner).min(k.both) < 0 || (p == 2 && k.inner > 0) {
+            return none;
+        }
+        let mut least = k.both * p + k.first + k.last + k.inner;
+        let most = k.both * p + (k.first + k.last) * (p - 1) + k.inner * (p - 2);
+        if k.both == 0 {
+            if k.last == 0 {
+                return none;
+            }
+            // Neighbours share a stage: a chain from the first stage takes its joints twice, inner loops need one more stage than the last.
+            least += if k.first > 0 { p - 1 } else { i64::from(k.inner > 0) };
+        }
+        if !(least..=most).contains(&self.rounds) {
+            return none;
+        }
+        let ends = (k.first + k.both) as f64 * self.first + (k.last + k.both) as f64 * self.last;
+        ends - (k.first + k.last + k.inner + k.both) as f64 * self.turn
+    }
+
+    /// The largest bonus.
+    fn bonus(&self) -> f64 {
+        let (first, last) = (self.first - self.turn, self.last - self.turn);
+        if self.rounds == 0 {
+            return 0.0;
+        }
+        if last >= 0.0 && self.first <= 0.0 {
+            // Every round at the last stage: no kind of loop has a larger bonus, and none is shorter.
+            return last * self.rounds as f64;
+        }
+        let mut best = f64::NEG_INFINITY;
+        if first.max(last) >= 0.0 {
+            best = self.short();
+        }
+        if last < 0.0 { best.max(self.long()) } else { best }
+    }
+
+    /// Loops of one round at the better end, beside as many through all stages as pay, or one to get there.
+    fn short(&self) -> f64 {
+        let (p, n) = (self.stages, self.rounds / self.stages);
+        let mut best = f64::NEG_INFINITY;
+        for both in [0, 1.min(n), n] {
+            let rest = self.rounds - both * p;
+            best = best.max(self.of(Kinds { first: 0, last: rest, inner: 0, both }));
+            best = best.max(self.of(Kinds { first: rest, last: 0, inner: 0, both }));
+        }
+        best.max(self.of(Kinds { first: self.rounds - p, last: 1, inner: 0, both: 0 }))
+    }
+
+    /// As few loops as fill the rounds: the sum of bonuses is piecewise linear in their number, with corners where loops are as long as
+    /// their kind allows.
+    fn long(&self) -> f64 {
+        let (p, rounds) = (self.stages, self.rounds);
+        let mut best = f64::NEG_INFINITY;
+        for length in [p, p - 1, p - 2] {
+            if length < 1 {
+                continue;
+            }
+            for count in rounds / length - 1..=rounds / length + 2 {
+                if count > 0 && count <= rounds {
+                    best = best.max(self.with(count));
+                }
+            }
+        }
+        best.max(self.with((rounds - 1).max(1)))
+    }
+
+    /// The largest bonus of `count` loops: ends held where they pay, and where the rounds are not filled without.
+    fn with(&self, count: i64) -> f64 {
+        let missing = (self.rounds - count * (self.stages - 2)).max(0);
+        let most = (self.rounds - count) / (self.stages - 1);
+        let mut best = f64::NEG_INFINITY;
+        for both in [0, 1, most - 1, most, (missing - count).max(0)] {
+            let one = count - both;
+            let need = (missing - 2 * both).max(0);
+            if both < 0 || need > one {
+                continue;
+            }
+            for (ends, others) in [(one, 0), (need, one - need)] {
+                let kinds = |first, last, inner| self.of(Kinds { first, last, inner, both });
+                best = best.max(kinds(ends, 0, others)).max(kinds(0, ends, others)).max(kinds(ends - 1, 1, others));
+                // The closed walk starts at the last stage.
+                best = best.max(kinds(ends, 1, others - 1));
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+#[path = "ends_tests.rs"]
+mod tests;

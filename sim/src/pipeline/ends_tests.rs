@@ -1,0 +1,123 @@
+//! The closed forms of pipelines with unequal ends against the event simulation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use crate::pipeline::{Pipeline, Reduction, Stage};
+use proptest::prelude::*;
+
+/// The time that the event simulation finds.
+fn simulated(p: &EndedPipeline, schedule: Schedule) -> f64 {
+    let stages = (p.devices * schedule.chunks()) as usize;
+    let stage = |i: usize| {
+        let work = if i == 0 {
+            p.first
+        } else if i + 1 == stages {
+            p.last
+        } else {
+            p.inner
+        };
+        Stage {
+            forward: work.forward,
+            backward_input: work.backward - work.weight,
+            backward_weight: work.weight,
+            ..Stage::default()
+        }
+    };
+    let pipeline = Pipeline {
+        stages: (0..stages).map(stage).collect(),
+        sends: vec![p.send; stages - 1],
+        micro_batches: p.micro_batches,
+        schedule,
+        reduction: Reduction::AfterBackward,
+        optimizer_waits_for_all: false,
+    };
+    pipeline.measure().unwrap().passes_end.0
+}
+
+fn holds(p: &EndedPipeline, schedule: Schedule) -> Result<bool, TestCaseError> {
+    let (expected, found) = (simulated(p, schedule), p.time(schedule));
+    let difference = (found.seconds().0 - expected) / expected.max(f64::MIN_POSITIVE);
+    match found {
+        PassesTime::Exact(_) => prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
+        PassesTime::AtLeast(_) => prop_assert!(difference <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
+    }
+    Ok(matches!(found, PassesTime::Exact(_)))
+}
+
+fn work(forward: f64, backward: f64, weight: f64) -> ChunkWork {
+    ChunkWork { forward: Seconds(forward), backward: Seconds(backward), weight: Seconds(backward * weight) }
+}
+
+/// Halves and small integers, so that ties are frequent; ends lighter and heavier than the rest.
+fn pipelines() -> impl Strategy<Value = EndedPipeline> {
+    let pass = || (1_u32..=12).prop_map(|x| f64::from(x) / 2.0);
+    let off = || prop::sample::select(vec![-2.0, -1.0, -0.5, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0]);
+    let send = prop::sample::select(vec![0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0]);
+    let weight = prop::sample::select(vec![0.0, 0.25, 0.5]);
+    let size = (2_u32..12, prop_oneof![1_u32..12, 1_u32..120]);
+    ((pass(), pass()), (off(), off(), off(), off()), send, weight, size).prop_map(
+        |((f, b), (f0, b0, f1, b1), send, weight, (devices, micro_batches))| EndedPipeline {
+            first: work((f + f0).max(0.0), (b + b0).max(0.0), weight),
+            inner: work(f, b, weight),
+            last: work((f + f1).max(0.0), (b + b1).max(0.0), weight),
+            send: Seconds(send),
+            devices,
+            micro_batches,
+        },
+    )
+}
+
+/// As layers of a transformer are: backward twice the forward and more, ends heavier (or a layer lighter), sends short.
+fn models() -> impl Strategy<Value = EndedPipeline> {
+    let layers = (1_u32..12, any::<bool>()).prop_map(|(n, fewer)| (f64::from(n), f64::from(n - u32::from(fewer && n > 1))));
+    let size = (2_u32..12, 1_u32..100);
+    (layers, 2.0_f64..4.0, 0.0_f64..0.1, 0.1_f64..1.5, 0.0_f64..0.5, size).prop_map(
+        |((inner, ends), back, embedding, head, send, (devices, micro_batches))| EndedPipeline {
+            first: work(ends + embedding, ends * back + embedding * 2.0, 0.5),
+            inner: work(inner, inner * back, 0.5),
+            last: work(ends + head, ends * back + head * 2.0, 0.5),
+            send: Seconds(send),
+            devices,
+            micro_batches,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn one_f_one_b_is_exact_where_it_says_so(p in pipelines()) {
+        holds(&p, Schedule::OneForwardOneBackward)?;
+    }
+
+    #[test]
+    fn gpipe_is_exact(p in pipelines()) {
+        prop_assert!(holds(&p, Schedule::GPipe)?);
+    }
+
+    #[test]
+    fn zero_bubble_is_bounded(mut p in pipelines(), model in models()) {
+        p.micro_batches = p.micro_batches.min(40);
+        for p in [p, EndedPipeline { micro_batches: model.micro_batches.min(40), ..model }] {
+            holds(&p, Schedule::ZbH1)?;
+            holds(&p, Schedule::ZbV)?;
+        }
+    }
+
+    #[test]
+    fn interleaving_is_exact_where_it_says_so(mut p in pipelines(), chunks in 2_u32..6) {
+        p.micro_batches = p.devices * (1 + p.micro_batches % 6);
+        holds(&p, Schedule::Interleaved { chunks })?;
+    }
+
+    #[test]
+    fn models_of_equal_layers_need_no_simulation(mut p in models(), chunks in 2_u32..6) {
+        let even = p.first.forward >= p.inner.forward;
+        // With few layers a chunk that lacks one is shorter than another's backward pass alone.
+        let exact = holds(&p, Schedule::OneForwardOneBackward)?;
+        prop_assert!(exact || (!even && p.inner.forward.0 < 5.0), "{p:?}");
+        p.micro_batches = p.devices * (1 + p.micro_batches % 6);
+        prop_assert_eq!(holds(&p, Schedule::Interleaved { chunks })?, even, "{:?}", p);
+    }
+}
