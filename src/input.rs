@@ -3,25 +3,26 @@
 use crate::failure::{self, Failure, OrInput};
 use search::bench::BenchError;
 use sim::hardware::Template;
-use sim::import::llm_compass;
+use sim::import;
 use sim::network::{Fabric, LinkMatrix};
 use std::path::Path;
 
-/// A built-in chip by name, or a chip by path: a chip file (`.toml`) or an LLMCompass device description (`.json`).
+/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`).
 pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
     let file = |ending| name_or_path.ends_with(ending);
     if !file(".toml") && !file(".json") {
         return Template::find(name_or_path).cloned().or_input();
     }
-    let text = text(Path::new(name_or_path), "a chip file (.toml) or an LLMCompass device description (.json)")?;
+    let text =
+        text(Path::new(name_or_path), "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
     if file(".json") {
-        return llm_compass::chip(&text, name_or_path).or_input();
+        return import::chip(&text, name_or_path).or_input();
     }
     Template::from_toml_str(&text, name_or_path).or_input()
 }
 
-/// A built-in fabric with the figures that it has for `chip`, or a fabric by path: a fabric file (`.toml`) or an LLMCompass device description
-/// (`.json`); cut to the devices of a cluster.
+/// A built-in fabric with the figures that it has for `chip`, or a fabric by path: a fabric file (`.toml`), an LLMCompass device description
+/// or a Calculon system (`.json`); cut to the devices of a cluster.
 pub fn fabric(name_or_path: &str, chip: &str, devices: u32) -> Result<Fabric, Failure> {
     whole_fabric(name_or_path, chip)?.for_devices(devices).or_input()
 }

@@ -52,10 +52,10 @@ enum Optimizer {
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
-    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
+    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json)
     #[arg(long)]
     chip: String,
-    /// Network between the accelerators: a built-in one (coplace list fabrics), a fabric file (.toml) or an LLMCompass system (.json) [default: that of the study phaze, phaze_flat]
+    /// Network between the accelerators: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass or Calculon system (.json) [default: that of the study phaze, phaze_flat]
     #[arg(long)]
     fabric: Option<String>,
     /// Accelerators in the cluster [default: 1024]

@@ -102,7 +102,7 @@ enum Framework {
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
-    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
+    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json)
     #[arg(long)]
     chip: String,
     /// Network between the devices: a built-in one (coplace list fabrics) or a fabric file (.toml)

@@ -24,7 +24,7 @@ const GIB: f64 = 1_073_741_824.0;
 /// # Errors
 /// Malformed JSON, missing keys, figures that cannot be: all of them are listed, by their path in the file.
 pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
-    let json = parse(text, file, "give a chip file (.toml) or an LLMCompass device description (.json)")?;
+    let json = parse(text, file, "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
     let mut reader = Reader { json: &json, faults: Vec::new() };
     let accelerator = accelerator(&mut reader);
     if reader.faults.is_empty() {
@@ -47,7 +47,7 @@ pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
 /// # Errors
 /// As [`chip`].
 pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
-    let json = parse(text, file, "give a fabric file (.toml) or an LLMCompass device description (.json)")?;
+    let json = parse(text, file, "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
     let mut r = Reader { json: &json, faults: Vec::new() };
     let link = |key: &str| format!("interconnect.link.{key}");
     let name = r.text("name").to_owned();
@@ -70,6 +70,7 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
         topology,
         bandwidth: BytesPerSecond(bandwidth),
         achieved_fraction: payload / (payload + header),
+        operation: Seconds::ZERO,
         step: Seconds(latency),
         chunk: Seconds::ZERO,
         final_copy: BytesPerSecond(f64::INFINITY),

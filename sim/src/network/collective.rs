@@ -395,7 +395,8 @@ impl Pricer<'_> {
     /// tier without a low-latency one keeps its bulk figures.
     fn pipelined(&self, algorithm: Algorithm, demands: &[Demand], copy: f64) -> Draft {
         let empty = Draft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: [0.0; MAX_TIERS] };
-        let (mut bulk, mut low) = (empty, empty);
+        let operation = demands.iter().map(|d| self.fabric.tiers[d.tier].operation.0).fold(0.0, f64::max);
+        let (mut bulk, mut low) = (Draft { startup: operation, ..empty }, Draft { startup: operation, ..empty });
         for d in demands {
             let tier = &self.fabric.tiers[d.tier];
             let nominal = d.bytes * self.flows / d.rate;

@@ -73,6 +73,8 @@ pub struct Tier {
     pub bandwidth: BytesPerSecond,
     /// Fraction of it that bulk transfers achieve.
     pub achieved_fraction: f64,
+    /// What an operation that crosses this tier takes once, whatever its steps and bytes.
+    pub operation: Seconds,
     /// Latency of one step (hop) of the bulk protocol.
     pub step: Seconds,
     /// Time that each pipelined chunk adds (synchronisation of sender and receiver).

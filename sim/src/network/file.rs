@@ -5,7 +5,7 @@ use super::fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::torus::TorusDim;
 use super::verify;
-use crate::import::llm_compass;
+use crate::import;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::Deserialize;
 
@@ -94,8 +94,8 @@ impl Fabric {
         build(&file)
     }
 
-    /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`) or the interconnect of an LLMCompass
-    /// system (`.json`).
+    /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`) or the networks of an LLMCompass or
+    /// Calculon system (`.json`).
     ///
     /// # Errors
     /// An unknown name, an unreadable or malformed file, values that cannot be.
@@ -107,7 +107,7 @@ impl Fabric {
         let text = std::fs::read_to_string(name_or_path)
             .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
         if json {
-            return llm_compass::fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });
+            return import::fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });
         }
         Self::from_toml_str(name_or_path, &text)
     }
@@ -219,6 +219,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
         topology,
         bandwidth,
         achieved_fraction: t.achieved_fraction,
+        operation: Seconds::ZERO,
         step: Seconds::from_micros(t.step_latency_us),
         chunk: Seconds::from_micros(t.chunk_overhead_us),
         final_copy: t.final_copy_gb_per_s.map_or(BytesPerSecond(f64::INFINITY), gb),

@@ -1,0 +1,143 @@
+//! A system's processor as a chip.
+
+use super::{Engine, ImportError, System};
+use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing};
+use crate::hardware::{PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
+use crate::kernel::DataType;
+use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
+use std::collections::BTreeMap;
+
+/// Lanes that the vector engine's rate is spread over: with them a clock of 1.2 GHz is 78.6 TFLOP/s. Only the product matters.
+const LANES: u32 = 1 << 16;
+/// The rate of a memory that never limits, in bytes per second: a million times an HBM stack's.
+const NEVER_LIMITS: f64 = 1e18;
+
+impl System {
+    /// The processor as a chip: engines that reach the stated fraction of their peak whatever the shape, and every operand of a product read
+    /// once from the device's memory, as Calculon counts. `data_type` chooses the curves where types differ: without it the first of
+    /// fp16, bf16, fp8, fp32 that the matrix engine has. Area and energy are not stated and therefore zero.
+    ///
+    /// # Errors
+    /// A type that an engine does not have, figures that no chip can have.
+    pub fn chip(&self, data_type: Option<DataType>) -> Result<Template, ImportError> {
+        let matrix = self.engine("matrix", &self.matrix, data_type)?;
+        let vector = self.engine("vector", &self.vector, data_type.or(Some(matrix.data_type)))?;
+        let clock = Hertz(vector.peak.0 / f64::from(LANES));
+        let mut rates = PerDataType::default();
+        for engine in &self.matrix {
+            // A multiply-accumulate is two operations.
+            set(&mut rates, engine.data_type, engine.peak.0 / 2.0 / clock.0);
+        }
+        let accelerator = Accelerator {
+            name: self.name().to_owned(),
+            clock,
+            sustained_clock_fraction: 1.0,
+            tensor: TensorCores {
+                cores: 1,
+                arrays_per_core: 1,
+                rows: 1,
+                columns: 1,
+                dataflow: Dataflow::OutputStationary,
+                preload: true,
+                macs_per_unit_per_cycle: rates,
+            },
+            vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
+            on_chip: vec![level("operands", Scope::Core, self.memory.capacity, BytesPerSecond(NEVER_LIMITS), 2)],
+            hbm: level("mem1", Scope::Chip, self.memory.capacity, self.memory.bandwidth, 1),
+            host: self.host.as_ref().map(|host| HostLink {
+                bandwidth: BytesPerSecond(host.bandwidth.0 * host.efficiency.of_large()),
+                capacity: host.capacity,
+            }),
+            storage: None,
+            pairing: Pairing::SameIndex,
+            exclusivity: Exclusivity::AllCores,
+            collectives_overlap: false,
+            area_model: AreaModel::Undisclosed,
+            energy: EnergyModel::default(),
+            calibration: Calibration {
+                hbm_achieved_fraction: self.memory.efficiency.of_large(),
+                tensor_achieved_fraction: matrix.efficiency.of_large(),
+                vector_achieved_fraction: vector.efficiency.of_large(),
+                overlap_fraction: if self.roofline { 1.0 } else { 0.0 },
+                ..Calibration::default()
+            },
+            published: Published::default(),
+        };
+        let faults = verify(&accelerator);
+        if !faults.is_empty() {
+            return Err(ImportError { file: self.file.clone(), faults });
+        }
+        Ok(Template {
+            name: accelerator.name.clone(),
+            aliases: Vec::new(),
+            description: format!("processor of Calculon's system {}", self.file),
+            accelerator,
+            sources: BTreeMap::from([(
+                "all".to_owned(),
+                format!("{}, and where it is silent Calculon's own assumptions", self.file),
+            )]),
+            fitted_on: BTreeMap::new(),
+        })
+    }
+
+    fn engine<'a>(&self, key: &str, engines: &'a [Engine], data_type: Option<DataType>) -> Result<&'a Engine, ImportError> {
+        let found = engines.iter().find(|engine| data_type.is_none_or(|wanted| engine.data_type == wanted));
+        found.ok_or_else(|| {
+            let known: Vec<String> = engines.iter().map(|engine| engine.data_type.to_string()).collect();
+            let asked = data_type.map_or_else(String::new, |wanted| wanted.to_string());
+            let limit = format!("no rate of {asked}; it has {}", known.join(", "));
+            let fault = crate::hardware::Fault::new(key, "nothing", limit, "add its rate, or run in another type");
+            ImportError { file: self.file.clone(), faults: vec![fault] }
+        })
+    }
+
+    /// What the chip does not have of the file, one line each.
+    #[must_use]
+    pub fn chip_not_modelled(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut curve = |key: String, points: &[(f64, f64)]| {
+            let smaller = points.get(1..).unwrap_or_default();
+            if let (Some((from, _)), false) = (points.first(), smaller.is_empty()) {
+                lines.push(format!("{key}: the steps below {from:.3e}; small operations lose what tiles and launches cost here"));
+            }
+        };
+        for (name, engines) in [("matrix", &self.matrix), ("vector", &self.vector)] {
+            for engine in engines {
+                curve(format!("{name} {} efficiency by FLOPs", engine.data_type), &engine.efficiency.0);
+            }
+        }
+        curve("mem1 efficiency by bytes".to_owned(), &self.memory.efficiency.0);
+        if let Some(host) = &self.host {
+            curve("mem2 efficiency by bytes".to_owned(), &host.efficiency.0);
+        }
+        if !self.roofline {
+            lines.push("processing_mode no_overlap: in a step the next kernel's data moves while one computes".to_owned());
+        }
+        lines
+    }
+}
+
+fn set(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
+    let slot = match data_type {
+        DataType::Fp32 => &mut rates.fp32,
+        DataType::Bf16 => &mut rates.bf16,
+        DataType::Fp16 => &mut rates.fp16,
+        DataType::Fp8 => &mut rates.fp8,
+        DataType::Int8 => &mut rates.int8,
+    };
+    *slot = Some(rate);
+}
+
+fn level(name: &str, scope: Scope, capacity: Bytes, bandwidth: BytesPerSecond, ports: u32) -> MemoryLevel {
+    MemoryLevel {
+        name: name.to_owned(),
+        scope,
+        capacity,
+        read_bandwidth: bandwidth,
+        write_bandwidth: bandwidth,
+        ports,
+        latency: Seconds::ZERO,
+        read_energy_per_byte: Joules(0.0),
+        write_energy_per_byte: Joules(0.0),
+    }
+}

@@ -1,0 +1,179 @@
+//! A system's networks as a fabric.
+
+use super::{ImportError, Network, OPERATIONS, Operation, System};
+use crate::hardware::Fault;
+use crate::network::{Fabric, InNetwork, MAX_TIERS, Tier, Topology};
+use crate::units::{BytesPerSecond, Seconds};
+
+/// A parallel axis and the network that it communicates on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Axis<'a> {
+    /// Key of its degree in the execution.
+    pub key: &'a str,
+    /// Its degree.
+    pub degree: u32,
+    /// Key of its network in the execution.
+    pub network_key: &'a str,
+    /// Its network, counted from 0.
+    pub network: usize,
+}
+
+/// What a ring sends of an all-reduce.
+const RING: Operation = Operation { factor: 2.0, offset: -1.0 };
+/// What a ring sends of a reduce-scatter or an all-gather.
+const HALF_RING: Operation = Operation { factor: 1.0, offset: -1.0 };
+
+impl System {
+    /// All networks, each around the ones before it.
+    ///
+    /// # Errors
+    /// Sizes that do not nest.
+    pub fn fabric(&self) -> Result<Fabric, ImportError> {
+        let mut below = 1;
+        let mut tiers = Vec::new();
+        for (i, network) in self.networks.iter().enumerate() {
+            if network.size <= below && i > 0 || !network.size.is_multiple_of(below) {
+                let limit = format!("must be a larger multiple of the {below} endpoints of the network before it");
+                return Err(self.fault(
+                    format!("networks[{i}].size"),
+                    network.size,
+                    limit,
+                    "list networks from the innermost to the widest",
+                ));
+            }
+            below = network.size;
+            tiers.push(self.tier(i, network, network.size));
+        }
+        self.of_tiers(tiers)
+    }
+
+    /// The networks that a run's axes use. Ranks are numbered along the axes in the order given; an axis lies whole on its network,
+    /// so every network joins as many ranks as the axes up to it have.
+    ///
+    /// # Errors
+    /// A network that does not exist, is too small or must be filled and is not, and an axis on a network inside that of an axis before it.
+    pub fn fabric_of(&self, execution: &str, axes: &[Axis<'_>]) -> Result<Fabric, ImportError> {
+        let fault = |key: &str, value: String, limit: String, cure: &str| {
+            Err(ImportError { file: execution.to_owned(), faults: vec![Fault::new(key, value, limit, cure)] })
+        };
+        let (mut ranks, mut last) = (1_u32, 0);
+        let mut tiers: Vec<Tier> = Vec::new();
+        let mut on_network = vec![1_u64; self.networks.len()];
+        for axis in axes {
+            let Some(network) = self.networks.get(axis.network) else {
+                let limit = format!("{} has networks 0 to {}", self.file, self.networks.len() - 1);
+                return fault(axis.network_key, axis.network.to_string(), limit, "name one of them");
+            };
+            if axis.degree == 1 {
+                continue;
+            }
+            if axis.network < last {
+                let limit =
+                    format!("lies inside network {last}, on which a faster axis lies; ranks are numbered tensor, data, pipeline");
+                return fault(
+                    axis.network_key,
+                    axis.network.to_string(),
+                    limit,
+                    "give tensor_par the lowest network, pipeline_par the highest",
+                );
+            }
+            on_network[axis.network] *= u64::from(axis.degree);
+            let used = on_network[axis.network];
+            if used > u64::from(network.size) {
+                let limit = format!("the axes on network {} have {used} ranks, it has {} endpoints", axis.network, network.size);
+                return fault(axis.key, axis.degree.to_string(), limit, "lower the degree, or put the axis on a wider network");
+            }
+            ranks = ranks.saturating_mul(axis.degree);
+            if tiers.is_empty() || axis.network > last {
+                tiers.push(self.tier(axis.network, network, ranks));
+            } else if let Some(tier) = tiers.last_mut() {
+                tier.devices = ranks;
+            }
+            last = axis.network;
+        }
+        for (i, (network, used)) in self.networks.iter().zip(on_network).enumerate() {
+            if network.must_be_filled && used > 1 && !u64::from(network.size).is_multiple_of(used) {
+                let limit =
+                    format!("must be filled: the {used} ranks of the axes on it must divide its {} endpoints", network.size);
+                return fault(&format!("network {i}"), used.to_string(), limit, "choose degrees that divide it");
+            }
+        }
+        if let (true, Some(first)) = (tiers.is_empty(), self.networks.first()) {
+            tiers.push(self.tier(0, first, 1));
+        }
+        self.of_tiers(tiers)
+    }
+
+    fn of_tiers(&self, tiers: Vec<Tier>) -> Result<Fabric, ImportError> {
+        if tiers.len() > MAX_TIERS {
+            let limit = format!("a fabric here has at most {MAX_TIERS} tiers");
+            return Err(self.fault(
+                "networks".to_owned(),
+                tiers.len() as u32,
+                limit,
+                "leave out networks that the run does not use",
+            ));
+        }
+        let (name, description) = (self.name().to_owned(), format!("networks of Calculon's system {}", self.file));
+        Ok(Fabric { name, description, launch: Seconds::ZERO, tiers, fitted_on: String::new() })
+    }
+
+    fn fault(&self, key: String, value: u32, limit: String, cure: &str) -> ImportError {
+        ImportError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] }
+    }
+
+    /// A network as a tier of switches. Where an all-reduce sends fewer bytes than a ring does, the network reduces.
+    fn tier(&self, index: usize, network: &Network, devices: u32) -> Tier {
+        let all_reduce = network.operations[3];
+        let in_network = (all_reduce.factor < RING.factor).then(|| InNetwork {
+            latency: network.latency,
+            fraction: network.efficiency / all_reduce.factor,
+            chunk: Seconds::ZERO,
+        });
+        Tier {
+            name: format!("network {index}"),
+            devices,
+            topology: Topology::Switch,
+            bandwidth: network.bandwidth,
+            achieved_fraction: network.efficiency,
+            operation: network.latency,
+            step: Seconds::ZERO,
+            chunk: Seconds::ZERO,
+            final_copy: BytesPerSecond(f64::INFINITY),
+            low_latency: None,
+            in_network,
+            source: self.file.clone(),
+        }
+    }
+
+    /// What the fabric does not have of the networks, one line each.
+    #[must_use]
+    pub fn fabric_not_modelled(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (i, network) in self.networks.iter().enumerate() {
+            let expected = [Operation { factor: 1.0, offset: 0.0 }, HALF_RING, HALF_RING, RING];
+            for ((name, stated), ours) in OPERATIONS.iter().zip(network.operations).zip(expected) {
+                let reduced = *name == "all_reduce" && stated.factor < RING.factor;
+                if stated != ours && !reduced {
+                    lines.push(format!(
+                        "networks[{i}].ops.{name} [{}, {}]: bytes are counted by the algorithm, a ring's [{}, {}]",
+                        stated.factor, stated.offset, ours.factor, ours.offset
+                    ));
+                }
+                if reduced {
+                    lines.push(format!(
+                        "networks[{i}].ops.{name} [{}, {}]: read as a reduction in the switches, [{}, 1]",
+                        stated.factor, stated.offset, stated.factor
+                    ));
+                }
+            }
+            if network.processor_usage > 0.0 {
+                lines.push(format!(
+                    "networks[{i}].processor_usage {}: communication behind computing does not slow it",
+                    network.processor_usage
+                ));
+            }
+        }
+        lines
+    }
+}

@@ -1,0 +1,130 @@
+//! Calculon (Isaev, McDonald, Dennison, Vuduc, *Calculon: a methodology and tool for high-level co-design of systems and large language models*,
+//! SC 2023): its description of a system, read as a chip and as a fabric.
+//!
+//! A system has a matrix and a vector engine, two memories and numbered networks, each with the fraction of its rate that an operation of a
+//! size achieves. What it says of a rate is kept: peaks, bandwidths and capacities, and the fraction that the largest operations achieve. The
+//! steps of the curves below that are not: what small operations lose follows from this project's own model of tiles and launches.
+//!
+//! Both forms of the file are read: that of Calculon 1.0 (`matrix.float16.tflops`, `ops` with a factor and an offset) and the one before
+//! (`matrix.tflops`, `ops` with a factor, `collective_minus1_scalar`).
+
+mod chip;
+mod fabric;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub use fabric::Axis;
+
+use super::ImportError;
+use crate::kernel::DataType;
+use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
+use serde_json::Value;
+
+/// A fraction of peak by size, largest first: what an operation of at least this size achieves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Efficiency(pub Vec<(f64, f64)>);
+
+impl Efficiency {
+    /// What the largest operations achieve.
+    #[must_use]
+    pub fn of_large(&self) -> f64 {
+        self.0.first().map_or(1.0, |(_, fraction)| *fraction)
+    }
+}
+
+/// An engine's rate for one data type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Engine {
+    /// The type.
+    pub data_type: DataType,
+    /// Its peak.
+    pub peak: FlopsPerSecond,
+    /// The fraction of it that an operation achieves, by its FLOPs.
+    pub efficiency: Efficiency,
+}
+
+/// A memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Memory {
+    /// Bytes.
+    pub capacity: Bytes,
+    /// Peak rate, reads and writes together.
+    pub bandwidth: BytesPerSecond,
+    /// The fraction of it that an operation achieves, by the bytes it moves.
+    pub efficiency: Efficiency,
+}
+
+/// What an operation on `n` members sends: `factor * (1 + offset / n)` times its size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Operation {
+    /// The factor.
+    pub factor: f64,
+    /// The offset; 0 for a send.
+    pub offset: f64,
+}
+
+/// A network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Network {
+    /// Bytes per second of an endpoint, one direction.
+    pub bandwidth: BytesPerSecond,
+    /// The fraction of it that operations achieve.
+    pub efficiency: f64,
+    /// Endpoints.
+    pub size: u32,
+    /// What every operation takes besides its bytes.
+    pub latency: Seconds,
+    /// `p2p`, `reduce_scatter`, `all_gather`, `all_reduce`, in this order.
+    pub operations: [Operation; 4],
+    /// Whether the groups on it must fill it.
+    pub must_be_filled: bool,
+    /// Fraction of the processor that communication behind computing takes.
+    pub processor_usage: f64,
+}
+
+/// The names of [`Network::operations`].
+pub const OPERATIONS: [&str; 4] = ["p2p", "reduce_scatter", "all_gather", "all_reduce"];
+
+/// A system.
+#[derive(Debug, Clone, PartialEq)]
+pub struct System {
+    /// The file, as errors name it.
+    pub file: String,
+    /// The matrix engine, by type; at least one.
+    pub matrix: Vec<Engine>,
+    /// The vector engine, by type; at least one.
+    pub vector: Vec<Engine>,
+    /// The device's memory.
+    pub memory: Memory,
+    /// The memory behind it, where it has any bytes.
+    pub host: Option<Memory>,
+    /// Whether an operation takes the longer of computing and moving (`roofline`), else their sum (`no_overlap`).
+    pub roofline: bool,
+    /// The networks, by number.
+    pub networks: Vec<Network>,
+}
+
+impl System {
+    /// Whether a JSON value is a system of Calculon, right or wrong, and not another tool's file.
+    #[must_use]
+    pub fn claims(text: &str) -> bool {
+        let value: Result<Value, _> = serde_json::from_str(text);
+        value.is_ok_and(|value| ["mem1", "networks", "processing_mode"].iter().any(|key| value.get(key).is_some()))
+    }
+
+    /// Reads a system; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Malformed JSON, missing or unknown keys, figures that cannot be: all of them are listed, by their path in the file.
+    pub fn from_json_str(text: &str, file: &str) -> Result<Self, ImportError> {
+        read::system(text, file)
+    }
+
+    /// The file's name without folders and ending.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let name = self.file.rsplit(['/', '\\']).next().unwrap_or(&self.file);
+        name.strip_suffix(".json").unwrap_or(name)
+    }
+}
