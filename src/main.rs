@@ -35,6 +35,7 @@ enum Verb {
     Place(verb::place::Arguments),
     Schedule(verb::schedule::Arguments),
     Scalesim(verb::scalesim::Arguments),
+    Calculon(verb::calculon::Arguments),
     List(verb::list::Arguments),
 }
 
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Verb::Place(a) => verb::place::run(&a),
         Verb::Schedule(a) => verb::schedule::run(&a),
         Verb::Scalesim(a) => verb::scalesim::run(&a),
+        Verb::Calculon(a) => verb::calculon::run(&a),
         Verb::List(a) => verb::list::run(&a),
     };
     match outcome {

@@ -159,7 +159,8 @@ fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     }
 }
 
-fn stage(memory: &StageMemory) -> StageRow {
+/// A stage's peak as a row.
+pub(crate) fn stage(memory: &StageMemory) -> StageRow {
     let class = |c: MemoryClass| (c.to_string(), memory.class(c).gib());
     StageRow { stage: memory.stage, classes_gib: MemoryClass::ALL.map(class).into(), need_gib: memory.need().gib() }
 }

@@ -1,5 +1,6 @@
 //! One file per verb: its arguments, what it calls, what it prints.
 
+pub mod calculon;
 pub mod calibrate;
 pub mod compare;
 pub mod evaluate;

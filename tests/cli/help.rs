@@ -13,7 +13,7 @@ fn verbs() -> Vec<String> {
 #[test]
 fn every_verb_has_an_example_a_format_and_its_json() {
     let verbs = verbs();
-    for known in ["search", "compare", "pareto", "validate", "calibrate", "place", "schedule", "scalesim", "list"] {
+    for known in ["search", "compare", "pareto", "validate", "calibrate", "place", "schedule", "scalesim", "calculon", "list"] {
         assert!(verbs.iter().any(|verb| verb == known), "{known} is missing from {verbs:?}");
     }
     for verb in &verbs {

@@ -1,4 +1,4 @@
-//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device.
+//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and system.
 
 use crate::support::{coplace, coplace_in, names, text_of};
 use std::path::Path;
@@ -87,4 +87,75 @@ fn a_system_of_llm_compass_is_a_chip_and_a_fabric() {
     assert_eq!((&answer["feasible"], &answer["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
     assert_eq!(answer["cluster"]["fabric"], "A100-like x4");
     assert!(answer["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
+}
+
+const ROW: [&str; 3] =
+    ["workloads/tests/calculon/model.json", "workloads/tests/calculon/execution.json", "sim/tests/data/calculon/system.json"];
+
+#[test]
+fn a_row_of_calculon_runs() {
+    let [model, execution, system] = ROW;
+    let answer = coplace(&["calculon", model, execution, system, "--format", "json"]).json();
+    assert_eq!((&answer["format"], &answer["fits"], &answer["devices"]), (&1.into(), &true.into(), &16.into()), "{answer}");
+    let number = |key: &str| answer[key].as_f64().unwrap();
+    let parts: f64 = answer["parts_s"].as_object().unwrap().values().map(|part| part.as_f64().unwrap()).sum();
+    assert!((parts / number("step_s") - 1.0).abs() < 1e-9, "{answer}");
+    let blocks = answer["calculon"]["total_time"].as_f64().unwrap();
+    assert!(0.5 * number("step_s") < blocks && blocks < number("step_s"), "{answer}");
+    assert_eq!(answer["stages"].as_array().unwrap().len(), 2);
+    let listed = answer["not_modelled"].to_string();
+    assert!(listed.contains("processing_mode no_overlap") && answer["assumed"].to_string().contains("51200 rows"), "{answer}");
+    let larger = coplace(&["calculon", model, execution, system, "--vocabulary", "256000", "--format", "json"]).json();
+    assert!(larger["step_s"].as_f64().unwrap() > number("step_s") && larger["calculon"] == answer["calculon"], "{larger}");
+    let text = coplace(&["calculon", model, execution, system]).result();
+    assert!(
+        text.contains("\nThe blocks alone, by Calculon's names\n") && text.contains("\nIn the files, not modelled\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_system_of_calculon_is_a_chip_and_a_fabric() {
+    let call =
+        ["plan", "gpt2-xl", "--chip", ROW[2], "--fabric", ROW[2], "--devices", "16", "--global-batch", "64", "--format", "json"];
+    let answer = coplace(&call).json();
+    assert_eq!((&answer["chip"], &answer["fabric"]), (&"system".into(), &"system".into()));
+    assert!(answer["plans"][0]["step_s"].as_f64().unwrap() > 0.0, "{answer}");
+}
+
+#[test]
+fn faulty_rows_of_calculon_are_refused_by_file_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let [model, run, system] = ROW.map(text_of);
+    write("model.json", &model);
+    write("run.json", &run);
+    write("system.json", &system);
+    write("odd.json", &model.replace("2048", "2046"));
+    write("negative.json", &model.replace("\"num_blocks\": 24", "\"num_blocks\": -24"));
+    write("procs.json", &run.replace("\"num_procs\": 16", "\"num_procs\": 15"));
+    write("typed.json", &run.replace("\"data_par\": 2", "\"data_par\": \"2\""));
+    write("less.json", &run.replace("  \"training\": true", "  \"trained\": true"));
+    write("wide.json", &run.replace("\"pipeline_par_net\": 1", "\"pipeline_par_net\": 0"));
+    write("int8.json", &run.replace("float16", "float32"));
+    write("slow.json", &system.replace("\"latency\": 0.000003", "\"latency\": -1"));
+    write("cut.json", &system[..300]);
+    let mut text = String::new();
+    for files in [
+        ["gone.json", "run.json", "system.json"],
+        ["odd.json", "run.json", "system.json"],
+        ["negative.json", "run.json", "system.json"],
+        ["run.json", "model.json", "system.json"],
+        ["model.json", "procs.json", "system.json"],
+        ["model.json", "typed.json", "system.json"],
+        ["model.json", "less.json", "system.json"],
+        ["model.json", "wide.json", "system.json"],
+        ["model.json", "int8.json", "system.json"],
+        ["model.json", "run.json", "slow.json"],
+        ["model.json", "run.json", "cut.json"],
+    ] {
+        let call = [&["calculon"][..], &files].concat();
+        text += &format!("$ coplace {}\n{}\n", call.join(" "), coplace_in(dir.path(), &call).refusal());
+    }
+    insta::assert_snapshot!("calculon", text);
 }

@@ -1,5 +1,6 @@
 //! Text for people: numbers with units, aligned tables, key-value blocks. Pure functions; nothing here prints.
 
+mod calculon;
 mod evaluated;
 mod mapped;
 mod number;
@@ -7,6 +8,7 @@ mod planned;
 mod run;
 mod table;
 
+pub use calculon::calculon;
 pub use evaluated::evaluated;
 pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, rate, seconds, signed_percent, significant};
 pub use planned::planned;

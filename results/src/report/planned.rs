@@ -3,6 +3,7 @@
 use super::{Align, Table, count, fields, heading, percent, rate, seconds, significant};
 use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
 use sim::units::Seconds;
+use std::collections::BTreeMap;
 
 /// The whole report.
 #[must_use]
@@ -22,7 +23,7 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&heading("Fastest plans that fit"));
             text.push_str(&plans(&answer.plans));
             text.push_str(&heading("Where the first one's time goes"));
-            text.push_str(&parts(best));
+            text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
             text.push_str(&memory(&answer.stages, answer.capacity_gib));
             text.push_str(&heading("Its neighbours, one decision away"));
@@ -105,18 +106,19 @@ fn plans(rows: &[PlanRow]) -> String {
     text
 }
 
-fn parts(row: &PlanRow) -> String {
+/// Where a step's time goes: its parts, longest first.
+pub(super) fn parts(step_s: f64, parts_s: &BTreeMap<&'static str, f64>) -> String {
     let mut parts: Vec<(&'static str, f64)> =
-        row.parts_s.iter().map(|(name, time)| (*name, *time)).filter(|(_, t)| *t > 0.0).collect();
+        parts_s.iter().map(|(name, time)| (*name, *time)).filter(|(_, t)| *t > 0.0).collect();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
     let line = |(name, time): (&'static str, f64)| {
-        (part_name(name), format!("{:>9}  {:>6}", seconds(Seconds(time)), percent(time / row.step_s)))
+        (part_name(name), format!("{:>9}  {:>6}", seconds(Seconds(time)), percent(time / step_s)))
     };
     fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
 /// The stages, neighbours that need the same on one line.
-fn memory(stages: &[StageRow], capacity: Option<f64>) -> String {
+pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>) -> String {
     let mut classes: Vec<&str> = Vec::new();
     for class in search::step::MemoryClass::ALL.map(|c| c.to_string()) {
         if let Some((name, _)) =

@@ -6,7 +6,7 @@ mod gpt2;
 mod llama;
 mod mixtral;
 mod opt;
-mod reader;
+pub(super) mod reader;
 
 use crate::error::WorkloadError;
 use crate::model::Model;

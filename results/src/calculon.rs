@@ -1,0 +1,83 @@
+//! A row of Calculon's format run here: what `coplace calculon` shows, as data. Described in `docs/json.md`.
+
+use crate::planned::{StageRow, one_line, stage};
+use search::calculon::{Outcome, Row};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The version of the JSON that this build writes.
+pub const FORMAT: u32 = 1;
+
+/// The answer of `coplace calculon`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ran {
+    /// Version of this schema: [`FORMAT`].
+    pub format: u32,
+    /// The application's file.
+    pub model: String,
+    /// The execution's file.
+    pub execution: String,
+    /// The system's file.
+    pub system: String,
+    /// The software stack's name.
+    pub stack: String,
+    /// Devices.
+    pub devices: u64,
+    /// Sequences per step.
+    pub global_batch_sequences: u64,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+    /// The plan in one line.
+    pub plan: String,
+    /// Time of one optimizer step in seconds, embedding and head included.
+    pub step_s: f64,
+    /// Tokens per second over the whole cluster.
+    pub tokens_per_s: f64,
+    /// The parts of the step in seconds, by name; they sum to `step_s`.
+    pub parts_s: BTreeMap<&'static str, f64>,
+    /// Whether every stage fits into the device's memory.
+    pub fits: bool,
+    /// Where it does not: the stage, the class and the bytes.
+    pub why: Option<String>,
+    /// The stages' memory.
+    pub stages: Vec<StageRow>,
+    /// What a device has for programs, in GiB.
+    pub capacity_gib: f64,
+    /// Figures of the blocks alone by Calculon's names, where the meaning is equal: seconds, bytes, samples per second.
+    pub calculon: BTreeMap<&'static str, f64>,
+    /// What is taken for granted where the files are silent.
+    pub assumed: Vec<String>,
+    /// What of the files is not modelled.
+    pub not_modelled: Vec<String>,
+}
+
+impl Ran {
+    /// The record of a row, from the files named `model`, `execution`, `system`.
+    #[must_use]
+    pub fn new(files: [&str; 3], row: &Row, outcome: &Outcome) -> Self {
+        let (plan, time) = (&row.plan, &outcome.step);
+        let [model, execution, system] = files.map(str::to_owned);
+        let why = outcome.memory.fits().err().map(|why| why.to_string());
+        Self {
+            format: FORMAT,
+            model,
+            execution,
+            system,
+            stack: row.stack.name.clone(),
+            devices: plan.layout.devices(),
+            global_batch_sequences: plan.batch.global_batch,
+            sequence_tokens: plan.batch.sequence_length,
+            plan: one_line(plan),
+            step_s: time.total.0,
+            tokens_per_s: plan.batch.global_batch as f64 * plan.batch.sequence_length as f64 / time.total.0,
+            parts_s: time.parts().into_iter().skip(1).map(|(name, part)| (name, part.0)).collect(),
+            fits: why.is_none(),
+            why,
+            stages: outcome.memory.stages.iter().map(stage).collect(),
+            capacity_gib: outcome.memory.capacity.gib(),
+            calculon: outcome.calculon(row).into_iter().collect(),
+            assumed: row.assumed.clone(),
+            not_modelled: row.not_modelled.clone(),
+        }
+    }
+}

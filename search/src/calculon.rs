@@ -1,0 +1,244 @@
+//! A row of Calculon's format (application, execution, system) as a step of this project: its model and plan, its chip, the networks that its
+//! axes use, and a software stack with the overlaps and fusions that it asks for.
+
+use crate::step::{
+    ChipTimes, PieceProfile, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, step_memory, step_time_of,
+};
+use sim::hardware::Accelerator;
+use sim::import::ImportError;
+use sim::import::calculon::{Axis, System};
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use workloads::Model;
+use workloads::footprint::{BytesPerParameter, Optimizer};
+use workloads::import::calculon::{Application, Execution};
+use workloads::training::Attention;
+
+/// A row, ready to run.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// What is trained.
+    pub model: Model,
+    /// How.
+    pub plan: TrainingPlan,
+    /// Every device.
+    pub chip: Accelerator,
+    /// The networks that the axes use, cut to the devices.
+    pub fabric: Fabric,
+    /// The software, with the row's own options.
+    pub stack: SoftwareStack,
+    /// What is taken for granted where the files are silent, one line each.
+    pub assumed: Vec<String>,
+    /// What of the files the model here does not have, one line each.
+    pub not_modelled: Vec<String>,
+}
+
+/// What a row takes.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The step of the whole model.
+    pub step: StepTime,
+    /// Its memory.
+    pub memory: StepMemory,
+    /// The step of the blocks alone, without embedding and head: what Calculon times.
+    pub blocks: StepTime,
+    /// One micro-batch on one device.
+    profile: StepProfile,
+}
+
+/// Puts a row together; the model gets `vocabulary` rows.
+///
+/// # Errors
+/// Degrees that do not divide the model or fit the networks, a type that an engine does not have.
+pub fn row(
+    application: &Application,
+    execution: &Execution,
+    system: &System,
+    stack: &SoftwareStack,
+    vocabulary: u64,
+) -> Result<Row, ImportError> {
+    execution.check(application)?;
+    let [tensor, pipeline, data] = execution.networks;
+    let axis = |key, degree, network_key, network| Axis { key, degree, network_key, network };
+    let fabric = system.fabric_of(
+        &execution.file,
+        &[
+            axis("tensor_par", execution.tensor_par, "tensor_par_net", tensor),
+            axis("data_par", execution.data_par, "data_par_net", data),
+            axis("pipeline_par", execution.pipeline_par, "pipeline_par_net", pipeline),
+        ],
+    )?;
+    let chip = system.chip(Some(execution.data_type))?.accelerator;
+    let mut stack = stack.clone();
+    let hidden = |on: bool| if on { 1.0 } else { 0.0 };
+    stack.kernels.elementwise_fusion = execution.fused_activation;
+    stack.overlap.tensor = hidden(execution.tensor_par_overlap);
+    stack.overlap.data_reduction = hidden(execution.data_par_overlap);
+    let plan = TrainingPlan {
+        layout: execution.layout(),
+        batch: execution.batch(application),
+        activations: execution.activations(),
+        attention: Attention::Unfused,
+        precision: execution.precision(),
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    };
+    let assumed = vec![
+        format!(
+            "an embedding and a tied head of {vocabulary} rows, learned positions and a final norm: the application has none"
+        ),
+        "Adam in mixed precision, attention operator by operator, causal, dropout: what Calculon counts".to_owned(),
+        format!(
+            "launches, rates under load and memory of the software stack {}; overlaps and fusion of the execution",
+            stack.name
+        ),
+    ];
+    let not_modelled = [execution.not_modelled(), system.chip_not_modelled(), system.fabric_not_modelled()].concat();
+    Ok(Row { model: application.model(vocabulary, execution.multiquery), plan, chip, fabric, stack, assumed, not_modelled })
+}
+
+impl Row {
+    /// The step and its memory.
+    ///
+    /// # Errors
+    /// A plan that the model cannot be lowered for, a chip that the cost model cannot use.
+    pub fn run(&self) -> Result<Outcome, StepError> {
+        let (model, plan, fabric) = (&self.model, &self.plan, &self.fabric);
+        plan.layout.check(model, &plan.batch)?;
+        let mut chip = ChipTimes::new(&self.chip, &self.stack)?;
+        let profile = chip.profile(model, fabric, plan)?;
+        let step = step_time_of(&mut chip, model, fabric, plan, &profile)?;
+        let mut blocks = profile.clone();
+        (blocks.embedding, blocks.head, blocks.tied_parameters) = (PieceProfile::default(), PieceProfile::default(), 0);
+        let blocks = step_time_of(&mut chip, model, fabric, plan, &blocks)?;
+        let domain = self.stack.kernels.shard_within_domain.then(|| (fabric.fast_domain() / plan.layout.tensor).max(1));
+        let memory = step_memory(model, plan, &self.stack, self.chip.memory_capacity(), domain)?;
+        Ok(Outcome { step, memory, blocks, profile })
+    }
+}
+
+impl Outcome {
+    /// The figures that Calculon prints and that mean the same here, by its names: of the blocks alone, times in seconds, sizes in bytes
+    /// per device. Its `bubble_time` and `pp_comm_exposed_time` are one figure here, and its activation and gradient sizes count
+    /// buffers differently: they have no equal.
+    #[must_use]
+    pub fn calculon(&self, row: &Row) -> Vec<(&'static str, f64)> {
+        let (time, layer) = (&self.blocks, &self.profile.layer);
+        // Blocks of the slowest device times micro-batches: what its passes hold of one block's.
+        let passes = if layer.forward.device.0 > 0.0 { time.forward.0 / layer.forward.device.0 } else { 0.0 };
+        let again = layer.recompute.tensor.0 * passes;
+        let layout = &row.plan.layout;
+        let blocks = row.model.layers.div_ceil(u64::from(layout.pipeline));
+        let parameters = (layer.parameters * blocks) as f64;
+        let per = BytesPerParameter::new(row.plan.optimizer, &row.plan.precision);
+        let shards = if layout.zero == workloads::ZeroStage::None { 1.0 } else { f64::from(layout.data) };
+        vec![
+            ("block_fw_time", layer.forward.device.0),
+            ("block_re_time", layer.recompute.device.0),
+            ("fw_time", time.forward.0),
+            ("bw_time", time.backward.0),
+            ("recompute_time", time.recompute.0),
+            ("optim_step_time", time.optimizer.0),
+            ("tp_comm_exposed_time", time.tensor.0 - again),
+            ("recomm_exposed_time", again),
+            ("dp_comm_exposed_time", time.data.0),
+            ("fw_offload_exposed_time", layer.forward.offload.0 * passes),
+            ("bw_offload_exposed_time", layer.backward.offload.0 * passes),
+            ("total_time", time.total.0),
+            ("sample_rate", row.plan.batch.global_batch as f64 / time.total.0),
+            ("weight_space", parameters * per.weight.as_f64()),
+            ("optimizer_space", parameters * (per.master + per.state).as_f64() / shards),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use workloads::import::calculon::VOCABULARY;
+
+    const MODEL: &str = include_str!("../../workloads/tests/calculon/model.json");
+    const EXECUTION: &str = include_str!("../../workloads/tests/calculon/execution.json");
+    const SYSTEM: &str = include_str!("../../sim/tests/data/calculon/system.json");
+
+    /// The carried row with changes of the execution's and of the system's text.
+    fn changed(execution: &[(&str, &str)], system: &[(&str, &str)]) -> Row {
+        let with = |text: &str, changes: &[(&str, &str)]| {
+            changes.iter().fold(text.to_owned(), |text, (from, to)| {
+                assert!(text.contains(from), "{from}");
+                text.replacen(from, to, 1)
+            })
+        };
+        let application = Application::from_json_str(MODEL, "model.json").unwrap();
+        let execution = Execution::from_json_str(&with(EXECUTION, execution), "run.json").unwrap();
+        let system = System::from_json_str(&with(SYSTEM, system), "system.json").unwrap();
+        row(&application, &execution, &system, &SoftwareStack::load("megatron").unwrap(), VOCABULARY).unwrap()
+    }
+
+    fn figures(row: &Row) -> (Outcome, std::collections::BTreeMap<&'static str, f64>) {
+        let outcome = row.run().unwrap();
+        let figures = outcome.calculon(row).into_iter().collect();
+        (outcome, figures)
+    }
+
+    #[test]
+    fn figures_of_the_blocks_are_those_of_one_block_times_blocks_and_micro_batches() {
+        let row = changed(&[], &[]);
+        let (outcome, figures) = figures(&row);
+        let near = |name: &str, expected: f64| assert!((figures[name] / expected - 1.0).abs() < 1e-9, "{name}: {figures:?}");
+        // 24 blocks over 2 stages, 64 sequences in micro-batches of 2 over 2 ranks.
+        near("fw_time", figures["block_fw_time"] * 12.0 * 16.0);
+        near("recompute_time", figures["block_re_time"] * 12.0 * 16.0);
+        let (h, f) = (2048.0, 8192.0);
+        // Products with a matrix and their biases are cut by 4; gains, and biases of what is summed, are not.
+        let block = (4.0 * h * h + 2.0 * h * f + 3.0 * h + f) / 4.0 + 2.0 * h + 4.0 * h;
+        near("weight_space", block * 12.0 * 2.0);
+        near("optimizer_space", block * 12.0 * 12.0 / 2.0);
+        near("sample_rate", 64.0 / figures["total_time"]);
+        assert!(figures["total_time"] < outcome.step.total.0, "the blocks alone take less than the model");
+        assert!(figures["fw_offload_exposed_time"] == 0.0 && figures["tp_comm_exposed_time"] > 0.0, "{figures:?}");
+    }
+
+    #[test]
+    fn options_of_the_execution_act() {
+        let total = |execution: &[(&str, &str)]| changed(execution, &[]).run().unwrap().step.total.0;
+        let whole = total(&[]);
+        for (from, to) in [
+            ("\"data_par_overlap\": true", "\"data_par_overlap\": false"),
+            ("\"tensor_par_overlap\": \"ring\"", "\"tensor_par_overlap\": \"none\""),
+            ("\"fused_activation\": true", "\"fused_activation\": false"),
+        ] {
+            assert!(total(&[(from, to)]) > whole, "{to}: {} is not above {whole}", total(&[(from, to)]));
+        }
+        let full = [
+            ("\"activation_recompute\": \"attn_only\"", "\"activation_recompute\": \"full\""),
+            ("\"seq_par_ag_redo\": true", "\"seq_par_ag_redo\": false"),
+        ];
+        assert!(total(&full) > whole);
+        let bubble = |execution: &[(&str, &str)]| changed(execution, &[]).run().unwrap().step.bubble;
+        assert!(bubble(&[("\"pipeline_interleaving\": 2", "\"pipeline_interleaving\": 1")]) > bubble(&[]));
+        let peak = |row: &Row| row.run().unwrap().memory.stages[0].need();
+        assert!(peak(&changed(&full, &[])) < peak(&changed(&[], &[])));
+        let host = [full[0], full[1], ("\"activations_offload\": false", "\"activations_offload\": true")];
+        assert!(peak(&changed(&host, &[])) < peak(&changed(&full, &[])));
+    }
+
+    #[test]
+    fn figures_of_the_system_act() {
+        let total = |system: &[(&str, &str)]| changed(&[], system).run().unwrap();
+        let whole = total(&[]).step.total.0;
+        for (from, to) in [
+            ("\"tflops\": 200", "\"tflops\": 100"),
+            ("\"GBps\": 1500", "\"GBps\": 700"),
+            ("\"bandwidth\": 250", "\"bandwidth\": 50"),
+            ("\"bandwidth\": 25,", "\"bandwidth\": 5,"),
+            ("\"efficiency\": 0.7", "\"efficiency\": 0.3"),
+            ("\"latency\": 0.000003", "\"latency\": 0.0003"),
+        ] {
+            assert!(total(&[(from, to)]).step.total.0 > whole, "{to}");
+        }
+        let small = total(&[("\"GiB\": 64", "\"GiB\": 3")]);
+        assert!(small.memory.fits().is_err() && total(&[]).memory.fits().is_ok());
+    }
+}

@@ -1,0 +1,63 @@
+//! `coplace calculon`: a row of Calculon's format - application, execution, system - run under this project's models.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use results::calculon::Ran;
+use results::report;
+use search::calculon::row;
+use search::step::SoftwareStack;
+use sim::import::calculon::System;
+use std::path::PathBuf;
+use workloads::import::calculon::{Application, Execution, VOCABULARY};
+
+/// Run one row of Calculon's format: the step by parts, the memory by class, and Calculon's own figures where they mean the same
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  coplace calculon workloads/tests/calculon/model.json workloads/tests/calculon/execution.json sim/tests/data/calculon/system.json\n\n\
+    Rates are those of the system's file for large operations; kernels, collectives, the pipeline and memory are this project's models. What is assumed\n\
+    where the files are silent and what of them is not modelled is listed with the answer. Refused: inference, weights or optimizer states in the\n\
+    second memory, and what breaks a rule of the format.\n\n\
+    JSON: step_s, parts_s, fits, stages, and under calculon the figures of its output that mean the same (total_time, fw_time, bw_time, ...), of the\n\
+    blocks alone as there: without embedding and head. docs/json.md describes every key."
+)]
+pub struct Arguments {
+    /// Calculon's application: one block and how often it is repeated
+    #[arg(value_name = "MODEL.json")]
+    model: PathBuf,
+    /// Calculon's execution: degrees, batch, options
+    #[arg(value_name = "EXECUTION.json")]
+    execution: PathBuf,
+    /// Calculon's system: engines, memories, networks
+    #[arg(value_name = "SYSTEM.json")]
+    system: PathBuf,
+    /// Software stack: built in (coplace list stacks) or a file (.toml)
+    #[arg(long, default_value = "megatron")]
+    stack: String,
+    /// Rows of the vocabulary: the application has none
+    #[arg(long, value_name = "ROWS", allow_negative_numbers = true, default_value_t = VOCABULARY, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    vocabulary: u64,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Reads, runs, prints.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let files = [&arguments.model, &arguments.execution, &arguments.system].map(|path| path.display().to_string());
+    let [model, execution, system] = files.each_ref().map(String::as_str);
+    let application = input::text(&arguments.model, "an application of Calculon (.json)")?;
+    let application = Application::from_json_str(&application, model).or_input()?;
+    let execution_text = input::text(&arguments.execution, "an execution of Calculon (.json)")?;
+    let run = Execution::from_json_str(&execution_text, execution).or_input()?;
+    let system_text = input::text(&arguments.system, "a system of Calculon (.json)")?;
+    let described = System::from_json_str(&system_text, system).or_input()?;
+    let stack = SoftwareStack::load(&arguments.stack).or_input()?;
+    let row = row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
+    let outcome = row.run().map_err(|why| failure::input(format!("{execution}: {why}")))?;
+    let ran = Ran::new([model, execution, system], &row, &outcome);
+    match arguments.format {
+        Format::Json => answer::json(&ran),
+        Format::Text => answer::text(&report::calculon(&ran)),
+    }
+}
