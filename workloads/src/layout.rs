@@ -64,6 +64,31 @@ pub struct Batch {
     pub sequence_length: u64,
 }
 
+/// Layers of the model chunks of a pipeline: the same in all but the first and the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkSplit {
+    /// Chunks.
+    pub chunks: u64,
+    /// Layers of the first chunk.
+    pub first: u64,
+    /// Layers of every chunk between; of the only one, if it is alone.
+    pub inner: u64,
+    /// Layers of the last chunk.
+    pub last: u64,
+}
+
+impl ChunkSplit {
+    /// Layers of a chunk, from 0.
+    #[must_use]
+    pub fn layers(&self, chunk: u64) -> u64 {
+        match chunk {
+            0 => self.first,
+            _ if chunk + 1 == self.chunks => self.last,
+            _ => self.inner,
+        }
+    }
+}
+
 /// A rule that a layout breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key} = {value}: must be {limit}; {cure}")]
@@ -121,30 +146,32 @@ impl Layout {
         batch.global_batch / (batch.micro_batch.max(1).saturating_mul(self.data.max(1).into()))
     }
 
-    /// Layers of each model chunk, first chunk first. Where the layers do not divide, the embedding and the head count as layers
+    /// Layers of each model chunk. Where the layers do not divide, the embedding and the head count as layers
     /// (Megatron-LM's `account_for_embedding_in_pipeline_split` and `..._loss_...`): the first and the last chunk hold one layer fewer,
     /// or only the last one does.
     ///
     /// # Errors
     /// More chunks than layers, or layers that divide neither way.
-    pub fn chunk_layers(&self, layers: u64) -> Result<Vec<u64>, LayoutError> {
+    pub fn chunk_split(&self, layers: u64) -> Result<ChunkSplit, LayoutError> {
         let chunks = self.chunks().max(1);
         let even = |total: u64| total.is_multiple_of(chunks).then_some(total / chunks);
-        let (per, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
+        let (inner, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
             (Some(per), ..) if per > 0 => (per, 0, 0),
             // The first and the last chunk may hold the embedding and the head only (Llama 3 405B).
             (_, _, Some(per)) if per > 1 || chunks > 2 => (per, 1, 1),
             (_, Some(per), _) if per > 1 => (per, 0, 1),
             _ => return Err(self.uneven(layers, chunks)),
         };
-        let mut split = vec![per; usize::try_from(chunks).unwrap_or(usize::MAX)];
-        if let Some(chunk) = split.first_mut() {
-            *chunk -= first;
-        }
-        if let Some(chunk) = split.last_mut() {
-            *chunk -= last;
-        }
-        Ok(split)
+        Ok(ChunkSplit { chunks, first: inner - first, inner, last: inner - last })
+    }
+
+    /// [`Layout::chunk_split`] as a list, first chunk first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn chunk_layers(&self, layers: u64) -> Result<Vec<u64>, LayoutError> {
+        let split = self.chunk_split(layers)?;
+        Ok((0..split.chunks).map(|chunk| split.layers(chunk)).collect())
     }
 
     fn uneven(&self, layers: u64, chunks: u64) -> LayoutError {

@@ -1,13 +1,14 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
+use super::assembly::{Arrangement, Assembly, Chunk, Exchange, Exchanges, exposed_exchange, exposed_gathers};
 use super::contention::{Communication, Window};
-use super::profile::{ChipTimes, PassProfile, PieceProfile, StepProfile};
+use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::{StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::Fabric;
 use sim::pipeline::{Pipeline, Reduction, Schedule, Stage, StageWork, one_f_one_b_exact_time};
 use sim::units::{Bytes, Seconds};
-use workloads::{Layout, Model, ZeroStage};
+use workloads::{Layout, LayoutError, Model, ZeroStage};
 
 /// The time of one training step.
 ///
@@ -65,18 +66,6 @@ pub fn step_lower_bound(model: &Model, plan: &TrainingPlan, profile: &StepProfil
     Ok(all * m / p as f64)
 }
 
-/// A chunk of the pipeline as it runs one micro-batch.
-#[derive(Debug, Clone, Copy, Default)]
-struct Chunk {
-    piece: PieceProfile,
-    forward: Seconds,
-    recompute: Seconds,
-    backward: Seconds,
-    /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-3).
-    data: Seconds,
-    host: Seconds,
-}
-
 /// A plan on a fabric.
 pub(crate) struct Step<'a> {
     pub fabric: &'a Fabric,
@@ -86,116 +75,66 @@ pub(crate) struct Step<'a> {
 
 impl Step<'_> {
     fn time(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
-        let layout = &self.plan.layout;
-        let split = layout.chunk_layers(model.layers)?;
-        let last = split.len() - 1;
-        let chunks: Vec<Chunk> = split
-            .iter()
-            .enumerate()
-            .map(|(i, &layers)| {
-                let mut piece = self.profile.layer.times(layers);
-                let mut ends = 0;
-                if i == 0 {
-                    piece = self.profile.embedding.plus(piece);
-                    ends += 1;
-                }
-                if i == last {
-                    piece = piece.plus(self.profile.head);
-                    if last > 0 {
-                        piece.parameters += self.profile.tied_parameters;
-                    }
-                    ends += 1;
-                }
-                self.chunk(chip, piece, layers, ends)
-            })
-            .collect();
-        let send = self.send(chip);
-        let sends = send.time - shortest_forward(&chunks).hides(&send) * chip.stack().overlap.pipeline;
-        let passes = self.passes(&chunks, sends)?;
-        let p = layout.pipeline as usize;
-        let device = |k: usize| chunks.iter().skip(k).step_by(p).copied().collect::<Vec<_>>();
-        let mut total = StepTime::default();
-        let mut slowest = Seconds(-1.0);
-        for k in 0..p {
-            let mine = device(k);
-            let busy: Seconds = mine.iter().map(|c| c.forward + c.recompute + c.backward).sum();
-            let parameters = mine.iter().map(|c| c.piece.parameters).sum();
-            let experts = mine.iter().map(|c| c.piece.expert_parameters).sum();
-            let backward = backward_window(mine.iter().map(|c| (c.recompute + c.backward, &c.piece)));
-            let data = self.synchronisation(chip, parameters, experts, backward);
-            let optimizer = chip.update(self.profile, self.share(chip, parameters, experts));
-            if busy > slowest {
-                slowest = busy;
-                self.account(&mut total, &mine);
-            }
-            total.data = total.data.max(data);
-            total.optimizer = total.optimizer.max(optimizer);
-        }
-        let m = self.plan.micro_batches() as f64;
-        let each_data: Seconds = device_data(&chunks, p) * m;
-        let tied = self.tied(chip);
-        total.overhead = Seconds(chip.stack().launch.per_step_ms * 1e-3);
-        let once = total.data + total.optimizer + tied + total.overhead;
-        let in_passes = total.forward
-            + total.backward
-            + total.recompute
-            + total.host_bound
-            + total.tensor
-            + total.context
-            + total.expert
-            + total.offload
-            + each_data;
-        total.data = total.data + tied + each_data;
-        total.bubble = passes - in_passes;
-        total.total = passes + once;
-        Ok(total)
+        let arrangement = self.arrangement(model)?;
+        let (exchanges, send) = (self.exchanges(chip, &arrangement), self.send(chip));
+        let assembly = Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &send);
+        Ok(assembly.account(passes(&assembly)?))
     }
 
-    /// A chunk's passes: what its kernels take, or what the host takes to launch them.
-    fn chunk(&self, chip: &ChipTimes, piece: PieceProfile, layers: u64, ends: u64) -> Chunk {
-        let launch = &chip.stack().launch;
-        let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
-        let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
-        let forward_host = host(launch.host_forward_us, f.launches);
-        let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
-        let (forward_gather, backward_gather) = self.sharded(chip, &piece, layers + ends);
-        let busy = r.busy() + b.busy();
-        let exchange = if self.plan.layout.pipeline > 1 { Seconds::from_micros(launch.pipeline_pass_us) } else { Seconds::ZERO };
-        let forward = f.busy().max(forward_host) + exchange + forward_gather;
-        let backward = busy.max(backward_host) + exchange + backward_gather;
-        let waiting = (forward_host - f.busy()).max(Seconds::ZERO) + (backward_host - busy).max(Seconds::ZERO) + exchange * 2.0;
-        Chunk {
-            piece,
-            forward,
-            recompute: r.busy(),
-            backward: backward - r.busy(),
-            data: forward_gather + backward_gather,
-            host: waiting,
+    /// How the plan divides the model.
+    pub fn arrangement(&self, model: &Model) -> Result<Arrangement, StepError> {
+        let layout = self.plan.layout;
+        let split = layout.chunk_split(model.layers)?;
+        let arrangement = Arrangement::new(layout, split, self.plan.schedule, self.plan.micro_batches());
+        if layout.pipeline > 1 && arrangement.schedule.chunks() != layout.virtual_stages {
+            return Err(StepError::Layout(LayoutError {
+                key: "virtual_stages",
+                value: layout.virtual_stages.to_string(),
+                limit: format!("{} under its schedule", arrangement.schedule.chunks()),
+                cure: "use as many, or 1F1B".to_owned(),
+            }));
         }
+        Ok(arrangement)
+    }
+
+    /// What the degrees ask of the network and of the update.
+    pub fn exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> Exchanges {
+        let (pieces, units) = (arrangement.pieces(self.profile), arrangement.units());
+        let mut exchanges = Exchanges { tied: self.tied(chip), ..Exchanges::default() };
+        for (kind, counts) in arrangement.devices() {
+            let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();
+            let (parameters, experts) = (sum(|p| p.parameters), sum(|p| p.expert_parameters));
+            exchanges.devices[kind] = Exchange {
+                update: chip.update(self.profile, self.share(chip, parameters, experts)),
+                ..self.exchange(chip, parameters, experts)
+            };
+        }
+        for ((unit, piece), n) in exchanges.units.iter_mut().zip(&pieces).zip(units) {
+            *unit = self.gathers(chip, piece, n);
+        }
+        exchanges
     }
 
     /// Weights gathered, and gradients scattered, in every micro-batch under ZeRO-3: the part that nothing hides, forward and backward.
     /// `units` are what is gathered at a time: layers and ends.
     pub fn sharded(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
-        if self.plan.layout.zero != ZeroStage::Parameters {
-            return (Seconds::ZERO, Seconds::ZERO);
-        }
-        let n = units.max(1);
+        exposed_gathers(chip.stack(), piece, units, self.gathers(chip, piece, units))
+    }
+
+    /// ZeRO-3's gathering of the weights and scattering of the gradients of one of a piece's `units`.
+    fn gathers(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
         let (mut gather, mut scatter) = (Communication::default(), Communication::default());
+        if self.plan.layout.zero != ZeroStage::Parameters {
+            return (gather, scatter);
+        }
         for (parameters, group) in self.held(piece.parameters, piece.expert_parameters) {
             let shards = self.sharding(chip, group).0;
-            let each = parameters / n;
+            let each = parameters / units.max(1);
             let collective = |kind, bytes: Bytes| self.collective(chip, kind, bytes * each, shards);
             gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes);
             scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes);
         }
-        let prefetch = chip.stack().overlap.parameter_prefetch;
-        let exposed = |communication: Communication, all: Window| {
-            let each = Window { time: all.time / n as f64, ports: all.ports * (1.0 / n as f64) };
-            (communication.time - each.hides(&communication) * prefetch) * (n as f64 - 1.0) + communication.time
-        };
-        let backward = piece.recompute.plus(piece.backward);
-        (exposed(gather, piece.forward.window()), exposed(gather + scatter, backward.window()))
+        (gather, scatter)
     }
 
     /// Parameters on a device with the ranks that hold the same ones: experts are spread over the expert-parallel ones.
@@ -235,15 +174,20 @@ impl Step<'_> {
 
     /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides beside its own collectives.
     pub fn synchronisation(&self, chip: &ChipTimes, parameters: u64, experts: u64, backward: Window) -> Seconds {
-        let (mut reduce, mut gather) = (Communication::default(), Seconds::ZERO);
+        exposed_exchange(chip.stack(), &self.exchange(chip, parameters, experts), backward)
+    }
+
+    /// Gradients (and updated weights) once per step.
+    fn exchange(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> Exchange {
+        let mut exchange = Exchange::default();
         for (count, group) in self.held(parameters, experts) {
             let [first, second, weights] = self.reductions(chip, count, group);
             for Collective { kind, bytes, group } in [first, second] {
-                reduce = reduce + self.collective(chip, kind, bytes, group);
+                exchange.reduce = exchange.reduce + self.collective(chip, kind, bytes, group);
             }
-            gather += self.collective(chip, weights.kind, weights.bytes, weights.group).time;
+            exchange.gather += self.collective(chip, weights.kind, weights.bytes, weights.group).time;
         }
-        reduce.time - backward.hides(&reduce) * chip.stack().overlap.data_reduction + gather
+        exchange
     }
 
     /// What `group` exchanges once per step for the `count` parameters that it holds: two reductions of gradients (the second among copies
@@ -296,78 +240,37 @@ impl Step<'_> {
         let group = Group { ranks: layout.tensor, stride: 1 };
         send + chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllGather, bytes, group })
     }
+}
 
-    /// All passes of all micro-batches through the pipeline.
-    fn passes(&self, chunks: &[Chunk], send: Seconds) -> Result<Seconds, StepError> {
-        let m = u32::try_from(self.plan.micro_batches()).unwrap_or(u32::MAX);
-        let layout = &self.plan.layout;
-        if chunks.len() == 1 {
-            return Ok(chunks.iter().map(|c| c.forward + c.recompute + c.backward).sum::<Seconds>() * f64::from(m));
-        }
-        let sends = vec![send; chunks.len() - 1];
-        let schedule =
-            if layout.virtual_stages > 1 { Schedule::Interleaved { chunks: layout.virtual_stages } } else { self.plan.schedule };
-        if schedule == Schedule::OneForwardOneBackward {
-            let work: Vec<StageWork> =
-                chunks.iter().map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect();
-            return Ok(one_f_one_b_exact_time(&work, &sends, m));
-        }
-        let stages = chunks
-            .iter()
-            .map(|c| Stage {
-                forward: c.forward,
-                recompute: c.recompute,
-                backward_input: c.backward / 2.0,
-                backward_weight: c.backward / 2.0,
-                ..Stage::default()
-            })
-            .collect();
-        let pipeline = Pipeline {
-            stages,
-            sends,
-            micro_batches: m,
-            schedule,
-            reduction: Reduction::AfterBackward,
-            optimizer_waits_for_all: true,
-        };
-        Ok(pipeline.measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
+/// All passes of all micro-batches through the pipeline, as the schedule plays them.
+pub(crate) fn passes(assembly: &Assembly) -> Result<Seconds, StepError> {
+    let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
+    if split.chunks == 1 {
+        return Ok(assembly.alone());
     }
-
-    /// The parts of the passes of one device.
-    fn account(&self, total: &mut StepTime, chunks: &[Chunk]) {
-        let m = self.plan.micro_batches() as f64;
-        let sum = |part: &dyn Fn(&Chunk) -> Seconds| chunks.iter().map(part).sum::<Seconds>() * m;
-        let passes = |part: fn(&PassProfile) -> Seconds| {
-            sum(&|c| part(&c.piece.forward) + part(&c.piece.recompute) + part(&c.piece.backward))
-        };
-        total.forward = sum(&|c| c.piece.forward.device);
-        total.recompute = sum(&|c| c.piece.recompute.device);
-        total.backward = sum(&|c| c.piece.backward.device);
-        total.tensor = passes(|p| p.tensor);
-        total.context = passes(|p| p.context);
-        total.expert = passes(|p| p.expert);
-        total.offload = passes(|p| p.offload);
-        total.host_bound = sum(&|c| c.host);
+    let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
+    let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
+    let sends = vec![assembly.send; usize::try_from(split.chunks - 1).unwrap_or(usize::MAX)];
+    if schedule == Schedule::OneForwardOneBackward {
+        let work: Vec<StageWork> = chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect();
+        return Ok(one_f_one_b_exact_time(&work, &sends, m));
     }
-}
-
-/// The shortest forward pass of a chunk, as work to hide the sends of the next micro-batch behind.
-fn shortest_forward(chunks: &[Chunk]) -> Window {
-    let windows = chunks.iter().map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports });
-    windows.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default()
-}
-
-/// The backward passes of a device's pieces, one after the other, as work to hide communication behind.
-pub(crate) fn backward_window<'a>(pieces: impl Iterator<Item = (Seconds, &'a PieceProfile)>) -> Window {
-    pieces.fold(Window::default(), |window, (time, piece)| Window {
-        time: window.time + time,
-        ports: window.ports + piece.recompute.ports + piece.backward.ports,
-    })
-}
-
-fn device_data(chunks: &[Chunk], p: usize) -> Seconds {
-    let per = |k: usize| chunks.iter().skip(k).step_by(p).map(|c| c.data).sum::<Seconds>();
-    (0..p).map(per).fold(Seconds::ZERO, Seconds::max)
+    let stage = |c: &Chunk| Stage {
+        forward: c.forward,
+        recompute: c.recompute,
+        backward_input: c.backward / 2.0,
+        backward_weight: c.backward / 2.0,
+        ..Stage::default()
+    };
+    let pipeline = Pipeline {
+        stages: chunks.map(stage).collect(),
+        sends,
+        micro_batches: m,
+        schedule,
+        reduction: Reduction::AfterBackward,
+        optimizer_waits_for_all: true,
+    };
+    Ok(pipeline.measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
 }
 
 /// Devices from a stage to the next.

@@ -16,7 +16,7 @@ use sim::pipeline::{Schedule, in_flight};
 use sim::units::Bytes;
 use std::fmt;
 use thiserror::Error;
-use workloads::{ActivationPolicy, Model, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
+use workloads::{ActivationPolicy, Layout, Model, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
 
 /// What memory is used for, in the order in which a device fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -223,10 +223,11 @@ impl StepMemory {
     }
 }
 
-/// The schedule as memory sees it: 1F1B over several chunks per stage is interleaved.
+/// The schedule that runs: 1F1B over several chunks per stage is interleaved; without a pipeline all schedules are the same.
 #[must_use]
-pub fn effective_schedule(plan: &TrainingPlan) -> Schedule {
-    match (plan.schedule, plan.layout.virtual_stages) {
+pub fn effective_schedule(layout: &Layout, schedule: Schedule) -> Schedule {
+    match (schedule, layout.virtual_stages) {
+        _ if layout.pipeline == 1 => Schedule::OneForwardOneBackward,
         (Schedule::OneForwardOneBackward, chunks) if chunks > 1 => Schedule::Interleaved { chunks },
         (schedule, _) => schedule,
     }
@@ -321,7 +322,7 @@ impl<'a> Account<'a> {
             plan,
             stack,
             training,
-            schedule: effective_schedule(plan),
+            schedule: effective_schedule(&plan.layout, plan.schedule),
             sharding: Sharding::new(plan, stack, domain),
             layer: layer.unwrap_or_default(),
         }

@@ -135,7 +135,8 @@ fn activations_are_those_of_the_simulated_timeline() {
             stash: kept * *layers,
             ..Stage::default()
         };
-        let mut pipeline_run = Pipeline::uniform(Stage::default(), chunks.len(), m as u32, effective_schedule(&plan));
+        let mut pipeline_run =
+            Pipeline::uniform(Stage::default(), chunks.len(), m as u32, effective_schedule(&plan.layout, plan.schedule));
         pipeline_run.stages = chunks.iter().map(stash).collect();
         let timeline = pipeline_run.simulate().unwrap();
         for (stage, device) in run.stages.iter().zip(&timeline.devices) {

@@ -3,6 +3,7 @@
 //! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
 //! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
 
+mod assembly;
 mod contention;
 mod evaluate;
 pub mod memory;
@@ -13,8 +14,9 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use assembly::backward_window;
 pub use contention::{Communication, PortTimes, Window};
-pub(crate) use evaluate::{Step, backward_window};
+pub(crate) use evaluate::Step;
 pub use evaluate::{step_lower_bound, step_time, step_time_of};
 pub use memory::{
     MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,

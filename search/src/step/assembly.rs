@@ -1,0 +1,276 @@
+//! A plan put together from what its pieces take: chunks and devices by kind, not one by one.
+//!
+//! Layers are alike, so that a pipeline has at most three kinds of chunks (the first with the embedding, the last with the head, those between) and
+//! three kinds of devices.
+
+use super::contention::{Communication, Window};
+use super::memory::effective_schedule;
+use super::profile::{PassProfile, PieceProfile, StepProfile};
+use super::{SoftwareStack, StepTime};
+use sim::pipeline::Schedule;
+use sim::units::Seconds;
+use workloads::{ChunkSplit, Layout};
+
+/// Kinds of chunks, and of devices: the first, those between, the last. What is alone is the first.
+pub(crate) const KINDS: usize = 3;
+
+/// What a device exchanges once per step for the parameters that it holds, and their update.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Exchange {
+    /// Reduction of gradients.
+    pub reduce: Communication,
+    /// Gathering of updated weights.
+    pub gather: Seconds,
+    /// The optimizer's update.
+    pub update: Seconds,
+}
+
+/// What a plan's degrees ask of the network and of the update: the same for every micro-batch, activation policy and schedule.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Exchanges {
+    /// ZeRO-3: weights gathered and gradients scattered for one unit (a layer or an end) of each kind of chunk.
+    pub units: [(Communication, Communication); KINDS],
+    /// Once per step, by kind of device.
+    pub devices: [Exchange; KINDS],
+    /// The sum of a tied embedding's two gradients.
+    pub tied: Seconds,
+}
+
+/// The degrees of a plan and what they make of its layers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrangement {
+    pub layout: Layout,
+    pub split: ChunkSplit,
+    pub schedule: Schedule,
+    pub micro_batches: u64,
+}
+
+impl Arrangement {
+    pub fn new(layout: Layout, split: ChunkSplit, schedule: Schedule, micro_batches: u64) -> Self {
+        let schedule = effective_schedule(&layout, schedule);
+        Self { layout, split, schedule, micro_batches }
+    }
+
+    /// Chunks of each kind on a device of each kind, for the kinds of devices that there are.
+    pub fn devices(&self) -> impl Iterator<Item = (usize, [u64; KINDS])> + use<> {
+        let (p, v) = (self.layout.pipeline, u64::from(self.layout.virtual_stages));
+        let kinds = match (p, self.schedule) {
+            (1, _) => [Some([1, 0, 0]), None, None],
+            (_, Schedule::ZbV) => [Some([1, 0, 1]), Some([0, v, 0]), None],
+            _ => [Some([1, v - 1, 0]), (p > 2).then_some([0, v, 0]), Some([0, v - 1, 1])],
+        };
+        kinds.into_iter().enumerate().filter_map(|(kind, counts)| counts.map(|counts| (kind, counts)))
+    }
+
+    /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
+    pub fn units(&self) -> [u64; KINDS] {
+        let ends = if self.split.chunks == 1 { 2 } else { 1 };
+        [self.split.first + ends, self.split.inner, self.split.last + 1]
+    }
+
+    /// The pieces of each kind of chunk.
+    pub fn pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
+        let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
+        if self.split.chunks == 1 {
+            first = first.plus(profile.head);
+        }
+        let mut last = profile.layer.times(self.split.last).plus(profile.head);
+        last.parameters += profile.tied_parameters;
+        [first, profile.layer.times(self.split.inner), last]
+    }
+
+    /// The kinds of chunks that there are.
+    fn kinds(&self) -> &'static [usize] {
+        match self.split.chunks {
+            1 => &[0],
+            2 => &[0, 2],
+            _ => &[0, 1, 2],
+        }
+    }
+}
+
+/// A chunk of the pipeline as it runs one micro-batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Chunk {
+    pub piece: PieceProfile,
+    pub forward: Seconds,
+    pub recompute: Seconds,
+    pub backward: Seconds,
+    /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-3).
+    data: Seconds,
+    host: Seconds,
+}
+
+impl Chunk {
+    /// A chunk's passes: what its kernels take, or what the host takes to launch them, and what nothing hides of `gathers`.
+    fn new(stack: &SoftwareStack, pipelined: bool, piece: PieceProfile, gathers: (Seconds, Seconds)) -> Self {
+        let launch = &stack.launch;
+        let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
+        let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
+        let forward_host = host(launch.host_forward_us, f.launches);
+        let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
+        let busy = r.busy() + b.busy();
+        let exchange = if pipelined { Seconds::from_micros(launch.pipeline_pass_us) } else { Seconds::ZERO };
+        let forward = f.busy().max(forward_host) + exchange + gathers.0;
+        let backward = busy.max(backward_host) + exchange + gathers.1;
+        let waiting = (forward_host - f.busy()).max(Seconds::ZERO) + (backward_host - busy).max(Seconds::ZERO) + exchange * 2.0;
+        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), data: gathers.0 + gathers.1, host: waiting }
+    }
+
+    fn busy(&self) -> Seconds {
+        self.forward + self.recompute + self.backward
+    }
+}
+
+/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward and backward.
+pub(crate) fn exposed_gathers(
+    stack: &SoftwareStack,
+    piece: &PieceProfile,
+    units: u64,
+    (gather, scatter): (Communication, Communication),
+) -> (Seconds, Seconds) {
+    if gather.time + scatter.time == Seconds::ZERO {
+        return (Seconds::ZERO, Seconds::ZERO);
+    }
+    let n = units.max(1) as f64;
+    let prefetch = stack.overlap.parameter_prefetch;
+    let exposed = |communication: Communication, all: Window| {
+        let each = Window { time: all.time / n, ports: all.ports * (1.0 / n) };
+        (communication.time - each.hides(&communication) * prefetch) * (n - 1.0) + communication.time
+    };
+    let backward = piece.recompute.plus(piece.backward);
+    (exposed(gather, piece.forward.window()), exposed(gather + scatter, backward.window()))
+}
+
+/// The backward passes of a device's pieces, one after the other, as work to hide communication behind.
+pub(crate) fn backward_window<'a>(pieces: impl Iterator<Item = (Seconds, &'a PieceProfile)>) -> Window {
+    pieces.fold(Window::default(), |window, (time, piece)| Window {
+        time: window.time + time,
+        ports: window.ports + piece.recompute.ports + piece.backward.ports,
+    })
+}
+
+/// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides beside its own collectives.
+pub(crate) fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, backward: Window) -> Seconds {
+    let reduce = &exchange.reduce;
+    reduce.time - backward.hides(reduce) * stack.overlap.data_reduction + exchange.gather
+}
+
+/// A plan's chunks, and what nothing hides of its communication.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Assembly {
+    pub arrangement: Arrangement,
+    pub chunks: [Chunk; KINDS],
+    /// Between neighbouring stages, what nothing hides.
+    pub send: Seconds,
+    /// Once per step on the device where it takes longest: gradients and weights, the update.
+    data: Seconds,
+    update: Seconds,
+    tied: Seconds,
+    overhead: Seconds,
+}
+
+impl Assembly {
+    pub fn new(
+        arrangement: Arrangement,
+        stack: &SoftwareStack,
+        profile: &StepProfile,
+        exchanges: &Exchanges,
+        send: &Communication,
+    ) -> Self {
+        let pipelined = arrangement.layout.pipeline > 1;
+        let (pieces, units) = (arrangement.pieces(profile), arrangement.units());
+        let mut chunks = [Chunk::default(); KINDS];
+        for &kind in arrangement.kinds() {
+            let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
+            chunks[kind] = Chunk::new(stack, pipelined, pieces[kind], gathers);
+        }
+        let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
+        let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();
+        let mut assembly = Self {
+            arrangement,
+            chunks,
+            send: send.time - window.hides(send) * stack.overlap.pipeline,
+            data: Seconds::ZERO,
+            update: Seconds::ZERO,
+            tied: exchanges.tied,
+            overhead: Seconds(stack.launch.per_step_ms * 1e-3),
+        };
+        for (kind, counts) in arrangement.devices() {
+            let exchange = &exchanges.devices[kind];
+            let data = exposed_exchange(stack, exchange, assembly.backward(counts));
+            assembly.data = assembly.data.max(data);
+            assembly.update = assembly.update.max(exchange.update);
+        }
+        assembly
+    }
+
+    /// The backward passes of one micro-batch on a device of so many chunks of each kind.
+    fn backward(&self, counts: [u64; KINDS]) -> Window {
+        let mut window = Window::default();
+        for (chunk, count) in self.chunks.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            let one = backward_window([(chunk.recompute + chunk.backward, &chunk.piece)].into_iter());
+            let n = count as f64;
+            window = Window { time: window.time + one.time * n, ports: window.ports + one.ports * n };
+        }
+        window
+    }
+
+    /// The chunk at a place of the pipeline.
+    pub fn chunk(&self, place: u64) -> &Chunk {
+        match place {
+            0 => &self.chunks[0],
+            _ if place + 1 == self.arrangement.split.chunks => &self.chunks[2],
+            _ => &self.chunks[1],
+        }
+    }
+
+    /// All passes of a plan without a pipeline.
+    pub fn alone(&self) -> Seconds {
+        self.chunks[0].busy() * self.arrangement.micro_batches as f64
+    }
+
+    /// What the step takes besides its passes.
+    pub fn once(&self) -> Seconds {
+        self.data + self.update + self.tied + self.overhead
+    }
+
+    /// The step's parts, of the device that is busy longest.
+    pub fn account(&self, passes: Seconds) -> StepTime {
+        let m = self.arrangement.micro_batches as f64;
+        let (mut slowest, mut most, mut gathered) = ([0; KINDS], Seconds(-1.0), Seconds::ZERO);
+        for (_, counts) in self.arrangement.devices() {
+            let busy = self.sum(counts, Chunk::busy);
+            if busy > most {
+                (slowest, most) = (counts, busy);
+            }
+            gathered = gathered.max(self.sum(counts, |c| c.data));
+        }
+        let sum = |part: &dyn Fn(&Chunk) -> Seconds| self.sum(slowest, part) * m;
+        let passes_of = |part: fn(&PassProfile) -> Seconds| {
+            sum(&|c| part(&c.piece.forward) + part(&c.piece.recompute) + part(&c.piece.backward))
+        };
+        let mut step = StepTime {
+            total: passes + self.once(),
+            forward: sum(&|c| c.piece.forward.device),
+            backward: sum(&|c| c.piece.backward.device),
+            recompute: sum(&|c| c.piece.recompute.device),
+            host_bound: sum(&|c| c.host),
+            tensor: passes_of(|p| p.tensor),
+            context: passes_of(|p| p.context),
+            expert: passes_of(|p| p.expert),
+            data: self.data + self.tied + gathered * m,
+            offload: passes_of(|p| p.offload),
+            bubble: Seconds::ZERO,
+            optimizer: self.update,
+            overhead: self.overhead,
+        };
+        let work = [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
+        step.bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;
+        step
+    }
+
+    fn sum(&self, counts: [u64; KINDS], part: impl Fn(&Chunk) -> Seconds) -> Seconds {
+        self.chunks.iter().zip(counts).map(|(chunk, count)| part(chunk) * count as f64).sum()
+    }
+}
