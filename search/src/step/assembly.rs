@@ -1,13 +1,14 @@
 //! A plan put together from what its pieces take: chunks and devices by kind, not one by one.
 //!
 //! Layers are alike, so that a pipeline has at most three kinds of chunks (the first with the embedding, the last with the head, those between) and
-//! three kinds of devices.
+//! three kinds of devices. Both ways to a step's time go through here: [`super::step_time_of`], which plays schedules event by event, and
+//! [`super::Evaluator`], which times them in closed form.
 
 use super::contention::{Communication, Window};
 use super::memory::effective_schedule;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::{SoftwareStack, StepTime};
-use sim::pipeline::Schedule;
+use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, Schedule};
 use sim::units::Seconds;
 use workloads::{ChunkSplit, Layout};
 
@@ -68,6 +69,14 @@ impl Arrangement {
         [self.split.first + ends, self.split.inner, self.split.last + 1]
     }
 
+    /// Stages of which one is the fullest: stages between the first and the last hold the same, the second of them for most micro-batches.
+    pub fn places(&self) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let last = self.layout.pipeline - 1;
+        [(0, 0), (1, 1.min(last)), (2, last)]
+            .into_iter()
+            .filter(move |(place, _)| *place == 0 || (last > 1 || *place == 2 && last > 0))
+    }
+
     /// The pieces of each kind of chunk.
     pub fn pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
         let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
@@ -119,6 +128,11 @@ impl Chunk {
 
     fn busy(&self) -> Seconds {
         self.forward + self.recompute + self.backward
+    }
+
+    fn work(&self) -> ChunkWork {
+        // Half of the backward kernels are weight gradients.
+        ChunkWork { forward: self.forward, backward: self.recompute + self.backward, weight: self.backward / 2.0 }
     }
 }
 
@@ -228,6 +242,23 @@ impl Assembly {
     /// All passes of a plan without a pipeline.
     pub fn alone(&self) -> Seconds {
         self.chunks[0].busy() * self.arrangement.micro_batches as f64
+    }
+
+    /// All passes in closed form: exact, or a bound.
+    pub fn closed(&self) -> PassesTime {
+        if self.arrangement.split.chunks == 1 {
+            return PassesTime::Exact(self.alone());
+        }
+        let [first, inner, last] = self.chunks.each_ref().map(Chunk::work);
+        let pipeline = EndedPipeline {
+            first,
+            inner,
+            last,
+            send: self.send,
+            devices: self.arrangement.layout.pipeline,
+            micro_batches: u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX),
+        };
+        pipeline.time(self.arrangement.schedule)
     }
 
     /// What the step takes besides its passes.

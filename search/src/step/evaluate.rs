@@ -224,7 +224,7 @@ impl Step<'_> {
 
     /// The way of an activation between neighbouring stages. Tensor-parallel devices send a slice each and gather it again
     /// (Narayanan et al., SC 2021, section 4.1).
-    fn send(&self, chip: &ChipTimes) -> Communication {
+    pub fn send(&self, chip: &ChipTimes) -> Communication {
         let layout = &self.plan.layout;
         if layout.pipeline == 1 {
             return Communication::default();

@@ -9,14 +9,15 @@
 //!
 //! [`sim::pipeline::in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
 
-use super::memory_static::{Resident, Sharding};
+use super::assembly::Arrangement;
+use super::memory_account::{Account, GIB, MemoryProfile};
 use super::{SoftwareStack, StepError, TrainingPlan, lowering};
 use serde::{Deserialize, Serialize};
-use sim::pipeline::{Schedule, in_flight};
+use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use std::fmt;
 use thiserror::Error;
-use workloads::{ActivationPolicy, Layout, Model, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
+use workloads::{Layout, Model, TrainingGraph};
 
 /// What memory is used for, in the order in which a device fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -272,11 +273,17 @@ pub fn step_memory_of(
     hbm: Bytes,
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
-    let chunks = plan.layout.chunk_layers(model.layers)?;
-    let account = Account::new(training, plan, stack, domain);
-    let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &chunks)).collect();
-    let reserved = (stack.memory.driver_reserved_gib * GIB) as u64;
-    Ok(StepMemory { stages, capacity: hbm.saturating_sub(Bytes(reserved)) })
+    let split = plan.layout.chunk_split(model.layers)?;
+    let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
+    let profile = MemoryProfile::new(training, &plan.activations, stack);
+    let account = Account::new(&profile, &arrangement, stack, domain);
+    let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &account.holding(stage))).collect();
+    Ok(StepMemory { stages, capacity: usable(stack, hbm) })
+}
+
+/// What programs can use of a device's `hbm`.
+pub(super) fn usable(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
+    hbm.saturating_sub(Bytes((stack.memory.driver_reserved_gib * GIB) as u64))
 }
 
 /// The model with the room that the fullest expert-parallel device takes where routing has no capacity limit.
@@ -288,205 +295,6 @@ pub fn with_fullest_experts(model: &Model, plan: &TrainingPlan, stack: &Software
         experts.capacity_factor = Some(1.0 + stack.memory.expert_imbalance * others);
     }
     filled
-}
-
-const GIB: f64 = 1_073_741_824.0;
-const MIB: f64 = 1_048_576.0;
-
-/// What a stage holds.
-#[derive(Debug, Clone, Copy)]
-struct Contents {
-    layers: u64,
-    embedding: bool,
-    head: bool,
-}
-
-/// What all stages share.
-struct Account<'a> {
-    plan: &'a TrainingPlan,
-    stack: &'a SoftwareStack,
-    training: &'a TrainingGraph,
-    schedule: Schedule,
-    sharding: Sharding,
-    /// What a layer keeps.
-    layer: Treatment,
-}
-
-impl<'a> Account<'a> {
-    fn new(training: &'a TrainingGraph, plan: &'a TrainingPlan, stack: &'a SoftwareStack, domain: Option<u32>) -> Self {
-        // Eager execution caches results before it knows who reads them; a compiler does not.
-        let caches = plan.activations == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
-        let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
-        let layer = training.segment(SegmentKind::Layer).map(|s| plan.activations.treatment_under(&s.graph, replay));
-        Self {
-            plan,
-            stack,
-            training,
-            schedule: effective_schedule(&plan.layout, plan.schedule),
-            sharding: Sharding::new(plan, stack, domain),
-            layer: layer.unwrap_or_default(),
-        }
-    }
-
-    fn segment(&self, kind: SegmentKind) -> &Segment {
-        // A training graph has all three kinds; the first is as good as any if it had not.
-        self.training.segment(kind).unwrap_or(&self.training.segments[0])
-    }
-
-    fn contents(&self, stage: u32, chunks: &[u64]) -> Contents {
-        let p = self.plan.layout.pipeline as usize;
-        let device = |chunk: usize| match self.schedule {
-            Schedule::ZbV if chunk >= p => (2 * p - 1).saturating_sub(chunk),
-            _ => chunk % p,
-        };
-        let mine = |chunk: usize| device(chunk) == stage as usize;
-        let layers = chunks.iter().enumerate().filter(|(chunk, _)| mine(*chunk)).map(|(_, layers)| layers).sum();
-        Contents { layers, embedding: mine(0), head: mine(chunks.len().saturating_sub(1)) }
-    }
-
-    fn stage(&self, stage: u32, chunks: &[u64]) -> StageMemory {
-        let contents = self.contents(stage, chunks);
-        let resident = self.resident(contents);
-        let mut moments = vec![(Moment::Layers, self.layers_moment(stage, contents, &resident))];
-        if contents.head {
-            moments.push((Moment::Loss, self.loss_moment(stage, contents, &resident)));
-        }
-        moments.push((Moment::Update, self.update_moment(&resident)));
-        let memory = &self.stack.memory;
-        let peaks = moments.into_iter().map(|(moment, [gathered, activations, transient, gradients])| {
-            let live = [resident.weights, gradients, resident.states, gathered, activations, transient];
-            let sum: Bytes = live.iter().copied().sum();
-            let lost = Bytes((sum.as_f64() * memory.fragmentation) as u64);
-            let [weights, gradients, states, gathered, activations, transient] = live;
-            let transient = transient + Bytes((memory.workspace_gib * GIB) as u64);
-            let framework = Bytes((memory.context_gib * GIB) as u64);
-            let communicators = Bytes((memory.communicator_mib * MIB) as u64) * self.communicators();
-            StageMemory {
-                stage,
-                moment,
-                classes: [framework, communicators, weights, gradients, states, gathered, activations, transient, lost],
-                cached: Bytes((sum.as_f64() * memory.allocator_slack) as u64),
-                host: self.host(stage, contents),
-            }
-        });
-        // The moments are never none; of equal ones the last is taken.
-        peaks.max_by_key(StageMemory::need).unwrap_or_else(|| self.empty(stage))
-    }
-
-    fn empty(&self, stage: u32) -> StageMemory {
-        StageMemory { stage, moment: Moment::Update, classes: [Bytes::ZERO; 9], cached: Bytes::ZERO, host: Bytes::ZERO }
-    }
-
-    fn resident(&self, contents: Contents) -> Resident {
-        let layer = self.segment(SegmentKind::Layer);
-        let mut parameters = layer.parameters.times(contents.layers);
-        if contents.embedding {
-            parameters = parameters.plus(self.segment(SegmentKind::Embedding).parameters);
-        }
-        if contents.head {
-            let head = self.segment(SegmentKind::Head);
-            let head = if contents.embedding { head.clone() } else { head.with_tied_copy() };
-            parameters = parameters.plus(head.parameters);
-        }
-        self.sharding.resident(parameters, &layer.bytes_per_parameter())
-    }
-
-    /// Micro-batches (passes through one chunk) in flight at the peak.
-    fn passes(&self, stage: u32) -> u64 {
-        let (m, p) = (u32::try_from(self.plan.micro_batches()).unwrap_or(u32::MAX), self.plan.layout.pipeline);
-        let depth = u64::from(in_flight(self.schedule, p, stage, m));
-        match self.schedule {
-            Schedule::Interleaved { chunks } => {
-                let longer = u64::from(chunks - 1) * u64::from(interleaving_group(p, m) - p);
-                (depth + longer).min(u64::from(m) * u64::from(chunks))
-            }
-            _ => depth,
-        }
-    }
-
-    /// Activations kept by the layers of a stage, and by its embedding and head.
-    fn activations(&self, stage: u32, contents: Contents) -> Bytes {
-        let (passes, chunks) = (self.passes(stage), u64::from(self.schedule.chunks().max(1)));
-        let layer = self.layer.kept_bytes(&self.segment(SegmentKind::Layer).graph);
-        let layers = Bytes((layer * contents.layers * passes).0.div_ceil(chunks));
-        let whole = if chunks > 1 { self.plan.micro_batches().min(self.plan.layout.pipeline.into()) } else { passes };
-        let kept = |kind| {
-            let graph = &self.segment(kind).graph;
-            let large = |t: &workloads::graph::TensorInfo| {
-                t.producer.is_some_and(|op| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str()))
-            };
-            let kept = graph.kept(&workloads::RecomputeSet::none());
-            kept.iter().map(|t| &graph.tensors[t.index()]).filter(|t| !large(t)).map(|t| t.bytes).sum::<Bytes>()
-        };
-        let ends = if contents.embedding { kept(SegmentKind::Embedding) * whole } else { Bytes::ZERO };
-        let head = if contents.head { kept(SegmentKind::Head) * self.losses(stage) } else { Bytes::ZERO };
-        layers + ends + head
-    }
-
-    /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.
-    fn losses(&self, stage: u32) -> u64 {
-        if self.schedule == Schedule::GPipe { self.passes(stage) } else { 1 }
-    }
-
-    fn host(&self, stage: u32, contents: Contents) -> Bytes {
-        let chunks = u64::from(self.schedule.chunks().max(1));
-        let layer = self.layer.offloaded_bytes(&self.segment(SegmentKind::Layer).graph);
-        Bytes((layer * contents.layers * self.passes(stage)).0.div_ceil(chunks))
-    }
-
-    /// Gathered, activations, transients, gradients.
-    fn layers_moment(&self, stage: u32, contents: Contents, resident: &Resident) -> [Bytes; 4] {
-        let layer = self.segment(SegmentKind::Layer);
-        let at_work = self.layer.transient_bytes(&layer.graph);
-        // While one layer runs backward, the next one's tensors come from the host.
-        let arriving = self.layer.offloaded_bytes(&layer.graph);
-        let window = layer.parameters.times(contents.layers.min(u64::from(self.stack.memory.gathered_layers)));
-        let root = self.root(contents);
-        let gathered = self.sharding.gathered(window.plus(root), &layer.bytes_per_parameter(), resident);
-        let reducing = self.sharding.reducing(layer.parameters.plus(root), resident);
-        [gathered + reducing, self.activations(stage, contents), at_work + arriving, resident.gradients]
-    }
-
-    /// Embedding and head where they stay gathered for the whole step.
-    fn root(&self, contents: Contents) -> workloads::graph::Parameters {
-        let mut root = workloads::graph::Parameters::default();
-        if self.stack.memory.root_gathered {
-            for (kind, held) in [(SegmentKind::Embedding, contents.embedding), (SegmentKind::Head, contents.head)] {
-                root = if held { root.plus(self.segment(kind).parameters) } else { root };
-            }
-        }
-        root
-    }
-
-    fn loss_moment(&self, stage: u32, contents: Contents, resident: &Resident) -> [Bytes; 4] {
-        let head = self.segment(SegmentKind::Head);
-        let logits = head.graph.tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
-        let count = logits.0 / self.training.lowering.precision.operand.bytes();
-        let widths = self.stack.memory.bytes_per_logit;
-        let at_work = Bytes((count as f64 * widths) as u64);
-        // Other micro-batches of GPipe wait with their probabilities in fp32.
-        let waiting = Bytes(4 * count) * self.losses(stage).saturating_sub(1);
-        let layer = self.segment(SegmentKind::Layer);
-        let open = layer.parameters.plus(if self.stack.memory.root_gathered { self.root(contents) } else { head.parameters });
-        let gathered = self.sharding.gathered(open, &layer.bytes_per_parameter(), resident);
-        let early = self.plan.micro_batches() == 1 && !self.stack.memory.gradients_persist;
-        let gradients = if early { Bytes::ZERO } else { resident.gradients };
-        [gathered, self.activations(stage, contents), at_work + waiting, gradients]
-    }
-
-    fn update_moment(&self, resident: &Resident) -> [Bytes; 4] {
-        let temporary = resident.updated as f64 * self.stack.memory.update_bytes_per_parameter;
-        [Bytes::ZERO, Bytes::ZERO, Bytes(temporary as u64), resident.gradients]
-    }
-
-    /// Communicators that a device has joined: one per parallel axis, two for the pipeline (both directions), and the world's.
-    fn communicators(&self) -> u64 {
-        let l = &self.plan.layout;
-        let axes = [l.tensor, l.data, l.context, l.expert].into_iter().filter(|degree| *degree > 1).count() as u64;
-        let pipeline = if l.pipeline > 1 { 2 } else { 0 };
-        let all = axes + pipeline;
-        if all == 0 { 0 } else { all + 1 }
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Weights, gradients and optimizer states of a stage under ZeRO, and what ZeRO gathers for use.
 
-use super::{SoftwareStack, TrainingPlan};
+use super::SoftwareStack;
 use sim::units::Bytes;
-use workloads::ZeroStage;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::Parameters;
+use workloads::{Layout, ZeroStage};
 
 /// Who shares what.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +37,7 @@ pub(super) struct Resident {
 }
 
 impl Sharding {
-    pub(super) fn new(plan: &TrainingPlan, stack: &SoftwareStack, domain: Option<u32>) -> Self {
-        let layout = &plan.layout;
+    pub(super) fn new(layout: &Layout, stack: &SoftwareStack, domain: Option<u32>) -> Self {
         // Context-parallel ranks hold the same weights: ZeRO shares among them too.
         let ranks = u64::from(layout.data) * u64::from(layout.context);
         let ranks = domain.map_or(ranks, |domain| ranks.min(u64::from(domain))).max(1);

@@ -1,12 +1,13 @@
 //! Laws of the memory model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use super::super::memory_static::Sharding;
 use super::*;
 use proptest::prelude::*;
 use sim::pipeline::{Pipeline, Stage};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, ZeroStage};
 
 const STACKS: [&str; 4] = ["maxtext", "megatron", "pytorch_fsdp", "torchtitan"];
 
@@ -193,7 +194,7 @@ fn states_are_those_of_the_zero_paper() {
         let mut lowered = lowering(&model, &plan(layout, 1, 1), &stack);
         lowered.precision = Precision::MIXED_BF16;
         let training = TrainingGraph::new(&model, &lowered).unwrap();
-        let sharding = Sharding::new(&plan(layout, 1, 1), &stack, None);
+        let sharding = Sharding::new(&layout, &stack, None);
         let resident = sharding.resident(training.parameters(), &training.segments[0].bytes_per_parameter());
         let held = (resident.weights + resident.gradients + resident.states).as_f64();
         assert!((held / (parameters * per_parameter) - 1.0).abs() < 1e-6, "{zero:?}: {held}");
@@ -210,7 +211,7 @@ fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
         let plan = plan(layout, 1, 1);
         let training = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
         let resident =
-            Sharding::new(&plan, &stack, None).resident(training.parameters(), &training.segments[0].bytes_per_parameter());
+            Sharding::new(&layout, &stack, None).resident(training.parameters(), &training.segments[0].bytes_per_parameter());
         (training.parameters(), resident)
     };
     for expert in [1, 2, 8] {

@@ -6,7 +6,9 @@
 mod assembly;
 mod contention;
 mod evaluate;
+mod evaluator;
 pub mod memory;
+mod memory_account;
 mod memory_static;
 mod plan;
 mod profile;
@@ -18,6 +20,7 @@ pub(crate) use assembly::backward_window;
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
 pub use evaluate::{step_lower_bound, step_time, step_time_of};
+pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Shape};
 pub use memory::{
     MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };

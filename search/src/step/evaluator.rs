@@ -1,0 +1,198 @@
+//! Time and memory of many plans in closed form: what plans share is prepared once, an evaluation is arithmetic.
+//!
+//! - A [`Shape`] is what plans share that are lowered alike (micro-batch, tensor, context and expert degrees, sequence parallelism, activation
+//!   policy): what every piece takes and keeps.
+//! - [`Degrees`] are what plans share that are divided alike (all degrees, chunks, ZeRO stage): what the network and the update take,
+//!   what weights, gradients and states take of every kind of stage.
+//! - [`Evaluator::evaluate`] joins the two for a schedule and a number of micro-batches.
+//!
+//! The need for memory is that of [`super::step_memory_of`], to the byte. The time is that of [`super::step_time_of`] wherever
+//! [`PassesTime::Exact`] says so: without a pipeline, under GPipe, and under plain and interleaved 1F1B where the ends of the
+//! pipeline are not lighter than what is between and sends are short (see `sim::pipeline`'s `ends`). Otherwise, and under the
+//! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
+
+use super::assembly::{Arrangement, Assembly, Exchanges};
+use super::contention::Communication;
+use super::evaluate::{Step, passes};
+use super::memory::{usable, with_fullest_experts};
+use super::memory_account::{Account, Holding, MemoryProfile};
+use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowering};
+use sim::network::Fabric;
+use sim::pipeline::{PassesTime, Schedule};
+use sim::units::{Bytes, Seconds};
+use workloads::{Model, TrainingGraph};
+
+/// A model lowered, profiled and sized for the plans that are lowered alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    profile: StepProfile,
+    memory: MemoryProfile,
+}
+
+impl Shape {
+    /// The shape of a plan.
+    ///
+    /// # Errors
+    /// A plan that the model cannot be lowered for.
+    pub fn new(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
+        Self::of(chip, &Lowered::new(model, plan, &chip.stack().clone())?, fabric, plan)
+    }
+
+    /// The shape of a plan whose model is lowered already.
+    ///
+    /// # Errors
+    /// A graph without layers.
+    pub fn of(chip: &mut ChipTimes, lowered: &Lowered<'_>, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
+        let profile = chip.profile_of(lowered.model, &lowered.graph, fabric, plan)?;
+        let fullest = lowered.fullest.as_ref().unwrap_or(&lowered.graph);
+        let memory = MemoryProfile::new(fullest, &plan.activations, chip.stack());
+        Ok(Self { profile, memory })
+    }
+
+    /// What its pieces take.
+    #[must_use]
+    pub fn profile(&self) -> &StepProfile {
+        &self.profile
+    }
+}
+
+/// A model lowered for the plans that differ in their activation policy at most.
+#[derive(Debug)]
+pub struct Lowered<'a> {
+    model: &'a Model,
+    graph: TrainingGraph,
+    /// As the device with the fullest experts holds it, where there are any.
+    fullest: Option<TrainingGraph>,
+}
+
+impl<'a> Lowered<'a> {
+    /// Lowers a model for a plan.
+    ///
+    /// # Errors
+    /// A plan that the model cannot be lowered for.
+    pub fn new(model: &'a Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<Self, StepError> {
+        let graph = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+        let fullest = match &model.experts {
+            Some(_) => {
+                let filled = with_fullest_experts(model, plan, stack);
+                Some(TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?)
+            }
+            None => None,
+        };
+        Ok(Self { model, graph, fullest })
+    }
+}
+
+/// How plans that are divided alike use the network, the optimizer and the memory that does not depend on activations.
+#[derive(Debug, Clone)]
+pub struct Degrees {
+    arrangement: Arrangement,
+    exchanges: Exchanges,
+    holdings: [Holding; 3],
+    domain: Option<u32>,
+}
+
+/// What a plan takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// The step, or what it takes at least.
+    pub time: PassesTime,
+    /// What the fullest device needs.
+    pub need: Bytes,
+}
+
+/// Evaluates the plans of one model on one cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Evaluator<'a> {
+    model: &'a Model,
+    fabric: &'a Fabric,
+    stack: &'a SoftwareStack,
+    capacity: Bytes,
+}
+
+impl<'a> Evaluator<'a> {
+    /// On devices of `hbm` bytes.
+    #[must_use]
+    pub fn new(model: &'a Model, fabric: &'a Fabric, stack: &'a SoftwareStack, hbm: Bytes) -> Self {
+        Self { model, fabric, stack, capacity: usable(stack, hbm) }
+    }
+
+    /// What programs can use of a device.
+    #[must_use]
+    pub fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in
+    /// [`super::step_memory`]. Of the plan's schedule it matters only whether it is [`Schedule::ZbV`], whose devices hold other chunks.
+    ///
+    /// # Errors
+    /// Layers that do not divide, a schedule that needs another number of chunks.
+    pub fn degrees(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &Shape,
+        plan: &TrainingPlan,
+        domain: Option<u32>,
+    ) -> Result<Degrees, StepError> {
+        let step = Step { fabric: self.fabric, plan, profile: &shape.profile };
+        let arrangement = step.arrangement(self.model)?;
+        let exchanges = step.exchanges(chip, &arrangement);
+        let holdings = Account::new(&shape.memory, &arrangement, self.stack, domain).holdings();
+        Ok(Degrees { arrangement, exchanges, holdings, domain })
+    }
+
+    /// What an activation's way between neighbouring stages takes under a plan.
+    #[must_use]
+    pub fn send(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Communication {
+        Step { fabric: self.fabric, plan, profile: &shape.profile }.send(chip)
+    }
+
+    /// A plan's time and memory. The shape's and the degrees' tensor, context and expert degrees are the same, and under
+    /// interleaved 1F1B the micro-batches a multiple of the stages.
+    #[must_use]
+    pub fn evaluate(
+        &self,
+        shape: &Shape,
+        degrees: &Degrees,
+        send: &Communication,
+        schedule: Schedule,
+        micro_batches: u64,
+    ) -> Evaluation {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
+        let time = match assembly.closed() {
+            PassesTime::Exact(passes) => PassesTime::Exact(passes + assembly.once()),
+            PassesTime::AtLeast(passes) => PassesTime::AtLeast(passes + assembly.once()),
+        };
+        let need = Account::new(&shape.memory, &arrangement, self.stack, degrees.domain).fullest(&degrees.holdings);
+        Evaluation { time, need }
+    }
+
+    /// The step's time with the schedule played event by event: exact always.
+    ///
+    /// # Errors
+    /// A pipeline that the schedule cannot run.
+    pub fn simulate(
+        &self,
+        shape: &Shape,
+        degrees: &Degrees,
+        send: &Communication,
+        schedule: Schedule,
+        micro_batches: u64,
+    ) -> Result<Seconds, StepError> {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
+        Ok(passes(&assembly)? + assembly.once())
+    }
+}
+
+impl Degrees {
+    fn under(&self, schedule: Schedule, micro_batches: u64) -> Arrangement {
+        Arrangement::new(self.arrangement.layout, self.arrangement.split, schedule, micro_batches)
+    }
+}
+
+#[cfg(test)]
+#[path = "evaluator_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! The evaluator against the two slow paths: the same time where it says so, never more elsewhere; the same bytes always.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use crate::step::{step_memory, step_time};
+use proptest::prelude::*;
+use sim::hardware::Accelerator;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
+
+/// Models whose layers divide evenly, with the ends as layers and with the last end as one; tied and untied heads; experts.
+fn models() -> Vec<Model> {
+    let load = |name: &str, layers| Model { layers, ..Model::load(name).unwrap() };
+    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
+    let sparse = Model { experts, ..load("llama3-8b", 8) };
+    vec![load("llama2-7b", 24), load("gpt2-xl", 22), load("llama3-8b", 15), load("gpt3-175b", 24), sparse]
+}
+
+fn policies() -> Vec<ActivationPolicy> {
+    let names =
+        ["none", "selective", "selective_per_operator", "full", "minimal_offloaded", "custom:offload(qkv_proj)+device(context)"];
+    names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+fn schedule(kind: usize, virtual_stages: u32) -> Schedule {
+    match (kind, virtual_stages) {
+        (0, 1) => Schedule::GPipe,
+        (1, 1) => Schedule::ZbH1,
+        (0 | 1, 2) => Schedule::ZbV,
+        _ => Schedule::OneForwardOneBackward,
+    }
+}
+
+/// Some plan for a model; most obey its rules.
+fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
+    let zeros = [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters];
+    let degrees = (0_u32..4, 0_u32..4, 0_u32..5, 0_u32..2, 0_u32..2);
+    let pipeline = (1_u32..5, 0_usize..4, 1_u64..12);
+    (degrees, pipeline, prop::sample::select(zeros.to_vec()), 0_u32..3, any::<bool>(), 0_usize..6, 0_usize..5).prop_map(
+        |((t, p, d, c, e), (v, kind, rounds), zero, b, sequence_parallel, policy, model)| {
+            let virtual_stages = if p > 0 { v } else { 1 };
+            let layout = Layout {
+                tensor: 1 << t,
+                pipeline: 1 << p,
+                data: 1 << d,
+                context: 1 << c,
+                expert: if model == 4 { 1 << e.min(d) } else { 1 },
+                virtual_stages,
+                sequence_parallel: sequence_parallel && t > 0,
+                zero,
+            };
+            let m = if virtual_stages > 1 { rounds * (1 << p) } else { rounds };
+            let batch = Batch { micro_batch: 1 << b, global_batch: (m << b) * u64::from(layout.data), sequence_length: 1024 };
+            let plan = TrainingPlan {
+                layout,
+                batch,
+                activations: policies()[policy].clone(),
+                attention: if policy % 2 == 0 { Attention::Fused } else { Attention::Unfused },
+                precision: Precision::MIXED_BF16,
+                optimizer: Optimizer::Adam,
+                schedule: schedule(kind, virtual_stages),
+            };
+            (model, plan)
+        },
+    )
+}
+
+/// Holds one plan against the slow paths; whether its time was exact, if it obeys the rules.
+fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result<Option<bool>, TestCaseError> {
+    let stack = SoftwareStack::load(stack).unwrap();
+    let fabric = Fabric::template(fabric).unwrap();
+    let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+    let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
+    let slow = step_time(&mut chip, model, &fabric, plan);
+    let Ok(slow) = slow else { return Ok(None) };
+    let domain = stack.kernels.shard_within_domain.then_some(2);
+    let memory = step_memory(model, plan, &stack, accelerator.memory_capacity(), domain).unwrap();
+    let evaluator = Evaluator::new(model, &fabric, &stack, accelerator.memory_capacity());
+    let shape = Shape::new(&mut chip, model, &fabric, plan).unwrap();
+    // Prepared from another plan: its micro-batch, policy, schedule and sequence parallelism are others.
+    let mut other = TrainingPlan { activations: ActivationPolicy::Full, ..plan.clone() };
+    other.layout.sequence_parallel = false;
+    other.batch.micro_batch *= 2;
+    other.batch.global_batch *= 6;
+    if plan.schedule != Schedule::ZbV {
+        other.schedule = Schedule::OneForwardOneBackward;
+    }
+    let from = Shape::new(&mut chip, model, &fabric, &other).unwrap();
+    let degrees = evaluator.degrees(&mut chip, &from, &other, domain).unwrap();
+    let send = evaluator.send(&chip, &shape, plan);
+    let found = evaluator.evaluate(&shape, &degrees, &send, plan.schedule, plan.micro_batches());
+    let need = memory.stages.iter().map(|stage| stage.need()).max().unwrap();
+    prop_assert_eq!(found.need, need, "{:?}", plan);
+    prop_assert_eq!(evaluator.capacity(), memory.capacity);
+    let difference = found.time.seconds().0 / slow.total.0 - 1.0;
+    let simulated = evaluator.simulate(&shape, &degrees, &send, plan.schedule, plan.micro_batches()).unwrap();
+    prop_assert!((simulated.0 / slow.total.0 - 1.0).abs() <= 1e-9, "{plan:?}: {simulated}, {}", slow.total);
+    let exact = matches!(found.time, PassesTime::Exact(_));
+    let allowed = if exact { difference.abs() <= 1e-9 } else { difference <= 1e-9 };
+    prop_assert!(allowed, "{plan:?}: {found:?}, slow {}", slow.total);
+    Ok(Some(exact))
+}
+
+const STACKS: [&str; 5] = ["megatron", "maxtext", "pytorch_fsdp", "torchtitan", "torchtitan_async"];
+const FABRICS: [&str; 3] = ["selene_hdr200x8", "tpu_v4_ici", "eos_ndr400x8"];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn times_and_bytes_are_those_of_the_slow_paths((model, plan) in plans(), stack in 0_usize..5, fabric in 0_usize..3) {
+        hold(&models()[model], &plan, STACKS[stack], FABRICS[fabric])?;
+    }
+}
+
+#[test]
+fn plans_of_a_large_model_are_timed_exactly() {
+    let model = Model::load("gpt3-175b").unwrap();
+    let mut exact = (0, 0);
+    for (tensor, pipeline, virtual_stages, zero) in [
+        (8, 8, 1, ZeroStage::None),
+        (8, 8, 12, ZeroStage::OptimizerStates),
+        (4, 32, 3, ZeroStage::Parameters),
+        (8, 16, 6, ZeroStage::OptimizerStates),
+        (1, 2, 7, ZeroStage::OptimizerStates),
+        (8, 1, 1, ZeroStage::Gradients),
+    ] {
+        for (micro_batch, policy) in [(1, "full"), (2, "none"), (4, "selective")] {
+            let layout = Layout { tensor, pipeline, data: 8, virtual_stages, zero, ..Layout::default() };
+            let plan = TrainingPlan {
+                layout,
+                batch: Batch { micro_batch, global_batch: 2048, sequence_length: 2048 },
+                activations: policy.parse().unwrap(),
+                attention: Attention::Fused,
+                precision: Precision::MIXED_BF16,
+                optimizer: Optimizer::Adam,
+                schedule: Schedule::OneForwardOneBackward,
+            };
+            let holds = hold(&model, &plan, "megatron", "selene_hdr200x8").unwrap().expect("obeys the rules");
+            exact = (exact.0 + usize::from(holds), exact.1 + 1);
+        }
+    }
+    // Two times seven chunks of 98 layers, ends counted: the first lacks a layer.
+    assert_eq!(exact, (15, 18));
+}

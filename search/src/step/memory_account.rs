@@ -1,0 +1,267 @@
+//! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`Holding`]) and the schedule.
+
+use super::SoftwareStack;
+use super::assembly::Arrangement;
+use super::memory::{Moment, StageMemory, interleaving_group};
+use super::memory_static::{Resident, Sharding};
+use sim::pipeline::{Schedule, in_flight};
+use sim::units::Bytes;
+use workloads::footprint::BytesPerParameter;
+use workloads::graph::{Parameters, TensorInfo};
+use workloads::{ActivationPolicy, RecomputeSet, Replay, SegmentKind, TrainingGraph};
+
+pub(super) const GIB: f64 = 1_073_741_824.0;
+const MIB: f64 = 1_048_576.0;
+
+/// What sizing needs to know of a model lowered for one device, one micro-batch; made once for all plans that are lowered alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryProfile {
+    pub(super) parameters: PieceParameters,
+    /// Kept by a layer on the device from forward to backward pass.
+    kept: Bytes,
+    /// Kept by a layer in host memory.
+    offloaded: Bytes,
+    /// Alive besides while one layer runs.
+    transient: Bytes,
+    /// Kept by the embedding, and by the head without logits and loss.
+    embedding_kept: Bytes,
+    head_kept: Bytes,
+    /// Logits of a micro-batch on one device.
+    logits: u64,
+}
+
+/// Parameters of the pieces on one device, and what one takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PieceParameters {
+    embedding: Parameters,
+    layer: Parameters,
+    head: Parameters,
+    /// The head away from the embedding that it is tied to.
+    head_apart: Parameters,
+    per: BytesPerParameter,
+}
+
+impl MemoryProfile {
+    /// Of a model lowered for one device, under a policy.
+    #[must_use]
+    pub fn new(training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
+        // A training graph has all three kinds; the first is as good as any if it had not.
+        let segment = |kind| training.segment(kind).unwrap_or(&training.segments[0]);
+        let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
+        // Eager execution caches results before it knows who reads them; a compiler does not.
+        let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
+        let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
+        let treatment = policy.treatment_under(&layer.graph, replay);
+        let ends_kept = |kind| {
+            let graph = &segment(kind).graph;
+            let large = |t: &TensorInfo| {
+                t.producer.is_some_and(|op| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str()))
+            };
+            let kept = graph.kept(&RecomputeSet::none());
+            kept.iter().map(|t| &graph.tensors[t.index()]).filter(|t| !large(t)).map(|t| t.bytes).sum::<Bytes>()
+        };
+        let logits = head.graph.tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
+        Self {
+            parameters: PieceParameters {
+                embedding: embedding.parameters,
+                layer: layer.parameters,
+                head: head.parameters,
+                head_apart: head.with_tied_copy().parameters,
+                per: layer.bytes_per_parameter(),
+            },
+            kept: treatment.kept_bytes(&layer.graph),
+            offloaded: treatment.offloaded_bytes(&layer.graph),
+            transient: treatment.transient_bytes(&layer.graph),
+            embedding_kept: ends_kept(SegmentKind::Embedding),
+            head_kept: ends_kept(SegmentKind::Head),
+            logits: logits.0 / training.lowering.precision.operand.bytes(),
+        }
+    }
+}
+
+/// What a stage has: pieces, and what their parameters take whatever the micro-batch, the policy and the schedule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holding {
+    layers: u64,
+    embedding: bool,
+    head: bool,
+    resident: Resident,
+    /// Weights gathered, and gradients not yet reduced, while a layer runs.
+    open: Bytes,
+    /// Weights gathered in the loss.
+    open_loss: Bytes,
+}
+
+/// What all stages share.
+pub(super) struct Account<'a> {
+    arrangement: &'a Arrangement,
+    stack: &'a SoftwareStack,
+    profile: &'a MemoryProfile,
+    sharding: Sharding,
+}
+
+impl<'a> Account<'a> {
+    pub(super) fn new(
+        profile: &'a MemoryProfile,
+        arrangement: &'a Arrangement,
+        stack: &'a SoftwareStack,
+        domain: Option<u32>,
+    ) -> Self {
+        Self { arrangement, stack, profile, sharding: Sharding::new(&arrangement.layout, stack, domain) }
+    }
+
+    /// What a stage has.
+    pub(super) fn holding(&self, stage: u32) -> Holding {
+        let Arrangement { layout, split, schedule, .. } = self.arrangement;
+        let p = u64::from(layout.pipeline);
+        let device = |chunk: u64| match schedule {
+            Schedule::ZbV if chunk >= p => (2 * p - 1).saturating_sub(chunk),
+            _ => chunk % p,
+        };
+        let mine = |chunk: u64| device(chunk) == u64::from(stage);
+        let (embedding, head) = (mine(0), mine(split.chunks - 1));
+        let fewer = if embedding { split.inner - split.first } else { 0 } + if head { split.inner - split.last } else { 0 };
+        let layers = split.inner * (split.chunks / p) - if split.chunks == 1 { 0 } else { fewer };
+        let pieces = &self.profile.parameters;
+        let mut all = pieces.layer.times(layers);
+        if embedding {
+            all = all.plus(pieces.embedding);
+        }
+        if head {
+            all = all.plus(if embedding { pieces.head } else { pieces.head_apart });
+        }
+        let resident = self.sharding.resident(all, &pieces.per);
+        let window = pieces.layer.times(layers.min(u64::from(self.stack.memory.gathered_layers)));
+        let root = self.root(embedding, head);
+        let gathered = self.sharding.gathered(window.plus(root), &pieces.per, &resident);
+        let reducing = self.sharding.reducing(pieces.layer.plus(root), &resident);
+        let loss = pieces.layer.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
+        let open_loss = self.sharding.gathered(loss, &pieces.per, &resident);
+        Holding { layers, embedding, head, resident, open: gathered + reducing, open_loss }
+    }
+
+    /// Embedding and head where they stay gathered for the whole step.
+    fn root(&self, embedding: bool, head: bool) -> Parameters {
+        let mut root = Parameters::default();
+        if self.stack.memory.root_gathered {
+            let pieces = &self.profile.parameters;
+            for (held, parameters) in [(embedding, pieces.embedding), (head, pieces.head)] {
+                root = if held { root.plus(parameters) } else { root };
+            }
+        }
+        root
+    }
+
+    /// The peak of a stage.
+    pub(super) fn stage(&self, stage: u32, held: &Holding) -> StageMemory {
+        let activations = self.activations(stage, held);
+        let layers = (Moment::Layers, self.layers_moment(held, activations));
+        let update = (Moment::Update, self.update_moment(held));
+        let loss = held.head.then(|| (Moment::Loss, self.loss_moment(stage, held, activations)));
+        let memory = &self.stack.memory;
+        let peak = |(moment, [gathered, activations, transient, gradients]): (Moment, [Bytes; 4])| {
+            let live = [held.resident.weights, gradients, held.resident.states, gathered, activations, transient];
+            let sum: Bytes = live.iter().copied().sum();
+            let lost = Bytes((sum.as_f64() * memory.fragmentation) as u64);
+            let [weights, gradients, states, gathered, activations, transient] = live;
+            let transient = transient + Bytes((memory.workspace_gib * GIB) as u64);
+            let framework = Bytes((memory.context_gib * GIB) as u64);
+            let communicators = Bytes((memory.communicator_mib * MIB) as u64) * self.communicators();
+            StageMemory {
+                stage,
+                moment,
+                classes: [framework, communicators, weights, gradients, states, gathered, activations, transient, lost],
+                cached: Bytes((sum.as_f64() * memory.allocator_slack) as u64),
+                host: self.host(stage, held),
+            }
+        };
+        // Of equal moments the last is taken.
+        let mut most = peak(layers);
+        for moment in loss.into_iter().chain([update]) {
+            let other = peak(moment);
+            most = if other.need() >= most.need() { other } else { most };
+        }
+        most
+    }
+
+    /// Bytes that the fullest stage needs, from what the first, the second and the last have ([`Self::places`]).
+    pub(super) fn fullest(&self, holdings: &[Holding; 3]) -> Bytes {
+        let needs = self.arrangement.places().map(|(place, stage)| self.stage(stage, &holdings[place]).need());
+        needs.max().unwrap_or_default()
+    }
+
+    /// What the first, the second and the last stage have.
+    pub(super) fn holdings(&self) -> [Holding; 3] {
+        let last = self.arrangement.layout.pipeline - 1;
+        [0, 1.min(last), last].map(|stage| self.holding(stage))
+    }
+
+    /// Micro-batches (passes through one chunk) in flight at the peak.
+    fn passes(&self, stage: u32) -> u64 {
+        let (m, p) = (u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX), self.arrangement.layout.pipeline);
+        let schedule = self.arrangement.schedule;
+        let depth = u64::from(in_flight(schedule, p, stage, m));
+        match schedule {
+            Schedule::Interleaved { chunks } => {
+                let longer = u64::from(chunks - 1) * u64::from(interleaving_group(p, m) - p);
+                (depth + longer).min(u64::from(m) * u64::from(chunks))
+            }
+            _ => depth,
+        }
+    }
+
+    fn chunks(&self) -> u64 {
+        u64::from(self.arrangement.schedule.chunks().max(1))
+    }
+
+    /// Activations kept by the layers of a stage, and by its embedding and head.
+    fn activations(&self, stage: u32, held: &Holding) -> Bytes {
+        let (passes, chunks) = (self.passes(stage), self.chunks());
+        let layers = Bytes((self.profile.kept * held.layers * passes).0.div_ceil(chunks));
+        let Arrangement { layout, micro_batches, .. } = self.arrangement;
+        let whole = if chunks > 1 { (*micro_batches).min(layout.pipeline.into()) } else { passes };
+        let ends = if held.embedding { self.profile.embedding_kept * whole } else { Bytes::ZERO };
+        let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
+        layers + ends + head
+    }
+
+    /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.
+    fn losses(&self, stage: u32) -> u64 {
+        if self.arrangement.schedule == Schedule::GPipe { self.passes(stage) } else { 1 }
+    }
+
+    fn host(&self, stage: u32, held: &Holding) -> Bytes {
+        Bytes((self.profile.offloaded * held.layers * self.passes(stage)).0.div_ceil(self.chunks()))
+    }
+
+    /// Gathered, activations, transients, gradients.
+    fn layers_moment(&self, held: &Holding, activations: Bytes) -> [Bytes; 4] {
+        // While one layer runs backward, the next one's tensors come from the host.
+        let at_work = self.profile.transient + self.profile.offloaded;
+        [held.open, activations, at_work, held.resident.gradients]
+    }
+
+    fn loss_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
+        let count = self.profile.logits;
+        let at_work = Bytes((count as f64 * self.stack.memory.bytes_per_logit) as u64);
+        // Other micro-batches of GPipe wait with their probabilities in fp32.
+        let waiting = Bytes(4 * count) * self.losses(stage).saturating_sub(1);
+        let early = self.arrangement.micro_batches == 1 && !self.stack.memory.gradients_persist;
+        let gradients = if early { Bytes::ZERO } else { held.resident.gradients };
+        [held.open_loss, activations, at_work + waiting, gradients]
+    }
+
+    fn update_moment(&self, held: &Holding) -> [Bytes; 4] {
+        let temporary = held.resident.updated as f64 * self.stack.memory.update_bytes_per_parameter;
+        [Bytes::ZERO, Bytes::ZERO, Bytes(temporary as u64), held.resident.gradients]
+    }
+
+    /// Communicators that a device has joined: one per parallel axis, two for the pipeline (both directions), and the world's.
+    fn communicators(&self) -> u64 {
+        let l = &self.arrangement.layout;
+        let axes = [l.tensor, l.data, l.context, l.expert].into_iter().filter(|degree| *degree > 1).count() as u64;
+        let pipeline = if l.pipeline > 1 { 2 } else { 0 };
+        let all = axes + pipeline;
+        if all == 0 { 0 } else { all + 1 }
+    }
+}
