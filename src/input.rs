@@ -22,14 +22,16 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
 }
 
 /// A built-in fabric with the figures that it has for `chip`, or a fabric by path: a fabric file (`.toml`), an LLMCompass device description
-/// or a Calculon system (`.json`); cut to the devices of a cluster.
-pub fn fabric(name_or_path: &str, chip: &str, devices: u32) -> Result<Fabric, Failure> {
-    whole_fabric(name_or_path, chip)?.for_devices(devices).or_input()
-}
-
-fn whole_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, Failure> {
+/// or a Calculon system (`.json`); with fast domains of `domain` devices where it is given.
+pub fn fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
     let file = |ending| name_or_path.ends_with(ending);
-    if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) }.or_input()
+    let fabric =
+        if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) }
+            .or_input()?;
+    match domain {
+        Some(devices) => fabric.with_fast_domain(devices).map_err(|e| failure::input(format!("--fast-domain {devices}: {e}"))),
+        None => Ok(fabric),
+    }
 }
 
 /// A file of measured links.
@@ -43,16 +45,16 @@ pub struct Links<'a> {
     pub between_devices: bool,
 }
 
-/// As [`fabric`], with measured links between its nodes or devices.
-pub fn linked_fabric(name_or_path: &str, chip: &str, devices: u32, links: Links<'_>) -> Result<Fabric, Failure> {
-    let (whole, file) = (whole_fabric(name_or_path, chip)?, links.path.display().to_string());
+/// A fabric with measured links between its nodes or devices, cut to the devices of a cluster.
+pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fabric, Failure> {
+    let file = links.path.display().to_string();
     let text = text(links.path, "a table of links (.csv)")?;
     let matrix = LinkMatrix::from_csv(&file, &text, links.of).or_input()?;
     let unit = if links.between_devices { 1 } else { whole.fast_domain() };
     if devices <= unit {
         return Err(failure::input(format!(
-            "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more devices, or \
-             --links-between devices"
+            "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more devices, a smaller \
+             --fast-domain, or --links-between devices"
         )));
     }
     let held = u64::from(matrix.units()) * u64::from(unit);

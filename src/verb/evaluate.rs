@@ -106,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let chip = input::chip(&arguments.chip)?.accelerator;
     let study = study(arguments)?;
     check_width(&model, arguments.tensor)?;
-    let fabric = input::fabric(&study.cluster.fabric, &chip.name, study.cluster.devices)?;
+    let fabric = input::fabric(&study.cluster.fabric, &chip.name, None)?.for_devices(study.cluster.devices).or_input()?;
     let parameters = TrainingGraph::new(&model, &Lowering::new(&model)).or_input()?.parameters().per_device();
     let mut answer = Evaluated {
         format: evaluated::FORMAT,

@@ -108,6 +108,9 @@ pub struct Arguments {
     /// Network between the devices: a built-in one (coplace list fabrics) or a fabric file (.toml)
     #[arg(long)]
     fabric: String,
+    /// Devices of a fast domain (an NVLink node, an ICI slice) [default: the fabric's largest]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    fast_domain: Option<u32>,
     /// Devices; all are used
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
     devices: u32,
@@ -230,12 +233,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn fabric(arguments: &Arguments, chip: &str) -> Result<Fabric, Failure> {
+    let whole = input::fabric(&arguments.fabric, chip, arguments.fast_domain)?;
     let Some(path) = &arguments.links else {
-        return input::fabric(&arguments.fabric, chip, arguments.devices);
+        return whole.for_devices(arguments.devices).or_input();
     };
     let between_devices = arguments.links_between == LinkEnds::Devices;
     let links = input::Links { path, of: arguments.links_of.as_deref(), between_devices };
-    input::linked_fabric(&arguments.fabric, chip, arguments.devices, links)
+    input::linked_fabric(whole, arguments.devices, links)
 }
 
 /// The plan's ranks on measured links, where the fabric has any.

@@ -50,6 +50,18 @@ fn the_text_has_the_list_the_time_the_memory_and_the_neighbours() {
 }
 
 #[test]
+fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
+    let step = |domain: &str| {
+        let fixed = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--recompute", "full", "--top", "1", "--format", "json"];
+        let more: Vec<&str> = fixed.iter().copied().chain(["--fast-domain", domain]).collect();
+        number(&coplace(&call(&more)).json()["plans"][0]["step_s"])
+    };
+    assert!(step("4") > 1.2 * step("8"), "{} {}", step("4"), step("8"));
+    let error = coplace(&call(&["--fast-domain", "7"])).refusal();
+    assert!(error.contains("its infiniband joins units of 7; use 63 or 70"), "{error}");
+}
+
+#[test]
 fn a_plan_is_written_in_a_frameworks_words() {
     let fixed = ["--tensor", "4", "--pipeline", "4", "--virtual-stages", "2", "--micro-batch", "1", "--zero", "1"];
     let emit = |framework: &'static str, recompute: &'static str| {
