@@ -32,6 +32,18 @@ impl ZeroStage {
     }
 }
 
+/// Which axis fills the devices first, after the tensor- and the context-parallel one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankOrder {
+    /// Copies of a stage lie side by side, stages far apart (tp-cp-dp-pp).
+    #[default]
+    DataFirst,
+    /// The stages of a copy lie side by side, copies far apart (tp-pp-dp; Megatron-LM's `--use-tp-pp-dp-mapping`). Not with context or expert
+    /// parallelism, whose groups would no longer be evenly spaced.
+    PipelineFirst,
+}
+
 /// The parallel degrees of a training run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layout {
@@ -51,6 +63,9 @@ pub struct Layout {
     pub sequence_parallel: bool,
     /// What the data-parallel ranks share.
     pub zero: ZeroStage,
+    /// How ranks lie on the devices.
+    #[serde(default)]
+    pub order: RankOrder,
 }
 
 /// The batch of a step.
@@ -115,11 +130,31 @@ impl Default for Layout {
             virtual_stages: 1,
             sequence_parallel: false,
             zero: ZeroStage::None,
+            order: RankOrder::DataFirst,
         }
     }
 }
 
 impl Layout {
+    /// Devices from a rank to the next of the data-parallel axis, the context-parallel one inside it.
+    #[must_use]
+    pub fn data_stride(&self) -> u32 {
+        match self.order {
+            RankOrder::DataFirst => self.tensor,
+            RankOrder::PipelineFirst => self.tensor.saturating_mul(self.pipeline),
+        }
+    }
+
+    /// Devices from a pipeline stage to the next.
+    #[must_use]
+    pub fn stage_stride(&self) -> u32 {
+        let inner = self.tensor.saturating_mul(self.context);
+        match self.order {
+            RankOrder::DataFirst => inner.saturating_mul(self.data),
+            RankOrder::PipelineFirst => inner,
+        }
+    }
+
     /// Devices of the run.
     #[must_use]
     pub fn devices(&self) -> u64 {
@@ -205,6 +240,7 @@ impl Layout {
     /// c (and t under sequence parallelism).
     pub fn check(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
         self.check_positive(batch)?;
+        self.check_order()?;
         let t = u64::from(self.tensor);
         let obeys = |t: u64| {
             let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
@@ -249,6 +285,19 @@ impl Layout {
             Some((key, _)) => {
                 Err(LayoutError { key, value: "0".to_owned(), limit: "at least 1".to_owned(), cure: "use 1 or more".to_owned() })
             }
+            None => Ok(()),
+        }
+    }
+
+    fn check_order(&self) -> Result<(), LayoutError> {
+        let axes = [("cp", self.context), ("ep", self.expert)];
+        match axes.into_iter().find(|(_, degree)| self.order == RankOrder::PipelineFirst && *degree > 1) {
+            Some((key, degree)) => Err(LayoutError {
+                key,
+                value: degree.to_string(),
+                limit: "1 where the stages of a copy lie side by side".to_owned(),
+                cure: "use the order tp-cp-dp-pp".to_owned(),
+            }),
             None => Ok(()),
         }
     }
@@ -310,6 +359,9 @@ impl fmt::Display for Layout {
             if degree > 1 {
                 write!(f, " {letter}{degree}")?;
             }
+        }
+        if self.order == RankOrder::PipelineFirst {
+            write!(f, " stages side by side")?;
         }
         Ok(())
     }

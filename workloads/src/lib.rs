@@ -21,7 +21,7 @@ mod working_set;
 
 pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};
-pub use layout::{Batch, ChunkSplit, Layout, LayoutError, ZeroStage};
+pub use layout::{Batch, ChunkSplit, Layout, LayoutError, RankOrder, ZeroStage};
 pub use model::Model;
 pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, Treatment};
 pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};

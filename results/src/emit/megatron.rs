@@ -6,7 +6,7 @@ use sim::kernel::DataType;
 use sim::pipeline::Schedule;
 use workloads::model::{Norm, Position};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Model, ZeroStage};
+use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
 /// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
 #[must_use]
@@ -68,6 +68,9 @@ fn layout(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
     if !model.layers.is_multiple_of(l.chunks()) {
         out.push("--account-for-embedding-in-pipeline-split".to_owned());
         out.push("--account-for-loss-in-pipeline-split".to_owned());
+    }
+    if l.order == RankOrder::PipelineFirst {
+        out.push("--use-tp-pp-dp-mapping".to_owned());
     }
     if l.sequence_parallel {
         out.push("--sequence-parallel".to_owned());

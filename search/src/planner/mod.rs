@@ -103,7 +103,7 @@ impl<'a> Job<'a> {
 
     /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.
     fn domain(&self, plan: &TrainingPlan) -> Option<u32> {
-        let inside = (self.fabric.fast_domain() / plan.layout.tensor.max(1)).max(1);
+        let inside = (self.fabric.fast_domain() / plan.layout.data_stride().max(1)).max(1);
         self.stack.kernels.shard_within_domain.then_some(inside)
     }
 

@@ -8,7 +8,7 @@ use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
 use sim::units::Bytes;
 use std::collections::BTreeMap;
-use workloads::{Model, SegmentKind, TrainingGraph, ZeroStage};
+use workloads::{Layout, Model, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The parallel axis that a collective belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -98,6 +98,9 @@ impl StepTraffic {
     /// A plan that breaks a rule of its layout or cannot be lowered.
     pub fn of(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
         plan.layout.check(model, &plan.batch)?;
+        // Where ranks lie is what a mapping decides: they count in the default order.
+        let layout = Layout { order: RankOrder::DataFirst, ..plan.layout };
+        let plan = &TrainingPlan { layout, ..plan.clone() };
         let graph = TrainingGraph::new(model, &lowering(model, plan, chip.stack()))?;
         let profile = chip.profile_of(model, &graph, fabric, plan)?;
         let total = step_time_of(chip, model, fabric, plan, &profile)?.total.0;

@@ -8,7 +8,7 @@ use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::Fabric;
 use sim::pipeline::{Pipeline, Reduction, Schedule, Stage, StageWork, one_f_one_b_exact_time};
 use sim::units::{Bytes, Seconds};
-use workloads::{Layout, LayoutError, Model, ZeroStage};
+use workloads::{LayoutError, Model, ZeroStage};
 
 /// The time of one training step.
 ///
@@ -142,8 +142,8 @@ impl Step<'_> {
         let layout = &self.plan.layout;
         let (all, e) = (layout.data * layout.context, layout.expert.max(1));
         [
-            (parameters, Group { ranks: all, stride: layout.tensor }),
-            (experts, Group { ranks: (all / e).max(1), stride: layout.tensor * e }),
+            (parameters, Group { ranks: all, stride: layout.data_stride() }),
+            (experts, Group { ranks: (all / e).max(1), stride: layout.data_stride() * e }),
         ]
     }
 
@@ -218,7 +218,7 @@ impl Step<'_> {
             return Seconds::ZERO;
         }
         let bytes = self.profile.gradient_bytes * self.profile.tied_parameters;
-        let group = Group { ranks: 2, stride: stage_stride(layout) * (layout.pipeline - 1) };
+        let group = Group { ranks: 2, stride: layout.stage_stride() * (layout.pipeline - 1) };
         chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllReduce, bytes, group }).time
     }
 
@@ -232,7 +232,7 @@ impl Step<'_> {
         let bytes = self.profile.boundary;
         let sliced = layout.tensor > 1 && !layout.sequence_parallel;
         let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };
-        let group = Group { ranks: 2, stride: stage_stride(layout) };
+        let group = Group { ranks: 2, stride: layout.stage_stride() };
         let send = chip.collective(self.fabric, &Collective { kind: CollectiveKind::SendRecv, bytes: slice, group });
         if !sliced {
             return send;
@@ -271,9 +271,4 @@ pub(crate) fn passes(assembly: &Assembly) -> Result<Seconds, StepError> {
         optimizer_waits_for_all: true,
     };
     Ok(pipeline.measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
-}
-
-/// Devices from a stage to the next.
-fn stage_stride(layout: &Layout) -> u32 {
-    layout.tensor * layout.context * layout.data
 }

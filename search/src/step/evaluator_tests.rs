@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, RankOrder, ZeroStage};
 
 /// Models whose layers divide evenly, with the ends as layers and with the last end as one; tied and untied heads; experts.
 fn models() -> Vec<Model> {
@@ -49,6 +49,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 virtual_stages,
                 sequence_parallel: sequence_parallel && t > 0,
                 zero,
+                order: if rounds % 2 == 0 { RankOrder::PipelineFirst } else { RankOrder::DataFirst },
             };
             let m = if virtual_stages > 1 { rounds * (1 << p) } else { rounds };
             let batch = Batch { micro_batch: 1 << b, global_batch: (m << b) * u64::from(layout.data), sequence_length: 1024 };

@@ -9,7 +9,7 @@ use sim::pipeline::Schedule;
 use sim::units::{BytesPerSecond, Seconds};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, TrainingGraph, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, TrainingGraph, ZeroStage};
 
 fn plan(layout: Layout, micro_batch: u64, global_batch: u64) -> TrainingPlan {
     TrainingPlan {
@@ -168,4 +168,22 @@ fn recomputing_more_takes_longer_and_a_pipeline_waits() {
     let deeper = |m: u64| time(&fabric, &plan(layout, 1, m), "megatron");
     let share = |step: StepTime| step.bubble / step.total;
     assert!(share(deeper(4)) > share(deeper(64)), "the bubble's share falls with the micro-batches");
+}
+
+#[test]
+fn the_axis_that_lies_inside_a_node_talks_faster() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let step = |fabric: &Fabric, order: RankOrder| {
+        let layout = Layout { tensor: 2, pipeline: 4, data: 8, order, ..Layout::default() };
+        time(fabric, &plan(layout, 1, 64), "megatron")
+    };
+    let [copies, stages] = [RankOrder::DataFirst, RankOrder::PipelineFirst].map(|order| step(&fabric, order));
+    assert!(copies.data < stages.data && copies.bubble > stages.bubble, "{copies:?} {stages:?}");
+    let flat = fabric.with_fast_domain(64).unwrap();
+    let [copies, stages] = [RankOrder::DataFirst, RankOrder::PipelineFirst].map(|order| step(&flat, order).total);
+    assert_eq!(copies, stages, "on one switch every order is as good");
+    let model = Model::load("llama2-7b").unwrap();
+    let layout = Layout { context: 2, pipeline: 2, order: RankOrder::PipelineFirst, ..Layout::default() };
+    let error = layout.check(&model, &plan(layout, 1, 8).batch).unwrap_err().to_string();
+    assert_eq!(error, "cp = 2: must be 1 where the stages of a copy lie side by side; use the order tp-cp-dp-pp");
 }
