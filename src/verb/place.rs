@@ -1,19 +1,27 @@
-//! `coplace place`: PHAZE placement instances, solved exactly under PHAZE's own formulas.
+//! `coplace place`: placement instances of PHAZE and graphs of Piper, solved exactly, each under its own formulas.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrOther};
+use crate::failure::{self, Failure, OrInput, OrOther};
 use search::placement::phaze::{self, Plan, Solution};
+use search::placement::piper;
 use serde::Serialize;
-use std::path::PathBuf;
+use sim::status::SolveStatus;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-/// Place PHAZE instances on devices: the optimum under PHAZE's own formulas
+/// Place PHAZE instances and Piper graphs on devices: the optimum under each one's own formulas
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace place results/reference/phaze/placement/instance_000.json\n\n\
+#[command(after_help = "Examples:\n  coplace place results/reference/phaze/placement/instance_000.json\n  \
+    coplace place search/tests/piper/small.json\n\n\
+    A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time per sample of the slowest stage, over all stages,\n\
+    tensor- and data-parallel degrees and choices per layer; one that can be cut in more than 4,096 ways is refused. coplace plan --emit piper\n\
+    writes such graphs.\n\n\
     JSON: one object per line and file: {\"file\", \"feasible\", \"time_per_batch\", \"plan\", \"status\", \"why\", \"solve_seconds\"};\n\
     time_per_batch and plan are null where no plan fits, and why says what is lacking. solve_seconds is the search alone, without\n\
-    reading the file; a search of less than 1 ms is repeated and its median time given.")]
+    reading the file; a search of less than 1 ms is repeated and its median time given. Of a graph of Piper: {\"file\", \"feasible\",\n\
+    \"time_per_sample\", \"plan\", \"costs\", \"status\", \"why\", \"solve_seconds\"}, the plan as Piper writes it.")]
 pub struct Arguments {
-    /// Instance files (JSON, PHAZE's placement input)
+    /// Instance files (JSON: PHAZE's placement input or Piper's graph)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Form of the answer
@@ -36,12 +44,117 @@ struct Line<'a> {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut faults = Vec::new();
     for path in &arguments.files {
-        match phaze::Instance::read(path) {
-            Ok(instance) => show(&path.display().to_string(), &solve(&instance), arguments.format)?,
-            Err(error) => faults.push(error.to_string()),
+        match place(path, arguments.format) {
+            Err(Failure::Input(error)) => faults.push(error.to_string()),
+            other => other?,
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+}
+
+fn place(path: &Path, format: Format) -> Result<(), Failure> {
+    let file = path.display().to_string();
+    if let Some(text) = std::fs::read_to_string(path).ok().filter(|text| piper::Instance::claims(text)) {
+        let instance = piper::Instance::from_json_str(&text, &file).or_input()?;
+        let solution = piper::solve(&instance).map_err(|why| failure::input(format!("{file}: {why}")))?;
+        return show_piper(&file, &instance, &solution, format);
+    }
+    let instance = phaze::Instance::read(path).or_input()?;
+    show(&file, &solve(&instance), format)
+}
+
+/// The answer to a graph of Piper.
+#[derive(Serialize)]
+struct PiperLine<'a> {
+    file: &'a str,
+    feasible: bool,
+    time_per_sample: Option<f64>,
+    plan: Option<&'a piper::Plan>,
+    costs: Vec<PiperCost>,
+    status: &'static str,
+    why: Option<String>,
+    solve_seconds: f64,
+}
+
+/// What a stage costs, in seconds per sample and in bytes per device.
+#[derive(Serialize)]
+struct PiperCost {
+    time_per_sample: f64,
+    computing: f64,
+    edges: f64,
+    gradients: f64,
+    memory_bytes: f64,
+}
+
+fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution, format: Format) -> Result<(), Failure> {
+    let evaluation = solution.plan.as_ref().map(|plan| piper::evaluate(instance, plan));
+    let costs = evaluation.iter().flat_map(|evaluation| &evaluation.stages);
+    if format == Format::Json {
+        let cost = |c: &piper::StageCost| PiperCost {
+            time_per_sample: c.time_per_sample,
+            computing: c.computing,
+            edges: c.edges,
+            gradients: c.gradients,
+            memory_bytes: c.memory,
+        };
+        let line = PiperLine {
+            file,
+            feasible: solution.plan.is_some(),
+            time_per_sample: solution.time_per_sample,
+            plan: solution.plan.as_ref(),
+            costs: costs.map(cost).collect(),
+            status: match solution.status {
+                SolveStatus::Optimal => "optimal",
+                SolveStatus::Gap { .. } => "gap",
+                SolveStatus::Infeasible { .. } => "infeasible",
+            },
+            why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
+            solve_seconds: solution.solve_seconds,
+        };
+        return answer::text(&(serde_json::to_string(&line).or_other()? + "\n"));
+    }
+    let mut out = format!("{file}: {}\n", solution.status);
+    if let (Some(time), Some(plan)) = (solution.time_per_sample, &solution.plan) {
+        out += &format!(
+            "  time per sample {time:.6} s under Piper's objective, {} stages, {} of {} devices\n",
+            plan.stages.len(),
+            plan.devices(),
+            instance.max_devices
+        );
+        for (index, (stage, cost)) in plan.stages.iter().zip(costs).enumerate() {
+            out += &format!(
+                "  stage {index:>3}: d {}, t {}, layers {}, {}: {:.6} s, memory {:.2} GiB\n",
+                stage.data_parallel,
+                stage.tensor_parallel,
+                runs(&stage.nodes),
+                chosen(stage),
+                cost.time_per_sample,
+                cost.memory / 1_073_741_824.0
+            );
+        }
+    }
+    answer::text(&out)
+}
+
+/// Numbers with runs of neighbours written as `3-7`.
+fn runs(ids: &[i64]) -> String {
+    let mut text: Vec<String> = Vec::new();
+    let mut at = 0;
+    while at < ids.len() {
+        let length = ids[at..].windows(2).take_while(|pair| pair[1] == pair[0] + 1).count();
+        text.push(if length == 0 { ids[at].to_string() } else { format!("{}-{}", ids[at], ids[at + length]) });
+        at += length + 1;
+    }
+    text.join(" ")
+}
+
+/// How many layers take which choice: `3 vanilla, 1 activation recomp`.
+fn chosen(stage: &piper::Stage) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for choice in stage.choices.values() {
+        *counts.entry(choice).or_default() += 1;
+    }
+    counts.iter().map(|(choice, count)| format!("{count} {choice}")).collect::<Vec<_>>().join(", ")
 }
 
 /// A search that takes longer than this is timed once: it is far above what the clock and the scheduler disturb.

@@ -1,0 +1,223 @@
+//! One stage: which choice each of its layers takes, exactly.
+//!
+//! Layers of a class differ in nothing, so only how many take each option matters. Classes are added one after the other; of all ways so far
+//! only those are kept that no other beats in time and in memory, and that could still end within both limits. What is left at the
+//! end holds the fastest way that fits: an exact solution of the multiple-choice knapsack.
+
+use super::prepared::{Class, Way, least_memory};
+
+/// The most unbeaten ways that are kept. Equal layers make few; a stage with more is decided by bounds only, and the answer says so.
+const MOST_WAYS: usize = 50_000;
+
+/// What every stage shares.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setting {
+    /// Copies of the stage.
+    pub copies: f64,
+    /// Bytes per second.
+    pub bandwidth: f64,
+    /// Micro-batches of a batch.
+    pub micro_batches: f64,
+    /// Bytes of a device.
+    pub memory: f64,
+    /// Whether a stage with too many ways counts as one that fits at its fastest (for a lower bound), else as one that does not fit.
+    pub optimistic: bool,
+}
+
+impl Setting {
+    /// Seconds per micro-batch that an option adds to the stage.
+    fn time(&self, way: &Way) -> f64 {
+        let d = self.copies;
+        (way.time + way.border / self.bandwidth) / d + 4.0 * (d - 1.0) / d * way.parameters / self.micro_batches / self.bandwidth
+    }
+}
+
+/// The fastest way to run a stage.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Fastest {
+    /// Seconds per micro-batch.
+    pub time: f64,
+    /// Per class, how many of its layers take each option.
+    pub taken: Vec<Vec<u32>>,
+    /// Whether it is exact.
+    pub exact: bool,
+}
+
+/// A time and a memory, with the way to them.
+#[derive(Debug, Clone, Copy)]
+struct Partial {
+    time: f64,
+    memory: f64,
+    /// Of the level before, and which split of this class.
+    parent: u32,
+    split: u32,
+}
+
+/// The fastest way with `in_flight` micro-batches in memory and at most `limit` seconds; `None` where there is none.
+pub(super) fn fastest(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> Option<Fastest> {
+    let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
+    let quickest: Vec<usize> = classes
+        .iter()
+        .map(|class| {
+            let key = |i: &usize| (setting.time(&class.options[*i]), memory_of(&class.options[*i]));
+            let order = |a: &usize, b: &usize| key(a).0.total_cmp(&key(b).0).then(key(a).1.total_cmp(&key(b).1));
+            (0..class.options.len()).min_by(order).unwrap_or_default()
+        })
+        .collect();
+    let sum = |of: &dyn Fn(&Way) -> f64| -> f64 {
+        classes.iter().zip(&quickest).map(|(class, &i)| of(&class.options[i]) * f64::from(class.count)).sum()
+    };
+    let time = sum(&|way| setting.time(way));
+    if time > limit {
+        return None;
+    }
+    let all_quickest = |exact| {
+        let take = |(class, &i): (&Class, &usize)| {
+            let mut taken = vec![0; class.options.len()];
+            taken[i] = class.count;
+            taken
+        };
+        Some(Fastest { time, taken: classes.iter().zip(&quickest).map(take).collect(), exact })
+    };
+    if sum(&memory_of) <= setting.memory {
+        return all_quickest(true);
+    }
+    if least_memory(classes, in_flight) > setting.memory {
+        return None;
+    }
+    match knapsack(classes, setting, in_flight, limit) {
+        Ok(found) => found,
+        Err(TooMany) if setting.optimistic => all_quickest(false),
+        Err(TooMany) => None,
+    }
+}
+
+/// More unbeaten ways than are kept.
+pub(super) struct TooMany;
+
+/// The largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most `limit` seconds; 0 where none.
+/// More in flight never take less memory: the numbers that fit are those up to it.
+pub(super) fn most_in_flight(classes: &[Class], setting: &Setting, limit: f64, most: u32) -> u32 {
+    let least_time: f64 = classes.iter().map(|class| least(class, &|way| setting.time(way))).sum();
+    if least_time > limit {
+        return 0;
+    }
+    let fits = |y: u32| fits(classes, setting, f64::from(y), limit);
+    if !fits(1) {
+        return 0;
+    }
+    if fits(most) {
+        return most;
+    }
+    let (mut fit, mut over) = (1, most);
+    while over - fit > 1 {
+        let middle = fit + (over - fit) / 2;
+        if fits(middle) { fit = middle } else { over = middle }
+    }
+    fit
+}
+
+/// Whether [`fastest`] has an answer.
+fn fits(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> bool {
+    let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
+    let of_quickest = |class: &Class| {
+        let key = |way: &Way| (setting.time(way), memory_of(way));
+        let better = |a: (f64, f64), b: (f64, f64)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
+        class.options.iter().map(key).fold((f64::INFINITY, f64::INFINITY), better).1 * f64::from(class.count)
+    };
+    // The quickest ways fit a stage whose least time does: most stages end here.
+    let least_time: f64 = classes.iter().map(|class| least(class, &|way| setting.time(way))).sum();
+    if least_time > limit || least_memory(classes, in_flight) > setting.memory {
+        return false;
+    }
+    if classes.iter().map(of_quickest).sum::<f64>() <= setting.memory {
+        return true;
+    }
+    fastest(classes, setting, in_flight, limit).is_some()
+}
+
+/// The least of a figure over a class's options, for all its layers.
+fn least(class: &Class, of: &dyn Fn(&Way) -> f64) -> f64 {
+    class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count)
+}
+
+fn knapsack(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> Result<Option<Fastest>, TooMany> {
+    let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
+    // What the classes still to come take at least.
+    let (mut time_left, mut memory_left) = (vec![0.0; classes.len() + 1], vec![0.0; classes.len() + 1]);
+    for (i, class) in classes.iter().enumerate().rev() {
+        time_left[i] = time_left[i + 1] + least(class, &|way| setting.time(way));
+        memory_left[i] = memory_left[i + 1] + least(class, &memory_of);
+    }
+    let mut levels: Vec<Vec<Partial>> = vec![vec![Partial { time: 0.0, memory: 0.0, parent: 0, split: 0 }]];
+    let mut splits: Vec<Vec<Vec<u32>>> = Vec::new();
+    for (i, class) in classes.iter().enumerate() {
+        let (of_class, parents) = (compositions(class.count, class.options.len())?, &levels[i]);
+        let mut next = Vec::new();
+        for (split, taken) in of_class.iter().enumerate() {
+            let add = |of: &dyn Fn(&Way) -> f64| -> f64 {
+                taken.iter().zip(&class.options).filter(|(n, _)| **n > 0).map(|(n, way)| f64::from(*n) * of(way)).sum()
+            };
+            let (time, memory) = (add(&|way| setting.time(way)), add(&memory_of));
+            for (parent, p) in parents.iter().enumerate() {
+                let (time, memory) = (p.time + time, p.memory + memory);
+                // A rounding's room: what is cut off here is not looked at again.
+                let room = 1.0 + 1e-12;
+                if time + time_left[i + 1] <= limit * room && memory + memory_left[i + 1] <= setting.memory * room {
+                    next.push(Partial { time, memory, parent: parent as u32, split: split as u32 });
+                }
+            }
+            if next.len() > 4 * MOST_WAYS {
+                unbeaten(&mut next);
+            }
+        }
+        unbeaten(&mut next);
+        if next.len() > MOST_WAYS {
+            return Err(TooMany);
+        }
+        levels.push(next);
+        splits.push(of_class);
+    }
+    let last = levels.last().map(Vec::as_slice).unwrap_or_default();
+    let fits = |p: &&Partial| p.time <= limit && p.memory <= setting.memory;
+    let Some(best) = last.iter().filter(fits).min_by(|a, b| a.time.total_cmp(&b.time)) else { return Ok(None) };
+    let mut taken = Vec::new();
+    let mut at = *best;
+    for i in (0..classes.len()).rev() {
+        taken.push(splits[i][at.split as usize].clone());
+        at = levels[i][at.parent as usize];
+    }
+    taken.reverse();
+    Ok(Some(Fastest { time: best.time, taken, exact: true }))
+}
+
+/// Keeps what nothing beats: less time with no more memory.
+fn unbeaten(ways: &mut Vec<Partial>) {
+    ways.sort_by(|a, b| a.time.total_cmp(&b.time).then(a.memory.total_cmp(&b.memory)));
+    let mut least = f64::INFINITY;
+    ways.retain(|way| {
+        let kept = way.memory < least;
+        least = least.min(way.memory);
+        kept
+    });
+}
+
+/// Every way to deal `count` layers to `options` options.
+fn compositions(count: u32, options: usize) -> Result<Vec<Vec<u32>>, TooMany> {
+    let mut all: Vec<Vec<u32>> = vec![Vec::new()];
+    for option in 0..options {
+        let mut next = Vec::new();
+        for begun in &all {
+            let left = count - begun.iter().sum::<u32>();
+            let least = if option + 1 == options { left } else { 0 };
+            for n in least..=left {
+                next.push(begun.iter().copied().chain([n]).collect());
+            }
+            if next.len() > MOST_WAYS {
+                return Err(TooMany);
+            }
+        }
+        all = next;
+    }
+    Ok(all)
+}
