@@ -7,6 +7,7 @@ use clap::{ValueEnum, builder::RangedU64ValueParser};
 use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{emit, report};
+use search::placement::piper;
 use search::planner::{Job, PlanSpace, neighbours, search_plans};
 use search::rank_mapping::{Effort, StepTraffic, map_ranks};
 use search::step::{ChipTimes, SoftwareStack, TrainingPlan};
@@ -86,6 +87,8 @@ enum Framework {
     Megatron,
     /// MaxText's settings
     Maxtext,
+    /// Not the plan but the problem: the model's layers with their costs, as Piper's planner and `coplace place` read them
+    Piper,
 }
 
 /// Find the fastest plans for a model on a cluster that stands already, and say why their neighbours do not win
@@ -93,7 +96,8 @@ enum Framework {
 #[command(
     after_help = "Examples:\n  coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
     coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n  \
-    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links links.csv\n\n\
+    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links links.csv\n  \
+    coplace plan gpt2-xl --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --emit piper\n\n\
     Every plan of the space is bounded; those that could be among the fastest are checked for memory and timed. Lists (--tensor 4,8) restrict the\n\
     space; without them it holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3\n\
     without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved.\n\n\
@@ -172,7 +176,7 @@ pub struct Arguments {
     /// What the links join
     #[arg(long, value_enum, default_value_t = LinkEnds::Nodes, requires = "links")]
     links_between: LinkEnds,
-    /// Print the fastest plan in a framework's own words instead
+    /// Print the fastest plan in a framework's own words instead, or the problem as Piper's graph (micro-batches of the first --micro-batch, else 1)
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
     /// Form of the answer
@@ -216,11 +220,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(error) = space.fault(&job) {
         return Err(failure::input(error));
     }
+    if arguments.emit == Some(Framework::Piper) {
+        let micro_batch = arguments.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
+        let instance = piper::instance_of(&job, micro_batch, arguments.tensor.as_deref()).or_input()?;
+        return answer::text(&instance.to_json_string());
+    }
     let answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
     if let (Some(framework), Some(best)) = (arguments.emit, answer.best.first()) {
         return answer::text(&match framework {
             Framework::Megatron => emit::megatron(&model, &best.plan),
-            Framework::Maxtext => emit::maxtext(&model, &best.plan),
+            Framework::Maxtext | Framework::Piper => emit::maxtext(&model, &best.plan),
         });
     }
     let around = answer.best.first().map(|best| neighbours(&job, &space, best)).transpose().or_input()?;

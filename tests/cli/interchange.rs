@@ -1,4 +1,4 @@
-//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and system.
+//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and system, Piper's graph.
 
 use crate::support::{coplace, coplace_in, names, text_of};
 use std::path::Path;
@@ -158,4 +158,61 @@ fn faulty_rows_of_calculon_are_refused_by_file_and_key() {
         text += &format!("$ coplace {}\n{}\n", call.join(" "), coplace_in(dir.path(), &call).refusal());
     }
     insta::assert_snapshot!("calculon", text);
+}
+
+const GRAPH: &str = "search/tests/piper/small.json";
+
+#[test]
+fn a_graph_of_piper_is_placed_under_piper_s_objective() {
+    let answer = coplace(&["place", GRAPH, "--format", "json"]).json();
+    assert_eq!(
+        (&answer["status"], &answer["feasible"], &answer["why"]),
+        (&"optimal".into(), &true.into(), &serde_json::Value::Null)
+    );
+    let slowest = answer["costs"].as_array().unwrap().iter().map(|c| c["time_per_sample"].as_f64().unwrap()).fold(0.0, f64::max);
+    assert_eq!(answer["time_per_sample"].as_f64(), Some(slowest), "{answer}");
+    let stages = answer["plan"]["stages"].as_array().unwrap();
+    let layers: usize = stages.iter().map(|stage| stage["nodes"].as_array().unwrap().len()).sum();
+    assert!(layers == 4 && stages.iter().all(|stage| stage["TMPCids"].is_object()), "{answer}");
+    let text = coplace(&["place", GRAPH]).result();
+    assert!(text.starts_with("search/tests/piper/small.json: optimal (proven)\n  time per sample 0.017040 s"), "{text}");
+    let both = coplace(&["place", "results/reference/phaze/placement/instance_000.json", GRAPH]).result();
+    assert!(both.contains("time per batch") && both.contains("time per sample"), "{both}");
+}
+
+#[test]
+fn faulty_graphs_of_piper_are_refused_by_file_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = text_of(GRAPH);
+    let write = |name: &str, from: &str, to: &str| {
+        assert!(graph.contains(from), "{from}");
+        std::fs::write(dir.path().join(name), graph.replacen(from, to, 1)).unwrap();
+    };
+    write("devices.json", "\"maxDevices\": 4", "\"maxDevices\": 0");
+    write("typed.json", "\"mbsInBatch\": 16", "\"mbsInBatch\": \"16\"");
+    write("key.json", "\"bandwidth\"", "\"bandwith\"");
+    write("sync.json", "\"syncTimeBw\": {\"1\": 0.0}", "\"syncTimeBw\": {}");
+    write("memory.json", "\"memoryUsageA\": 100000000.0", "\"memoryUsageA\": -1");
+    let mut text = String::new();
+    for file in ["devices.json", "typed.json", "key.json", "sync.json", "memory.json"] {
+        text += &format!("$ coplace place {file}\n{}\n", coplace_in(dir.path(), &["place", file]).refusal());
+    }
+    insta::assert_snapshot!("piper", text);
+}
+
+#[test]
+fn a_model_written_as_a_graph_of_piper_is_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let job =
+        ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "64"];
+    let call = [&job[..], &["--micro-batch", "2", "--emit", "piper"]].concat();
+    let graph = coplace(&call).result();
+    std::fs::write(dir.path().join("gpt2.json"), &graph).unwrap();
+    let parsed: serde_json::Value = serde_json::from_str(&graph).unwrap();
+    assert_eq!((&parsed["mbsInBatch"], &parsed["maxDevices"]), (&32.into(), &16.into()));
+    assert_eq!(parsed["nodes"].as_array().unwrap().len(), 50, "an embedding, 48 layers and a head");
+    let answer = coplace_in(dir.path(), &["place", "gpt2.json", "--format", "json"]).json();
+    assert_eq!(answer["status"], "optimal", "{answer}");
+    let refused = [&job[..], &["--micro-batch", "3", "--emit", "piper"]].concat();
+    assert!(coplace(&refused).refusal().contains("micro_batch = 3"), "3 does not divide 64");
 }
