@@ -51,8 +51,10 @@ pub struct Planned {
 pub struct Counts {
     /// Plans in the space.
     pub plans: usize,
-    /// Timed.
+    /// Timed, in closed form or event by event.
     pub timed: usize,
+    /// Of these, event by event.
+    pub simulated: usize,
     /// Larger than memory.
     pub over_capacity: usize,
     /// Slower than the list, by their bound.
@@ -127,6 +129,7 @@ impl Planned {
             counts: Counts {
                 plans: answer.plans,
                 timed: answer.timed,
+                simulated: answer.simulated,
                 over_capacity: answer.over_capacity,
                 rejected_by_bound: answer.rejected_by_bound,
                 refused: answer.refused,

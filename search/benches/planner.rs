@@ -1,29 +1,34 @@
-//! How many plans a second are bounded, timed, sized, and decided by the search.
+//! How many plans a second are evaluated in closed form, by the slow paths, and by whole searches.
 //!
-//! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536, every plan of the planner's
-//! space. Bounding, timing and sizing run on one thread over plans whose model is lowered and profiled already; the search runs whole, on all
-//! threads.
+//! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An evaluation is a plan's time and
+//! what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, whose shapes and
+//! degrees are prepared already; searches run whole, preparation included, on all threads: first the default space, then everything that
+//! the model can express (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanSpace, search_plans};
 use coplace_search::step::{
-    ChipTimes, SoftwareStack, StepProfile, TrainingPlan, lowering, step_lower_bound, step_memory_of, step_time_of,
+    ChipTimes, Communication, Degrees, Evaluator, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
 };
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
+use sim::pipeline::{PassesTime, Schedule};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{Model, TrainingGraph};
+use workloads::{Layout, Model};
 
-/// Plans that are timed and sized: every n-th of the space.
-const SAMPLE: usize = 2_000;
+/// Plans that the slow paths time and size: every n-th of the space.
+const SAMPLE: usize = 500;
+
+/// Times that every plan of the space is evaluated.
+const ROUNDS: usize = 50;
 
 fn rate(what: &str, count: usize, seconds: f64) {
     let per = seconds * 1e6 / count as f64;
-    println!("{what:<44} {count:>9} plans  {per:>9.3} us each  {:>12.0} per second", count as f64 / seconds);
+    println!("{what:<44} {count:>10} plans  {per:>9.3} us each  {:>12.0} per second  {seconds:>8.3} s", count as f64 / seconds);
 }
 
 fn main() {
@@ -43,42 +48,87 @@ fn main() {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
     };
-    let space = PlanSpace::default();
-    let plans = space.plans(&job);
-    let mut times = ChipTimes::new(&chip, &stack).unwrap();
+    let schedules = PlanSpace::full(&job).schedules;
+    let plans = PlanSpace { schedules, ..PlanSpace::default() }.plans(&job);
+    evaluations(&job, &plans);
+    slow(&job, &plans);
+    search("search, default space", &job, &PlanSpace::default());
+    search("search, full space", &job, &PlanSpace::full(&job));
+}
+
+/// Shapes and degrees once, then evaluations only.
+fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
+    let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
+    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, job.chip.memory_capacity());
+    let shape_of = |plan: &TrainingPlan| (lowering(job.model, plan, job.stack), plan.activations.clone());
+    let degrees_of = |plan: &TrainingPlan| (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == Schedule::ZbV);
     let start = Instant::now();
     let mut shapes = BTreeMap::new();
-    for plan in &plans {
-        let key = (lowering(&model, plan, &stack), plan.activations.clone());
-        shapes.entry(key).or_insert_with(|| {
-            let graph = TrainingGraph::new(&model, &lowering(&model, plan, &stack)).unwrap();
-            let profile = times.profile_of(&model, &graph, &fabric, plan).unwrap();
-            (graph, profile)
-        });
+    for plan in plans {
+        shapes.entry(shape_of(plan)).or_insert_with(|| Shape::new(&mut times, job.model, job.fabric, plan).unwrap());
     }
-    rate("lowered and profiled (distinct shapes)", shapes.len(), start.elapsed().as_secs_f64());
-    let shaped: Vec<(&TrainingPlan, &(TrainingGraph, StepProfile))> =
-        plans.iter().map(|plan| (plan, &shapes[&(lowering(&model, plan, &stack), plan.activations.clone())])).collect();
+    rate("prepared: shapes", shapes.len(), start.elapsed().as_secs_f64());
+    let start = Instant::now();
+    let mut degrees = BTreeMap::new();
+    for plan in plans {
+        let shape = &shapes[&shape_of(plan)];
+        degrees.entry(degrees_of(plan)).or_insert_with(|| evaluator.degrees(&mut times, shape, plan, None).unwrap());
+    }
+    rate("prepared: degrees", degrees.len(), start.elapsed().as_secs_f64());
+    let prepared: Vec<(&Shape, &Degrees, Communication, &TrainingPlan)> = plans
+        .iter()
+        .map(|plan| {
+            let shape = &shapes[&shape_of(plan)];
+            (shape, &degrees[&degrees_of(plan)], evaluator.send(&times, shape, plan), plan)
+        })
+        .collect();
+    let (mut exact, mut fit) = (0, 0);
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        (exact, fit) = (0, 0);
+        for (shape, degrees, send, plan) in &prepared {
+            let found = black_box(evaluator.evaluate(shape, degrees, send, plan.schedule, plan.micro_batches()));
+            exact += usize::from(matches!(found.time, PassesTime::Exact(_)));
+            fit += usize::from(found.need <= evaluator.capacity());
+        }
+    }
+    rate("evaluated: time and memory, one thread", ROUNDS * prepared.len(), start.elapsed().as_secs_f64());
+    println!("    of {} plans {exact} timed exactly, the others bounded; {fit} fit", plans.len());
+}
 
+/// The same answers by lowering each plan, playing its schedule, sizing every stage.
+fn slow(job: &Job<'_>, plans: &[TrainingPlan]) {
+    let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
+    let some: Vec<&TrainingPlan> = plans.iter().step_by((plans.len() / SAMPLE).max(1)).collect();
     let start = Instant::now();
-    for (plan, (_, profile)) in &shaped {
-        let _ = black_box(step_lower_bound(&model, plan, profile));
+    for plan in &some {
+        let _ = black_box(step_time(&mut times, job.model, job.fabric, plan));
+        let _ = black_box(step_memory(job.model, plan, job.stack, job.chip.memory_capacity(), None));
     }
-    rate("bounded", shaped.len(), start.elapsed().as_secs_f64());
+    rate("by the slow paths, lowering included", some.len(), start.elapsed().as_secs_f64());
+}
 
-    let some: Vec<_> = shaped.iter().step_by((shaped.len() / SAMPLE).max(1)).collect();
+fn search(what: &str, job: &Job<'_>, space: &PlanSpace) {
     let start = Instant::now();
-    for (plan, (graph, _)) in &some {
-        let _ = black_box(step_memory_of(&model, graph, plan, &stack, chip.memory_capacity(), None));
+    let answer = search_plans(job, space, 10).unwrap();
+    rate(what, answer.plans, start.elapsed().as_secs_f64());
+    let closed = answer.plans - answer.simulated - answer.rejected_by_bound - answer.refused;
+    let share = |count: usize| 100.0 * count as f64 / answer.plans.max(1) as f64;
+    println!(
+        "    {closed} decided in closed form ({:.3} %; {} of them too large), {} simulated ({:.3} %), {} rejected by bound ({:.3} %), {} refused",
+        share(closed),
+        answer.over_capacity,
+        answer.simulated,
+        share(answer.simulated),
+        answer.rejected_by_bound,
+        share(answer.rejected_by_bound),
+        answer.refused,
+    );
+    if let Some(best) = answer.best.first() {
+        let layout = &best.plan.layout;
+        println!(
+            "    best: {layout} micro-batch {} ZeRO-{} {:?} {}: {:.3} s",
+            best.plan.batch.micro_batch, layout.zero as u8, best.plan.schedule, best.plan.activations, best.time.total.0
+        );
     }
-    rate("sized", some.len(), start.elapsed().as_secs_f64());
-    let start = Instant::now();
-    for (plan, (_, profile)) in &some {
-        let _ = black_box(step_time_of(&mut times, &model, &fabric, plan, profile));
-    }
-    rate("timed", some.len(), start.elapsed().as_secs_f64());
-
-    let start = Instant::now();
-    let answer = search_plans(&job, &space, 10).unwrap();
-    rate("decided by the search, all of it included", answer.plans, start.elapsed().as_secs_f64());
 }

@@ -98,9 +98,10 @@ enum Framework {
     coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n  \
     coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links links.csv\n  \
     coplace plan gpt2-xl --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --emit piper\n\n\
-    Every plan of the space is bounded; those that could be among the fastest are checked for memory and timed. Lists (--tensor 4,8) restrict the\n\
-    space; without them it holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3\n\
-    without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved.\n\n\
+    Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
+    holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
+    only, recomputation none, selective and full, schedules 1F1B and interleaved. With --everything it holds all context widths, ZeRO-3 in\n\
+    pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded and recomputed.\n\n\
     JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
@@ -157,6 +158,9 @@ pub struct Arguments {
     /// Pipeline schedules to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     schedule: Option<Vec<ScheduleName>>,
+    /// Search everything that the model can express, where no list restricts it
+    #[arg(long)]
+    everything: bool,
     /// How attention is executed
     #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
     attention: AttentionKernel,
@@ -195,7 +199,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let fabric = fabric(arguments, &chip.name)?;
     let default = if chip.name.starts_with("tpu") { "maxtext" } else { "megatron" };
     let stack = SoftwareStack::load(arguments.stack.as_deref().unwrap_or(default)).or_input()?;
-    let space = space(arguments)?;
+    let asked = space(arguments)?;
     let job = Job {
         model: &model,
         chip: &chip,
@@ -217,6 +221,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             OptimizerName::Adafactor => Optimizer::Adafactor,
         },
     };
+    let space = if arguments.everything { asked.clone().or(PlanSpace::full(&job)) } else { asked.clone() };
     if let Some(error) = space.fault(&job) {
         return Err(failure::input(error));
     }
@@ -232,7 +237,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             Framework::Maxtext | Framework::Piper => emit::maxtext(&model, &best.plan),
         });
     }
-    let around = answer.best.first().map(|best| neighbours(&job, &space, best)).transpose().or_input()?;
+    let around = answer.best.first().map(|best| neighbours(&job, &asked, best)).transpose().or_input()?;
     let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
     record.mapping = answer.best.first().map(|best| mapping(&job, &best.plan)).transpose()?.flatten();
     match arguments.format {

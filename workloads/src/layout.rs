@@ -265,7 +265,7 @@ impl Layout {
                 cure: "use 1, or pp of at least 2".to_owned(),
             });
         }
-        self.chunk_layers(model.layers)?;
+        self.chunk_split(model.layers)?;
         self.check_batch(batch)
     }
 

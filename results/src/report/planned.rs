@@ -43,6 +43,7 @@ pub fn planned(answer: &Planned) -> String {
     let mut lines = vec![
         ("plans in the space", count(c.plans as u64)),
         ("timed", count(c.timed as u64)),
+        ("of these event by event", count(c.simulated as u64)),
         ("larger than memory", count(c.over_capacity as u64)),
         ("rejected by bound", count(c.rejected_by_bound as u64)),
     ];

@@ -1,13 +1,18 @@
 //! The plans that fixed hardware leaves to choose from.
 
 use super::Job;
-use crate::step::TrainingPlan;
+use crate::step::{TrainingPlan, lowering};
 use sim::pipeline::Schedule;
+use std::collections::{BTreeMap, BTreeSet};
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::{ActivationPolicy, Batch, Layout, LayoutError, ZeroStage};
+use workloads::recompute_policy::NamedTensor;
+use workloads::{ActivationPolicy, Batch, Layout, LayoutError, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The longest sequence that is not split over devices unless asked for.
 const LONG_SEQUENCE: u64 = 8192;
+
+/// Most model chunks per stage.
+const MOST_CHUNKS: u64 = 64;
 
 /// Which values each decision may take; `None` is every value that obeys the rules.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -29,7 +34,7 @@ pub struct PlanSpace {
     pub micro_batch: Option<Vec<u64>>,
     /// What layers keep; `None` is nothing recomputed, the attention core, everything.
     pub activations: Option<Vec<ActivationPolicy>>,
-    /// Pipeline schedules without model chunks; `None` is 1F1B.
+    /// Pipeline schedules; `None` is 1F1B, interleaved where there are several model chunks. ZB-V needs two.
     pub schedules: Option<Vec<Schedule>>,
 }
 
@@ -54,6 +59,38 @@ fn small_divisors(n: u64) -> Vec<u32> {
 }
 
 impl PlanSpace {
+    /// Everything that the model here can express for a job: every degree, chunk and micro-batch that divides, context parallelism whatever
+    /// the sequence, ZeRO-0, -1 and -3 with and without a pipeline, all schedules, and for every layer's tensors (query, key and value; attention's
+    /// result; its output projection; the MLP's products) all choices between keeping, offloading and recomputing, besides the frameworks'
+    /// policies; policies that come to the same are counted once. ZeRO-2 is left out: what it reduces in every micro-batch is not priced.
+    #[must_use]
+    pub fn full(job: &Job<'_>) -> Self {
+        use ZeroStage::{None as Copies, OptimizerStates, Parameters};
+        Self {
+            context: Some(small_divisors(job.sequence_length)),
+            zero: Some(vec![Copies, OptimizerStates, Parameters]),
+            activations: Some(distinct(job, every_policy())),
+            schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
+            ..Self::default()
+        }
+    }
+
+    /// This space, with `other`'s values where it names none.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            tensor: self.tensor.or(other.tensor),
+            pipeline: self.pipeline.or(other.pipeline),
+            context: self.context.or(other.context),
+            expert: self.expert.or(other.expert),
+            virtual_stages: self.virtual_stages.or(other.virtual_stages),
+            zero: self.zero.or(other.zero),
+            micro_batch: self.micro_batch.or(other.micro_batch),
+            activations: self.activations.or(other.activations),
+            schedules: self.schedules.or(other.schedules),
+        }
+    }
+
     /// The first rule that a value asked for breaks by itself, whatever the others are.
     #[must_use]
     pub fn fault(&self, job: &Job<'_>) -> Option<LayoutError> {
@@ -79,11 +116,35 @@ impl PlanSpace {
         faults.next().or(size).or(expert)
     }
 
-    /// Every plan of the space that uses all of the job's devices and obeys the layout's rules.
+    /// Every plan of the space that uses all of the job's devices and obeys the layout's rules. For spaces of up to some hundred thousand
+    /// plans; the search itself makes no list.
     #[must_use]
     pub fn plans(&self, job: &Job<'_>) -> Vec<TrainingPlan> {
+        let policies = self.policies();
         let mut plans = Vec::new();
+        for family in self.families(job) {
+            for lot in &family.lots {
+                for policy in &policies {
+                    for &(division, _) in &lot.pairs {
+                        for &schedule in &family.divisions[division].schedules {
+                            plans.push(family.plan(job, lot, division, policy, schedule));
+                        }
+                    }
+                }
+            }
+        }
+        plans
+    }
+
+    /// The policies of the space.
+    pub(super) fn policies(&self) -> Vec<ActivationPolicy> {
+        self.activations.clone().unwrap_or_else(default_policies)
+    }
+
+    /// The plans of the space but for their policies, by what they share.
+    pub(super) fn families(&self, job: &Job<'_>) -> Vec<Family> {
         let devices = u64::from(job.devices);
+        let mut families: BTreeMap<(u32, u32, u32), Vec<Division>> = BTreeMap::new();
         let widths = tensor_parallel_degrees(job.model, job.devices);
         let widths = widths.into_iter().filter(|t| devices.is_multiple_of(u64::from(*t))).collect();
         for tensor in among(&self.tensor, widths) {
@@ -92,12 +153,14 @@ impl PlanSpace {
                 let rest = rest / u64::from(context);
                 for pipeline in among(&self.pipeline, small_divisors(rest)) {
                     let data = (rest / u64::from(pipeline)) as u32;
-                    let layout = Layout { tensor, context, pipeline, data, ..Layout::default() };
-                    self.of_degrees(job, layout, &mut plans);
+                    for layout in self.layouts(job, Layout { tensor, context, pipeline, data, ..Layout::default() }) {
+                        families.entry((tensor, context, layout.expert)).or_default().extend(self.divisions(layout));
+                    }
                 }
             }
         }
-        plans
+        let lots = |divisions: Vec<Division>| Family { lots: self.lots(job, &divisions), divisions };
+        families.into_values().map(lots).filter(|family| !family.lots.is_empty()).collect()
     }
 
     fn contexts(&self, job: &Job<'_>, rest: u64) -> Vec<u32> {
@@ -110,29 +173,27 @@ impl PlanSpace {
         }
     }
 
-    /// The plans of given degrees.
-    fn of_degrees(&self, job: &Job<'_>, layout: Layout, plans: &mut Vec<TrainingPlan>) {
+    /// The layouts of given degrees; whether sequences are split over tensor-parallel devices is left open.
+    fn layouts(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
+        let mut layouts = Vec::new();
         if !job.global_batch.is_multiple_of(layout.data.into()) || u64::from(layout.pipeline) > job.model.layers + 2 {
-            return;
+            return layouts;
         }
-        let per_rank = job.global_batch / u64::from(layout.data);
         let experts: Vec<u32> = match &job.model.experts {
             Some(_) => among(&self.expert, small_divisors(layout.data.into())),
             None => vec![1],
         };
-        let chunks: Vec<u32> = if layout.pipeline > 1 { (1..=job.model.layers.min(64) as u32).collect() } else { vec![1] };
+        let chunks: Vec<u32> =
+            if layout.pipeline > 1 { (1..=job.model.layers.min(MOST_CHUNKS) as u32).collect() } else { vec![1] };
         for expert in experts {
             for virtual_stages in among(&self.virtual_stages, chunks.clone()) {
-                for zero in self.zeros(&layout) {
-                    for sequence_parallel in if layout.tensor > 1 { vec![true, false] } else { vec![false] } {
-                        let layout = Layout { expert, virtual_stages, zero, sequence_parallel, ..layout };
-                        if layout.chunk_layers(job.model.layers).is_ok() {
-                            self.of_layout(job, layout, per_rank, plans);
-                        }
-                    }
+                let layout = Layout { expert, virtual_stages, ..layout };
+                if layout.chunk_split(job.model.layers).is_ok() {
+                    layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout }));
                 }
             }
         }
+        layouts
     }
 
     fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
@@ -147,25 +208,111 @@ impl PlanSpace {
         }
     }
 
-    fn of_layout(&self, job: &Job<'_>, layout: Layout, per_rank: u64, plans: &mut Vec<TrainingPlan>) {
-        let policies = self.activations.clone().unwrap_or_else(default_policies);
-        let schedules = match &self.schedules {
-            Some(list) if layout.pipeline > 1 && layout.virtual_stages == 1 => list.clone(),
-            _ => vec![Schedule::OneForwardOneBackward],
+    /// A layout with the schedules that it may run. Under ZB-V devices hold other chunks: a division of its own.
+    fn divisions(&self, layout: Layout) -> Vec<Division> {
+        let plain = Schedule::OneForwardOneBackward;
+        let allowed = |schedule: Schedule| match &self.schedules {
+            Some(list) => list.contains(&schedule),
+            None => schedule == plain,
         };
-        for micro_batch in among(&self.micro_batch, divisors(per_rank)) {
-            let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
-            let interleaves = (per_rank / micro_batch).is_multiple_of(layout.pipeline.into());
-            if (layout.virtual_stages > 1 && !interleaves) || layout.check(job.model, &batch).is_err() {
-                continue;
-            }
-            for activations in &policies {
-                for &schedule in &schedules {
-                    plans.push(job.plan(layout, batch, activations.clone(), schedule));
+        let schedules = match (layout.pipeline, layout.virtual_stages) {
+            (1, _) => vec![plain],
+            (_, 1) => [plain, Schedule::GPipe, Schedule::ZbH1].into_iter().filter(|s| allowed(*s)).collect(),
+            _ => [plain].into_iter().filter(|s| allowed(*s)).collect(),
+        };
+        let v = layout.pipeline > 1 && layout.virtual_stages == 2 && allowed(Schedule::ZbV);
+        let lists = [schedules, if v { vec![Schedule::ZbV] } else { Vec::new() }];
+        lists.into_iter().filter(|list| !list.is_empty()).map(|schedules| Division { layout, schedules }).collect()
+    }
+
+    /// Micro-batches, with the divisions that they go with.
+    fn lots(&self, job: &Job<'_>, divisions: &[Division]) -> Vec<Lot> {
+        let mut lots: BTreeMap<(bool, u64, bool), Vec<(usize, u64)>> = BTreeMap::new();
+        for (i, division) in divisions.iter().enumerate() {
+            let layout = &division.layout;
+            let per_rank = job.global_batch / u64::from(layout.data);
+            let interleaved = layout.virtual_stages > 1 && !division.schedules.contains(&Schedule::ZbV);
+            for micro_batch in among(&self.micro_batch, divisors(per_rank)) {
+                let m = per_rank / micro_batch;
+                if interleaved && !m.is_multiple_of(layout.pipeline.into()) {
+                    continue;
+                }
+                let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
+                for sequence_parallel in if layout.tensor > 1 { vec![true, false] } else { vec![false] } {
+                    if (Layout { sequence_parallel, ..*layout }).check(job.model, &batch).is_ok() {
+                        // Gradients of several micro-batches may be summed by kernels of their own: another lowering.
+                        let sums = job.stack.kernels.separate_accumulation && m > 1;
+                        lots.entry((sequence_parallel, micro_batch, sums)).or_default().push((i, m));
+                    }
                 }
             }
         }
+        let lot = |((sequence_parallel, micro_batch, _), pairs)| Lot { sequence_parallel, micro_batch, pairs };
+        lots.into_iter().map(lot).collect()
     }
+}
+
+/// Plans of the same tensor, context and expert degrees.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub divisions: Vec<Division>,
+    pub lots: Vec<Lot>,
+}
+
+/// A layout, sequence parallelism left open, with its schedules.
+#[derive(Debug)]
+pub(super) struct Division {
+    pub layout: Layout,
+    pub schedules: Vec<Schedule>,
+}
+
+/// Plans of a family that are lowered alike but for their policies.
+#[derive(Debug)]
+pub(super) struct Lot {
+    pub sequence_parallel: bool,
+    pub micro_batch: u64,
+    /// The divisions, by their places, that it goes with, and the micro-batches per step.
+    pub pairs: Vec<(usize, u64)>,
+}
+
+impl Family {
+    /// One of its plans.
+    pub fn plan(&self, job: &Job<'_>, lot: &Lot, division: usize, policy: &ActivationPolicy, schedule: Schedule) -> TrainingPlan {
+        let layout = Layout { sequence_parallel: lot.sequence_parallel, ..self.divisions[division].layout };
+        let batch = Batch { micro_batch: lot.micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
+        job.plan(layout, batch, policy.clone(), schedule)
+    }
+}
+
+/// Nothing, the attention core, TorchTitan's choice and everything run again; and all choices of where a layer's tensors go.
+fn every_policy() -> Vec<ActivationPolicy> {
+    let tensors = [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
+    let mut policies =
+        vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::SelectivePerOperator, ActivationPolicy::Full];
+    for choice in 0..3_u32.pow(tensors.len() as u32) {
+        let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
+        let at = |wanted: u32| (0..tensors.len()).filter(|i| place(*i) == wanted).map(|i| tensors[i]).collect::<BTreeSet<_>>();
+        policies.push(ActivationPolicy::Custom { host: at(1), device: at(2) });
+    }
+    policies
+}
+
+/// The policies without those that treat a layer as one before them does.
+fn distinct(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
+    let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
+    let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
+    let training = TrainingGraph::new(job.model, &lowering(job.model, &plan, job.stack)).ok();
+    let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else { return policies };
+    let mut seen = Vec::new();
+    let mut new = |policy: &ActivationPolicy| {
+        let treatment = policy.treatment_under(&layer.graph, job.stack.replay());
+        let first = !seen.contains(&treatment);
+        if first {
+            seen.push(treatment);
+        }
+        first
+    };
+    policies.into_iter().filter(|policy| new(policy)).collect()
 }
 
 /// What every framework offers.

@@ -201,22 +201,29 @@ impl Assembly {
         }
         let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
         let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();
-        let mut assembly = Self {
+        let assembly = Self {
             arrangement,
             chunks,
             send: send.time - window.hides(send) * stack.overlap.pipeline,
             data: Seconds::ZERO,
             update: Seconds::ZERO,
-            tied: exchanges.tied,
+            tied: Seconds::ZERO,
             overhead: Seconds(stack.launch.per_step_ms * 1e-3),
         };
+        assembly.with(arrangement, stack, exchanges)
+    }
+
+    /// The same chunks under other degrees: what they take once per step.
+    pub fn with(mut self, arrangement: Arrangement, stack: &SoftwareStack, exchanges: &Exchanges) -> Self {
+        self.arrangement = arrangement;
+        (self.data, self.update, self.tied) = (Seconds::ZERO, Seconds::ZERO, exchanges.tied);
         for (kind, counts) in arrangement.devices() {
             let exchange = &exchanges.devices[kind];
-            let data = exposed_exchange(stack, exchange, assembly.backward(counts));
-            assembly.data = assembly.data.max(data);
-            assembly.update = assembly.update.max(exchange.update);
+            let data = exposed_exchange(stack, exchange, self.backward(counts));
+            self.data = self.data.max(data);
+            self.update = self.update.max(exchange.update);
         }
-        assembly
+        self
     }
 
     /// The backward passes of one micro-batch on a device of so many chunks of each kind.

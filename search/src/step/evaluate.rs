@@ -34,38 +34,6 @@ pub fn step_time_of(
     Step { fabric, plan, profile }.time(chip, model)
 }
 
-/// A time that the step does not go below: every device's own work, after the passes that its first one waits for and before those that wait
-/// for its last one. Nothing is priced but what the profile holds: cheap beside [`step_time_of`].
-///
-/// # Errors
-/// Layers that do not divide.
-pub fn step_lower_bound(model: &Model, plan: &TrainingPlan, profile: &StepProfile) -> Result<Seconds, StepError> {
-    let split = plan.layout.chunk_layers(model.layers)?;
-    let busy = |piece: &PieceProfile| piece.forward.busy() + piece.recompute.busy() + piece.backward.busy();
-    let (layer, embedding, head) = (busy(&profile.layer), busy(&profile.embedding), busy(&profile.head));
-    let p = plan.layout.pipeline as usize;
-    let last = split.len() - 1;
-    let chunk = |i: usize| {
-        let ends = if i == 0 { embedding } else { Seconds::ZERO } + if i == last { head } else { Seconds::ZERO };
-        layer * split[i] as f64 + ends
-    };
-    // Where chunks run in the order of the devices, the first pass on a device waits for one pass on each device before it, and its
-    // last one is waited for by as many; but what comes last may be weight gradients, for which nothing waits.
-    let in_order = plan.schedule != Schedule::ZbV;
-    let pieces = split.iter().copied().min().unwrap_or_default() as f64;
-    let shortest = if plan.schedule == Schedule::ZbH1 { profile.layer.forward.busy() } else { layer } * pieces;
-    let m = plan.micro_batches() as f64;
-    let device = |k: usize| {
-        let work: Seconds = (k..split.len()).step_by(p).map(chunk).sum();
-        work * m + if in_order { shortest * k as f64 } else { Seconds::ZERO }
-    };
-    if in_order {
-        return Ok((0..p).map(device).fold(Seconds::ZERO, Seconds::max));
-    }
-    let all: Seconds = (0..split.len()).map(chunk).sum();
-    Ok(all * m / p as f64)
-}
-
 /// A plan on a fabric.
 pub(crate) struct Step<'a> {
     pub fabric: &'a Fabric,

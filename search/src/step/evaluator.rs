@@ -20,7 +20,7 @@ use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowe
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
-use workloads::{Model, TrainingGraph};
+use workloads::{Model, TrainingGraph, ZeroStage};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,24 +35,8 @@ impl Shape {
     /// # Errors
     /// A plan that the model cannot be lowered for.
     pub fn new(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
-        Self::of(chip, &Lowered::new(model, plan, &chip.stack().clone())?, fabric, plan)
-    }
-
-    /// The shape of a plan whose model is lowered already.
-    ///
-    /// # Errors
-    /// A graph without layers.
-    pub fn of(chip: &mut ChipTimes, lowered: &Lowered<'_>, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
-        let profile = chip.profile_of(lowered.model, &lowered.graph, fabric, plan)?;
-        let fullest = lowered.fullest.as_ref().unwrap_or(&lowered.graph);
-        let memory = MemoryProfile::new(fullest, &plan.activations, chip.stack());
-        Ok(Self { profile, memory })
-    }
-
-    /// What its pieces take.
-    #[must_use]
-    pub fn profile(&self) -> &StepProfile {
-        &self.profile
+        let mut lowered = Lowered::new(model, plan, chip.stack())?;
+        lowered.shape(chip, fabric, plan)
     }
 }
 
@@ -63,6 +47,8 @@ pub struct Lowered<'a> {
     graph: TrainingGraph,
     /// As the device with the fullest experts holds it, where there are any.
     fullest: Option<TrainingGraph>,
+    /// The first shape: policies share all but the layers' backward passes.
+    known: Option<Shape>,
 }
 
 impl<'a> Lowered<'a> {
@@ -79,7 +65,23 @@ impl<'a> Lowered<'a> {
             }
             None => None,
         };
-        Ok(Self { model, graph, fullest })
+        Ok(Self { model, graph, fullest, known: None })
+    }
+
+    /// The shape of a plan, which is lowered so.
+    ///
+    /// # Errors
+    /// A graph without layers.
+    pub fn shape(&mut self, chip: &mut ChipTimes, fabric: &Fabric, plan: &TrainingPlan) -> Result<Shape, StepError> {
+        let sized = self.fullest.as_ref().unwrap_or(&self.graph);
+        if let Some(known) = &self.known {
+            let memory = known.memory.under(sized, &plan.activations, chip.stack());
+            return Ok(Shape { profile: chip.profile_like(&known.profile, fabric, plan), memory });
+        }
+        let profile = chip.profile_of(self.model, &self.graph, fabric, plan)?;
+        let shape = Shape { profile, memory: MemoryProfile::new(sized, &plan.activations, chip.stack()) };
+        self.known = Some(shape.clone());
+        Ok(shape)
     }
 }
 
@@ -159,14 +161,50 @@ impl<'a> Evaluator<'a> {
         schedule: Schedule,
         micro_batches: u64,
     ) -> Evaluation {
+        Evaluation {
+            time: self.time(&mut Recent::default(), shape, degrees, send, schedule, micro_batches),
+            need: self.need(shape, degrees, schedule, micro_batches),
+        }
+    }
+
+    /// The memory of [`Self::evaluate`].
+    #[must_use]
+    pub fn need(&self, shape: &Shape, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Bytes {
         let arrangement = degrees.under(schedule, micro_batches);
-        let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
-        let time = match assembly.closed() {
+        Account::new(&shape.memory, &arrangement, self.stack, degrees.domain).fullest(&degrees.holdings)
+    }
+
+    /// The time of [`Self::evaluate`]. `recent` is of plans of the same shape.
+    #[must_use]
+    pub fn time(
+        &self,
+        recent: &mut Recent,
+        shape: &Shape,
+        degrees: &Degrees,
+        send: &Communication,
+        schedule: Schedule,
+        micro_batches: u64,
+    ) -> PassesTime {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let assembly = match &recent.assembly {
+            Some(known) if recent.send == *send && degrees.same_chunks(&known.arrangement, recent.gathers) => {
+                known.with(arrangement, self.stack, &degrees.exchanges)
+            }
+            _ => {
+                let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
+                *recent = Recent { assembly: Some(fresh), send: *send, gathers: degrees.gathers(), passes: [None; SCHEDULES] };
+                fresh
+            }
+        };
+        let known = &mut recent.passes[place(arrangement.schedule)];
+        let passes = match known {
+            Some((m, passes)) if *m == micro_batches => *passes,
+            _ => known.insert((micro_batches, assembly.closed())).1,
+        };
+        match passes {
             PassesTime::Exact(passes) => PassesTime::Exact(passes + assembly.once()),
             PassesTime::AtLeast(passes) => PassesTime::AtLeast(passes + assembly.once()),
-        };
-        let need = Account::new(&shape.memory, &arrangement, self.stack, degrees.domain).fullest(&degrees.holdings);
-        Evaluation { time, need }
+        }
     }
 
     /// The step's time with the schedule played event by event: exact always.
@@ -187,7 +225,43 @@ impl<'a> Evaluator<'a> {
     }
 }
 
+/// Chunks and passes of the last plan timed: plans that differ in what data-parallel ranks share once per step have the same.
+#[derive(Debug, Clone, Default)]
+pub struct Recent {
+    assembly: Option<Assembly>,
+    send: Communication,
+    gathers: bool,
+    /// Micro-batches and time, by schedule.
+    passes: [Option<(u64, PassesTime)>; SCHEDULES],
+}
+
+/// Kinds of schedules.
+const SCHEDULES: usize = 5;
+
+fn place(schedule: Schedule) -> usize {
+    match schedule {
+        Schedule::GPipe => 0,
+        Schedule::OneForwardOneBackward => 1,
+        Schedule::Interleaved { .. } => 2,
+        Schedule::ZbH1 => 3,
+        Schedule::ZbV => 4,
+    }
+}
+
 impl Degrees {
+    /// Whether weights are gathered in every micro-batch.
+    fn gathers(&self) -> bool {
+        self.arrangement.layout.zero == ZeroStage::Parameters
+    }
+
+    /// Whether a pipeline of these degrees has the chunks of another one, which `gathers` weights or does not.
+    fn same_chunks(&self, other: &Arrangement, gathers: bool) -> bool {
+        !gathers
+            && !self.gathers()
+            && other.split == self.arrangement.split
+            && other.layout.pipeline == self.arrangement.layout.pipeline
+    }
+
     fn under(&self, schedule: Schedule, micro_batches: u64) -> Arrangement {
         Arrangement::new(self.arrangement.layout, self.arrangement.split, schedule, micro_batches)
     }

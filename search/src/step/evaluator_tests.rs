@@ -145,3 +145,26 @@ fn plans_of_a_large_model_are_timed_exactly() {
     // Two times seven chunks of 98 layers, ends counted: the first lacks a layer.
     assert_eq!(exact, (15, 18));
 }
+
+#[test]
+fn policies_share_all_but_the_backward_pass() {
+    let stack = SoftwareStack::load("megatron").unwrap();
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let mut chip = ChipTimes::new(&Accelerator::template("a100_80gb_sxm").unwrap(), &stack).unwrap();
+    for model in models() {
+        let plan = |activations| TrainingPlan {
+            layout: Layout { data: 2, expert: if model.experts.is_some() { 2 } else { 1 }, ..Layout::default() },
+            batch: Batch { micro_batch: 2, global_batch: 8, sequence_length: 1024 },
+            activations,
+            attention: Attention::Unfused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            schedule: Schedule::OneForwardOneBackward,
+        };
+        let mut lowered = Lowered::new(&model, &plan(ActivationPolicy::None), &stack).unwrap();
+        for policy in policies().into_iter().rev() {
+            let shared = lowered.shape(&mut chip, &fabric, &plan(policy.clone())).unwrap();
+            assert_eq!(shared, Shape::new(&mut chip, &model, &fabric, &plan(policy)).unwrap());
+        }
+    }
+}

@@ -48,10 +48,6 @@ impl MemoryProfile {
         // A training graph has all three kinds; the first is as good as any if it had not.
         let segment = |kind| training.segment(kind).unwrap_or(&training.segments[0]);
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
-        // Eager execution caches results before it knows who reads them; a compiler does not.
-        let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
-        let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
-        let treatment = policy.treatment_under(&layer.graph, replay);
         let ends_kept = |kind| {
             let graph = &segment(kind).graph;
             let large = |t: &TensorInfo| {
@@ -60,6 +56,7 @@ impl MemoryProfile {
             let kept = graph.kept(&RecomputeSet::none());
             kept.iter().map(|t| &graph.tensors[t.index()]).filter(|t| !large(t)).map(|t| t.bytes).sum::<Bytes>()
         };
+        let ends = [ends_kept(SegmentKind::Embedding), ends_kept(SegmentKind::Head)];
         let logits = head.graph.tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
         Self {
             parameters: PieceParameters {
@@ -69,12 +66,29 @@ impl MemoryProfile {
                 head_apart: head.with_tied_copy().parameters,
                 per: layer.bytes_per_parameter(),
             },
+            kept: Bytes::ZERO,
+            offloaded: Bytes::ZERO,
+            transient: Bytes::ZERO,
+            embedding_kept: ends[0],
+            head_kept: ends[1],
+            logits: logits.0 / training.lowering.precision.operand.bytes(),
+        }
+        .under(training, policy, stack)
+    }
+
+    /// The same model under another policy, which changes what layers keep only.
+    #[must_use]
+    pub fn under(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
+        let Some(layer) = training.segment(SegmentKind::Layer) else { return self.clone() };
+        // Eager execution caches results before it knows who reads them; a compiler does not.
+        let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
+        let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
+        let treatment = policy.treatment_under(&layer.graph, replay);
+        Self {
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
             transient: treatment.transient_bytes(&layer.graph),
-            embedding_kept: ends_kept(SegmentKind::Embedding),
-            head_kept: ends_kept(SegmentKind::Head),
-            logits: logits.0 / training.lowering.precision.operand.bytes(),
+            ..self.clone()
         }
     }
 }
@@ -97,7 +111,7 @@ pub(super) struct Account<'a> {
     arrangement: &'a Arrangement,
     stack: &'a SoftwareStack,
     profile: &'a MemoryProfile,
-    sharding: Sharding,
+    domain: Option<u32>,
 }
 
 impl<'a> Account<'a> {
@@ -107,7 +121,7 @@ impl<'a> Account<'a> {
         stack: &'a SoftwareStack,
         domain: Option<u32>,
     ) -> Self {
-        Self { arrangement, stack, profile, sharding: Sharding::new(&arrangement.layout, stack, domain) }
+        Self { arrangement, stack, profile, domain }
     }
 
     /// What a stage has.
@@ -130,13 +144,14 @@ impl<'a> Account<'a> {
         if head {
             all = all.plus(if embedding { pieces.head } else { pieces.head_apart });
         }
-        let resident = self.sharding.resident(all, &pieces.per);
+        let sharding = Sharding::new(layout, self.stack, self.domain);
+        let resident = sharding.resident(all, &pieces.per);
         let window = pieces.layer.times(layers.min(u64::from(self.stack.memory.gathered_layers)));
         let root = self.root(embedding, head);
-        let gathered = self.sharding.gathered(window.plus(root), &pieces.per, &resident);
-        let reducing = self.sharding.reducing(pieces.layer.plus(root), &resident);
+        let gathered = sharding.gathered(window.plus(root), &pieces.per, &resident);
+        let reducing = sharding.reducing(pieces.layer.plus(root), &resident);
         let loss = pieces.layer.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
-        let open_loss = self.sharding.gathered(loss, &pieces.per, &resident);
+        let open_loss = sharding.gathered(loss, &pieces.per, &resident);
         Holding { layers, embedding, head, resident, open: gathered + reducing, open_loss }
     }
 
@@ -152,42 +167,64 @@ impl<'a> Account<'a> {
         root
     }
 
-    /// The peak of a stage.
-    pub(super) fn stage(&self, stage: u32, held: &Holding) -> StageMemory {
+    /// What a stage holds at its moments: gathered, activations, transients, gradients.
+    fn moments(&self, stage: u32, held: &Holding) -> impl Iterator<Item = (Moment, [Bytes; 4])> + use<> {
         let activations = self.activations(stage, held);
         let layers = (Moment::Layers, self.layers_moment(held, activations));
-        let update = (Moment::Update, self.update_moment(held));
         let loss = held.head.then(|| (Moment::Loss, self.loss_moment(stage, held, activations)));
-        let memory = &self.stack.memory;
-        let peak = |(moment, [gathered, activations, transient, gradients]): (Moment, [Bytes; 4])| {
-            let live = [held.resident.weights, gradients, held.resident.states, gathered, activations, transient];
-            let sum: Bytes = live.iter().copied().sum();
-            let lost = Bytes((sum.as_f64() * memory.fragmentation) as u64);
-            let [weights, gradients, states, gathered, activations, transient] = live;
-            let transient = transient + Bytes((memory.workspace_gib * GIB) as u64);
-            let framework = Bytes((memory.context_gib * GIB) as u64);
-            let communicators = Bytes((memory.communicator_mib * MIB) as u64) * self.communicators();
-            StageMemory {
-                stage,
-                moment,
-                classes: [framework, communicators, weights, gradients, states, gathered, activations, transient, lost],
-                cached: Bytes((sum.as_f64() * memory.allocator_slack) as u64),
-                host: self.host(stage, held),
-            }
-        };
-        // Of equal moments the last is taken.
-        let mut most = peak(layers);
-        for moment in loss.into_iter().chain([update]) {
-            let other = peak(moment);
-            most = if other.need() >= most.need() { other } else { most };
-        }
-        most
+        let update = (Moment::Update, self.update_moment(held));
+        [Some(layers), loss, Some(update)].into_iter().flatten()
     }
 
-    /// Bytes that the fullest stage needs, from what the first, the second and the last have ([`Self::places`]).
+    /// Bytes live at a moment in the order of the classes from the weights on, and those lost to fragmentation.
+    fn live(&self, held: &Holding, [gathered, activations, transient, gradients]: [Bytes; 4]) -> ([Bytes; 6], Bytes, Bytes) {
+        let live = [held.resident.weights, gradients, held.resident.states, gathered, activations, transient];
+        let sum: Bytes = live.iter().copied().sum();
+        (live, sum, Bytes((sum.as_f64() * self.stack.memory.fragmentation) as u64))
+    }
+
+    /// Bytes that a stage needs at a moment.
+    fn need(&self, held: &Holding, moment: [Bytes; 4]) -> Bytes {
+        let (_, sum, lost) = self.live(held, moment);
+        self.framework() + self.collectives() + sum + self.workspace() + lost
+    }
+
+    /// The peak of a stage.
+    pub(super) fn stage(&self, stage: u32, held: &Holding) -> StageMemory {
+        // A stage has moments; of equal ones the last is taken.
+        let most = self.moments(stage, held).max_by_key(|(_, moment)| self.need(held, *moment));
+        let (moment, holds) = most.unwrap_or((Moment::Update, [Bytes::ZERO; 4]));
+        let ([weights, gradients, states, gathered, activations, transient], sum, lost) = self.live(held, holds);
+        let transient = transient + self.workspace();
+        let (framework, collectives) = (self.framework(), self.collectives());
+        StageMemory {
+            stage,
+            moment,
+            classes: [framework, collectives, weights, gradients, states, gathered, activations, transient, lost],
+            cached: Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64),
+            host: self.host(stage, held),
+        }
+    }
+
+    fn framework(&self) -> Bytes {
+        Bytes((self.stack.memory.context_gib * GIB) as u64)
+    }
+
+    fn collectives(&self) -> Bytes {
+        Bytes((self.stack.memory.communicator_mib * MIB) as u64) * self.communicators()
+    }
+
+    fn workspace(&self) -> Bytes {
+        Bytes((self.stack.memory.workspace_gib * GIB) as u64)
+    }
+
+    /// Bytes that the fullest stage needs, from what the first, the second and the last have ([`Arrangement::places`]).
     pub(super) fn fullest(&self, holdings: &[Holding; 3]) -> Bytes {
-        let needs = self.arrangement.places().map(|(place, stage)| self.stage(stage, &holdings[place]).need());
-        needs.max().unwrap_or_default()
+        let of = |(place, stage): (usize, u32)| {
+            let held = &holdings[place];
+            self.moments(stage, held).map(|(_, moment)| self.need(held, moment)).max()
+        };
+        self.arrangement.places().filter_map(of).max().unwrap_or_default()
     }
 
     /// What the first, the second and the last stage have.

@@ -19,8 +19,8 @@ mod tests;
 pub(crate) use assembly::backward_window;
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
-pub use evaluate::{step_lower_bound, step_time, step_time_of};
-pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Shape};
+pub use evaluate::{step_time, step_time_of};
+pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Recent, Shape};
 pub use memory::{
     MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };

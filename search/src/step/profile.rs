@@ -10,6 +10,7 @@ use sim::kernel::{Collective, DataType, Kernel, KernelGraph, Link, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use workloads::recompute_policy::Treatment;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
@@ -131,7 +132,7 @@ pub struct StepProfile {
     /// Bytes of a weight's gradient.
     pub gradient_bytes: Bytes,
     /// The graph that it was made from: its optimizer's kernels.
-    layer_segment: Segment,
+    layer_segment: Arc<Segment>,
 }
 
 /// A chip under a software stack: what kernels take.
@@ -220,11 +221,12 @@ impl ChipTimes {
         pass
     }
 
-    fn piece(&mut self, segment: &Segment, treatment: &Treatment, fabric: &Fabric) -> PieceProfile {
+    /// `forward` is the forward pass without its copies, where it is known: no treatment changes it.
+    fn piece(&mut self, segment: &Segment, treatment: &Treatment, fabric: &Fabric, forward: Option<PassProfile>) -> PieceProfile {
         let backward = segment.backward(&treatment.recompute);
         let again = |name: &str| name.contains(".recompute");
         let mut piece = PieceProfile {
-            forward: self.pass(&segment.forward(), fabric, |_| true),
+            forward: forward.unwrap_or_else(|| self.pass(&segment.forward(), fabric, |_| true)),
             recompute: self.pass(&backward, fabric, again),
             backward: self.pass(&backward, fabric, |name| !again(name)),
             parameters: segment.parameters.sharded.saturating_add(segment.parameters.replicated),
@@ -268,11 +270,12 @@ impl ChipTimes {
                 SegmentKind::Layer => 1,
                 SegmentKind::Head => 2,
             };
-            pieces[slot] = self.piece(segment, &plan.activations.treatment_under(&segment.graph, self.stack.replay()), fabric);
+            let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+            pieces[slot] = self.piece(segment, &treatment, fabric, None);
         }
         let [embedding, layer, head] = pieces;
         let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
-        let layer_segment = graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?;
+        let layer_segment = Arc::new(graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?);
         let per = layer_segment.bytes_per_parameter();
         Ok(StepProfile {
             embedding,
@@ -284,6 +287,15 @@ impl ChipTimes {
             gradient_bytes: per.gradient,
             layer_segment,
         })
+    }
+
+    /// The profile of a plan that differs from `known`'s in its activation policy at most: policies speak of layers' backward passes only.
+    #[must_use]
+    pub fn profile_like(&mut self, known: &StepProfile, fabric: &Fabric, plan: &TrainingPlan) -> StepProfile {
+        let segment = Arc::clone(&known.layer_segment);
+        let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+        let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
+        StepProfile { layer: self.piece(&segment, &treatment, fabric, Some(forward)), ..known.clone() }
     }
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.

@@ -1,0 +1,334 @@
+//! The search itself: every plan is evaluated in closed form; what that leaves open is simulated in the order of its bounds.
+
+use super::space::{Family, Lot};
+use super::{Attempt, Job, PlanAnswer, PlanSpace};
+use crate::step::{ChipTimes, Communication, Degrees, Evaluator, Lowered, Recent, Shape, StepError, TrainingPlan};
+use rayon::prelude::*;
+use sim::pipeline::{PassesTime, Schedule};
+use sim::units::Bytes;
+use workloads::{ActivationPolicy, Layout};
+
+/// Plans simulated between two looks at the list.
+const ROUND: usize = 64;
+
+/// Plans kept beyond the list asked for: closed forms and the event simulation round differently, and the simulation decides.
+const SPARE: usize = 16;
+
+/// A plan by its places.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+struct Candidate {
+    /// The step's time, or its bound, in seconds.
+    time: f64,
+    family: u32,
+    lot: u32,
+    policy: u32,
+    division: u32,
+    /// Place among the division's schedules.
+    schedule: u32,
+}
+
+/// What came of the plans of one lot, or of all.
+#[derive(Debug, Default)]
+struct Found {
+    /// The fastest that fit, fastest first.
+    best: Vec<Candidate>,
+    /// Those that fit and whose time is bounded only.
+    open: Vec<Candidate>,
+    plans: usize,
+    over_capacity: usize,
+    timed: usize,
+    rejected_by_bound: usize,
+    refused: usize,
+    refusal: Option<StepError>,
+    /// The plan that lacks least, and how much.
+    nearest: Option<(Bytes, Candidate)>,
+}
+
+impl Found {
+    /// Takes a plan that fits and is timed.
+    fn rank(&mut self, candidate: Candidate, length: usize) {
+        if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
+            let place = self.best.partition_point(|b| *b < candidate);
+            self.best.insert(place, candidate);
+            self.best.truncate(length);
+        }
+    }
+
+    /// Whether the list is full without a plan.
+    fn beaten(&self, bound: f64, length: usize) -> bool {
+        self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
+    }
+
+    fn lacking(&mut self, lack: Bytes, candidate: Candidate) {
+        if self.nearest.is_none_or(|(least, _)| lack < least) {
+            self.nearest = Some((lack, candidate));
+        }
+    }
+
+    fn merge(&mut self, other: Self, length: usize) {
+        other.best.into_iter().for_each(|candidate| self.rank(candidate, length));
+        self.open.extend(other.open);
+        self.plans += other.plans;
+        self.over_capacity += other.over_capacity;
+        self.timed += other.timed;
+        self.rejected_by_bound += other.rejected_by_bound;
+        self.refused += other.refused;
+        self.refusal = self.refusal.take().or(other.refusal);
+        if let Some((lack, candidate)) = other.nearest {
+            self.lacking(lack, candidate);
+        }
+    }
+
+    /// Drops the open plans that the list beats.
+    fn prune(&mut self, length: usize) {
+        let open = std::mem::take(&mut self.open);
+        let before = open.len();
+        self.open = open.into_iter().filter(|c| !self.beaten(c.time, length)).collect();
+        self.rejected_by_bound += before - self.open.len();
+    }
+}
+
+/// A search, prepared.
+struct Search<'a> {
+    job: &'a Job<'a>,
+    evaluator: Evaluator<'a>,
+    chip: ChipTimes,
+    families: Vec<Family>,
+    policies: Vec<ActivationPolicy>,
+    /// Per family, per division.
+    degrees: Vec<Vec<Result<Degrees, StepError>>>,
+    /// Plans that a list holds.
+    length: usize,
+}
+
+/// The `top` fastest plans of `space` for a job.
+///
+/// # Errors
+/// A chip that the cost model cannot use.
+pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
+    let search = Search::new(job, space, top)?;
+    let mut found = search.evaluate();
+    let simulated = search.settle(&mut found);
+    search.answer(found, simulated, top)
+}
+
+impl<'a> Search<'a> {
+    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize) -> Result<Self, StepError> {
+        let mut search = Self {
+            job,
+            evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.chip.memory_capacity()),
+            chip: ChipTimes::new(job.chip, job.stack)?,
+            families: space.families(job),
+            policies: space.policies(),
+            degrees: Vec::new(),
+            length: top + SPARE,
+        };
+        search.degrees =
+            search.families.par_iter().map_init(|| search.chip.clone(), |chip, family| search.degrees(chip, family)).collect();
+        Ok(search)
+    }
+
+    /// The degrees of a family's divisions, from the shape of its first lot.
+    fn degrees(&self, chip: &mut ChipTimes, family: &Family) -> Vec<Result<Degrees, StepError>> {
+        let Some(lot) = family.lots.first() else { return Vec::new() };
+        let plan = |division: usize| {
+            let schedule = family.divisions[division].schedules[0];
+            family.plan(self.job, lot, division, &ActivationPolicy::Full, schedule)
+        };
+        match Shape::new(chip, self.job.model, self.job.fabric, &plan(lot.pairs[0].0)) {
+            Ok(shape) => (0..family.divisions.len())
+                .map(|division| {
+                    let plan = plan(division);
+                    self.evaluator.degrees(chip, &shape, &plan, self.job.domain(&plan))
+                })
+                .collect(),
+            Err(error) => vec![Err(error); family.divisions.len()],
+        }
+    }
+
+    /// Evaluates every plan, lot by lot.
+    fn evaluate(&self) -> Found {
+        let lots: Vec<(usize, usize)> =
+            self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect();
+        let each: Vec<Found> =
+            lots.par_iter().map_init(|| self.chip.clone(), |chip, &(family, lot)| self.lot(chip, family, lot)).collect();
+        let mut found = Found::default();
+        for one in each {
+            found.merge(one, self.length);
+        }
+        found.prune(self.length);
+        found
+    }
+
+    /// Evaluates the plans of a lot.
+    fn lot(&self, chip: &mut ChipTimes, family: usize, lot: usize) -> Found {
+        let mut found = Found::default();
+        let (family, lot) = (family as u32, lot as u32);
+        let first =
+            Candidate { time: 0.0, family, lot, policy: 0, division: self.lot_of(family, lot).pairs[0].0 as u32, schedule: 0 };
+        let first_plan = self.plan(first);
+        let mut lowered = Lowered::new(self.job.model, &first_plan, self.job.stack);
+        for (policy, activations) in self.policies.iter().enumerate() {
+            let plan = TrainingPlan { activations: activations.clone(), ..first_plan.clone() };
+            let shape = match &mut lowered {
+                Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
+                Err(error) => Err(error.clone()),
+            };
+            self.policy(chip, &shape, plan, Candidate { policy: policy as u32, ..first }, &mut found);
+        }
+        found.prune(self.length);
+        found
+    }
+
+    /// Evaluates the plans of a lot under one policy; `plan` and `at` are any of them.
+    fn policy(
+        &self,
+        chip: &ChipTimes,
+        shape: &Result<Shape, StepError>,
+        mut plan: TrainingPlan,
+        at: Candidate,
+        found: &mut Found,
+    ) {
+        let (mut sends, mut recent) = (Sends::default(), Recent::default());
+        let lot = self.lot_of(at.family, at.lot);
+        for &(place, m) in &lot.pairs {
+            let division = &self.families[at.family as usize].divisions[place];
+            let (shape, degrees) = match (shape, &self.degrees[at.family as usize][place]) {
+                (Ok(shape), Ok(degrees)) => (shape, degrees),
+                (Err(error), _) | (_, Err(error)) => {
+                    found.plans += division.schedules.len();
+                    found.refused += division.schedules.len();
+                    found.refusal.get_or_insert_with(|| error.clone());
+                    continue;
+                }
+            };
+            plan.layout = Layout { sequence_parallel: lot.sequence_parallel, ..division.layout };
+            let send = sends.of(&plan, || self.evaluator.send(chip, shape, &plan));
+            for (schedule, &kind) in division.schedules.iter().enumerate() {
+                let candidate = Candidate { division: place as u32, schedule: schedule as u32, ..at };
+                found.plans += 1;
+                let need = self.evaluator.need(shape, degrees, kind, m);
+                if need > self.evaluator.capacity() {
+                    found.over_capacity += 1;
+                    found.lacking(need.saturating_sub(self.evaluator.capacity()), candidate);
+                    continue;
+                }
+                let time = self.evaluator.time(&mut recent, shape, degrees, &send, kind, m);
+                self.note(Candidate { time: time.seconds().0, ..candidate }, time, found);
+            }
+        }
+    }
+
+    /// Takes a plan that fits.
+    fn note(&self, candidate: Candidate, time: PassesTime, found: &mut Found) {
+        if let PassesTime::Exact(_) = time {
+            found.timed += 1;
+            found.rank(candidate, self.length);
+        } else if found.beaten(candidate.time, self.length) {
+            found.rejected_by_bound += 1;
+        } else {
+            found.open.push(candidate);
+        }
+    }
+
+    fn lot_of(&self, family: u32, lot: u32) -> &Lot {
+        &self.families[family as usize].lots[lot as usize]
+    }
+
+    /// Simulates the open plans, least bound first, until no bound is below the last of the list; how many it were.
+    fn settle(&self, found: &mut Found) -> usize {
+        let mut open = std::mem::take(&mut found.open);
+        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+        let mut at = 0;
+        while at < open.len() {
+            let end = open.len().min(at + ROUND);
+            let round = &open[at..end];
+            let round = &round[..round.partition_point(|c| !found.beaten(c.time, self.length))];
+            if round.is_empty() {
+                break;
+            }
+            let times: Vec<Result<f64, StepError>> =
+                round.par_iter().map_init(|| self.chip.clone(), |chip, candidate| self.simulate(chip, candidate)).collect();
+            for (candidate, time) in round.iter().zip(times) {
+                match time {
+                    Ok(time) => {
+                        found.timed += 1;
+                        found.rank(Candidate { time, ..*candidate }, self.length);
+                    }
+                    Err(error) => {
+                        found.refused += 1;
+                        found.refusal.get_or_insert(error);
+                    }
+                }
+            }
+            at += round.len();
+        }
+        found.rejected_by_bound += open.len() - at;
+        at
+    }
+
+    fn simulate(&self, chip: &mut ChipTimes, candidate: &Candidate) -> Result<f64, StepError> {
+        let plan = self.plan(*candidate);
+        let shape = Shape::new(chip, self.job.model, self.job.fabric, &plan)?;
+        let degrees = self.degrees[candidate.family as usize][candidate.division as usize].as_ref().map_err(Clone::clone)?;
+        let send = self.evaluator.send(chip, &shape, &plan);
+        Ok(self.evaluator.simulate(&shape, degrees, &send, plan.schedule, plan.micro_batches())?.0)
+    }
+
+    fn plan(&self, c: Candidate) -> TrainingPlan {
+        let family = &self.families[c.family as usize];
+        let (lot, division): (&Lot, usize) = (&family.lots[c.lot as usize], c.division as usize);
+        let schedule: Schedule = family.divisions[division].schedules[c.schedule as usize];
+        family.plan(self.job, lot, division, &self.policies[c.policy as usize], schedule)
+    }
+
+    /// The list with what reports need: the parts of the time, all stages' memory.
+    fn answer(&self, found: Found, simulated: usize, top: usize) -> Result<PlanAnswer, StepError> {
+        let mut chip = self.chip.clone();
+        let mut answer = PlanAnswer {
+            best: Vec::new(),
+            plans: found.plans,
+            timed: found.timed,
+            simulated,
+            over_capacity: found.over_capacity,
+            rejected_by_bound: found.rejected_by_bound,
+            refused: found.refused,
+            refusal: found.refusal,
+            nearest: None,
+        };
+        for candidate in found.best {
+            let plan = self.plan(candidate);
+            let shape = self.job.shape(&mut chip, &plan)?;
+            if let Attempt::Fits(ranked) = self.job.attempt(&mut chip, &shape, &plan)? {
+                answer.best.push(*ranked);
+            }
+        }
+        answer.best.sort_by(|a, b| a.time.total.0.total_cmp(&b.time.total.0));
+        answer.best.truncate(top);
+        if let Some((_, candidate)) = found.nearest {
+            let plan = self.plan(candidate);
+            let shape = self.job.shape(&mut chip, &plan)?;
+            if let Attempt::OverCapacity(why) = self.job.attempt(&mut chip, &shape, &plan)? {
+                answer.nearest = Some((plan, why));
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// Sends between stages, by how far apart these are.
+#[derive(Default)]
+struct Sends(Vec<(u32, Communication)>);
+
+impl Sends {
+    fn of(&mut self, plan: &TrainingPlan, price: impl FnOnce() -> Communication) -> Communication {
+        let layout = &plan.layout;
+        let apart = if layout.pipeline > 1 { layout.stage_stride() } else { 0 };
+        if let Some((_, send)) = self.0.iter().find(|(known, _)| *known == apart) {
+            return *send;
+        }
+        let send = price();
+        self.0.push((apart, send));
+        send
+    }
+}
