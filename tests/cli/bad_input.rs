@@ -152,8 +152,23 @@ fn schedule_instances() {
     write("edge.json", &changed(&|i| i["edges"][0] = json!([0, 9999])));
     write("missing.json", &changed(&|i| drop(i.as_object_mut().unwrap().remove("num_vc"))));
     write("truncated.json", &changed(&|_| ())[..200]);
-    let files = ["cycle", "cores", "negative", "infinite", "many", "type", "edge", "missing", "truncated", "gone"]
-        .map(|name| format!("{name}.json"));
+    write("unknown.json", &changed(&|i| i["num_tcs"] = json!(2)));
+    write("unknown_op.json", &changed(&|i| i["ops"][1]["latencies"] = json!(2)));
+    let files = [
+        "unknown",
+        "unknown_op",
+        "cycle",
+        "cores",
+        "negative",
+        "infinite",
+        "many",
+        "type",
+        "edge",
+        "missing",
+        "truncated",
+        "gone",
+    ]
+    .map(|name| format!("{name}.json"));
     let calls: Vec<[&str; 2]> = files.iter().map(|file| ["schedule", file.as_str()]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(<[&str; 2]>::as_slice).collect();
     calls.push(&["schedule", "cycle.json", "--time-limit", "0"]);

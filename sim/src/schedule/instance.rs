@@ -56,6 +56,16 @@ pub enum InstanceError {
         /// Where the parser stopped.
         source: serde_json::Error,
     },
+    /// A key that nothing reads.
+    #[error("{}: `{key}` is not a key; there are {known}; remove it or correct its name", path.display())]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key, with its place in the file.
+        key: String,
+        /// The keys of that place.
+        known: String,
+    },
     /// A key is missing.
     #[error("{}: `{key}` is missing; give {expected}", path.display())]
     Missing {
@@ -97,6 +107,12 @@ fn cure(error: &serde_json::Error) -> &'static str {
     }
 }
 
+/// Keys of an instance. The last six say where it is from, what its times are in and what its optimum is.
+const INSTANCE_KEYS: [&str; 10] =
+    ["num_tc", "num_vc", "ops", "edges", "optimal_unpaired", "optimal_paired", "seed", "style", "intra_family", "unit"];
+/// Keys of an operator.
+const OPERATOR_KEYS: [&str; 5] = ["id", "type", "latency", "intra_latency", "desc"];
+
 const WHOLE: &str = "a whole number, 0 or more";
 
 /// Reads an instance file.
@@ -118,6 +134,7 @@ pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError
     let Value::Object(root) = &root else {
         return Err(reader.wrong("the file", &root, "an object with num_tc, num_vc, ops and edges"));
     };
+    reader.only(root, "", &INSTANCE_KEYS)?;
     let cores = Cores {
         tensor_cores: reader.count(root, "num_tc")?,
         vector_cores: reader.count(root, "num_vc")?,
@@ -149,6 +166,14 @@ impl Reader<'_> {
             text = text.chars().take(57).chain("...".chars()).collect();
         }
         InstanceError::Value { path: self.path.into(), key: key.into(), value: text, expected }
+    }
+
+    fn only(&self, map: &Map<String, Value>, place: &str, known: &[&str]) -> Result<(), InstanceError> {
+        let unknown = |key: &&String| !known.contains(&key.as_str());
+        map.keys().find(unknown).map_or(Ok(()), |key| {
+            let key = format!("{place}{key}");
+            Err(InstanceError::UnknownKey { path: self.path.into(), key, known: known.join(", ") })
+        })
     }
 
     fn get<'v>(
@@ -187,6 +212,7 @@ impl Reader<'_> {
             let map = item.as_object().ok_or_else(|| {
                 self.wrong(&format!("ops[{index}]"), item, "an object with id, type, latency and intra_latency")
             })?;
+            self.only(map, &place, &OPERATOR_KEYS)?;
             let id = self.get(map, &place, "id", WHOLE)?;
             let number = id.as_u64().ok_or_else(|| self.wrong(&format!("{place}id"), id, WHOLE))?;
             if numbers.insert(number, index).is_some() {
