@@ -26,6 +26,7 @@ use search::step::StepTime;
 use serde::Serialize;
 use sim::cost::calibrate::Measurement;
 use sim::hardware::Template;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -225,15 +226,30 @@ impl<'a> Table<'a> {
 
     /// Hands every row to `take`, or why the CSV reader refuses it.
     fn each_row(&mut self, mut take: impl FnMut(Result<Row<'_>, RowError>)) {
+        let mut first_lines: BTreeMap<String, u64> = BTreeMap::new();
         for record in self.reader.records() {
             match record {
-                Ok(record) => take(Ok(Row::new(self.path, &self.header, &record))),
+                Ok(record) => {
+                    let row = Row::new(self.path, &self.header, &record);
+                    let repeated = if self.dataset == Dataset::Kernels { repeated(&row, &mut first_lines) } else { None };
+                    take(repeated.map_or(Ok(row), Err));
+                }
                 Err(e) => {
                     let line = e.position().map_or(0, csv::Position::line);
                     take(Err(RowError::unreadable(self.path, line, &e.to_string())));
                 }
             }
         }
+    }
+}
+
+/// What is wrong with a kernel whose id a row before it has: predictions are told apart by it.
+fn repeated(row: &Row<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<RowError> {
+    let id = row.cell("id")?;
+    let first = *first_lines.entry(id.to_owned()).or_insert(row.line());
+    match row.fault("id", &format!("the row of line {first} has it"), "give every row an id of its own") {
+        RowFailure::Fault(error) if first != row.line() => Some(*error),
+        _ => None,
     }
 }
 

@@ -140,6 +140,26 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// A side of a matrix product, or nothing.
+    ///
+    /// # Errors
+    /// As [`Self::count`], and more than 2^31 - 1: a library's index, and far beyond what a device holds.
+    pub fn optional_side(&self, key: &str) -> Result<Option<u64>, RowFailure> {
+        let side = self.optional_count(key)?;
+        if side.is_none_or(|side| side <= i32::MAX as u64) {
+            return Ok(side);
+        }
+        Err(self.fault(key, "a side of a matrix product is at most 2147483647", "correct or remove the row"))
+    }
+
+    /// A side of a matrix product that must be there.
+    ///
+    /// # Errors
+    /// As [`Self::optional_side`], and an empty cell.
+    pub fn side(&self, key: &str) -> Result<u64, RowFailure> {
+        self.optional_side(key)?.ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+    }
+
     /// A finite number, or nothing.
     ///
     /// # Errors

@@ -154,6 +154,22 @@ fn kernels_are_predicted_or_named() {
 }
 
 #[test]
+fn a_kernel_of_an_absurd_size_and_an_id_given_twice_are_named() {
+    let row = |id: &str, m: &str| format!("{id},d,a100_80gb_sxm,gemm,{m},64,64,1,,fp16,20,,device,\n");
+    let report =
+        check(&format!("{KERNELS}{}{}{}{}", row("a", "64"), row("b", "1000000000000"), row("a", "128"), row("c", "2147483647")));
+    let errors: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        [
+            "data.csv:3: m = 1000000000000: a side of a matrix product is at most 2147483647; correct or remove the row",
+            "data.csv:4: id = a: the row of line 2 has it; give every row an id of its own",
+        ]
+    );
+    assert_eq!((report.rows, report.predictions.len()), (4, 2));
+}
+
+#[test]
 fn die_areas_are_predicted_or_named() {
     let report = check(
         "id,chip,level,component,measured_mm2,source\n\

@@ -34,7 +34,8 @@ fn kernel(row: &Row<'_>) -> Result<(Kernel, Timing), RowFailure> {
         _ => return Err(row.fault("timing", "must be device or host", "say which clock was read")),
     };
     let size = |key: &str| row.optional_count(key).map(|value| value.unwrap_or(0));
-    let shape = Shape { m: size("m")?, n: size("n")?, k: size("k")?, batch: size("batch")?, elements: size("elements")? };
+    let side = |key: &str| row.optional_side(key).map(|value| value.unwrap_or(0));
+    let shape = Shape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
     let data_type = data_type_from_name(row.text("dtype")?).map_err(|e| named(row, &e))?;
     let kernel = kernel_from_name(row.text("kernel")?, shape, data_type).map_err(|e| named(row, &e))?;
     Ok((kernel, timing))

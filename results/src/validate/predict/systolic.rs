@@ -17,9 +17,9 @@ pub(in crate::validate) fn predict(_: &mut Prepared, row: &Row<'_>) -> Result<Ve
         rows: row.count("rows")?,
         columns: row.count("cols")?,
         dataflow,
-        m: row.count("m")?,
-        n: row.count("n")?,
-        k: row.count("k")?,
+        m: row.side("m")?,
+        n: row.side("n")?,
+        k: row.side("k")?,
     };
     let report = problem.report();
     Ok(vec![
