@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 /// The enclosure is closed where its relative width is this: [`SolveStatus`](sim::status::SolveStatus) calls 1e-9 optimal.
 const CLOSED: f64 = 5e-10;
 
+/// How often the first time is raised by half before every time is allowed.
+const TRIES: usize = 12;
+
 /// What was found.
 pub(super) struct Found {
     /// The best plan.
@@ -37,7 +40,16 @@ struct Way {
 
 /// The plan of least time.
 pub(super) fn optimum(prepared: &Prepared<'_>) -> Found {
-    let Some(mut best) = reach(prepared, f64::MAX, false) else {
+    // Times well above the optimum let far more stages in: come from below.
+    let (mut tried, mut first) = (least_work(prepared), None);
+    for _ in 0..TRIES {
+        tried *= 1.5;
+        first = reach(prepared, tried, false);
+        if first.is_some() {
+            break;
+        }
+    }
+    let Some(mut best) = first.or_else(|| reach(prepared, f64::MAX, false)) else {
         return Found { best: None, lower_bound: f64::INFINITY };
     };
     let mut upper = evaluate(prepared.instance, &best).time_per_sample;

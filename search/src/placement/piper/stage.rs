@@ -103,11 +103,11 @@ pub(super) fn most_in_flight(classes: &[Class], setting: &Setting, limit: f64, m
         return 0;
     }
     let fits = |y: u32| fits(classes, setting, f64::from(y), limit);
-    if !fits(1) {
-        return 0;
-    }
     if fits(most) {
         return most;
+    }
+    if !fits(1) {
+        return 0;
     }
     let (mut fit, mut over) = (1, most);
     while over - fit > 1 {
@@ -117,7 +117,7 @@ pub(super) fn most_in_flight(classes: &[Class], setting: &Setting, limit: f64, m
     fit
 }
 
-/// Whether [`fastest`] has an answer.
+/// Whether [`fastest`] has an answer, where the least time is within the limit.
 fn fits(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> bool {
     let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
     let of_quickest = |class: &Class| {
@@ -125,13 +125,12 @@ fn fits(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> boo
         let better = |a: (f64, f64), b: (f64, f64)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
         class.options.iter().map(key).fold((f64::INFINITY, f64::INFINITY), better).1 * f64::from(class.count)
     };
-    // The quickest ways fit a stage whose least time does: most stages end here.
-    let least_time: f64 = classes.iter().map(|class| least(class, &|way| setting.time(way))).sum();
-    if least_time > limit || least_memory(classes, in_flight) > setting.memory {
-        return false;
-    }
+    // The caller knows that the quickest ways are within the time; mostly they fit, or nothing does.
     if classes.iter().map(of_quickest).sum::<f64>() <= setting.memory {
         return true;
+    }
+    if least_memory(classes, in_flight) > setting.memory {
+        return false;
     }
     fastest(classes, setting, in_flight, limit).is_some()
 }
