@@ -125,7 +125,7 @@ pub struct Arguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     sequence_length: Option<u64>,
-    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron otherwise]
+    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200 and GB200, megatron otherwise]
     #[arg(long)]
     stack: Option<String>,
     /// Plans to list
@@ -197,8 +197,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
     let chip = input::chip(&arguments.chip)?.accelerator;
     let fabric = fabric(arguments, &chip.name)?;
-    let default = if chip.name.starts_with("tpu") { "maxtext" } else { "megatron" };
-    let stack = SoftwareStack::load(arguments.stack.as_deref().unwrap_or(default)).or_input()?;
+    let usual = SoftwareStack::usual(&chip.name);
+    let stack = SoftwareStack::load(arguments.stack.as_deref().unwrap_or(usual)).or_input()?;
     let asked = space(arguments)?;
     let job = Job {
         model: &model,

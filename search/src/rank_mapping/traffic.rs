@@ -1,8 +1,6 @@
 //! What the ranks of a step exchange: all axes, all stages.
 
-use crate::step::{
-    Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, backward_window, lowering, step_time_of,
-};
+use crate::step::{Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
@@ -313,8 +311,7 @@ impl Builder<'_, '_> {
                 }
             }
             let (parameters, experts) = (all.parameters, all.expert_parameters);
-            let backward = backward_window([(all.recompute.busy() + all.backward.busy(), &all)].into_iter());
-            let time = self.step.synchronisation(self.chip, parameters, experts, backward).0;
+            let time = self.step.synchronisation(self.chip, &all).0;
             let held = self.step.held(parameters, experts);
             let list: Vec<(Collective, f64)> =
                 held.iter().flat_map(|(n, group)| self.step.reductions(self.chip, *n, *group)).map(|c| (c, 1.0)).collect();

@@ -21,7 +21,7 @@ pub(crate) struct Exchange {
     /// Reduction of gradients.
     pub reduce: Communication,
     /// Gathering of updated weights.
-    pub gather: Seconds,
+    pub gather: Communication,
     /// The optimizer's update.
     pub update: Seconds,
 }
@@ -156,18 +156,18 @@ pub(crate) fn exposed_gathers(
     (exposed(gather, piece.forward.window()), exposed(gather + scatter, backward.window()))
 }
 
-/// The backward passes of a device's pieces, one after the other, as work to hide communication behind.
-pub(crate) fn backward_window<'a>(pieces: impl Iterator<Item = (Seconds, &'a PieceProfile)>) -> Window {
-    pieces.fold(Window::default(), |window, (time, piece)| Window {
-        time: window.time + time,
-        ports: window.ports + piece.recompute.ports + piece.backward.ports,
-    })
+/// The backward pass of a device's pieces, what runs again included, as work to hide communication behind.
+pub(crate) fn backward_window(piece: &PieceProfile) -> Window {
+    piece.recompute.plus(piece.backward).window()
 }
 
-/// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides beside its own collectives.
-pub(crate) fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, backward: Window) -> Seconds {
-    let reduce = &exchange.reduce;
-    reduce.time - backward.hides(reduce) * stack.overlap.data_reduction + exchange.gather
+/// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's
+/// forward pass of the latter, beside their own collectives.
+pub(crate) fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forward, backward]: [Window; 2]) -> Seconds {
+    let Exchange { reduce, gather, .. } = exchange;
+    let overlap = &stack.overlap;
+    let late = reduce.time - backward.hides(reduce) * overlap.data_reduction;
+    late + gather.time - forward.hides(gather) * overlap.parameter_prefetch
 }
 
 /// A plan's chunks, and what nothing hides of its communication.
@@ -219,22 +219,24 @@ impl Assembly {
         (self.data, self.update, self.tied) = (Seconds::ZERO, Seconds::ZERO, exchanges.tied);
         for (kind, counts) in arrangement.devices() {
             let exchange = &exchanges.devices[kind];
-            let data = exposed_exchange(stack, exchange, self.backward(counts));
+            let data = exposed_exchange(stack, exchange, self.windows(counts));
             self.data = self.data.max(data);
             self.update = self.update.max(exchange.update);
         }
         self
     }
 
-    /// The backward passes of one micro-batch on a device of so many chunks of each kind.
-    fn backward(&self, counts: [u64; KINDS]) -> Window {
-        let mut window = Window::default();
+    /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.
+    fn windows(&self, counts: [u64; KINDS]) -> [Window; 2] {
+        let mut windows = [Window::default(); 2];
         for (chunk, count) in self.chunks.iter().zip(counts).filter(|(_, count)| *count > 0) {
-            let one = backward_window([(chunk.recompute + chunk.backward, &chunk.piece)].into_iter());
-            let n = count as f64;
-            window = Window { time: window.time + one.time * n, ports: window.ports + one.ports * n };
+            let forward = Window { time: chunk.forward, ports: chunk.piece.forward.ports };
+            let backward = Window { time: chunk.recompute + chunk.backward, ..backward_window(&chunk.piece) };
+            for (window, one) in windows.iter_mut().zip([forward, backward]) {
+                *window = Window { time: window.time + one.time * count as f64, ports: window.ports + one.ports * count as f64 };
+            }
         }
-        window
+        windows
     }
 
     /// The chunk at a place of the pipeline.

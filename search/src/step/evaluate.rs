@@ -1,7 +1,7 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
-use super::assembly::{Arrangement, Assembly, Chunk, Exchange, Exchanges, exposed_exchange, exposed_gathers};
-use super::contention::{Communication, Window};
+use super::assembly::{Arrangement, Assembly, Chunk, Exchange, Exchanges, backward_window, exposed_exchange, exposed_gathers};
+use super::contention::Communication;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::{StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
@@ -140,9 +140,10 @@ impl Step<'_> {
         held.iter().map(|(count, group)| count.div_ceil(u64::from(self.sharding(chip, *group).0.ranks))).sum()
     }
 
-    /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides beside its own collectives.
-    pub fn synchronisation(&self, chip: &ChipTimes, parameters: u64, experts: u64, backward: Window) -> Seconds {
-        exposed_exchange(chip.stack(), &self.exchange(chip, parameters, experts), backward)
+    /// Gradients (and updated weights) of all of a device's pieces once per step, less what their passes hide.
+    pub fn synchronisation(&self, chip: &ChipTimes, all: &PieceProfile) -> Seconds {
+        let exchange = self.exchange(chip, all.parameters, all.expert_parameters);
+        exposed_exchange(chip.stack(), &exchange, [all.forward.window(), backward_window(all)])
     }
 
     /// Gradients (and updated weights) once per step.
@@ -153,7 +154,7 @@ impl Step<'_> {
             for Collective { kind, bytes, group } in [first, second] {
                 exchange.reduce = exchange.reduce + self.collective(chip, kind, bytes, group);
             }
-            exchange.gather += self.collective(chip, weights.kind, weights.bytes, weights.group).time;
+            exchange.gather = exchange.gather + self.collective(chip, weights.kind, weights.bytes, weights.group);
         }
         exchange
     }

@@ -16,7 +16,6 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use assembly::backward_window;
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};

@@ -199,6 +199,18 @@ impl SoftwareStack {
         names
     }
 
+    /// The built-in stack that a chip of this name usually trains with, where nothing else says so: MaxText on TPUs; Megatron-LM elsewhere, with the
+    /// options of its core from Hopper (2022) on, as runs on older chips are from before them.
+    #[must_use]
+    pub fn usual(chip: &str) -> &'static str {
+        let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
+        match chip {
+            _ if starts(&["tpu"]) => "maxtext",
+            _ if starts(&["h100", "h200", "b200", "gb200"]) => "megatron_core",
+            _ => "megatron",
+        }
+    }
+
     /// A built-in stack by name, or a stack's file by path (anything that ends in `.toml`).
     ///
     /// # Errors

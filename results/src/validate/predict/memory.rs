@@ -38,6 +38,6 @@ fn peak(row: &Row<'_>, run: &Run, memory: &StepMemory) -> f64 {
     } else {
         Reading::Reserved
     };
-    let logged_by_last = run.stack == "megatron" && reading == Reading::Allocated;
+    let logged_by_last = run.stack.starts_with("megatron") && reading == Reading::Allocated;
     if logged_by_last { memory.last_stage(reading).gib() } else { memory.peak(reading).gib() }
 }

@@ -2,7 +2,7 @@
 
 use super::Prepared;
 use crate::validate::row::{Row, RowFailure};
-use search::step::TrainingPlan;
+use search::step::{SoftwareStack, TrainingPlan};
 use sim::kernel::{DataType, Function};
 use sim::network::{Fabric, NetworkError, Topology};
 use sim::pipeline::Schedule;
@@ -91,7 +91,7 @@ fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {
 }
 
 /// The software that ran the row: a TPU runs MaxText; GPU frameworks by the data set's name, otherwise sharded parameters mean
-/// FSDP and anything else Megatron-LM.
+/// FSDP and anything else the Megatron-LM of the chip's time.
 fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
     let origin = row.cell("dataset").unwrap_or_default();
     if chip.starts_with("tpu") {
@@ -111,14 +111,17 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
             (..) => "torchtitan_eager",
         };
     }
-    if origin.contains("llmfoundry") || layout.zero == ZeroStage::Parameters { "pytorch_fsdp" } else { "megatron" }
+    if origin.contains("llmfoundry") || layout.zero == ZeroStage::Parameters {
+        return "pytorch_fsdp";
+    }
+    SoftwareStack::usual(chip)
 }
 
 /// The model of the columns. Gated MLPs come with RMSNorm, rotary positions and no biases (Llama); plain ones with LayerNorm and
 /// learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them, without either as MPT does.
 fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     let gated = flag(row, "gated_mlp")?;
-    let megatron = stack == "megatron" && !gated;
+    let megatron = stack.starts_with("megatron") && !gated;
     let heads = row.count("heads")?;
     let sequence = row.count("seq")?;
     let hidden = row.count("hidden")?;
@@ -181,7 +184,7 @@ fn precision(row: &Row<'_>, stack: &str) -> Result<Precision, RowFailure> {
     let pure = row.cell("source").is_some_and(|source| source.contains("bf16 weights"));
     let mixed = match (stack, pure) {
         (_, true) => Precision::PURE_BF16,
-        ("megatron", _) => Precision::MIXED_BF16_FP32_GRADIENTS,
+        ("megatron" | "megatron_core", _) => Precision::MIXED_BF16_FP32_GRADIENTS,
         _ => Precision::MIXED_BF16,
     };
     match row.cell("precision") {
