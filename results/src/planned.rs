@@ -232,6 +232,9 @@ pub fn one_line(plan: &TrainingPlan) -> String {
         }
     }
     text.push_str(&format!(", micro-batch {}, ZeRO-{}", plan.batch.micro_batch, l.zero as u8));
+    if l.order == workloads::RankOrder::PipelineFirst {
+        text.push_str(", ranks t-p-d");
+    }
     if l.sequence_parallel {
         text.push_str(", sequence parallel");
     }

@@ -18,7 +18,7 @@ use sim::pipeline::Schedule;
 use std::path::PathBuf;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Model, ZeroStage};
+use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
 /// The form of the matrix products.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -69,6 +69,17 @@ enum ScheduleName {
     ZbH1,
     /// Zero bubble V
     ZbV,
+}
+
+/// How ranks lie on the devices.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OrderName {
+    /// The copies of a stage side by side
+    #[value(name = "t-d-p")]
+    DataFirst,
+    /// The stages of a copy side by side (Megatron-LM's --use-tp-pp-dp-mapping)
+    #[value(name = "t-p-d")]
+    PipelineFirst,
 }
 
 /// What measured links join.
@@ -149,6 +160,9 @@ pub struct Arguments {
     /// Sequences per micro-batch to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     micro_batch: Option<Vec<u32>>,
+    /// Orders of ranks on devices to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    order: Option<Vec<OrderName>>,
     /// ZeRO stages to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
     zero: Option<Vec<u8>>,
@@ -299,12 +313,17 @@ fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
         ScheduleName::ZbH1 => Schedule::ZbH1,
         ScheduleName::ZbV => Schedule::ZbV,
     };
+    let order = |name: &OrderName| match name {
+        OrderName::DataFirst => RankOrder::DataFirst,
+        OrderName::PipelineFirst => RankOrder::PipelineFirst,
+    };
     Ok(PlanSpace {
         tensor: arguments.tensor.clone(),
         pipeline: arguments.pipeline.clone(),
         context: arguments.context.clone(),
         expert: arguments.expert.clone(),
         virtual_stages: arguments.virtual_stages.clone(),
+        orders: arguments.order.as_ref().map(|list| list.iter().map(order).collect()),
         zero: arguments.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
         micro_batch: arguments.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),
         activations: arguments.recompute.as_ref().map(|list| list.iter().map(policy).collect()).transpose()?,

@@ -44,6 +44,15 @@ pub enum RankOrder {
     PipelineFirst,
 }
 
+impl fmt::Display for RankOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DataFirst => "t-d-p",
+            Self::PipelineFirst => "t-p-d",
+        })
+    }
+}
+
 /// The parallel degrees of a training run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layout {

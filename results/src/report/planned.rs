@@ -59,6 +59,7 @@ pub fn planned(answer: &Planned) -> String {
 
 /// What the letters of the table are.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context-, expert-parallel devices; v: model chunks per stage.\n\
+    ranks: which axis fills the devices first, second and third.\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
 fn plans(rows: &[PlanRow]) -> String {
@@ -70,6 +71,7 @@ fn plans(rows: &[PlanRow]) -> String {
         "c",
         "e",
         "v",
+        "ranks",
         "schedule",
         "micro-batch",
         "ZeRO",
@@ -80,7 +82,10 @@ fn plans(rows: &[PlanRow]) -> String {
         "MFU",
         "GiB",
     ];
-    let mut table = Table::new(head).align(0, Align::Right).align(7, Align::Left).align(10, Align::Left).align(11, Align::Left);
+    let mut table = Table::new(head).align(0, Align::Right);
+    for column in [7, 8, 11, 12] {
+        table = table.align(column, Align::Left);
+    }
     for (i, row) in rows.iter().enumerate() {
         let l = &row.plan.layout;
         table.row([
@@ -91,6 +96,7 @@ fn plans(rows: &[PlanRow]) -> String {
             l.context.to_string(),
             l.expert.to_string(),
             l.virtual_stages.to_string(),
+            l.order.to_string(),
             schedule_name(&row.plan).to_owned(),
             row.plan.batch.micro_batch.to_string(),
             (l.zero as u8).to_string(),

@@ -4,7 +4,7 @@ use super::space::default_policies;
 use super::{Attempt, Job, PlanSpace, RankedPlan};
 use crate::step::{ChipTimes, OverCapacity, StepError, TrainingPlan};
 use sim::units::Seconds;
-use workloads::{Layout, ZeroStage};
+use workloads::{Layout, RankOrder, ZeroStage};
 
 /// A plan one decision away.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,6 +104,13 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     if layout.tensor > 1 {
         let on = !layout.sequence_parallel;
         add(format!("sequence parallelism {}", if on { "on" } else { "off" }), Layout { sequence_parallel: on, ..layout });
+    }
+    if layout.pipeline > 1 && layout.data > 1 && layout.context == 1 && layout.expert == 1 {
+        let order = match layout.order {
+            RankOrder::DataFirst => RankOrder::PipelineFirst,
+            RankOrder::PipelineFirst => RankOrder::DataFirst,
+        };
+        add(format!("ranks {} -> {order}", layout.order), Layout { order, ..layout });
     }
     let chunks = |v: u32| Layout { virtual_stages: v, ..layout }.chunk_layers(job.model.layers).is_ok();
     let v = layout.virtual_stages;

@@ -6,7 +6,7 @@ use sim::pipeline::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
-use workloads::{ActivationPolicy, Batch, Layout, LayoutError, SegmentKind, TrainingGraph, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, LayoutError, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The longest sequence that is not split over devices unless asked for.
 const LONG_SEQUENCE: u64 = 8192;
@@ -30,6 +30,8 @@ pub struct PlanSpace {
     /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 and ZeRO-1 with one (ZeRO-2 and -3 would
     /// communicate in every micro-batch; no framework combines them with a pipeline by default).
     pub zero: Option<Vec<ZeroStage>>,
+    /// How ranks lie on the devices; `None` is both orders where they differ. With measured links, whose mapping orders the ranks, only the first.
+    pub orders: Option<Vec<RankOrder>>,
     /// Sequences per micro-batch.
     pub micro_batch: Option<Vec<u64>>,
     /// What layers keep; `None` is nothing recomputed, the attention core, everything.
@@ -85,6 +87,7 @@ impl PlanSpace {
             expert: self.expert.or(other.expert),
             virtual_stages: self.virtual_stages.or(other.virtual_stages),
             zero: self.zero.or(other.zero),
+            orders: self.orders.or(other.orders),
             micro_batch: self.micro_batch.or(other.micro_batch),
             activations: self.activations.or(other.activations),
             schedules: self.schedules.or(other.schedules),
@@ -189,11 +192,21 @@ impl PlanSpace {
             for virtual_stages in among(&self.virtual_stages, chunks.clone()) {
                 let layout = Layout { expert, virtual_stages, ..layout };
                 if layout.chunk_split(job.model.layers).is_ok() {
-                    layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout }));
+                    for order in self.orders(job, &layout) {
+                        layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, order, ..layout }));
+                    }
                 }
             }
         }
         layouts
+    }
+
+    fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
+        let alike = layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links().is_some();
+        if alike || layout.context > 1 || layout.expert > 1 {
+            return vec![RankOrder::DataFirst];
+        }
+        self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])
     }
 
     fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
