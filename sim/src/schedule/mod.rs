@@ -6,7 +6,8 @@
 //!
 //! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
 //! 2. bounds below and list schedules above (`bounds`, `list`);
-//! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`);
+//! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`), held, where one
+//!    narrow pass is not enough, against a bound per choice of modes (`modes`) from what can run at the same time (`configurations`);
 //! 4. local search for what is too large (`improve`).
 //!
 //! [`solve_ilp`] states the same problem as an integer program: a second exact method to check the first by, and PHAZE's own program to
@@ -16,16 +17,19 @@
 //! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
 
 mod bounds;
+mod configurations;
 mod cores;
 mod ilp;
 mod improve;
 mod instance;
 mod list;
 mod memo;
+mod modes;
 mod piece;
 mod portfolio;
 mod problem;
 mod search;
+mod simplex;
 mod slots;
 mod state;
 mod verify;

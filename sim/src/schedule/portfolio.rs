@@ -4,23 +4,25 @@
 use super::bounds::{Mixed, Relation, Set, chain_tails, members, only_across, quick_lower_bound, urgency};
 use super::cores::pair_by_index;
 use super::list::{Exclusive, Found, list_schedule};
+use super::modes::{CaseTable, Cases};
 use super::piece::{NEVER, Piece, SEARCHABLE};
 use super::search::Pass;
 use super::state::Searcher;
 use super::{Limits, Method, improve};
 use std::time::Instant;
 
-/// Widths of the search passes. Each is tried in both directions while it is cheap.
-const NARROW: [usize; 2] = [32, 512];
+/// Widths of the search passes that are tried in both directions.
+const NARROW: [usize; 2] = [64, 512];
 /// Widths of the passes that prove, in the direction that did better.
 const WIDE: [usize; 3] = [16_384, 131_072, 1_048_576];
 /// Width of the first pass, forwards only.
 const FIRST_WIDTH: usize = 64;
 /// Passes up to this width look for schedules, wider ones for proofs.
 const GUIDED: usize = 256;
-/// Before the pass of this width, local search has a go, with this many steps.
+/// Before the pass of this width, local search has a go, with this many steps and no more than this part of all.
 const IMPROVED: usize = 512;
-const IMPROVING_STEPS: u64 = 30_000;
+const IMPROVING_STEPS: u64 = 10_000;
+const IMPROVING_SHARE: u64 = 10;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
 /// Rounds of play to rule out a mode of an operator.
@@ -178,34 +180,58 @@ impl Decided {
 
 fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     let relation = Relation::of(piece);
-    let decided = Decided { across: only_across(piece, &relation), single: 0 };
+    let mut decided = Decided { across: only_across(piece, &relation), single: 0 };
     let hard = decided.apply(piece);
     let forward = Searcher::new(&hard, decided.across);
     answer.raise(forward.root_bound());
-    // Most pieces are small and fall to the first pass: the other direction is set up for those that do not.
+    // Most pieces are small and fall to the first pass: what costs more is set up for those that do not.
     if one_pass(piece, answer, &forward, (FIRST_WIDTH, false), budget).is_none() {
         return;
     }
-    let reversed = hard.reversed();
-    let searchers = both_ways(forward, &reversed, answer);
-    let Some(follow) = passes(piece, answer, &searchers, (&NARROW, [true, true]), budget) else { return };
-    let probed = decided.probe(piece, &relation, answer.found.makespan);
-    if probed == decided {
-        passes(piece, answer, &searchers, (&WIDE, follow), budget);
-        return;
+    let mut forward = Some(forward);
+    let mut follow = [true, true];
+    for widths in [&NARROW[..], &WIDE[..]] {
+        let best = answer.found.makespan;
+        let before = decided;
+        let cases = Cases::split(piece, &relation, (decided.across, decided.single), best);
+        if let Some(cases) = &cases {
+            answer.steps += cases.steps;
+            answer.raise(cases.lower_bound);
+            if answer.lower_bound >= best || budget.spent(answer.steps) {
+                return;
+            }
+            (decided.across, decided.single) = cases.common();
+        } else if widths.len() == WIDE.len() {
+            decided = decided.probe(piece, &relation, best);
+        }
+        let hard = decided.apply(piece);
+        let reversed = hard.reversed();
+        let known = forward.take().filter(|_| decided == before);
+        let forward = known.unwrap_or_else(|| Searcher::new(&hard, decided.across));
+        let searchers = both_ways(forward, &reversed, cases.as_ref(), answer);
+        let Some(better) = passes(piece, answer, &searchers, (widths, follow), budget) else { return };
+        follow = better;
+        // With no better schedule than before there are no better cases either.
+        if answer.found.makespan == best && cases.is_some() && widths.len() == NARROW.len() {
+            passes(piece, answer, &searchers, (&WIDE, follow), budget);
+            return;
+        }
     }
-    let hard = probed.apply(piece);
-    let reversed = hard.reversed();
-    let searchers = both_ways(Searcher::new(&hard, probed.across), &reversed, answer);
-    passes(piece, answer, &searchers, (&WIDE, follow), budget);
 }
 
 /// The searcher of a piece and that of its reverse, which tell each other what they know; their bounds are noted.
-fn both_ways<'a>(mut forward: Searcher<'a>, reversed: &'a Piece, answer: &mut Answer) -> [Searcher<'a>; 2] {
+fn both_ways<'a>(
+    mut forward: Searcher<'a>,
+    reversed: &'a Piece,
+    cases: Option<&Cases>,
+    answer: &mut Answer,
+) -> [Searcher<'a>; 2] {
     let last = reversed.n() - 1;
     let across = members(forward.only_across).fold(0, |set, i| set | 1 << (last - i));
     let mut backward = Searcher::new(reversed, across);
     Searcher::share(&mut forward, &mut backward);
+    forward.cases = cases.map(|c| CaseTable::of(c, last + 1, false));
+    backward.cases = cases.map(|c| CaseTable::of(c, last + 1, true));
     answer.raise(forward.root_bound().max(backward.root_bound()));
     [forward, backward]
 }
@@ -221,7 +247,7 @@ fn passes(
     let mut scores = [(0, 0); 2];
     for &width in widths {
         if width == IMPROVED && answer.lower_bound < answer.found.makespan {
-            let steps = (answer.steps + IMPROVING_STEPS).min(budget.steps);
+            let steps = answer.steps + IMPROVING_STEPS.min(budget.steps / IMPROVING_SHARE);
             improve::improve(piece, answer, Budget { steps, ..budget });
         }
         for (side, searcher) in searchers.iter().enumerate().filter(|&(s, _)| follow[s]) {

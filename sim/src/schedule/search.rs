@@ -6,7 +6,8 @@
 //! f(I+i) <= f(I) + exc(i), f(I+S) <= f(I) + R(S) with R(S), the makespan of S with one core each, built up operator by operator.
 //!
 //! What keeps it small: a state that another one with the same down-set dominates is dropped; no operator may start once
-//! another could have run to its end before (Giffler and Thompson, 1960); a state whose lower bound meets the best schedule is dropped. Layer `k`
+//! another could have run to its end before (Giffler and Thompson, 1960); a state whose lower bound meets the best schedule is dropped; the
+//! time of a state moves on to the earliest at which anything more can start, which makes more states comparable. Layer `k`
 //! holds states of `k` operators and is cut to a width, best bounds first. A pass in which no layer was cut has proved its answer; the
 //! least bound among states that were cut is a lower bound for the whole piece in any case. Width and direction of the
 //! passes grow from a quick beam to the whole space; all of it is counted in steps, so the answer does not depend on the machine.
@@ -14,7 +15,7 @@
 use super::bounds::{Set, full, members};
 use super::list::Found;
 use super::piece::NEVER;
-use super::state::{LANES, NO_SLOT, Run, Searcher, Since};
+use super::state::{Adds, NO_SLOT, Run, Searcher, Since};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -42,6 +43,8 @@ struct Node {
     since: Since,
     /// What had ended when operators last ran on single cores with nothing running before; everything where none did.
     stretch: Set,
+    /// The cases that agree with the modes chosen so far.
+    cases: u32,
     /// The move that led here, and where its parent is in the trail.
     step: Move,
     parent: u32,
@@ -169,6 +172,7 @@ impl Passing<'_, '_> {
             idle: 0,
             since: Since::default(),
             stretch: Set::MAX,
+            cases: self.searcher.all_cases(),
             step: nothing,
             parent: NONE,
             next: NONE,
@@ -264,7 +268,7 @@ impl Passing<'_, '_> {
         }
     }
 
-    fn extend(&mut self, (node, adds): (&Node, &[f64; LANES]), parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
+    fn extend(&mut self, (node, adds): (&Node, &Adds), parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
         self.steps += 1;
         let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
@@ -298,11 +302,28 @@ impl Passing<'_, '_> {
             (node.idle, Since { work: node.since.work + shortest, ..node.since })
         };
         let stretch = if node.set == node.idle { node.stretch } else { node.idle };
+        let cases = self.searcher.cases_with(node.cases, step.op as usize, step.exclusive);
         let adds = self.searcher.adds_without(adds, step.op as usize);
-        let (bound, guide) = self.searcher.bound(set, (time, runs), (since, &adds), self.best, &mut self.ends);
+        let (bound, guide, next) = self.searcher.bound(set, (time, runs), (since, cases, &adds), self.best, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
-            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, since, stretch, step, parent, next: NONE }, runs);
+            // Nothing starts before `next`: what ends until then might as well have ended.
+            let (mut time, mut idle, mut since, mut stretch) = (time, idle, since, stretch);
+            if next > time {
+                let idle_from = runs.last().map(|r| r.finish);
+                time = next;
+                runs.retain(|r| r.finish > time);
+                if let Some(from) = idle_from
+                    && runs.is_empty()
+                {
+                    stretch = if node.set == node.idle { node.set } else { node.idle };
+                    (idle, since) = (set, Since { idle: from, work: 0 });
+                }
+            }
+            self.insert(
+                Node { set, time, bound, guide, runs: (0, 0), idle, since, stretch, cases, step, parent, next: NONE },
+                runs,
+            );
         }
     }
 

@@ -1,6 +1,7 @@
 //! States of the exact search: what they may lead to at best, and which of them are beaten by others.
 
 use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
+use super::modes::{CASES, CaseTable};
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 use super::slots::Slots;
 
@@ -34,6 +35,13 @@ pub(super) struct Since {
     pub work: u64,
 }
 
+/// What operators that have not started add to the bounds of a state.
+#[derive(Debug, Clone)]
+pub(super) struct Adds {
+    mixed: [f64; LANES],
+    cases: [f64; CASES],
+}
+
 /// A searchable piece with everything the search looks up.
 pub(super) struct Searcher<'a> {
     pub piece: &'a Piece,
@@ -50,6 +58,8 @@ pub(super) struct Searcher<'a> {
     mixed_adds: Vec<[f64; LANES]>,
     mixed_on: Vec<[f64; LANES]>,
     mixed_stops: Vec<[f64; LANES]>,
+    /// Cases that hold every schedule still looked for; none before they are known.
+    pub cases: Option<CaseTable>,
     /// More than the rounding of sums over mixed bounds can come to.
     rounding: f64,
     /// The operators that use each resource.
@@ -87,6 +97,7 @@ impl<'a> Searcher<'a> {
             mixed_adds: Vec::new(),
             mixed_on: Vec::new(),
             mixed_stops: Vec::new(),
+            cases: None,
             rounding: 0.0,
             users: [TENSOR, VECTOR, LINK].map(|bit| (0..n).filter(|&i| piece.kind[i] & bit > 0).fold(0, |set, i| set | 1 << i)),
             slots: Slots::new(piece),
@@ -118,7 +129,7 @@ impl<'a> Searcher<'a> {
                 self.mixed_stops[i][lane] = mixed.stops[i];
             }
         }
-        self.rounding = self.adds_of(self.relation.all()).into_iter().fold(0.0, f64::max) * 1e-13;
+        self.rounding = self.mixed_adds_of(self.relation.all()).into_iter().fold(0.0, f64::max) * 1e-13;
     }
 
     /// Two searchers of a piece and its reverse tell each other what must pass before each operator.
@@ -130,11 +141,16 @@ impl<'a> Searcher<'a> {
     /// A lower bound on the whole piece, without search.
     pub fn root_bound(&self) -> u64 {
         let adds = self.adds_of(full(self.piece.n()));
-        self.bound(0, (0, &[]), (Since::default(), &adds), u64::MAX, &mut vec![0; self.piece.n()]).0
+        self.bound(0, (0, &[]), (Since::default(), self.all_cases(), &adds), u64::MAX, &mut vec![0; self.piece.n()]).0
     }
 
-    /// What the operators of a set add to each mixed bound.
-    pub fn adds_of(&self, set: Set) -> [f64; LANES] {
+    /// What the operators of a set add to each bound.
+    pub fn adds_of(&self, set: Set) -> Adds {
+        let cases = self.cases.as_ref().map_or([0.0; CASES], |table| table.adds_of(set));
+        Adds { mixed: self.mixed_adds_of(set), cases }
+    }
+
+    fn mixed_adds_of(&self, set: Set) -> [f64; LANES] {
         let mut sums = [0.0f64; LANES];
         if !self.mixed_adds.is_empty() {
             for i in members(set) {
@@ -147,14 +163,24 @@ impl<'a> Searcher<'a> {
     }
 
     /// The same without one operator of the set.
-    pub fn adds_without(&self, sums: &[f64; LANES], operator: usize) -> [f64; LANES] {
-        let mut rest = *sums;
+    pub fn adds_without(&self, adds: &Adds, operator: usize) -> Adds {
+        let mut mixed = adds.mixed;
         if let Some(adds) = self.mixed_adds.get(operator) {
-            for (sum, add) in rest.iter_mut().zip(adds) {
+            for (sum, add) in mixed.iter_mut().zip(adds) {
                 *sum -= add;
             }
         }
-        rest
+        Adds { mixed, cases: self.cases.as_ref().map_or([0.0; CASES], |table| table.without(&adds.cases, operator)) }
+    }
+
+    /// All cases, as a set of bits.
+    pub fn all_cases(&self) -> u32 {
+        self.cases.as_ref().map_or(0, |table| table.all)
+    }
+
+    /// Those of `cases` in which an operator may run so.
+    pub fn cases_with(&self, cases: u32, operator: usize, exclusive: bool) -> u32 {
+        self.cases.as_ref().map_or(cases, |table| cases & table.with(operator, exclusive))
     }
 
     /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds. `adds` is what the operators that
@@ -163,14 +189,14 @@ impl<'a> Searcher<'a> {
         &self,
         set: Set,
         (time, runs): (u64, &[Run]),
-        (since, adds): (Since, &[f64; LANES]),
+        (since, cases, adds): (Since, u32, &Adds),
         best: u64,
         ends: &mut [u64],
-    ) -> (u64, u64) {
+    ) -> (u64, u64, u64) {
         let piece = self.piece;
-        let mixed = time + self.mixed_bound(adds, time, runs);
+        let mut mixed = time + self.mixed_bound(&adds.mixed, time, runs);
         if mixed >= best {
-            return (mixed, mixed);
+            return (mixed, mixed, time);
         }
         let left = full(piece.n()) & !set;
         let mut load = [0u64; 3];
@@ -186,25 +212,37 @@ impl<'a> Searcher<'a> {
             }
         }
         let floor = self.slots.earliest_single(piece, time, runs);
+        let mut next = u64::MAX;
+        let across = if self.barriers { self.only_across } else { 0 };
+        let idle = runs.last().map_or(time, |r| r.finish);
         for i in members(left) {
             let mut start = floor[piece.kind[i] as usize].max(self.before[i]);
+            if across >> i & 1 == 1 {
+                start = start.max(idle);
+            }
             for p in members(self.relation.preds[i] & (left | running)) {
                 start = start.max(ends[p]);
             }
+            next = next.min(start);
             ends[i] = start + self.shortest[i];
             longest = longest.max(ends[i] + self.after[i]);
         }
         if longest >= best || self.wasteful(left, runs, since, ends) {
-            return (best, best);
+            return (best, best, time);
+        }
+        // Nothing starts before `next`: until then only what runs pays.
+        mixed = mixed.max(next + self.priced_bound((cases, adds), next, runs));
+        if mixed >= best {
+            return (mixed, mixed, time);
         }
         let last = runs.last().map_or(0, |r| r.finish - time);
-        let mut most = time;
+        let mut most = next;
         for (k, &busy) in load.iter().enumerate() {
             if busy > 0 || self.users[k] & left != 0 {
                 most = most.max(time + self.energy_bound(k, (left, running), (busy, last), time, ends));
             }
         }
-        (longest.max(most).max(mixed), longest + most + mixed)
+        (longest.max(most).max(mixed), longest + most + mixed, next)
     }
 
     /// Whether a stretch of the schedule is strictly longer than running everything in it one after the other, each across all cores. Then
@@ -251,6 +289,14 @@ impl<'a> Searcher<'a> {
         most.div_ceil(m.max(1))
     }
 
+    /// The best of the bounds that price operators: mixed ones, and the least over the cases that agree with the state.
+    fn priced_bound(&self, (cases, adds): (u32, &Adds), time: u64, runs: &[Run]) -> u64 {
+        let by_case = self.cases.as_ref().map_or(0, |table| {
+            table.bound(&adds.cases, cases, time, runs.iter().map(|r| (r.op as usize, r.exclusive, r.finish)))
+        });
+        by_case.max(self.mixed_bound(&adds.mixed, time, runs))
+    }
+
     fn mixed_bound(&self, adds: &[f64; LANES], time: u64, runs: &[Run]) -> u64 {
         if self.mixed_on.is_empty() {
             return 0;
@@ -259,24 +305,34 @@ impl<'a> Searcher<'a> {
         for run in runs {
             let weights = if run.exclusive { &self.mixed_stops } else { &self.mixed_on };
             for (sum, weight) in sums.iter_mut().zip(&weights[run.op as usize]) {
-                *sum += weight * (run.finish - time) as f64;
+                *sum += weight * run.finish.saturating_sub(time) as f64;
             }
         }
         // Taking operators off the sums one by one leaves the rounding of the whole in what is left.
         safe_ceil(sums.into_iter().fold(0.0, f64::max) - self.rounding)
     }
 
-    /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later.
+    /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later: `b` starts nothing before its
+    /// time, nor before it has cores for it, and by then what it waits for has ended in `a` and as many cores are free.
     pub fn dominates(&self, a: (u64, &[Run]), b: (u64, &[Run]), set: Set) -> bool {
         if a.0 > b.0 {
             return false;
         }
+        let mut floor = None;
         for run in a.1.iter().rev() {
             if run.finish <= b.0 {
                 break;
             }
-            let matters = self.relation.succs[run.op as usize] & !set != 0;
-            if matters && !b.1.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
+            let waiting = self.relation.succs[run.op as usize] & !set;
+            if waiting == 0 || b.1.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
+                continue;
+            }
+            let floor = floor.get_or_insert_with(|| self.slots.earliest_single(self.piece, b.0, b.1));
+            let held = |j: usize| {
+                floor[self.piece.kind[j] as usize].max(self.before[j]) < run.finish
+                    && !b.1.iter().any(|r| r.finish >= run.finish && self.relation.preds[j] >> r.op & 1 == 1)
+            };
+            if members(waiting).any(held) {
                 return false;
             }
         }

@@ -1,0 +1,97 @@
+//! The revised simplex method (Dantzig, 1953) on programs with a row per operator, whose columns enter one by one as they are found.
+
+/// What one column does for one row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub row: usize,
+    /// How much of the operator one unit of the column does.
+    pub per: f64,
+    /// Whether it does so across all cores.
+    pub across: bool,
+}
+
+/// Columns smaller than this do not count as pivots.
+const PIVOT: f64 = 1e-9;
+
+/// Minimise the cost of columns that do each row's operator once, or more.
+pub(super) struct Program {
+    /// The inverse of the basis, row by row.
+    inverse: Vec<f64>,
+    /// Per basic column: how much of it there is, its cost and itself.
+    values: Vec<f64>,
+    costs: Vec<f64>,
+    columns: Vec<Vec<Entry>>,
+}
+
+impl Program {
+    /// Starts from one column per row that does the row's operator alone, at a cost of 1 each.
+    pub fn new(alone: Vec<Entry>) -> Self {
+        let rows = alone.len();
+        let mut inverse = vec![0.0; rows * rows];
+        for (r, entry) in alone.iter().enumerate() {
+            inverse[r * rows + r] = 1.0 / entry.per;
+        }
+        let values = alone.iter().map(|e| 1.0 / e.per).collect();
+        Self { inverse, values, costs: vec![1.0; rows], columns: alone.into_iter().map(|e| vec![e]).collect() }
+    }
+
+    fn rows(&self) -> usize {
+        self.values.len()
+    }
+
+    /// What the columns cost now.
+    pub fn value(&self) -> f64 {
+        self.values.iter().zip(&self.costs).map(|(v, c)| v * c).sum()
+    }
+
+    /// What doing each row's operator is worth.
+    pub fn prices(&self) -> Vec<f64> {
+        let mut prices = vec![0.0; self.rows()];
+        for (line, &cost) in self.inverse.chunks(self.rows()).zip(&self.costs) {
+            if cost != 0.0 {
+                for (p, e) in prices.iter_mut().zip(line) {
+                    *p += cost * e;
+                }
+            }
+        }
+        prices
+    }
+
+    /// The part of each row's operator that is done across all cores.
+    pub fn across(&self) -> Vec<f64> {
+        let mut parts = vec![0.0; self.rows()];
+        for (column, value) in self.columns.iter().zip(&self.values) {
+            for entry in column.iter().filter(|e| e.across) {
+                parts[entry.row] += entry.per * value;
+            }
+        }
+        parts
+    }
+
+    /// Brings a column into the basis. `false` when no row limits it, which rounding alone can bring about.
+    pub fn enter(&mut self, column: Vec<Entry>, cost: f64) -> bool {
+        let n = self.rows();
+        let change: Vec<f64> =
+            self.inverse.chunks(n).map(|line| column.iter().map(|e| line[e.row] * e.per).sum::<f64>()).collect();
+        let mut leaving: Option<(f64, usize)> = None;
+        for r in (0..n).filter(|&r| change[r] > PIVOT) {
+            let ratio = self.values[r].max(0.0) / change[r];
+            // Of rows that leave at the same time the one with the largest pivot, for the sake of rounding.
+            let better = leaving.is_none_or(|(least, l)| ratio < least - 1e-12 || ratio < least + 1e-12 && change[r] > change[l]);
+            if better {
+                leaving = Some((ratio, r));
+            }
+        }
+        let Some((ratio, out)) = leaving else { return false };
+        let line: Vec<f64> = self.inverse[out * n..(out + 1) * n].iter().map(|e| e / change[out]).collect();
+        for r in (0..n).filter(|&r| r != out && change[r] != 0.0) {
+            for (e, l) in self.inverse[r * n..(r + 1) * n].iter_mut().zip(&line) {
+                *e -= change[r] * l;
+            }
+            self.values[r] -= change[r] * ratio;
+        }
+        self.inverse[out * n..(out + 1) * n].copy_from_slice(&line);
+        (self.values[out], self.costs[out], self.columns[out]) = (ratio, cost, column);
+        true
+    }
+}
