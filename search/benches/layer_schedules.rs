@@ -109,7 +109,7 @@ fn sweep(model: &str) {
         .flat_map(|s| [&s.forward, &s.backward])
         .collect();
     let chips = SWEEP / programs.len();
-    let memo = Memo::new(Limits { steps: 4_000, time: None }, 1 << 16);
+    let memo = Memo::new(Limits { steps: 50_000, time: None }, 1 << 16);
     let methods: Mutex<BTreeMap<Method, usize>> = Mutex::default();
     let (next, scheduling) = (AtomicUsize::new(0), AtomicU64::new(0));
     let begun = Instant::now();
