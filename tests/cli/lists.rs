@@ -15,7 +15,7 @@ fn names(what: &str) -> Vec<String> {
 fn models_are_those_of_phaze_and_llama_3() {
     let models = names("models");
     let phaze = ["bert-large", "gpt2-xl", "opt-350m", "llama2-7b", "megatron-bert", "megatron-gpt2-xl", "megatron-gpt2-54"];
-    for model in phaze.into_iter().chain(["megatron-gpt2-72", "gpt3-175b", "llama3-8b", "llama3-70b"]) {
+    for model in phaze.into_iter().chain(["megatron-gpt2-72", "gpt3-175b", "llama3-8b", "llama3-70b", "mixtral-8x7b"]) {
         assert!(models.iter().any(|m| m == model), "{model} is missing from {models:?}");
     }
     let json = coplace(&["list", "models", "--format", "json"]).json();

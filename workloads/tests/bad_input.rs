@@ -188,7 +188,7 @@ fn an_unknown_model() {
     assert_eq!(
         Model::load("llama2_7b").unwrap_err().to_string(),
         "unknown model `llama2_7b`: neither a built-in model nor a file; did you mean `llama2-7b`? Built in: bert-large, gpt2-xl, gpt3-175b, \
-         llama2-7b, llama3-70b, llama3-8b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, opt-350m; \
+         llama2-7b, llama3-70b, llama3-8b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, mixtral-8x7b, opt-350m; \
          or give the path of a config.json"
     );
     assert!(Model::load("no/such/file.json").unwrap_err().to_string().starts_with("unknown model `no/such/file.json`"));

@@ -112,7 +112,9 @@ fn nothing_waits_for_a_weight_gradient() {
     for (what, training) in cases() {
         for segment in &training.segments {
             let graph = segment.backward(&segment.graph.full_recompute());
-            for index in graph.node_indices().filter(|i| graph[*i].name.contains(".backward_weight")) {
+            // What experts' results are weighted with is no parameter but the router's output: the way back leads through its gradient.
+            let of_parameters = |name: &str| name.contains(".backward_weight") && !name.starts_with("layer.moe.combine.");
+            for index in graph.node_indices().filter(|i| of_parameters(&graph[*i].name)) {
                 for after in graph.neighbors_directed(index, Outgoing) {
                     let own = graph[index].name.split(".backward_weight").next();
                     assert_eq!(graph[after].name.split(".backward_weight").next(), own, "{what}: {}", graph[after].name);
@@ -305,12 +307,13 @@ fn a_split_model_sums_to_the_whole() {
             let copied = 2 * padded.head_dim * t64.saturating_sub(padded.kv_heads);
             let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.layers;
             let sum = part.parameters();
-            let total = sum.sharded * t64 + sum.replicated;
+            let total = (sum.sharded + sum.expert) * t64 + sum.replicated;
             assert_eq!(total, whole.parameters().per_device() + kv, "{name}, t = {t}");
-            // Each device computes BERT's transform and OPT's projections in full, and its copies of key heads.
+            // Each device computes BERT's transform, OPT's projections and Mixtral's router in full, and its copies of key heads.
             let tokens = u128::from(lowering.sequence_length);
             let again = if padded.head_transform { padded.hidden * padded.hidden } else { 0 }
-                + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width };
+                + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width }
+                + padded.experts.map_or(0, |experts| experts.count * padded.hidden * padded.layers);
             let more = 6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.layers));
             assert_eq!(part.kernel_flops().0 * u128::from(t), whole.kernel_flops().0 + more, "{name}, t = {t}");
         }

@@ -200,6 +200,7 @@ fn parameters_are_the_published_ones() {
         ("llama2-7b", 6_738_415_616),
         ("llama3-8b", 8_030_261_248),
         ("llama3-70b", 70_553_706_496),
+        ("mixtral-8x7b", 46_702_792_704),
     ] {
         let model = model(name);
         let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
