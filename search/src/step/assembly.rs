@@ -177,11 +177,23 @@ pub(crate) struct Assembly {
     pub chunks: [Chunk; KINDS],
     /// Between neighbouring stages, what nothing hides.
     pub send: Seconds,
-    /// Once per step on the device where it takes longest: gradients and weights, the update.
+}
+
+/// What a step takes besides its passes, on the device where it takes longest.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Once {
+    /// Gradients and weights, what nothing hides.
     data: Seconds,
+    /// The optimizer's update.
     update: Seconds,
     tied: Seconds,
     overhead: Seconds,
+}
+
+impl Once {
+    pub fn total(&self) -> Seconds {
+        self.data + self.update + self.tied + self.overhead
+    }
 }
 
 impl Assembly {
@@ -201,29 +213,19 @@ impl Assembly {
         }
         let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
         let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();
-        let assembly = Self {
-            arrangement,
-            chunks,
-            send: send.time - window.hides(send) * stack.overlap.pipeline,
-            data: Seconds::ZERO,
-            update: Seconds::ZERO,
-            tied: Seconds::ZERO,
-            overhead: Seconds(stack.launch.per_step_ms * 1e-3),
-        };
-        assembly.with(arrangement, stack, exchanges)
+        Self { arrangement, chunks, send: send.time - window.hides(send) * stack.overlap.pipeline }
     }
 
-    /// The same chunks under other degrees: what they take once per step.
-    pub fn with(mut self, arrangement: Arrangement, stack: &SoftwareStack, exchanges: &Exchanges) -> Self {
-        self.arrangement = arrangement;
-        (self.data, self.update, self.tied) = (Seconds::ZERO, Seconds::ZERO, exchanges.tied);
+    /// What the step takes besides its passes, under any degrees that make the same chunks.
+    pub fn once(&self, arrangement: &Arrangement, stack: &SoftwareStack, exchanges: &Exchanges) -> Once {
+        let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
+        let mut once = Once { tied: exchanges.tied, overhead, ..Once::default() };
         for (kind, counts) in arrangement.devices() {
             let exchange = &exchanges.devices[kind];
-            let data = exposed_exchange(stack, exchange, self.windows(counts));
-            self.data = self.data.max(data);
-            self.update = self.update.max(exchange.update);
+            once.data = once.data.max(exposed_exchange(stack, exchange, self.windows(counts)));
+            once.update = once.update.max(exchange.update);
         }
-        self
+        once
     }
 
     /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.
@@ -253,10 +255,10 @@ impl Assembly {
         self.chunks[0].busy() * self.arrangement.micro_batches as f64
     }
 
-    /// All passes in closed form: exact, or a bound.
-    pub fn closed(&self) -> PassesTime {
-        if self.arrangement.split.chunks == 1 {
-            return PassesTime::Exact(self.alone());
+    /// All passes in closed form, exact or a bound, under any arrangement that makes the same chunks.
+    pub fn closed(&self, arrangement: &Arrangement) -> PassesTime {
+        if arrangement.split.chunks == 1 {
+            return PassesTime::Exact(self.chunks[0].busy() * arrangement.micro_batches as f64);
         }
         let [first, inner, last] = self.chunks.each_ref().map(Chunk::work);
         let pipeline = EndedPipeline {
@@ -264,19 +266,14 @@ impl Assembly {
             inner,
             last,
             send: self.send,
-            devices: self.arrangement.layout.pipeline,
-            micro_batches: u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX),
+            devices: arrangement.layout.pipeline,
+            micro_batches: u32::try_from(arrangement.micro_batches).unwrap_or(u32::MAX),
         };
-        pipeline.time(self.arrangement.schedule)
-    }
-
-    /// What the step takes besides its passes.
-    pub fn once(&self) -> Seconds {
-        self.data + self.update + self.tied + self.overhead
+        pipeline.time(arrangement.schedule)
     }
 
     /// The step's parts, of the device that is busy longest.
-    pub fn account(&self, passes: Seconds) -> StepTime {
+    pub fn account(&self, passes: Seconds, once: &Once) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
         let (mut slowest, mut most, mut gathered) = ([0; KINDS], Seconds(-1.0), Seconds::ZERO);
         for (_, counts) in self.arrangement.devices() {
@@ -291,7 +288,7 @@ impl Assembly {
             sum(&|c| part(&c.piece.forward) + part(&c.piece.recompute) + part(&c.piece.backward))
         };
         let mut step = StepTime {
-            total: passes + self.once(),
+            total: passes + once.total(),
             forward: sum(&|c| c.piece.forward.device),
             backward: sum(&|c| c.piece.backward.device),
             recompute: sum(&|c| c.piece.recompute.device),
@@ -299,11 +296,11 @@ impl Assembly {
             tensor: passes_of(|p| p.tensor),
             context: passes_of(|p| p.context),
             expert: passes_of(|p| p.expert),
-            data: self.data + self.tied + gathered * m,
+            data: once.data + once.tied + gathered * m,
             offload: passes_of(|p| p.offload),
             bubble: Seconds::ZERO,
-            optimizer: self.update,
-            overhead: self.overhead,
+            optimizer: once.update,
+            overhead: once.overhead,
         };
         let work = [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
         step.bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;

@@ -46,7 +46,8 @@ impl Step<'_> {
         let arrangement = self.arrangement(model)?;
         let (exchanges, send) = (self.exchanges(chip, &arrangement), self.send(chip));
         let assembly = Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &send);
-        Ok(assembly.account(passes(&assembly)?))
+        let once = assembly.once(&arrangement, chip.stack(), &exchanges);
+        Ok(assembly.account(passes(&assembly)?, &once))
     }
 
     /// How the plan divides the model.

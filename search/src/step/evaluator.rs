@@ -11,7 +11,7 @@
 //! pipeline are not lighter than what is between and sends are short (see `sim::pipeline`'s `ends`). Otherwise, and under the
 //! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
 
-use super::assembly::{Arrangement, Assembly, Exchanges};
+use super::assembly::{Arrangement, Assembly, Exchanges, Once};
 use super::contention::Communication;
 use super::evaluate::{Step, passes};
 use super::memory::{usable, with_fullest_experts};
@@ -186,24 +186,23 @@ impl<'a> Evaluator<'a> {
         micro_batches: u64,
     ) -> PassesTime {
         let arrangement = degrees.under(schedule, micro_batches);
-        let assembly = match &recent.assembly {
-            Some(known) if recent.send == *send && degrees.same_chunks(&known.arrangement, recent.gathers) => {
-                known.with(arrangement, self.stack, &degrees.exchanges)
-            }
-            _ => {
-                let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
-                *recent = Recent { assembly: Some(fresh), send: *send, gathers: degrees.gathers(), passes: [None; SCHEDULES] };
-                fresh
-            }
-        };
-        let known = &mut recent.passes[place(arrangement.schedule)];
-        let passes = match known {
-            Some((m, passes)) if *m == micro_batches => *passes,
-            _ => known.insert((micro_batches, assembly.closed())).1,
-        };
+        let known = recent.assembly.as_ref().filter(|known| degrees.same_chunks(&known.arrangement, recent.gathers));
+        if known.is_none() || recent.send != *send {
+            let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
+            *recent = Recent { assembly: Some(fresh), send: *send, gathers: degrees.gathers(), passes: [None; SCHEDULES] };
+        }
+        let (mut passes, mut once) = (PassesTime::AtLeast(Seconds::ZERO), Once::default());
+        if let Some(assembly) = &recent.assembly {
+            let known = &mut recent.passes[place(arrangement.schedule)];
+            passes = match known {
+                Some((m, passes)) if *m == micro_batches => *passes,
+                _ => known.insert((micro_batches, assembly.closed(&arrangement))).1,
+            };
+            once = assembly.once(&arrangement, self.stack, &degrees.exchanges);
+        }
         match passes {
-            PassesTime::Exact(passes) => PassesTime::Exact(passes + assembly.once()),
-            PassesTime::AtLeast(passes) => PassesTime::AtLeast(passes + assembly.once()),
+            PassesTime::Exact(passes) => PassesTime::Exact(passes + once.total()),
+            PassesTime::AtLeast(passes) => PassesTime::AtLeast(passes + once.total()),
         }
     }
 
@@ -221,7 +220,8 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Seconds, StepError> {
         let arrangement = degrees.under(schedule, micro_batches);
         let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
-        Ok(passes(&assembly)? + assembly.once())
+        let once = assembly.once(&arrangement, self.stack, &degrees.exchanges);
+        Ok(passes(&assembly)? + once.total())
     }
 }
 

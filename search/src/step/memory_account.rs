@@ -8,7 +8,7 @@ use sim::pipeline::{Schedule, in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::{Parameters, TensorInfo};
-use workloads::{ActivationPolicy, RecomputeSet, Replay, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, Layout, RecomputeSet, Replay, SegmentKind, TrainingGraph};
 
 pub(super) const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
@@ -112,6 +112,8 @@ pub(super) struct Account<'a> {
     stack: &'a SoftwareStack,
     profile: &'a MemoryProfile,
     domain: Option<u32>,
+    /// Framework, collective buffers, workspaces.
+    fixed: [Bytes; 3],
 }
 
 impl<'a> Account<'a> {
@@ -121,7 +123,11 @@ impl<'a> Account<'a> {
         stack: &'a SoftwareStack,
         domain: Option<u32>,
     ) -> Self {
-        Self { arrangement, stack, profile, domain }
+        let memory = &stack.memory;
+        let framework = Bytes((memory.context_gib * GIB) as u64);
+        let collectives = Bytes((memory.communicator_mib * MIB) as u64) * communicators(&arrangement.layout);
+        let workspace = Bytes((memory.workspace_gib * GIB) as u64);
+        Self { arrangement, stack, profile, domain, fixed: [framework, collectives, workspace] }
     }
 
     /// What a stage has.
@@ -186,7 +192,8 @@ impl<'a> Account<'a> {
     /// Bytes that a stage needs at a moment.
     fn need(&self, held: &Holding, moment: [Bytes; 4]) -> Bytes {
         let (_, sum, lost) = self.live(held, moment);
-        self.framework() + self.collectives() + sum + self.workspace() + lost
+        let [framework, collectives, workspace] = self.fixed;
+        framework + collectives + sum + workspace + lost
     }
 
     /// The peak of a stage.
@@ -195,8 +202,8 @@ impl<'a> Account<'a> {
         let most = self.moments(stage, held).max_by_key(|(_, moment)| self.need(held, *moment));
         let (moment, holds) = most.unwrap_or((Moment::Update, [Bytes::ZERO; 4]));
         let ([weights, gradients, states, gathered, activations, transient], sum, lost) = self.live(held, holds);
-        let transient = transient + self.workspace();
-        let (framework, collectives) = (self.framework(), self.collectives());
+        let [framework, collectives, workspace] = self.fixed;
+        let transient = transient + workspace;
         StageMemory {
             stage,
             moment,
@@ -204,18 +211,6 @@ impl<'a> Account<'a> {
             cached: Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64),
             host: self.host(stage, held),
         }
-    }
-
-    fn framework(&self) -> Bytes {
-        Bytes((self.stack.memory.context_gib * GIB) as u64)
-    }
-
-    fn collectives(&self) -> Bytes {
-        Bytes((self.stack.memory.communicator_mib * MIB) as u64) * self.communicators()
-    }
-
-    fn workspace(&self) -> Bytes {
-        Bytes((self.stack.memory.workspace_gib * GIB) as u64)
     }
 
     /// Bytes that the fullest stage needs, from what the first, the second and the last have ([`Arrangement::places`]).
@@ -292,13 +287,12 @@ impl<'a> Account<'a> {
         let temporary = held.resident.updated as f64 * self.stack.memory.update_bytes_per_parameter;
         [Bytes::ZERO, Bytes::ZERO, Bytes(temporary as u64), held.resident.gradients]
     }
+}
 
-    /// Communicators that a device has joined: one per parallel axis, two for the pipeline (both directions), and the world's.
-    fn communicators(&self) -> u64 {
-        let l = &self.arrangement.layout;
-        let axes = [l.tensor, l.data, l.context, l.expert].into_iter().filter(|degree| *degree > 1).count() as u64;
-        let pipeline = if l.pipeline > 1 { 2 } else { 0 };
-        let all = axes + pipeline;
-        if all == 0 { 0 } else { all + 1 }
-    }
+/// Communicators that a device has joined: one per parallel axis, two for the pipeline (both directions), and the world's.
+fn communicators(l: &Layout) -> u64 {
+    let axes = [l.tensor, l.data, l.context, l.expert].into_iter().filter(|degree| *degree > 1).count() as u64;
+    let pipeline = if l.pipeline > 1 { 2 } else { 0 };
+    let all = axes + pipeline;
+    if all == 0 { 0 } else { all + 1 }
 }
