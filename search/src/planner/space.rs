@@ -64,7 +64,8 @@ impl PlanSpace {
     /// Everything that the model here can express for a job: every degree, chunk and micro-batch that divides, context parallelism whatever
     /// the sequence, ZeRO-0, -1 and -3 with and without a pipeline, all schedules, and for every layer's tensors (query, key and value; attention's
     /// result; its output projection; the MLP's products) all choices between keeping, offloading and recomputing, besides the frameworks'
-    /// policies; policies that come to the same are counted once. ZeRO-2 is left out: what it reduces in every micro-batch is not priced.
+    /// policies; policies that come to the same are counted once. ZeRO-2, which communicates as often as ZeRO-3 and
+    /// keeps more, is left to those who ask for it.
     #[must_use]
     pub fn full(job: &Job<'_>) -> Self {
         use ZeroStage::{None as Copies, OptimizerStates, Parameters};

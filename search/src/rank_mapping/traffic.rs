@@ -276,9 +276,10 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Weights gathered and gradients scattered for every micro-batch under ZeRO-3, of `count` pieces.
+    /// Weights gathered (ZeRO-3) and gradients scattered (ZeRO-2 and -3) for every micro-batch, of `count` pieces.
     fn sharded(&mut self, piece: &PieceProfile, count: u64, stage: usize) {
-        if self.step.plan.layout.zero != ZeroStage::Parameters {
+        let zero = self.step.plan.layout.zero;
+        if zero < ZeroStage::Gradients {
             return;
         }
         let (forward, backward) = self.step.sharded(self.chip, &piece.times(count), count);
@@ -286,7 +287,9 @@ impl Builder<'_, '_> {
         for (parameters, group) in self.step.held(piece.parameters, piece.expert_parameters) {
             let group = self.step.sharding(self.chip, group).0;
             let of = |kind, bytes: Bytes| Collective { kind, bytes: bytes * parameters, group };
-            list.push((of(CollectiveKind::AllGather, self.step.profile.weight_bytes), 2.0 * count as f64));
+            if zero == ZeroStage::Parameters {
+                list.push((of(CollectiveKind::AllGather, self.step.profile.weight_bytes), 2.0 * count as f64));
+            }
             list.push((of(CollectiveKind::ReduceScatter, self.step.profile.gradient_bytes), count as f64));
         }
         let share = self.exposed((forward + backward).0, &list);

@@ -29,7 +29,8 @@ pub(crate) struct Exchange {
 /// What a plan's degrees ask of the network and of the update: the same for every micro-batch, activation policy and schedule.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Exchanges {
-    /// ZeRO-3: weights gathered and gradients scattered for one unit (a layer or an end) of each kind of chunk.
+    /// In every micro-batch: weights gathered (ZeRO-3) and gradients scattered (ZeRO-2 and -3) for one unit (a layer or an end) of each kind of
+    /// chunk.
     pub units: [(Communication, Communication); KINDS],
     /// Once per step, by kind of device.
     pub devices: [Exchange; KINDS],
@@ -105,7 +106,7 @@ pub(crate) struct Chunk {
     pub forward: Seconds,
     pub recompute: Seconds,
     pub backward: Seconds,
-    /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-3).
+    /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-2 and -3).
     data: Seconds,
     host: Seconds,
 }
@@ -136,7 +137,8 @@ impl Chunk {
     }
 }
 
-/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward and backward.
+/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward and backward. Gathering waits for nothing, so that
+/// what comes next is fetched beside this unit; where nothing is gathered (ZeRO-2), scattering is the reduction of the unit before.
 pub(crate) fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
@@ -147,10 +149,11 @@ pub(crate) fn exposed_gathers(
         return (Seconds::ZERO, Seconds::ZERO);
     }
     let n = units.max(1) as f64;
-    let prefetch = stack.overlap.parameter_prefetch;
+    let overlap = &stack.overlap;
+    let hidden = if gather.time > Seconds::ZERO { overlap.parameter_prefetch } else { overlap.data_reduction };
     let exposed = |communication: Communication, all: Window| {
         let each = Window { time: all.time / n, ports: all.ports * (1.0 / n) };
-        (communication.time - each.hides(&communication) * prefetch) * (n - 1.0) + communication.time
+        (communication.time - each.hides(&communication) * hidden) * (n - 1.0) + communication.time
     };
     let backward = piece.recompute.plus(piece.backward);
     (exposed(gather, piece.forward.window()), exposed(gather + scatter, backward.window()))

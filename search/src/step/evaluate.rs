@@ -84,23 +84,27 @@ impl Step<'_> {
         exchanges
     }
 
-    /// Weights gathered, and gradients scattered, in every micro-batch under ZeRO-3: the part that nothing hides, forward and backward.
-    /// `units` are what is gathered at a time: layers and ends.
+    /// Weights gathered (ZeRO-3), and gradients scattered (ZeRO-2 and -3), in every micro-batch: the part that nothing hides, forward and
+    /// backward. `units` are what is gathered at a time: layers and ends.
     pub fn sharded(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
         exposed_gathers(chip.stack(), piece, units, self.gathers(chip, piece, units))
     }
 
-    /// ZeRO-3's gathering of the weights and scattering of the gradients of one of a piece's `units`.
+    /// What one of a piece's `units` exchanges in every micro-batch: ZeRO-3 gathers its weights, ZeRO-2 and -3 scatter its gradients, of which
+    /// they keep a share only.
     fn gathers(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
         let (mut gather, mut scatter) = (Communication::default(), Communication::default());
-        if self.plan.layout.zero != ZeroStage::Parameters {
+        let zero = self.plan.layout.zero;
+        if zero < ZeroStage::Gradients {
             return (gather, scatter);
         }
         for (parameters, group) in self.held(piece.parameters, piece.expert_parameters) {
             let shards = self.sharding(chip, group).0;
             let each = parameters / units.max(1);
             let collective = |kind, bytes: Bytes| self.collective(chip, kind, bytes * each, shards);
-            gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes);
+            if zero == ZeroStage::Parameters {
+                gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes);
+            }
             scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes);
         }
         (gather, scatter)
@@ -169,7 +173,8 @@ impl Step<'_> {
         let nothing = Bytes::ZERO;
         let (all, scattered, shared, gathered) = match self.plan.layout.zero {
             ZeroStage::None => (gradients, nothing, nothing, nothing),
-            ZeroStage::OptimizerStates | ZeroStage::Gradients => (nothing, gradients, shard, weights),
+            ZeroStage::OptimizerStates => (nothing, gradients, shard, weights),
+            ZeroStage::Gradients => (nothing, nothing, shard, weights),
             ZeroStage::Parameters => (nothing, nothing, shard, nothing),
         };
         let first = if all > nothing {

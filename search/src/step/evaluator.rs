@@ -249,12 +249,12 @@ fn place(schedule: Schedule) -> usize {
 }
 
 impl Degrees {
-    /// Whether weights are gathered in every micro-batch.
+    /// Whether data-parallel ranks exchange weights or gradients in every micro-batch.
     fn gathers(&self) -> bool {
-        self.arrangement.layout.zero == ZeroStage::Parameters
+        self.arrangement.layout.zero >= ZeroStage::Gradients
     }
 
-    /// Whether a pipeline of these degrees has the chunks of another one, which `gathers` weights or does not.
+    /// Whether a pipeline of these degrees has the chunks of another one, which `gathers` in every micro-batch or does not.
     fn same_chunks(&self, other: &Arrangement, gathers: bool) -> bool {
         !gathers
             && !self.gathers()

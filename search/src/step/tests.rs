@@ -171,6 +171,20 @@ fn recomputing_more_takes_longer_and_a_pipeline_waits() {
 }
 
 #[test]
+fn what_shares_gradients_reduces_them_in_every_micro_batch() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let data = |zero: ZeroStage, m: u64| {
+        let layout = Layout { tensor: 8, data: 4, zero, ..Layout::default() };
+        time(&fabric, &plan(layout, 1, 4 * m), "megatron").data.0
+    };
+    use ZeroStage::{Gradients, OptimizerStates, Parameters};
+    assert_eq!(data(OptimizerStates, 1), data(OptimizerStates, 8), "once per step");
+    let [one, two, eight] = [1, 2, 8].map(|m| data(Gradients, m));
+    assert!(((eight - one) / (two - one) - 7.0).abs() < 1e-9, "{one} {two} {eight}");
+    assert!(two - one > 0.5 * one && two < data(Parameters, 2), "{one} {two}");
+}
+
+#[test]
 fn the_axis_that_lies_inside_a_node_talks_faster() {
     let fabric = Fabric::template("selene_hdr200x8").unwrap();
     let step = |fabric: &Fabric, order: RankOrder| {
