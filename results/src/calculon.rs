@@ -43,6 +43,8 @@ pub struct Ran {
     pub stages: Vec<StageRow>,
     /// What a device has for programs, in GiB.
     pub capacity_gib: f64,
+    /// What there is of the host's memory for one device, in GiB.
+    pub host_capacity_gib: f64,
     /// Figures of the blocks alone by Calculon's names, where the meaning is equal: seconds, bytes, samples per second.
     pub calculon: BTreeMap<&'static str, f64>,
     /// What is taken for granted where the files are silent.
@@ -75,6 +77,7 @@ impl Ran {
             why,
             stages: outcome.memory.stages.iter().map(stage).collect(),
             capacity_gib: outcome.memory.capacity.gib(),
+            host_capacity_gib: outcome.memory.host_capacity.gib(),
             calculon: outcome.calculon(row).into_iter().collect(),
             assumed: row.assumed.clone(),
             not_modelled: row.not_modelled.clone(),

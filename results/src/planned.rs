@@ -38,6 +38,8 @@ pub struct Planned {
     pub stages: Vec<StageRow>,
     /// What a device has for programs, in GiB.
     pub capacity_gib: Option<f64>,
+    /// What there is of the host's memory for one device, in GiB.
+    pub host_capacity_gib: Option<f64>,
     /// The plans one decision away from the fastest one.
     pub neighbours: Vec<NeighbourRow>,
     /// Where ranks of the fastest plan run, on a fabric of measured links.
@@ -90,6 +92,8 @@ pub struct StageRow {
     pub classes_gib: BTreeMap<String, f64>,
     /// Their sum.
     pub need_gib: f64,
+    /// GiB in the host's memory: offloaded activations.
+    pub host_gib: f64,
 }
 
 /// A plan one decision away.
@@ -137,6 +141,7 @@ impl Planned {
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
+            host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
             neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
             mapping: None,
             why,
@@ -165,7 +170,12 @@ fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
 /// A stage's peak as a row.
 pub(crate) fn stage(memory: &StageMemory) -> StageRow {
     let class = |c: MemoryClass| (c.to_string(), memory.class(c).gib());
-    StageRow { stage: memory.stage, classes_gib: MemoryClass::ALL.map(class).into(), need_gib: memory.need().gib() }
+    StageRow {
+        stage: memory.stage,
+        classes_gib: MemoryClass::ALL.map(class).into(),
+        need_gib: memory.need().gib(),
+        host_gib: memory.host.gib(),
+    }
 }
 
 fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {

@@ -8,11 +8,13 @@
 
 use coplace_search::planner::{Job, PlanSpace, search_plans};
 use coplace_search::step::{
-    ChipTimes, Communication, Degrees, Evaluator, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
+    ChipTimes, Communication, Degrees, DeviceMemory, Evaluator, Shape, SoftwareStack, TrainingPlan, lowering, step_memory,
+    step_time,
 };
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
+use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
@@ -59,7 +61,7 @@ fn main() {
 /// Shapes and degrees once, then evaluations only.
 fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
-    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, job.chip.memory_capacity());
+    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip));
     let shape_of = |plan: &TrainingPlan| (lowering(job.model, plan, job.stack), plan.activations.clone());
     let degrees_of = |plan: &TrainingPlan| (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == Schedule::ZbV);
     let start = Instant::now();
@@ -89,7 +91,7 @@ fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
         for (shape, degrees, send, plan) in &prepared {
             let found = black_box(evaluator.evaluate(shape, degrees, send, plan.schedule, plan.micro_batches()));
             exact += usize::from(matches!(found.time, PassesTime::Exact(_)));
-            fit += usize::from(found.need <= evaluator.capacity());
+            fit += usize::from(evaluator.lack(found.need) == Bytes::ZERO);
         }
     }
     rate("evaluated: time and memory, one thread", ROUNDS * prepared.len(), start.elapsed().as_secs_f64());
@@ -103,7 +105,7 @@ fn slow(job: &Job<'_>, plans: &[TrainingPlan]) {
     let start = Instant::now();
     for plan in &some {
         let _ = black_box(step_time(&mut times, job.model, job.fabric, plan));
-        let _ = black_box(step_memory(job.model, plan, job.stack, job.chip.memory_capacity(), None));
+        let _ = black_box(step_memory(job.model, plan, job.stack, DeviceMemory::of(job.chip), None));
     }
     rate("by the slow paths, lowering included", some.len(), start.elapsed().as_secs_f64());
 }

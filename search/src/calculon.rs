@@ -2,7 +2,8 @@
 //! axes use, and a software stack with the overlaps and fusions that it asks for.
 
 use crate::step::{
-    ChipTimes, PieceProfile, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, step_memory, step_time_of,
+    ChipTimes, DeviceMemory, PieceProfile, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan,
+    step_memory, step_time_of,
 };
 use sim::hardware::Accelerator;
 use sim::import::ImportError;
@@ -112,7 +113,7 @@ impl Row {
         (blocks.embedding, blocks.head, blocks.tied_parameters) = (PieceProfile::default(), PieceProfile::default(), 0);
         let blocks = step_time_of(&mut chip, model, fabric, plan, &blocks)?;
         let domain = self.stack.kernels.shard_within_domain.then(|| (fabric.fast_domain() / plan.layout.tensor).max(1));
-        let memory = step_memory(model, plan, &self.stack, self.chip.memory_capacity(), domain)?;
+        let memory = step_memory(model, plan, &self.stack, DeviceMemory::of(&self.chip), domain)?;
         Ok(Outcome { step, memory, blocks, profile })
     }
 }

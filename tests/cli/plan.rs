@@ -100,6 +100,21 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
 }
 
 #[test]
+fn what_is_offloaded_must_fit_into_the_hosts_memory() {
+    let fixed = ["--recompute", "custom:offload(decoder_layer_input,qkv_proj)", "--pipeline", "4", "--virtual-stages", "1"];
+    let text = coplace(&call(&fixed)).result();
+    assert!(text.contains("on host") && text.contains("256.0"), "{text}");
+    let source = std::fs::read_to_string("sim/templates/chips/a100_80gb_sxm.toml").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let chip = dir.path().join("chip.toml");
+    std::fs::write(&chip, source.replace("capacity_gib = 256", "capacity_gib = 0.05")).unwrap();
+    let mut small = call(&fixed);
+    small[3] = String::leak(chip.display().to_string());
+    let none = coplace(&small).result();
+    assert!(none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"), "{none}");
+}
+
+#[test]
 fn faulty_arguments_are_refused() {
     let cases = [
         (vec!["--recompute", "ful"], "recompute policy `ful`"),

@@ -29,7 +29,7 @@ pub fn calculon(ran: &Ran) -> String {
     text.push_str(&heading("Where its time goes"));
     text.push_str(&parts(ran.step_s, &ran.parts_s));
     text.push_str(&heading("Its memory, GiB per device"));
-    text.push_str(&memory(&ran.stages, Some(ran.capacity_gib)));
+    text.push_str(&memory(&ran.stages, Some(ran.capacity_gib), Some(ran.host_capacity_gib)));
     text.push_str(&heading("The blocks alone, by Calculon's names"));
     let mut table = Table::new(["figure", "value"]);
     for (name, value) in &ran.calculon {

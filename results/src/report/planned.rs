@@ -25,7 +25,7 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&heading("Where the first one's time goes"));
             text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
-            text.push_str(&memory(&answer.stages, answer.capacity_gib));
+            text.push_str(&memory(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
             text.push_str(&heading("Its neighbours, one decision away"));
             text.push_str(&neighbours(answer));
             if let Some(mapping) = &answer.mapping {
@@ -124,8 +124,10 @@ pub(super) fn parts(step_s: f64, parts_s: &BTreeMap<&'static str, f64>) -> Strin
     fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
-/// The stages, neighbours that need the same on one line.
-pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>) -> String {
+/// The stages, neighbours that need the same on one line; the host's memory where something is kept there.
+pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
+    let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
+    let of = |capacity: Option<f64>| capacity.map_or_else(String::new, |c| format!("{c:.1}"));
     let mut classes: Vec<&str> = Vec::new();
     for class in search::step::MemoryClass::ALL.map(|c| c.to_string()) {
         if let Some((name, _)) =
@@ -137,16 +139,24 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>) -> String {
     let mut head = vec!["stage".to_owned()];
     head.extend(classes.iter().map(ToString::to_string));
     head.extend(["needs".to_owned(), "of".to_owned()]);
+    if offloaded {
+        head.extend(["on host".to_owned(), "of".to_owned()]);
+    }
     let mut table = Table::new(head);
     let mut at = 0;
     while at < stages.len() {
-        let same = stages[at..].iter().take_while(|s| s.classes_gib == stages[at].classes_gib).count();
+        let same =
+            stages[at..].iter().take_while(|s| s.classes_gib == stages[at].classes_gib && s.host_gib == stages[at].host_gib);
+        let same = same.count();
         let (first, last) = (&stages[at], &stages[at + same - 1]);
         let name = if same == 1 { first.stage.to_string() } else { format!("{}-{}", first.stage, last.stage) };
         let mut row = vec![name];
         row.extend(classes.iter().map(|c| format!("{:.2}", first.classes_gib.get(*c).copied().unwrap_or_default())));
         row.push(format!("{:.2}", first.need_gib));
-        row.push(capacity.map_or_else(String::new, |c| format!("{c:.1}")));
+        row.push(of(capacity));
+        if offloaded {
+            row.extend([format!("{:.2}", first.host_gib), of(host)]);
+        }
         table.row(row);
         at += same;
     }

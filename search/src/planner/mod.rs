@@ -16,8 +16,8 @@ pub use search::search_plans;
 pub use space::PlanSpace;
 
 use crate::step::{
-    ChipTimes, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, lowering, step_memory_of,
-    step_time_of, with_fullest_experts,
+    ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, lowering,
+    step_memory_of, step_time_of, with_fullest_experts,
 };
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -73,7 +73,7 @@ pub struct PlanAnswer {
     pub timed: usize,
     /// Of those timed, played event by event.
     pub simulated: usize,
-    /// Found too large for the devices' memory.
+    /// Found too large for the devices' memory, or for what their hosts have for them.
     pub over_capacity: usize,
     /// They fit, but are no faster than the last of the list by their bound.
     pub rejected_by_bound: usize,
@@ -119,7 +119,7 @@ impl<'a> Job<'a> {
 
     /// Tries one plan.
     fn attempt(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Result<Attempt, StepError> {
-        let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, self.chip.memory_capacity(), self.domain(plan))?;
+        let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, DeviceMemory::of(self.chip), self.domain(plan))?;
         if let Err(why) = memory.fits() {
             return Ok(Attempt::OverCapacity(why));
         }

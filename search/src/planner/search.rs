@@ -2,7 +2,7 @@
 
 use super::space::{Family, Lot};
 use super::{Attempt, Job, PlanAnswer, PlanSpace};
-use crate::step::{ChipTimes, Communication, Degrees, Evaluator, Lowered, Recent, Shape, StepError, TrainingPlan};
+use crate::step::{ChipTimes, Communication, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Shape, StepError, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
     fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize) -> Result<Self, StepError> {
         let mut search = Self {
             job,
-            evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.chip.memory_capacity()),
+            evaluator: Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip)),
             chip: ChipTimes::new(job.chip, job.stack)?,
             families: space.families(job),
             policies: space.policies(),
@@ -207,10 +207,10 @@ impl<'a> Search<'a> {
             for (schedule, &kind) in division.schedules.iter().enumerate() {
                 let candidate = Candidate { division: place as u32, schedule: schedule as u32, ..at };
                 found.plans += 1;
-                let need = self.evaluator.need(shape, degrees, kind, m);
-                if need > self.evaluator.capacity() {
+                let lack = self.evaluator.lack(self.evaluator.need(shape, degrees, kind, m));
+                if lack > Bytes::ZERO {
                     found.over_capacity += 1;
-                    found.lacking(need.saturating_sub(self.evaluator.capacity()), candidate);
+                    found.lacking(lack, candidate);
                     continue;
                 }
                 let time = self.evaluator.time(&mut recent, shape, degrees, &send, kind, m);

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::{Job, Outcome, PlanSpace, neighbours, search_plans};
-use crate::step::{ChipTimes, SoftwareStack, step_memory, step_time};
+use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
+use sim::units::Bytes;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{Model, ZeroStage};
@@ -62,7 +63,7 @@ fn the_list_is_that_of_trying_every_plan() {
     let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
     let mut steps = Vec::new();
     for plan in space.plans(&job) {
-        let memory = step_memory(job.model, &plan, job.stack, job.chip.memory_capacity(), None).unwrap();
+        let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
         let Ok(time) = step_time(&mut chip, job.model, job.fabric, &plan) else { continue };
         if memory.fits().is_ok() {
             steps.push(time.total.0);
@@ -104,6 +105,28 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
     assert!(wide.simulated > 0 && wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused == wide.plans);
     let policies = full.activations.unwrap();
     assert!(policies.len() > 20 && policies.iter().enumerate().all(|(i, p)| !policies[..i].contains(p)), "{}", policies.len());
+}
+
+#[test]
+fn plans_that_offload_more_than_their_hosts_have_are_left_out() {
+    let mut hardware = Hardware::new("llama2-7b");
+    let offload = "custom:offload(decoder_layer_input,qkv_proj,mlpwi)".parse().unwrap();
+    let space = PlanSpace { activations: Some(vec![offload]), ..space() };
+    let wide = search_plans(&hardware.job(8, 32, 4096), &space, 1).unwrap();
+    let kept = wide.best[0].memory.stages.iter().map(|s| s.host).max().unwrap();
+    assert!(kept > Bytes::ZERO);
+    let host = hardware.chip.host.as_mut().unwrap();
+    host.capacity = Bytes(kept.0 - 1);
+    let narrow = search_plans(&hardware.job(8, 32, 4096), &space, 1).unwrap();
+    assert!(narrow.over_capacity > wide.over_capacity && narrow.plans == wide.plans);
+    assert!(narrow.best.iter().all(|b| b.plan != wide.best[0].plan && b.time.total >= wide.best[0].time.total));
+    hardware.chip.host = None;
+    let job = hardware.job(8, 32, 4096);
+    let none = search_plans(&job, &space, 1).unwrap();
+    assert!(none.best.is_empty() && none.over_capacity + none.refused == none.plans);
+    let (plan, _) = none.nearest.unwrap();
+    let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+    assert!(memory.stages.iter().any(|s| s.host > memory.host_capacity));
 }
 
 #[test]

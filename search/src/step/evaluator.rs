@@ -14,7 +14,7 @@
 use super::assembly::{Arrangement, Assembly, Exchanges, Once};
 use super::contention::Communication;
 use super::evaluate::{Step, passes};
-use super::memory::{usable, with_fullest_experts};
+use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile};
 use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowering};
 use sim::network::Fabric;
@@ -100,7 +100,16 @@ pub struct Evaluation {
     /// The step, or what it takes at least.
     pub time: PassesTime,
     /// What the fullest device needs.
-    pub need: Bytes,
+    pub need: Need,
+}
+
+/// What the fullest device, and the one that offloads most, need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// Of a device's own memory.
+    pub device: Bytes,
+    /// Of the host's.
+    pub host: Bytes,
 }
 
 /// Evaluates the plans of one model on one cluster.
@@ -109,20 +118,26 @@ pub struct Evaluator<'a> {
     model: &'a Model,
     fabric: &'a Fabric,
     stack: &'a SoftwareStack,
-    capacity: Bytes,
+    capacity: Need,
 }
 
 impl<'a> Evaluator<'a> {
-    /// On devices of `hbm` bytes.
+    /// On devices with `memory`.
     #[must_use]
-    pub fn new(model: &'a Model, fabric: &'a Fabric, stack: &'a SoftwareStack, hbm: Bytes) -> Self {
-        Self { model, fabric, stack, capacity: usable(stack, hbm) }
+    pub fn new(model: &'a Model, fabric: &'a Fabric, stack: &'a SoftwareStack, memory: DeviceMemory) -> Self {
+        Self { model, fabric, stack, capacity: Need { device: usable(stack, memory.hbm), host: memory.host } }
     }
 
-    /// What programs can use of a device.
+    /// What programs can use of a device and of its host.
     #[must_use]
-    pub fn capacity(&self) -> Bytes {
+    pub fn capacity(&self) -> Need {
         self.capacity
+    }
+
+    /// Bytes that are lacking, of both memories together; none where a plan fits.
+    #[must_use]
+    pub fn lack(&self, need: Need) -> Bytes {
+        need.device.saturating_sub(self.capacity.device) + need.host.saturating_sub(self.capacity.host)
     }
 
     /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in
@@ -169,9 +184,10 @@ impl<'a> Evaluator<'a> {
 
     /// The memory of [`Self::evaluate`].
     #[must_use]
-    pub fn need(&self, shape: &Shape, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Bytes {
+    pub fn need(&self, shape: &Shape, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Need {
         let arrangement = degrees.under(schedule, micro_batches);
-        Account::new(&shape.memory, &arrangement, self.stack, degrees.domain).fullest(&degrees.holdings)
+        let account = Account::new(&shape.memory, &arrangement, self.stack, degrees.domain);
+        Need { device: account.fullest(&degrees.holdings), host: account.fullest_host(&degrees.holdings) }
     }
 
     /// The time of [`Self::evaluate`]. `recent` is of plans of the same shape.

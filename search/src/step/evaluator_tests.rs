@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::step::{step_memory, step_time};
+use crate::step::{MemoryClass, StageMemory, step_memory, step_time};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use workloads::footprint::{Optimizer, Precision};
@@ -76,8 +76,8 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let slow = step_time(&mut chip, model, &fabric, plan);
     let Ok(slow) = slow else { return Ok(None) };
     let domain = stack.kernels.shard_within_domain.then_some(2);
-    let memory = step_memory(model, plan, &stack, accelerator.memory_capacity(), domain).unwrap();
-    let evaluator = Evaluator::new(model, &fabric, &stack, accelerator.memory_capacity());
+    let memory = step_memory(model, plan, &stack, DeviceMemory::of(&accelerator), domain).unwrap();
+    let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
     let shape = Shape::new(&mut chip, model, &fabric, plan).unwrap();
     // Prepared from another plan: its micro-batch, policy, schedule and sequence parallelism are others.
     let mut other = TrainingPlan { activations: ActivationPolicy::Full, ..plan.clone() };
@@ -91,9 +91,17 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let degrees = evaluator.degrees(&mut chip, &from, &other, domain).unwrap();
     let send = evaluator.send(&chip, &shape, plan);
     let found = evaluator.evaluate(&shape, &degrees, &send, plan.schedule, plan.micro_batches());
-    let need = memory.stages.iter().map(|stage| stage.need()).max().unwrap();
-    prop_assert_eq!(found.need, need, "{:?}", plan);
-    prop_assert_eq!(evaluator.capacity(), memory.capacity);
+    let fullest = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
+    prop_assert_eq!(found.need, Need { device: fullest(StageMemory::need), host: fullest(|s| s.host) }, "{:?}", plan);
+    prop_assert_eq!(evaluator.capacity(), Need { device: memory.capacity, host: memory.host_capacity });
+    // Around what the plan keeps on the host, both ways draw the line at the same byte.
+    for host in [found.need.host, Bytes(found.need.host.0.saturating_sub(1))] {
+        let room = DeviceMemory { hbm: Bytes(1 << 50), host };
+        let fits = step_memory(model, plan, &stack, room, domain).unwrap().fits();
+        let lack = Evaluator::new(model, &fabric, &stack, room).lack(found.need);
+        prop_assert_eq!(fits.is_ok(), lack == Bytes::ZERO, "{:?}: {:?}", plan, fits);
+        prop_assert!(fits.is_ok() || fits.is_err_and(|why| why.class == MemoryClass::Host && why.need == found.need.host));
+    }
     let difference = found.time.seconds().0 / slow.total.0 - 1.0;
     let simulated = evaluator.simulate(&shape, &degrees, &send, plan.schedule, plan.micro_batches()).unwrap();
     prop_assert!((simulated.0 / slow.total.0 - 1.0).abs() <= 1e-9, "{plan:?}: {simulated}, {}", slow.total);

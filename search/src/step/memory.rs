@@ -13,6 +13,7 @@ use super::assembly::Arrangement;
 use super::memory_account::{Account, GIB, MemoryProfile};
 use super::{SoftwareStack, StepError, TrainingPlan, lowering};
 use serde::{Deserialize, Serialize};
+use sim::hardware::Accelerator;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use std::fmt;
@@ -41,10 +42,12 @@ pub enum MemoryClass {
     Transient,
     /// What the allocator holds beyond live tensors.
     Allocator,
+    /// Offloaded activations, in the host's memory.
+    Host,
 }
 
 impl MemoryClass {
-    /// All of them, in order.
+    /// Those of the device's own memory, in order.
     pub const ALL: [Self; 9] = [
         Self::Framework,
         Self::Collectives,
@@ -70,6 +73,7 @@ impl fmt::Display for MemoryClass {
             Self::Activations => "activations",
             Self::Transient => "transients",
             Self::Allocator => "allocator",
+            Self::Host => "host memory",
         })
     }
 }
@@ -115,21 +119,49 @@ pub struct StageMemory {
 
 /// A stage that needs more than there is.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[error("stage {stage} needs {:.2} GiB of {:.2} GiB: {class} do not fit any more{}", need.gib(), have.gib(), self.advice())]
+#[error("stage {stage} needs {:.2} GiB of {:.2} GiB{}", need.gib(), have.gib(), self.reason())]
 pub struct OverCapacity {
     /// The stage, from 0.
     pub stage: u32,
-    /// The class that no longer fits, filling in the order of [`MemoryClass::ALL`].
+    /// The class that no longer fits, filling in the order of [`MemoryClass::ALL`]; [`MemoryClass::Host`] where the device's own
+    /// memory suffices and the host's does not.
     pub class: MemoryClass,
-    /// Bytes needed.
+    /// Bytes needed, of the device's memory or of the host's.
     pub need: Bytes,
     /// Bytes there are for it.
     pub have: Bytes,
 }
 
+/// The memory of one device and of its host, as the hardware has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    /// The device's own.
+    pub hbm: Bytes,
+    /// The host's at one device's disposal; none where the chip has no link to a host, over which nothing could be offloaded either.
+    pub host: Bytes,
+}
+
+impl DeviceMemory {
+    /// Of a chip.
+    #[must_use]
+    pub fn of(chip: &Accelerator) -> Self {
+        Self { hbm: chip.memory_capacity(), host: chip.host.as_ref().map_or(Bytes::ZERO, |host| host.capacity) }
+    }
+}
+
 impl OverCapacity {
+    /// What does not fit, and what to do.
+    fn reason(&self) -> String {
+        match self.class {
+            MemoryClass::Host => format!(" of host memory per device: offloaded activations do not fit{}", self.advice()),
+            class => format!(": {class} do not fit any more{}", self.advice()),
+        }
+    }
+
     fn advice(&self) -> &'static str {
         match self.class {
+            MemoryClass::Host if self.have == Bytes::ZERO => "; recompute instead, or give the chip's file its [host]",
+            MemoryClass::Host => "; recompute instead, use a smaller micro-batch, or correct the chip's host.capacity_gib",
             MemoryClass::Framework | MemoryClass::Collectives => "; use a chip with more memory",
             MemoryClass::Weights => "; use more tensor- or pipeline-parallel devices, or ZeRO-3",
             MemoryClass::Gradients => "; use more tensor- or pipeline-parallel devices, or ZeRO-2 over data-parallel ones",
@@ -145,7 +177,7 @@ impl StageMemory {
     /// Bytes of a class.
     #[must_use]
     pub fn class(&self, class: MemoryClass) -> Bytes {
-        self.classes[class as usize]
+        self.classes.get(class as usize).copied().unwrap_or(self.host)
     }
 
     /// What a device must have to run the stage.
@@ -166,7 +198,18 @@ impl StageMemory {
         }
     }
 
-    /// Whether it fits, and if not, which class broke it.
+    /// Whether it fits into the host's memory.
+    ///
+    /// # Errors
+    /// More than `have` is kept there.
+    pub fn fits_host(&self, have: Bytes) -> Result<(), OverCapacity> {
+        if self.host <= have {
+            return Ok(());
+        }
+        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, need: self.host, have })
+    }
+
+    /// Whether it fits into the device's own memory, and if not, which class broke it.
     ///
     /// # Errors
     /// The class at which the sum exceeds `have`.
@@ -189,6 +232,8 @@ pub struct StepMemory {
     pub stages: Vec<StageMemory>,
     /// What programs can use of a device.
     pub capacity: Bytes,
+    /// What there is of the host's memory for one device.
+    pub host_capacity: Bytes,
 }
 
 impl StepMemory {
@@ -214,13 +259,15 @@ impl StepMemory {
         }
     }
 
-    /// Whether every stage fits.
+    /// Whether every stage fits, into the devices' memory first and then into the hosts'.
     ///
     /// # Errors
     /// The stage that exceeds the capacity most, and the class that broke it.
     pub fn fits(&self) -> Result<(), OverCapacity> {
         let worst = self.stages.iter().max_by_key(|s| s.need());
-        worst.map_or(Ok(()), |s| s.fits(self.capacity))
+        worst.map_or(Ok(()), |s| s.fits(self.capacity))?;
+        let fullest = self.stages.iter().max_by_key(|s| s.host);
+        fullest.map_or(Ok(()), |s| s.fits_host(self.host_capacity))
     }
 }
 
@@ -243,7 +290,7 @@ pub fn interleaving_group(p: u32, m: u32) -> u32 {
     (p..=m).find(|group| m.is_multiple_of(*group) || m % group >= p).unwrap_or(p)
 }
 
-/// The memory of a plan on devices of `hbm` bytes. `domain` is the number of data-parallel ranks among which ZeRO shards; all of them
+/// The memory of a plan on devices with `memory`. `domain` is the number of data-parallel ranks among which ZeRO shards; all of them
 /// unless sharding is hybrid.
 ///
 /// # Errors
@@ -252,12 +299,12 @@ pub fn step_memory(
     model: &Model,
     plan: &TrainingPlan,
     stack: &SoftwareStack,
-    hbm: Bytes,
+    memory: DeviceMemory,
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
     let filled = with_fullest_experts(model, plan, stack);
     let training = TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?;
-    step_memory_of(model, &training, plan, stack, hbm, domain)
+    step_memory_of(model, &training, plan, stack, memory, domain)
 }
 
 /// [`step_memory`] of a model that is lowered already, for a plan that is lowered alike. Experts are as full as it was lowered with; for the
@@ -270,7 +317,7 @@ pub fn step_memory_of(
     training: &TrainingGraph,
     plan: &TrainingPlan,
     stack: &SoftwareStack,
-    hbm: Bytes,
+    memory: DeviceMemory,
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
     let split = plan.layout.chunk_split(model.layers)?;
@@ -278,7 +325,7 @@ pub fn step_memory_of(
     let profile = MemoryProfile::new(training, &plan.activations, stack);
     let account = Account::new(&profile, &arrangement, stack, domain);
     let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &account.holding(stage))).collect();
-    Ok(StepMemory { stages, capacity: usable(stack, hbm) })
+    Ok(StepMemory { stages, capacity: usable(stack, memory.hbm), host_capacity: memory.host })
 }
 
 /// What programs can use of a device's `hbm`.

@@ -222,6 +222,14 @@ impl<'a> Account<'a> {
         self.arrangement.places().filter_map(of).max().unwrap_or_default()
     }
 
+    /// Bytes that the stage which offloads most keeps in its host's memory, from the same.
+    pub(super) fn fullest_host(&self, holdings: &[Holding; 3]) -> Bytes {
+        if self.profile.offloaded == Bytes::ZERO {
+            return Bytes::ZERO;
+        }
+        self.arrangement.places().map(|(place, stage)| self.host(stage, &holdings[place])).max().unwrap_or_default()
+    }
+
     /// What the first, the second and the last stage have.
     pub(super) fn holdings(&self) -> [Holding; 3] {
         let last = self.arrangement.layout.pipeline - 1;

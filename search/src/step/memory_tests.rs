@@ -24,7 +24,14 @@ fn plan(layout: Layout, micro_batch: u64, micro_batches: u64) -> TrainingPlan {
 }
 
 fn memory(model: &Model, plan: &TrainingPlan, stack: &str) -> StepMemory {
-    step_memory(model, plan, &SoftwareStack::load(stack).unwrap(), Bytes(80 << 30), None).unwrap()
+    step_memory(
+        model,
+        plan,
+        &SoftwareStack::load(stack).unwrap(),
+        DeviceMemory { hbm: Bytes(80 << 30), host: Bytes(256 << 30) },
+        None,
+    )
+    .unwrap()
 }
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -176,6 +183,29 @@ fn what_breaks_a_stage_is_named() {
     assert!(memory(&model, &small, "megatron").fits().is_ok());
     let alone = memory(&model, &plan(Layout::default(), 1, 1), "megatron").fits().unwrap_err();
     assert_eq!(alone.class, MemoryClass::Weights, "350 GB of weights alone are too many: {alone}");
+}
+
+#[test]
+fn offloading_is_limited_by_the_hosts_memory() {
+    let model = model();
+    let stack = SoftwareStack::load("maxtext").unwrap();
+    let layout = Layout { tensor: 2, pipeline: 4, ..Layout::default() };
+    let offload = "custom:offload(decoder_layer_input,qkv_proj)".parse().unwrap();
+    let plan = TrainingPlan { activations: offload, ..plan(layout, 2, 8) };
+    let with = |host| step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(80 << 30), host }, None).unwrap();
+    // Stage k of p keeps min(m, p - k) micro-batches: 4 layers of them, 2 sequences, a hidden state and its projections in 2 bytes.
+    let needs = with(Bytes::ZERO).stages.iter().map(|s| s.host).collect::<Vec<_>>();
+    let layer = (4096 + (4096 + 2 * 1024) / 2) * 2 * 1024 * 2;
+    assert_eq!(needs, [4, 3, 2, 1].map(|depth| Bytes(4 * depth * layer)));
+    assert!(with(needs[0]).fits().is_ok());
+    let error = with(Bytes(1 << 28)).fits().unwrap_err();
+    assert_eq!((error.stage, error.class, error.need, error.have), (0, MemoryClass::Host, needs[0], Bytes(1 << 28)));
+    let text = error.to_string();
+    assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"), "{text}");
+    // Where both are too small, the device's own memory is named first.
+    let none = step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO }, None).unwrap();
+    assert_ne!(none.fits().unwrap_err().class, MemoryClass::Host);
+    assert!(with(Bytes::ZERO).fits().unwrap_err().to_string().ends_with("give the chip's file its [host]"));
 }
 
 #[test]

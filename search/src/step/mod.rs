@@ -19,9 +19,9 @@ mod tests;
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
-pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Recent, Shape};
+pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Need, Recent, Shape};
 pub use memory::{
-    MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
+    DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
 pub use plan::TrainingPlan;
 pub(crate) use profile::Axis;

@@ -3,7 +3,7 @@
 use super::Prepared;
 use super::run::Run;
 use crate::validate::row::{Row, RowFailure};
-use search::step::{Reading, StepMemory, step_memory};
+use search::step::{DeviceMemory, Reading, StepMemory, step_memory};
 
 /// Predicts the peak in GiB, as the row's instrument shows it, and whether the run fits (1 or 0).
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
@@ -18,11 +18,12 @@ pub(in crate::validate) fn of_run(
     run: &Run,
 ) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let stack = prepared.chip(&run.chip, run.stack)?.stack().clone();
-    let hbm = prepared.model(&run.chip)?.accelerator().hbm.capacity;
+    let room = DeviceMemory::of(prepared.model(&run.chip)?.accelerator());
     // Hybrid sharding: parameters are shared inside a fast domain, and domains hold copies.
     let inside = (run.fabric.fast_domain() / run.plan.layout.tensor.max(1)).max(1);
     let domain = stack.kernels.shard_within_domain.then_some(inside);
-    let memory = step_memory(&run.model, &run.plan, &stack, hbm, domain).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    let memory =
+        step_memory(&run.model, &run.plan, &stack, room, domain).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     let peak = peak(row, run, &memory);
     Ok(vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.fits().is_ok())))])
 }
