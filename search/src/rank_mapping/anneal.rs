@@ -42,14 +42,20 @@ impl Random {
 /// Betters `state` by `moves` moves; the answer is never slower than the start. Stops where the bound is met.
 pub(super) fn anneal(mut state: State<'_>, seed: u64, moves: u32, bound: f64) -> Found {
     let mut best = Found { time: state.time(), devices: state.devices.clone(), moves: 0 };
-    let sizes = block_sizes(state.devices.len() as u64, state.unit().into());
+    let mut sizes = block_sizes(state.devices.len() as u64, state.unit().into());
+    let mut ranks: Vec<usize> = (0..state.devices.len()).collect();
+    if state.whole() {
+        // Blocks of ranks that lie on one unit, and stay together.
+        sizes.retain(|size| size.is_multiple_of(state.unit().into()));
+        ranks.sort_by_key(|rank| state.devices[*rank]);
+    }
     let mut random = Random(seed);
     let mut energy = state.energy();
     let hot = (best.time - bound).max(0.0) * HOT;
     while best.moves < u64::from(moves) && best.time > bound * (1.0 + 1e-12) {
         let temperature = hot * COLD.powf(best.moves as f64 / f64::from(moves));
         best.moves += 1;
-        let changes = propose(&mut random, &state, &sizes);
+        let changes = propose(&mut random, &state, &ranks, &sizes);
         if changes.is_empty() {
             continue;
         }
@@ -75,14 +81,13 @@ fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
     (1..=ranks / 2).filter(|b| ranks.is_multiple_of(*b) && (b.is_multiple_of(unit) || unit.is_multiple_of(*b))).collect()
 }
 
-/// New devices for some ranks: two blocks swapped, or a run of blocks reversed.
-fn propose(random: &mut Random, state: &State<'_>, sizes: &[u64]) -> Vec<(usize, u32)> {
+/// New devices for some ranks: two blocks of `order` swapped, or a run of blocks reversed.
+fn propose(random: &mut Random, state: &State<'_>, order: &[usize], sizes: &[u64]) -> Vec<(usize, u32)> {
     if sizes.is_empty() {
         return Vec::new();
     }
-    let ranks = state.devices.len() as u64;
     let size = sizes[random.below(sizes.len() as u64) as usize];
-    let blocks = ranks / size;
+    let blocks = order.len() as u64 / size;
     let (first, reverse) = (random.below(blocks), random.below(2) == 0);
     let pairs: Vec<(u64, u64)> = if reverse && blocks > 2 {
         let run = 2 + random.below(RUN.min(blocks - 1));
@@ -93,7 +98,7 @@ fn propose(random: &mut Random, state: &State<'_>, sizes: &[u64]) -> Vec<(usize,
     let mut changes = Vec::new();
     for (a, b) in pairs {
         for i in 0..size {
-            let (x, y) = ((a * size + i) as usize, (b * size + i) as usize);
+            let (x, y) = (order[(a * size + i) as usize], order[(b * size + i) as usize]);
             changes.push((x, state.devices[y]));
             changes.push((y, state.devices[x]));
         }

@@ -10,6 +10,10 @@
 //!
 //! The step's formula rises with every cost, so the least over one choice per stage (half of a send counts in each of its two stages) is
 //! below every assignment's time.
+//!
+//! Where only whole units are moved, the spread of every group is that of its order of the axes, whichever units it gets: per order, every group
+//! costs what it costs on the fastest links, and those with ranks on the unit with the slowest links what it costs on that unit's. Which ranks
+//! those are is not known: the least over all unit-sized blocks of ranks.
 
 use super::price::Prices;
 use super::traffic::{Demand, Role, StepTraffic};
@@ -23,6 +27,9 @@ const MAX_PATTERNS: usize = 10;
 /// Seconds that no assignment of all ranks goes below.
 pub(super) fn lower_bound(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
     let Some((links, _)) = fabric.links() else { return traffic.time(|_| 0.0) };
+    if Prices::new(fabric).whole {
+        return whole_units(traffic, Prices::new(fabric), &Rates::of(links));
+    }
     let mut bounds = Bounds { traffic, prices: Prices::new(fabric), rates: Rates::of(links), crossing: BTreeMap::new() };
     let stages = 0..traffic.busy.len();
     let plain: Vec<Vec<Times>> = stages.clone().map(|s| bounds.stage(s, false)).collect();
@@ -33,6 +40,34 @@ pub(super) fn lower_bound(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
     };
     let least = stages.clone().map(|holder| bounds.together(&of(holder))).fold(f64::INFINITY, f64::min);
     least + bounds.end() + traffic.rest
+}
+
+/// Seconds that no order of the axes goes below, whichever whole units its blocks get.
+fn whole_units(traffic: &StepTraffic, mut prices: Prices<'_>, rates: &Rates) -> f64 {
+    let mut least = f64::INFINITY;
+    for (_, devices) in super::starts(traffic, prices.unit, true) {
+        // Per demand: its groups' costs on the fastest links, and per unit-sized block what those with ranks in it cost on the slowest.
+        let blocks = traffic.ranks().div_ceil(prices.unit) as usize;
+        let (mut fast, mut slow) = (vec![0.0_f64; traffic.demands.len()], vec![vec![0.0_f64; traffic.demands.len()]; blocks]);
+        for (id, demand) in traffic.demands.iter().enumerate() {
+            for group in demand.groups() {
+                let spread = prices.spread_of(group.iter().map(|rank| devices[*rank as usize]));
+                let held: Vec<u32> = prices.units().collect();
+                fast[id] = fast[id].max(prices.spread(id, demand, spread, rates.fastest));
+                let ring = spread.units > 2 && demand.collective.kind != CollectiveKind::AllToAll;
+                let rate = if ring { rates.second } else { rates.best };
+                let cost = if spread.units > 1 { prices.spread(id, demand, spread, rate) } else { 0.0 };
+                for unit in held {
+                    let known = &mut slow[unit as usize][id];
+                    *known = known.max(cost);
+                }
+            }
+        }
+        for slowest in &slow {
+            least = least.min(traffic.time(|id| fast[id].max(slowest[id])));
+        }
+    }
+    least
 }
 
 /// The fastest link, and the best and the second best link of the unit whose second best is slowest.
@@ -173,7 +208,7 @@ impl Bounds<'_> {
         if members > self.prices.unit {
             return f64::INFINITY;
         }
-        self.prices.spread(id, &demand, Spread { members, units: 1, most: members, least: members }, 1.0)
+        self.prices.spread(id, &demand, Spread { members, units: 1, most: members, least: members, stride: 1 }, 1.0)
     }
 
     /// A demand of which some group crosses.
@@ -212,7 +247,7 @@ impl Bounds<'_> {
         for most in 1..=most {
             for units in members.div_ceil(most).max(2)..=members {
                 for least in 1..=most.min(members / units) {
-                    let spread = Spread { members, units, most, least };
+                    let spread = Spread { members, units, most, least, stride: 1 };
                     cost = cost.min(self.prices.spread(id, &demand, spread, self.rates.fastest));
                 }
             }
@@ -302,6 +337,7 @@ impl Joined {
                 units: counts.len() as u32,
                 most: counts.iter().copied().max().unwrap_or(1),
                 least: counts.iter().copied().min().unwrap_or(1),
+                stride: 1,
             }
         });
         let first = all.next()?;

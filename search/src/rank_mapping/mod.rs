@@ -13,6 +13,9 @@
 //! # Search
 //! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks and reverses
 //! runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the optimum it can be.
+//!
+//! Where units are tori or have several tiers (slices joined by measured links), whole units are moved only: inside, ranks lie in the order
+//! of the axes, and groups are priced by the unit's own tiers and dimensions. The bound is then one on such mappings.
 
 mod anneal;
 mod bound;
@@ -42,19 +45,6 @@ pub enum MappingError {
     NoLinks {
         /// The fabric.
         fabric: String,
-    },
-    /// A fabric whose units are not flat.
-    #[error(
-        "fabric `{fabric}`: below the measured links lie {tiers} tiers{torus}; ranks are mapped over one switched tier at most: \
-             measure the links between its nodes"
-    )]
-    Inner {
-        /// The fabric.
-        fabric: String,
-        /// Tiers below the matrix.
-        tiers: usize,
-        /// `, one a torus`, where one is.
-        torus: &'static str,
     },
     /// The ranks are not as many as the devices.
     #[error("{ranks} ranks on {devices} devices of fabric `{fabric}`: must be equal; cut the fabric to the ranks")]
@@ -124,14 +114,13 @@ pub struct RankMapping {
 /// Finds the mapping of a step's ranks to the devices of a fabric with measured links.
 ///
 /// # Errors
-/// A fabric without measured links, with more than one switched tier below them, or of another size.
+/// A fabric without measured links, or of another size.
 pub fn map_ranks(traffic: &StepTraffic, fabric: &Fabric, effort: Effort) -> Result<RankMapping, MappingError> {
     let (_, unit_devices) = check(traffic.ranks(), fabric)?;
     let identity: Vec<u32> = (0..traffic.ranks()).collect();
     let first = State::new(traffic, fabric, identity);
     let before = first.time();
-    let mut starts: Vec<(f64, Vec<TrafficAxis>, State<'_>)> = traffic
-        .axis_orders()
+    let mut starts: Vec<(f64, Vec<TrafficAxis>, State<'_>)> = starts(traffic, unit_devices, first.whole())
         .into_iter()
         .map(|(order, devices)| {
             let state = State::new(traffic, fabric, devices);
@@ -177,15 +166,29 @@ pub fn mapped_time(traffic: &StepTraffic, fabric: &Fabric, devices: &[u32]) -> R
     Ok(Seconds(State::new(traffic, fabric, devices.to_vec()).time()))
 }
 
+/// Orders of the axes with their devices: where it matters how a group lies inside a unit, those in which every group is evenly spaced
+/// there and takes as many devices of each unit; rank order at least.
+fn starts(traffic: &StepTraffic, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
+    let mut orders = traffic.axis_orders();
+    let even = |devices: &[u32]| {
+        traffic.demands.iter().flat_map(Demand::groups).all(|group| {
+            let places: Vec<u32> = group.iter().map(|rank| devices[*rank as usize]).collect();
+            let steps = |pair: &[u32]| pair[1].abs_diff(pair[0]);
+            let inside: Vec<&[u32]> = places.windows(2).filter(|pair| pair[0] / unit == pair[1] / unit).collect();
+            let counts: Vec<usize> = places.chunk_by(|a, b| a / unit == b / unit).map(<[u32]>::len).collect();
+            inside.windows(2).all(|two| steps(two[0]) == steps(two[1])) && counts.windows(2).all(|two| two[0] == two[1])
+        })
+    };
+    if whole {
+        let identity: Vec<u32> = (0..traffic.ranks()).collect();
+        orders.retain(|(_, devices)| *devices == identity || even(devices));
+    }
+    orders
+}
+
 fn check(ranks: u32, fabric: &Fabric) -> Result<(u32, u32), MappingError> {
     let name = || fabric.name.clone();
     let (links, unit_devices) = fabric.links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;
-    let inner = &fabric.tiers[..fabric.tiers.len() - 1];
-    let torus = inner.iter().any(|t| matches!(t.topology, sim::network::Topology::Torus { .. }));
-    if inner.len() > 1 || torus {
-        let torus = if torus { ", one a torus" } else { "" };
-        return Err(MappingError::Inner { fabric: name(), tiers: inner.len(), torus });
-    }
     if ranks != fabric.devices() {
         return Err(MappingError::Size { fabric: name(), ranks, devices: fabric.devices() });
     }

@@ -82,6 +82,11 @@ impl<'a> State<'a> {
         self.prices.unit
     }
 
+    /// Whether only whole units are moved.
+    pub fn whole(&self) -> bool {
+        self.prices.whole
+    }
+
     /// Gives ranks other devices; the devices given must be those that the ranks have.
     pub fn assign(&mut self, changes: &[(usize, u32)]) {
         self.clock += 1;

@@ -68,6 +68,75 @@ fn exhaustive(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
     best
 }
 
+/// Slices of a torus (2 x 2 devices each) joined by links of these rates.
+fn slices(units: usize, rates: &[f64]) -> Fabric {
+    let flat = fabric(4, units, rates);
+    let mut slices = Fabric::template("tpu_v4_ici").unwrap().for_devices(4).unwrap();
+    assert!(slices.tiers.len() == 1 && matches!(slices.tiers[0].topology, sim::network::Topology::Torus { .. }));
+    slices.tiers.push(flat.tiers[1].clone());
+    slices
+}
+
+/// The least time over all orders of the axes and all orders of whole units, by trying them.
+fn exhaustive_units(traffic: &StepTraffic, fabric: &Fabric, unit: u32) -> f64 {
+    fn permutations(list: Vec<u32>) -> Vec<Vec<u32>> {
+        if list.len() < 2 {
+            return vec![list];
+        }
+        let without = |i: usize| list.iter().enumerate().filter(move |(j, _)| *j != i).map(|(_, x)| *x).collect();
+        (0..list.len())
+            .flat_map(|i| permutations(without(i)).into_iter().map(move |rest: Vec<u32>| (i, rest)))
+            .map(|(i, rest)| [vec![list[i]], rest].concat())
+            .collect()
+    }
+    let mut best = f64::INFINITY;
+    for (_, devices) in starts(traffic, unit, true) {
+        for order in permutations((0..fabric.devices() / unit).collect()) {
+            let moved: Vec<u32> = devices.iter().map(|d| order[(d / unit) as usize] * unit + d % unit).collect();
+            best = best.min(mapped_time(traffic, fabric, &moved).unwrap().0);
+        }
+    }
+    best
+}
+
+#[test]
+fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
+    let rates = [11.0, 25.0, 7.0, 19.0, 3.0, 23.0, 13.0, 5.0, 17.0, 29.0];
+    for (t, d, p) in [(4, 3, 1), (4, 1, 4), (2, 4, 2), (4, 2, 2), (1, 8, 2), (2, 2, 4), (4, 5, 1), (2, 2, 5), (8, 2, 1)] {
+        let (traffic, fabric) = (traffic(t, d, p, 4.0), slices((t * d * p / 4) as usize, &rates));
+        let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
+        let best = exhaustive_units(&traffic, &fabric, 4);
+        let place = format!("t {t}, d {d}, p {p}: {mapping:?}, best {best}");
+        assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
+        assert!(mapping.lower_bound.0 <= best * (1.0 + 1e-9) && mapping.lower_bound.0 > mapping.without_links.0, "{place}");
+        assert!(is_permutation(&mapping) && mapping.after <= mapping.before);
+        // What shares a slice in some order of the axes still does.
+        let orders = starts(&traffic, 4, true);
+        let together = |devices: &[u32]| {
+            let mut units: Vec<Vec<u32>> = vec![Vec::new(); (t * d * p / 4) as usize];
+            devices.iter().enumerate().for_each(|(rank, device)| units[(device / 4) as usize].push(rank as u32));
+            units.sort();
+            units
+        };
+        assert!(orders.iter().any(|(_, devices)| together(devices) == together(&mapping.devices)), "{place}");
+    }
+}
+
+#[test]
+fn on_equal_links_a_group_costs_what_the_fabric_says() {
+    let fabric = slices(4, &[20.0]);
+    let step = traffic(2, 4, 2, 4.0);
+    let mut prices = price::Prices::new(&fabric);
+    assert!(prices.whole);
+    for (id, demand) in step.demands.iter().enumerate() {
+        let whole = fabric.collective(&demand.collective);
+        for group in demand.groups() {
+            let cost = prices.among(id, demand, group.iter().copied());
+            assert!((cost / (whole.startup + whole.transfer).0 - 1.0).abs() < 1e-9, "{demand:?}: {cost} {whole:?}");
+        }
+    }
+}
+
 fn is_permutation(mapping: &RankMapping) -> bool {
     let mut devices = mapping.devices.clone();
     devices.sort_unstable();

@@ -47,6 +47,8 @@ pub struct Spread {
     pub most: u32,
     /// Members in the emptiest of them: the ports through which it reaches the others.
     pub least: u32,
+    /// Devices from one member to the next inside a unit; 1 where a unit holds one, or where units are flat.
+    pub stride: u32,
 }
 
 impl Fabric {
@@ -56,8 +58,7 @@ impl Fabric {
         let mut levels = Levels { list: [none; MAX_TIERS], len: 0 };
         let outer = self.tiers.len().saturating_sub(1);
         if spread.most > 1 && outer > 0 {
-            levels.list[0] = Level { fan_out: spread.most, members: spread.most, ..none };
-            levels.len = 1;
+            levels = self.levels_within(outer, Group { ranks: spread.most, stride: spread.stride });
         }
         if spread.units > 1 {
             let least = spread.least.max(1);
@@ -76,12 +77,17 @@ impl Fabric {
 
     /// Where a group lies. A group beyond the fabric is taken to go on through its outermost tier.
     pub(crate) fn levels(&self, group: Group) -> Levels {
+        self.levels_within(self.tiers.len(), group)
+    }
+
+    /// The same on the inner `tiers` tiers alone, of which the outermost goes on.
+    fn levels_within(&self, tiers: usize, group: Group) -> Levels {
         let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));
         let none = Level { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
         let mut levels = Levels { list: [none; MAX_TIERS], len: 0 };
         let mut below = 1;
-        for (i, tier) in self.tiers.iter().enumerate().take(MAX_TIERS) {
-            let last = i + 1 == self.tiers.len();
+        for (i, tier) in self.tiers.iter().enumerate().take(tiers.min(MAX_TIERS)) {
+            let last = i + 1 == tiers;
             let members = if last { ranks } else { ranks.min((tier.devices / stride).max(1)).max(below) };
             if members > below {
                 let partial = members % below;
