@@ -63,6 +63,10 @@ pub struct Counts {
     pub rejected_by_bound: usize,
     /// Refused by the model, the fabric or the schedule.
     pub refused: usize,
+    /// Other splits of the layers that the plans have besides the even one, under which they are counted above.
+    pub splits: u64,
+    /// Of these, evaluated one by one; the others are ruled out by bounds.
+    pub splits_tried: u64,
 }
 
 /// A plan with what it takes.
@@ -70,6 +74,8 @@ pub struct Counts {
 pub struct PlanRow {
     /// The plan, with every degree and option.
     pub plan: TrainingPlan,
+    /// Layers of every model chunk, first to last.
+    pub layers: Vec<u64>,
     /// Time of one optimizer step in seconds.
     pub step_s: f64,
     /// Tokens per second over the whole cluster.
@@ -137,6 +143,8 @@ impl Planned {
                 over_capacity: answer.over_capacity,
                 rejected_by_bound: answer.rejected_by_bound,
                 refused: answer.refused,
+                splits: answer.splits,
+                splits_tried: answer.splits_tried,
             },
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
@@ -159,6 +167,7 @@ fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
     PlanRow {
         plan: ranked.plan.clone(),
+        layers: ranked.plan.layout.chunk_layers(job.model.layers).unwrap_or_default(),
         step_s: step,
         tokens_per_s: job.global_batch as f64 * job.sequence_length as f64 / step,
         mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
@@ -244,6 +253,9 @@ pub fn one_line(plan: &TrainingPlan) -> String {
     text.push_str(&format!(", micro-batch {}, ZeRO-{}", plan.batch.micro_batch, l.zero as u8));
     if l.order == workloads::RankOrder::PipelineFirst {
         text.push_str(", ranks t-p-d");
+    }
+    if let Some(ends) = l.ends {
+        text.push_str(&format!(", {} layers in the first and {} in the last chunk", ends.first, ends.last));
     }
     if l.sequence_parallel {
         text.push_str(", sequence parallel");

@@ -126,6 +126,7 @@ fn search(what: &str, job: &Job<'_>, space: &PlanSpace) {
         share(answer.rejected_by_bound),
         answer.refused,
     );
+    println!("    other splits of their layers: {}, of which bounds left {} to evaluate", answer.splits, answer.splits_tried);
     if let Some(best) = answer.best.first() {
         let layout = &best.plan.layout;
         println!(

@@ -8,7 +8,7 @@ use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{emit, report};
 use search::placement::piper;
-use search::planner::{Job, PlanSpace, neighbours, search_plans};
+use search::planner::{Job, PlanSpace, Splits, neighbours, search_plans};
 use search::rank_mapping::{Effort, StepTraffic, map_ranks};
 use search::step::{ChipTimes, SoftwareStack, TrainingPlan};
 use sim::hardware::Accelerator;
@@ -18,7 +18,7 @@ use sim::pipeline::Schedule;
 use std::path::PathBuf;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, ZeroStage};
 
 /// The form of the matrix products.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -163,6 +163,10 @@ pub struct Arguments {
     /// Orders of ranks on devices to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     order: Option<Vec<OrderName>>,
+    /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest
+    /// shared equally; `best` alone for every plan's fastest that fits [default: best, even with --everything]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
     zero: Option<Vec<u8>>,
@@ -305,6 +309,17 @@ fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision
     )))
 }
 
+fn splits(list: &[String]) -> Result<Splits, Failure> {
+    if list.len() == 1 && list[0] == "best" {
+        return Ok(Splits::Best);
+    }
+    let ends = |text: &String| match text.as_str() {
+        "even" => Ok(None),
+        text => text.parse::<LayerEnds>().map(Some).map_err(failure::input),
+    };
+    list.iter().map(ends).collect::<Result<_, _>>().map(Splits::Listed)
+}
+
 fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
     let policy = |text: &String| text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute {text}: {e}")));
     let schedule = |name: &ScheduleName| match name {
@@ -323,6 +338,7 @@ fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
         context: arguments.context.clone(),
         expert: arguments.expert.clone(),
         virtual_stages: arguments.virtual_stages.clone(),
+        splits: arguments.layer_split.as_ref().map(|list| splits(list)).transpose()?,
         orders: arguments.order.as_ref().map(|list| list.iter().map(order).collect()),
         zero: arguments.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
         micro_batch: arguments.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),

@@ -63,7 +63,20 @@ fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
 
 #[test]
 fn a_plan_is_written_in_a_frameworks_words() {
-    let fixed = ["--tensor", "4", "--pipeline", "4", "--virtual-stages", "2", "--micro-batch", "1", "--zero", "1"];
+    let fixed = [
+        "--tensor",
+        "4",
+        "--pipeline",
+        "4",
+        "--virtual-stages",
+        "2",
+        "--micro-batch",
+        "1",
+        "--zero",
+        "1",
+        "--layer-split",
+        "even",
+    ];
     let emit = |framework: &'static str, recompute: &'static str| {
         let more: Vec<&str> = fixed.iter().copied().chain(["--recompute", recompute, "--emit", framework]).collect();
         coplace(&call(&more)).result()
@@ -100,6 +113,32 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
 }
 
 #[test]
+fn layers_are_split_as_asked_or_as_is_fastest() {
+    let fixed =
+        ["--tensor", "4", "--pipeline", "4", "--virtual-stages", "1", "--micro-batch", "1", "--zero", "1", "--recompute", "full"];
+    let with = |more: &[&'static str]| coplace(&call(&[&fixed[..], more].concat()));
+    let step = |more: &[&'static str]| {
+        let answer = with(&[more, &["--format", "json", "--top", "1"]].concat()).json();
+        (number(&answer["plans"][0]["step_s"]), answer["plans"][0]["layers"].to_string(), answer)
+    };
+    let (even, layers, counts) = step(&["--layer-split", "even"]);
+    assert!(layers == "[8,8,8,8]" && counts["counts"]["splits"] == 0, "{layers}");
+    let (asked, layers, _) = step(&["--layer-split", "9:7"]);
+    assert_eq!(layers, "[9,8,8,7]");
+    let (best, _, answer) = step(&[]);
+    assert!(best <= even.min(asked) && number(&answer["counts"]["splits"]) > 0.0, "{best} {even} {asked}");
+    let megatron = with(&["--layer-split", "9:7", "--emit", "megatron"]).result();
+    for flag in ["--decoder-first-pipeline-num-layers 9", "--decoder-last-pipeline-num-layers 7"] {
+        assert!(megatron.lines().any(|line| line == flag), "{flag}: {megatron}");
+    }
+    let alone = with(&["--layer-split", "16:0", "--emit", "megatron"]).result();
+    assert!(alone.contains("--pipeline-model-parallel-layout \"E,t*16|t*8|t*8|L\""), "{alone}");
+    let maxtext = with(&["--layer-split", "9:7", "--emit", "maxtext"]).result();
+    assert!(maxtext.contains("# layers 9+8x2+7: MaxText gives every stage as many"), "{maxtext}");
+    assert!(with(&["--layer-split", "9:7"]).result().contains("9+8x2+7"));
+}
+
+#[test]
 fn what_is_offloaded_must_fit_into_the_hosts_memory() {
     let fixed = ["--recompute", "custom:offload(decoder_layer_input,qkv_proj)", "--pipeline", "4", "--virtual-stages", "1"];
     let text = coplace(&call(&fixed)).result();
@@ -126,6 +165,14 @@ fn faulty_arguments_are_refused() {
         (vec!["--tensor", "7"], "tp = 7: must be a divisor of the 32 heads"),
         (vec!["--pipeline", "64"], "pp = 64: must be such that"),
         (vec!["--micro-batch", "7"], "micro_batch = 7: must be a divisor of the 512 sequences"),
+        (
+            vec!["--layer-split", "9"],
+            "layer_split = 9: must be `even`, `best` alone, or layers of the first and of the last chunk",
+        ),
+        (
+            vec!["--layer-split", "9:8", "--pipeline", "4"],
+            "layer_split = 9:8: must be such that what they leave of the 32 layers",
+        ),
         (vec!["--expert", "2"], "ep = 2: must be 1 for a model without experts"),
         (vec!["--emit", "megatron", "--format", "json"], "cannot be used with"),
     ];

@@ -4,6 +4,7 @@
 //! Devices are numbered with the tensor axis fastest, then context, then data, then pipeline (Megatron-LM's order `tp-cp-dp-pp`; the
 //! expert axis is a part of the data axis). A run uses `tensor * context * data * pipeline` devices.
 
+use crate::layer_ends::LayerEnds;
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -75,6 +76,9 @@ pub struct Layout {
     /// How ranks lie on the devices.
     #[serde(default)]
     pub order: RankOrder,
+    /// Layers of the first and the last chunk, where the layers are not split evenly.
+    #[serde(default)]
+    pub ends: Option<LayerEnds>,
 }
 
 /// The batch of a step.
@@ -89,7 +93,7 @@ pub struct Batch {
 }
 
 /// Layers of the model chunks of a pipeline: the same in all but the first and the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkSplit {
     /// Chunks.
     pub chunks: u64,
@@ -140,6 +144,7 @@ impl Default for Layout {
             sequence_parallel: false,
             zero: ZeroStage::None,
             order: RankOrder::DataFirst,
+            ends: None,
         }
     }
 }
@@ -190,13 +195,16 @@ impl Layout {
         batch.global_batch / (batch.micro_batch.max(1).saturating_mul(self.data.max(1).into()))
     }
 
-    /// Layers of each model chunk. Where the layers do not divide, the embedding and the head count as layers
+    /// Layers of each model chunk: those of [`Layout::ends`] where it states any. Otherwise, where the layers do not divide, the embedding and the head count as layers
     /// (Megatron-LM's `account_for_embedding_in_pipeline_split` and `..._loss_...`): the first and the last chunk hold one layer fewer,
     /// or only the last one does.
     ///
     /// # Errors
-    /// More chunks than layers, or layers that divide neither way.
+    /// More chunks than layers, layers that divide neither way, or ends that leave no equal shares.
     pub fn chunk_split(&self, layers: u64) -> Result<ChunkSplit, LayoutError> {
+        if let Some(ends) = self.ends {
+            return self.ended_split(layers, ends);
+        }
         let chunks = self.chunks().max(1);
         let even = |total: u64| total.is_multiple_of(chunks).then_some(total / chunks);
         let (inner, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
@@ -371,6 +379,9 @@ impl fmt::Display for Layout {
         }
         if self.order == RankOrder::PipelineFirst {
             write!(f, " stages side by side")?;
+        }
+        if let Some(ends) = self.ends {
+            write!(f, " layers {ends}")?;
         }
         Ok(())
     }

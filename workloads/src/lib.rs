@@ -9,6 +9,7 @@ pub mod error;
 pub mod footprint;
 pub mod graph;
 pub mod import;
+mod layer_ends;
 pub mod layout;
 mod lower;
 pub mod model;
@@ -21,6 +22,7 @@ mod working_set;
 
 pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};
+pub use layer_ends::LayerEnds;
 pub use layout::{Batch, ChunkSplit, Layout, LayoutError, RankOrder, ZeroStage};
 pub use model::Model;
 pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, Treatment};

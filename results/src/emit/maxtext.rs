@@ -66,6 +66,10 @@ impl Settings {
             self.set("num_pipeline_microbatches", micro_batches);
             self.set("num_layers_per_pipeline_stage", model.layers.div_ceil(l.chunks()));
         }
+        if let (Some(_), Ok(split)) = (l.ends, l.chunk_split(model.layers)) {
+            let cure = "coplace plan --layer-split even finds the best plan that it runs";
+            self.0.push(format!("# layers {split}: MaxText gives every stage as many; {cure}"));
+        }
         if matches!(l.zero, ZeroStage::OptimizerStates | ZeroStage::Gradients) {
             self.0.push(format!("# ZeRO-{}: MaxText shards everything (fsdp) or nothing (data)", l.zero as u8));
         }

@@ -61,14 +61,7 @@ fn layout(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
             out.push(format!("--{key} {degree}"));
         }
     }
-    if l.virtual_stages > 1 {
-        let per = model.layers.div_ceil(l.chunks());
-        out.push(format!("--num-layers-per-virtual-pipeline-stage {per}"));
-    }
-    if !model.layers.is_multiple_of(l.chunks()) {
-        out.push("--account-for-embedding-in-pipeline-split".to_owned());
-        out.push("--account-for-loss-in-pipeline-split".to_owned());
-    }
+    stages(model, plan, out);
     if l.order == RankOrder::PipelineFirst {
         out.push("--use-tp-pp-dp-mapping".to_owned());
     }
@@ -87,6 +80,41 @@ fn layout(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
     }
     out.push(format!("--micro-batch-size {}", plan.batch.micro_batch));
     out.push(format!("--global-batch-size {}", plan.batch.global_batch));
+}
+
+/// How the layers are divided among the stages. Ends that count as layers have flags of their own, and so have other ends that hold some layers
+/// where every stage is one chunk; everything else is spelled out chunk by chunk (Megatron-LM core 0.13 and later).
+fn stages(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
+    let l = &plan.layout;
+    let Ok(split) = l.chunk_split(model.layers) else { return };
+    match l.ends {
+        Some(ends) if l.virtual_stages == 1 && ends.first > 0 && ends.last > 0 => {
+            out.push(format!("--decoder-first-pipeline-num-layers {}", ends.first));
+            out.push(format!("--decoder-last-pipeline-num-layers {}", ends.last));
+        }
+        Some(_) => {
+            let chunk = |place: u64| match split.layers(place) {
+                0 => None,
+                1 => Some("t".to_owned()),
+                layers => Some(format!("t*{layers}")),
+            };
+            let with_ends = |place: u64| {
+                let embedding = (place == 0).then(|| "E".to_owned());
+                let loss = (place + 1 == split.chunks).then(|| "L".to_owned());
+                [embedding, chunk(place), loss].into_iter().flatten().collect::<Vec<_>>().join(",")
+            };
+            let list: Vec<String> = (0..split.chunks).map(with_ends).collect();
+            out.push(format!("--pipeline-model-parallel-layout \"{}\"", list.join("|")));
+        }
+        None => {
+            if l.virtual_stages > 1 {
+                out.push(format!("--num-layers-per-virtual-pipeline-stage {}", split.inner));
+            }
+            let flags = [("embedding", split.first), ("loss", split.last)];
+            let shorter = flags.into_iter().filter(|(_, layers)| split.chunks > 1 && *layers < split.inner);
+            out.extend(shorter.map(|(end, _)| format!("--account-for-{end}-in-pipeline-split")));
+        }
+    }
 }
 
 fn activations(plan: &TrainingPlan, out: &mut Vec<String>) {

@@ -47,6 +47,10 @@ pub fn planned(answer: &Planned) -> String {
         ("larger than memory", count(c.over_capacity as u64)),
         ("rejected by bound", count(c.rejected_by_bound as u64)),
     ];
+    if c.splits > 0 {
+        lines.push(("their other splits of the layers", count(c.splits)));
+        lines.push(("of these not ruled out by bounds", count(c.splits_tried)));
+    }
     if c.refused > 0 {
         lines.push(("refused", count(c.refused as u64)));
     }
@@ -59,7 +63,7 @@ pub fn planned(answer: &Planned) -> String {
 
 /// What the letters of the table are.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context-, expert-parallel devices; v: model chunks per stage.\n\
-    ranks: which axis fills the devices first, second and third.\n\
+    ranks: which axis fills the devices first, second and third. layers: those of each model chunk, where they are not equal.\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
 fn plans(rows: &[PlanRow]) -> String {
@@ -71,6 +75,7 @@ fn plans(rows: &[PlanRow]) -> String {
         "c",
         "e",
         "v",
+        "layers",
         "ranks",
         "schedule",
         "micro-batch",
@@ -83,7 +88,7 @@ fn plans(rows: &[PlanRow]) -> String {
         "GiB",
     ];
     let mut table = Table::new(head).align(0, Align::Right);
-    for column in [7, 8, 11, 12] {
+    for column in [7, 8, 9, 12, 13] {
         table = table.align(column, Align::Left);
     }
     for (i, row) in rows.iter().enumerate() {
@@ -96,6 +101,7 @@ fn plans(rows: &[PlanRow]) -> String {
             l.context.to_string(),
             l.expert.to_string(),
             l.virtual_stages.to_string(),
+            layers(&row.layers),
             l.order.to_string(),
             schedule_name(&row.plan).to_owned(),
             row.plan.batch.micro_batch.to_string(),
@@ -111,6 +117,15 @@ fn plans(rows: &[PlanRow]) -> String {
     let mut text = table.render();
     text.push_str(LEGEND);
     text
+}
+
+/// The layers of the chunks, equal neighbours together (`8+9x2+6`); nothing where all are equal.
+fn layers(chunks: &[u64]) -> String {
+    let runs: Vec<String> = chunks
+        .chunk_by(|a, b| a == b)
+        .map(|run| if run.len() == 1 { run[0].to_string() } else { format!("{}x{}", run[0], run.len()) })
+        .collect();
+    if runs.len() > 1 { runs.join("+") } else { "-".to_owned() }
 }
 
 /// Where a step's time goes: its parts, longest first.

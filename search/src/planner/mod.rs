@@ -4,16 +4,20 @@
 //! only the event simulation has it (zero-bubble schedules, ends lighter than what is between), a bound. Plans of the second kind that
 //! fit are then simulated in the order of their bounds, until no bound is below the last plan of the list asked for. So the list is
 //! the true one of the space under this model. Nothing depends on the number of threads.
+//!
+//! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
+//! every plan that can come into the list its best one.
 
 mod neighbours;
 mod search;
 mod space;
+mod splits;
 #[cfg(test)]
 mod tests;
 
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use search::search_plans;
-pub use space::PlanSpace;
+pub use space::{PlanSpace, Splits};
 
 use crate::step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, lowering,
@@ -81,6 +85,10 @@ pub struct PlanAnswer {
     pub refused: usize,
     /// That reason.
     pub refusal: Option<StepError>,
+    /// Other splits of the layers that the plans have besides the even one, under which they are counted above.
+    pub splits: u64,
+    /// Of these, evaluated one by one; the others are no faster than the last of the list, by a bound on all splits of a plan or on their own.
+    pub splits_tried: u64,
     /// Of the plans that do not fit, the one that lacks least.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
 }

@@ -4,7 +4,7 @@ use super::space::default_policies;
 use super::{Attempt, Job, PlanSpace, RankedPlan};
 use crate::step::{ChipTimes, OverCapacity, StepError, TrainingPlan};
 use sim::units::Seconds;
-use workloads::{Layout, RankOrder, ZeroStage};
+use workloads::{LayerEnds, Layout, RankOrder, ZeroStage};
 
 /// A plan one decision away.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,8 @@ pub enum Outcome {
 }
 
 /// The neighbours of a plan: a factor of two moved between two axes, the next smaller and larger micro-batch and number of chunks, every other
-/// activation policy and ZeRO stage of the space, sequence parallelism toggled. Slowest differences last.
+/// activation policy and ZeRO stage of the space, sequence parallelism toggled. The split of the
+/// layers: even, or a layer moved between the ends. Slowest differences last.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -77,6 +78,23 @@ type Degree = fn(&mut Layout) -> &mut u32;
 const AXES: [(&str, Degree); 4] =
     [("t", |l| &mut l.tensor), ("p", |l| &mut l.pipeline), ("d", |l| &mut l.data), ("c", |l| &mut l.context)];
 
+/// The even split, and a layer moved from one end to the other.
+fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Option<LayerEnds>)> {
+    let Ok(split) = layout.chunk_split(job.model.layers) else { return Vec::new() };
+    let mut found = Vec::new();
+    if layout.ends.is_some() && (Layout { ends: None, ..*layout }).chunk_split(job.model.layers).is_ok() {
+        found.push((format!("layers {split} -> evenly"), None));
+    }
+    let Some(LayerEnds { first, last }) = split.ends() else { return found };
+    let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))];
+    for ends in shifted.into_iter().filter_map(|(first, last)| Some(LayerEnds { first: first?, last: last? })) {
+        if let Ok(other) = (Layout { ends: Some(ends), ..*layout }).chunk_split(job.model.layers) {
+            found.push((format!("layers {split} -> {other}"), Some(ends)));
+        }
+    }
+    found
+}
+
 fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
     let mut found = Vec::new();
     let mut add = |change: String, layout: Layout| found.push((change, TrainingPlan { layout, ..plan.clone() }));
@@ -97,6 +115,9 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
             if layout.pipeline == 1 {
                 layout.virtual_stages = 1;
             }
+            if layout.pipeline != plan.layout.pipeline {
+                layout.ends = None;
+            }
             add(format!("{more} {a} -> {}, {less} {b} -> {}", 2 * a, b / 2), layout);
         }
     }
@@ -112,11 +133,14 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
         };
         add(format!("ranks {} -> {order}", layout.order), Layout { order, ..layout });
     }
-    let chunks = |v: u32| Layout { virtual_stages: v, ..layout }.chunk_layers(job.model.layers).is_ok();
+    let chunks = |v: u32| Layout { virtual_stages: v, ends: None, ..layout }.chunk_layers(job.model.layers).is_ok();
     let v = layout.virtual_stages;
     let nearest = [(1..v).rev().find(|v| chunks(*v)), (v + 1..=job.model.layers.min(64) as u32).find(|v| chunks(*v))];
     for other in nearest.into_iter().flatten().filter(|_| layout.pipeline > 1) {
-        add(format!("chunks per stage {v} -> {other}"), Layout { virtual_stages: other, ..layout });
+        add(format!("chunks per stage {v} -> {other}"), Layout { virtual_stages: other, ends: None, ..layout });
+    }
+    for (change, ends) in other_splits(job, &layout) {
+        add(change, Layout { ends, ..layout });
     }
     for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
         let sharded = zero > ZeroStage::OptimizerStates && layout.pipeline > 1;

@@ -1,12 +1,13 @@
 //! The search itself: every plan is evaluated in closed form; what that leaves open is simulated in the order of its bounds.
 
-use super::space::{Family, Lot};
+use super::space::{Family, Lot, Splits};
+use super::splits::{Loads, Tried};
 use super::{Attempt, Job, PlanAnswer, PlanSpace};
 use crate::step::{ChipTimes, Communication, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Shape, StepError, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
-use workloads::{ActivationPolicy, Layout};
+use workloads::{ActivationPolicy, LayerEnds, Layout};
 
 /// Plans simulated between two looks at the list.
 const ROUND: usize = 64;
@@ -16,22 +17,32 @@ const SPARE: usize = 16;
 
 /// A plan by its places.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct Candidate {
+pub(super) struct Candidate {
     /// The step's time, or its bound, in seconds.
-    time: f64,
-    family: u32,
-    lot: u32,
-    policy: u32,
-    division: u32,
+    pub time: f64,
+    pub family: u32,
+    pub lot: u32,
+    pub policy: u32,
+    pub division: u32,
     /// Place among the division's schedules.
-    schedule: u32,
+    pub schedule: u32,
+    /// Its split, where it is another than the division's.
+    pub ends: Option<LayerEnds>,
+}
+
+impl Candidate {
+    /// Whether the two are one plan, however its layers are split.
+    fn same_plan(&self, other: &Self) -> bool {
+        let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
+        places(self) == places(other)
+    }
 }
 
 /// What came of the plans of one lot, or of all.
 #[derive(Debug, Default)]
-struct Found {
+pub(super) struct Found {
     /// The fastest that fit, fastest first.
-    best: Vec<Candidate>,
+    pub best: Vec<Candidate>,
     /// Those that fit and whose time is bounded only.
     open: Vec<Candidate>,
     plans: usize,
@@ -46,12 +57,28 @@ struct Found {
 
 impl Found {
     /// Takes a plan that fits and is timed.
-    fn rank(&mut self, candidate: Candidate, length: usize) {
+    pub fn rank(&mut self, candidate: Candidate, length: usize) {
         if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
             let place = self.best.partition_point(|b| *b < candidate);
             self.best.insert(place, candidate);
             self.best.truncate(length);
         }
+    }
+
+    /// Takes a plan with another split, in its own place if that is faster.
+    pub fn better(&mut self, candidate: Candidate, length: usize) {
+        if let Some(place) = self.best.iter().position(|b| b.same_plan(&candidate)) {
+            if self.best[place].time <= candidate.time {
+                return;
+            }
+            self.best.remove(place);
+        }
+        self.rank(candidate, length);
+    }
+
+    /// Seconds from which on a plan does not come into the list.
+    pub fn limit(&self, length: usize) -> f64 {
+        if self.best.len() < length { f64::INFINITY } else { self.best.last().map_or(f64::INFINITY, |last| last.time) }
     }
 
     /// Whether the list is full without a plan.
@@ -89,16 +116,16 @@ impl Found {
 }
 
 /// A search, prepared.
-struct Search<'a> {
-    job: &'a Job<'a>,
-    evaluator: Evaluator<'a>,
-    chip: ChipTimes,
-    families: Vec<Family>,
+pub(super) struct Search<'a> {
+    pub job: &'a Job<'a>,
+    pub evaluator: Evaluator<'a>,
+    pub chip: ChipTimes,
+    pub families: Vec<Family>,
     policies: Vec<ActivationPolicy>,
     /// Per family, per division.
     degrees: Vec<Vec<Result<Degrees, StepError>>>,
     /// Plans that a list holds.
-    length: usize,
+    pub length: usize,
 }
 
 /// The `top` fastest plans of `space` for a job.
@@ -107,9 +134,13 @@ struct Search<'a> {
 /// A chip that the cost model cannot use.
 pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
     let search = Search::new(job, space, top)?;
-    let mut found = search.evaluate();
+    let (mut found, loads) = search.evaluate();
     let simulated = search.settle(&mut found);
-    search.answer(found, simulated, top)
+    let tried = match space.splits {
+        None | Some(Splits::Best) => search.uneven(&mut found, &loads),
+        Some(Splits::Listed(_)) => Tried::default(),
+    };
+    search.answer(found, simulated, tried, top)
 }
 
 impl<'a> Search<'a> {
@@ -146,26 +177,38 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Evaluates every plan, lot by lot.
-    fn evaluate(&self) -> Found {
-        let lots: Vec<(usize, usize)> =
-            self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect();
-        let each: Vec<Found> =
-            lots.par_iter().map_init(|| self.chip.clone(), |chip, &(family, lot)| self.lot(chip, family, lot)).collect();
-        let mut found = Found::default();
-        for one in each {
+    /// All lots, by family.
+    pub fn places(&self) -> Vec<(usize, usize)> {
+        self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect()
+    }
+
+    /// Evaluates every plan, lot by lot; what came of them, and the loads of every lot's policies.
+    fn evaluate(&self) -> (Found, Vec<Vec<Option<Loads>>>) {
+        let each: Vec<(Found, Vec<Option<Loads>>)> =
+            self.places().par_iter().map_init(|| self.chip.clone(), |chip, &(family, lot)| self.lot(chip, family, lot)).collect();
+        let (mut found, mut all) = (Found::default(), Vec::with_capacity(each.len()));
+        for (one, loads) in each {
             found.merge(one, self.length);
+            all.push(loads);
         }
         found.prune(self.length);
-        found
+        (found, all)
     }
 
     /// Evaluates the plans of a lot.
-    fn lot(&self, chip: &mut ChipTimes, family: usize, lot: usize) -> Found {
+    fn lot(&self, chip: &mut ChipTimes, family: usize, lot: usize) -> (Found, Vec<Option<Loads>>) {
+        let mut loads = Vec::with_capacity(self.policies.len());
         let mut found = Found::default();
         let (family, lot) = (family as u32, lot as u32);
-        let first =
-            Candidate { time: 0.0, family, lot, policy: 0, division: self.lot_of(family, lot).pairs[0].0 as u32, schedule: 0 };
+        let first = Candidate {
+            time: 0.0,
+            family,
+            lot,
+            policy: 0,
+            division: self.lot_of(family, lot).pairs[0].0 as u32,
+            schedule: 0,
+            ends: None,
+        };
         let first_plan = self.plan(first);
         let mut lowered = Lowered::new(self.job.model, &first_plan, self.job.stack);
         for (policy, activations) in self.policies.iter().enumerate() {
@@ -174,10 +217,14 @@ impl<'a> Search<'a> {
                 Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
                 Err(error) => Err(error.clone()),
             };
+            loads.push(shape.as_ref().ok().map(|shape| {
+                let [embedding, layer, head] = shape.loads().map(|time| time.0);
+                Loads { embedding, layer, head }
+            }));
             self.policy(chip, &shape, plan, Candidate { policy: policy as u32, ..first }, &mut found);
         }
         found.prune(self.length);
-        found
+        (found, loads)
     }
 
     /// Evaluates the plans of a lot under one policy; `plan` and `at` are any of them.
@@ -275,15 +322,18 @@ impl<'a> Search<'a> {
         Ok(self.evaluator.simulate(&shape, degrees, &send, plan.schedule, plan.micro_batches())?.0)
     }
 
-    fn plan(&self, c: Candidate) -> TrainingPlan {
+    /// A plan by its places.
+    pub fn plan(&self, c: Candidate) -> TrainingPlan {
         let family = &self.families[c.family as usize];
         let (lot, division): (&Lot, usize) = (&family.lots[c.lot as usize], c.division as usize);
         let schedule: Schedule = family.divisions[division].schedules[c.schedule as usize];
-        family.plan(self.job, lot, division, &self.policies[c.policy as usize], schedule)
+        let mut plan = family.plan(self.job, lot, division, &self.policies[c.policy as usize], schedule);
+        plan.layout.ends = c.ends.or(plan.layout.ends);
+        plan
     }
 
     /// The list with what reports need: the parts of the time, all stages' memory.
-    fn answer(&self, found: Found, simulated: usize, top: usize) -> Result<PlanAnswer, StepError> {
+    fn answer(&self, found: Found, simulated: usize, tried: Tried, top: usize) -> Result<PlanAnswer, StepError> {
         let mut chip = self.chip.clone();
         let mut answer = PlanAnswer {
             best: Vec::new(),
@@ -295,6 +345,8 @@ impl<'a> Search<'a> {
             refused: found.refused,
             refusal: found.refusal,
             nearest: None,
+            splits: tried.splits,
+            splits_tried: tried.tried,
         };
         for candidate in found.best {
             let plan = self.plan(candidate);

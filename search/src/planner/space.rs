@@ -6,7 +6,7 @@ use sim::pipeline::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
-use workloads::{ActivationPolicy, Batch, Layout, LayoutError, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
+use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, LayoutError, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The longest sequence that is not split over devices unless asked for.
 const LONG_SEQUENCE: u64 = 8192;
@@ -32,12 +32,23 @@ pub struct PlanSpace {
     pub zero: Option<Vec<ZeroStage>>,
     /// How ranks lie on the devices; `None` is both orders where they differ. With measured links, whose mapping orders the ranks, only the first.
     pub orders: Option<Vec<RankOrder>>,
+    /// How layers are split into stages; `None` is [`Splits::Best`].
+    pub splits: Option<Splits>,
     /// Sequences per micro-batch.
     pub micro_batch: Option<Vec<u64>>,
     /// What layers keep; `None` is nothing recomputed, the attention core, everything.
     pub activations: Option<Vec<ActivationPolicy>>,
     /// Pipeline schedules; `None` is 1F1B, interleaved where there are several model chunks. ZB-V needs two.
     pub schedules: Option<Vec<Schedule>>,
+}
+
+/// How the layers of a plan may be split into stages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Splits {
+    /// As is fastest and fits.
+    Best,
+    /// In one of these ways: evenly (`None`), or with so many layers in the first and the last model chunk.
+    Listed(Vec<Option<LayerEnds>>),
 }
 
 /// The divisors of a number, rising.
@@ -64,13 +75,15 @@ impl PlanSpace {
     /// Everything that the model here can express for a job: every degree, chunk and micro-batch that divides, context parallelism whatever
     /// the sequence, ZeRO-0, -1 and -3 with and without a pipeline, all schedules, and for every layer's tensors (query, key and value; attention's
     /// result; its output projection; the MLP's products) all choices between keeping, offloading and recomputing, besides the frameworks'
-    /// policies; policies that come to the same are counted once. ZeRO-2, which communicates as often as ZeRO-3 and
+    /// policies; policies that come to the same are counted once. Layers are split evenly: that the best split of every plan be found is asked with
+    /// [`Splits::Best`], and takes about as long again. ZeRO-2, which communicates as often as ZeRO-3 and
     /// keeps more, is left to those who ask for it.
     #[must_use]
     pub fn full(job: &Job<'_>) -> Self {
         use ZeroStage::{None as Copies, OptimizerStates, Parameters};
         Self {
             context: Some(small_divisors(job.sequence_length)),
+            splits: Some(Splits::Listed(vec![None])),
             zero: Some(vec![Copies, OptimizerStates, Parameters]),
             activations: Some(distinct(job, every_policy())),
             schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
@@ -89,6 +102,7 @@ impl PlanSpace {
             virtual_stages: self.virtual_stages.or(other.virtual_stages),
             zero: self.zero.or(other.zero),
             orders: self.orders.or(other.orders),
+            splits: self.splits.or(other.splits),
             micro_batch: self.micro_batch.or(other.micro_batch),
             activations: self.activations.or(other.activations),
             schedules: self.schedules.or(other.schedules),
@@ -101,7 +115,14 @@ impl PlanSpace {
         let batch = Batch { micro_batch: 1, global_batch: job.global_batch, sequence_length: job.sequence_length };
         let listed = |list: &Option<Vec<u32>>| list.clone().unwrap_or_default();
         let tensor = listed(&self.tensor).into_iter().map(|tensor| Layout { tensor, ..Layout::default() });
-        let pipeline = listed(&self.pipeline).into_iter().map(|pipeline| Layout { pipeline, ..Layout::default() });
+        let pipeline = listed(&self.pipeline).into_iter().map(|pipeline| {
+            let layout = Layout { pipeline, ..Layout::default() };
+            let asked = match &self.splits {
+                Some(Splits::Listed(list)) => list.first().copied().flatten(),
+                _ => None,
+            };
+            self.divided(job, layout).into_iter().next().unwrap_or(Layout { ends: asked, ..layout })
+        });
         let mut faults = tensor.chain(pipeline).filter_map(|layout| layout.check(job.model, &batch).err());
         let sizes = self.micro_batch.clone().unwrap_or_default();
         let size = sizes.into_iter().find(|b| !job.global_batch.is_multiple_of(*b)).map(|b| LayoutError {
@@ -191,8 +212,7 @@ impl PlanSpace {
             if layout.pipeline > 1 { (1..=job.model.layers.min(MOST_CHUNKS) as u32).collect() } else { vec![1] };
         for expert in experts {
             for virtual_stages in among(&self.virtual_stages, chunks.clone()) {
-                let layout = Layout { expert, virtual_stages, ..layout };
-                if layout.chunk_split(job.model.layers).is_ok() {
+                for layout in self.divided(job, Layout { expert, virtual_stages, ..layout }) {
                     for order in self.orders(job, &layout) {
                         layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, order, ..layout }));
                     }
@@ -200,6 +220,20 @@ impl PlanSpace {
             }
         }
         layouts
+    }
+
+    /// A layout with the splits of the layers asked for that its chunks allow. Where none is: evenly; where one chunk per stage cannot be even,
+    /// as evenly as equal stages between the ends allow.
+    fn divided(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
+        let layers = job.model.layers;
+        let with = |ends| Layout { ends, ..layout };
+        let allowed = |layout: &Layout| layout.chunk_split(layers).is_ok();
+        match &self.splits {
+            Some(Splits::Listed(list)) => list.iter().map(|ends| with(*ends)).filter(allowed).collect(),
+            _ if allowed(&layout) => vec![layout],
+            _ if layout.virtual_stages == 1 => layout.balanced_ends(layers).map(|ends| with(Some(ends))).into_iter().collect(),
+            _ => Vec::new(),
+        }
     }
 
     fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {

@@ -1,7 +1,7 @@
 //! The search over plans against trying every one of them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use super::{Job, Outcome, PlanSpace, neighbours, search_plans};
+use super::{Job, Outcome, PlanSpace, Splits, neighbours, search_plans};
 use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -59,7 +59,7 @@ fn space() -> PlanSpace {
 fn the_list_is_that_of_trying_every_plan() {
     let hardware = Hardware::new("llama2-7b");
     let job = hardware.job(16, 64, 2048);
-    let space = space();
+    let space = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..space() };
     let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
     let mut steps = Vec::new();
     for plan in space.plans(&job) {
@@ -75,6 +75,47 @@ fn the_list_is_that_of_trying_every_plan() {
     assert_eq!(found, steps[..5]);
     assert_eq!(answer.timed + answer.over_capacity + answer.rejected_by_bound + answer.refused, answer.plans);
     assert!(answer.rejected_by_bound > 0, "bounds decide nothing");
+}
+
+/// The fastest split of every plan, by trying them all: the list is that of the search, which evaluates few of them.
+#[test]
+fn every_plan_of_the_list_has_its_best_split() {
+    let mut hardware = Hardware::new("llama3-8b");
+    // A head that takes as long as several layers; a depth that few numbers of stages divide.
+    for (layers, pipeline, virtual_stages) in [(14, vec![2, 4, 8], vec![1, 2]), (9, vec![4], vec![1, 2])] {
+        hardware.model.layers = layers;
+        let job = hardware.job(8, 16, 1024);
+        let narrow = PlanSpace { pipeline: Some(pipeline), virtual_stages: Some(virtual_stages), ..space() };
+        let (mut chip, mut steps, mut splits) = (ChipTimes::new(job.chip, job.stack).unwrap(), Vec::new(), 0);
+        for plan in narrow.plans(&job) {
+            let mut best = f64::INFINITY;
+            let known = plan.layout.chunk_split(layers).unwrap();
+            for split in plan.layout.splits(layers) {
+                splits += u64::from(split != known);
+                let mut other = plan.clone();
+                other.layout.ends = if split == known { plan.layout.ends } else { split.ends() };
+                let memory = step_memory(job.model, &other, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+                if memory.fits().is_ok()
+                    && let Ok(time) = step_time(&mut chip, job.model, job.fabric, &other)
+                {
+                    best = best.min(time.total.0);
+                }
+            }
+            steps.push(best);
+        }
+        steps.sort_by(f64::total_cmp);
+        let answer = search_plans(&job, &narrow, 5).unwrap();
+        let found: Vec<f64> = answer.best.iter().map(|b| b.time.total.0).collect();
+        assert_eq!(found.len(), 5);
+        for (found, best) in found.iter().zip(&steps) {
+            assert!((found / best - 1.0).abs() < 1e-9, "{found} {best}");
+        }
+        assert_eq!(answer.splits, splits);
+        assert!(answer.splits_tried < splits / 4, "bounds decide little: {} of {splits}", answer.splits_tried);
+        assert!(answer.best[0].plan.layout.ends.is_some(), "the head is worth several layers: {:?}", answer.best[0].plan);
+        let even = search_plans(&job, &PlanSpace { splits: Some(Splits::Listed(vec![None])), ..narrow }, 5).unwrap();
+        assert!(even.splits == 0 && even.best.first().is_none_or(|b| b.time.total > answer.best[0].time.total));
+    }
 }
 
 #[test]
@@ -99,7 +140,9 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
     let job = hardware.job(8, 16, 1024);
     let full = PlanSpace { micro_batch: Some(vec![1, 2]), ..PlanSpace::full(&job) };
     let wide = search_plans(&job, &full, 3).unwrap();
-    let narrow = search_plans(&job, &PlanSpace { zero: full.zero.clone(), ..PlanSpace::default() }, 3).unwrap();
+    let narrow =
+        search_plans(&job, &PlanSpace { zero: full.zero.clone(), splits: full.splits.clone(), ..PlanSpace::default() }, 3)
+            .unwrap();
     assert!(wide.plans > 50 * narrow.plans, "{} {}", wide.plans, narrow.plans);
     assert!(wide.best[0].time.total <= narrow.best[0].time.total * (1.0 + 1e-9));
     assert!(wide.simulated > 0 && wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused == wide.plans);

@@ -20,7 +20,7 @@ use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowe
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
-use workloads::{Model, TrainingGraph, ZeroStage};
+use workloads::{ChunkSplit, Model, TrainingGraph, ZeroStage};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,14 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// What one micro-batch's passes take on one device in the embedding, in a layer and in the head: both directions, what is run again
+    /// and communication that nothing hides, without waiting for launches and for weights that ZeRO-3 gathers.
+    #[must_use]
+    pub fn loads(&self) -> [Seconds; 3] {
+        let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
+        pieces.map(|piece| piece.forward.busy() + piece.recompute.busy() + piece.backward.busy())
+    }
+
     /// The shape of a plan.
     ///
     /// # Errors
@@ -138,6 +146,21 @@ impl<'a> Evaluator<'a> {
     #[must_use]
     pub fn lack(&self, need: Need) -> Bytes {
         need.device.saturating_sub(self.capacity.device) + need.host.saturating_sub(self.capacity.host)
+    }
+
+    /// Once per step outside any kernel: no plan takes less besides its passes.
+    #[must_use]
+    pub fn overhead(&self) -> Seconds {
+        Seconds(self.stack.launch.per_step_ms * 1e-3)
+    }
+
+    /// Bytes that a plan's fullest device needs at least, however its layers are split into stages.
+    #[must_use]
+    pub fn least_need(&self, shape: &Shape, plan: &TrainingPlan, domain: Option<u32>) -> Bytes {
+        // Any split will do: what is asked does not depend on it.
+        let split = ChunkSplit { chunks: plan.layout.chunks(), first: 0, inner: 0, last: 0 };
+        let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
+        Account::new(&shape.memory, &arrangement, self.stack, domain).least(self.model.layers)
     }
 
     /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in

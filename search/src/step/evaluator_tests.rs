@@ -37,8 +37,9 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
     let zeros = [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters];
     let degrees = (0_u32..4, 0_u32..4, 0_u32..5, 0_u32..2, 0_u32..2);
     let pipeline = (1_u32..5, 0_usize..4, 1_u64..12);
-    (degrees, pipeline, prop::sample::select(zeros.to_vec()), 0_u32..3, any::<bool>(), 0_usize..6, 0_usize..5).prop_map(
-        |((t, p, d, c, e), (v, kind, rounds), zero, b, sequence_parallel, policy, model)| {
+    let choice = (0_u32..3, any::<bool>(), 0_usize..6, 0_usize..5, prop::option::of(0_usize..1000));
+    (degrees, pipeline, prop::sample::select(zeros.to_vec()), choice).prop_map(
+        |((t, p, d, c, e), (v, kind, rounds), zero, (b, sequence_parallel, policy, model, split))| {
             let virtual_stages = if p > 0 { v } else { 1 };
             let layout = Layout {
                 tensor: 1 << t,
@@ -50,7 +51,12 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 sequence_parallel: sequence_parallel && t > 0,
                 zero,
                 order: if rounds % 2 == 0 { RankOrder::PipelineFirst } else { RankOrder::DataFirst },
+                ends: None,
             };
+            // Half of the plans have some split that is not even.
+            let splits: Vec<_> = layout.splits(models()[model].layers).collect();
+            let ends = split.and_then(|i| splits.get(i % splits.len().max(1))).and_then(|split| split.ends());
+            let layout = Layout { ends, ..layout };
             let m = if virtual_stages > 1 { rounds * (1 << p) } else { rounds };
             let batch = Batch { micro_batch: 1 << b, global_batch: (m << b) * u64::from(layout.data), sequence_length: 1024 };
             let plan = TrainingPlan {

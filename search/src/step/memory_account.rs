@@ -140,8 +140,14 @@ impl<'a> Account<'a> {
         };
         let mine = |chunk: u64| device(chunk) == u64::from(stage);
         let (embedding, head) = (mine(0), mine(split.chunks - 1));
-        let fewer = if embedding { split.inner - split.first } else { 0 } + if head { split.inner - split.last } else { 0 };
-        let layers = split.inner * (split.chunks / p) - if split.chunks == 1 { 0 } else { fewer };
+        let layers = match split.chunks {
+            1 => split.first,
+            chunks => {
+                let ends = [(embedding, split.first), (head, split.last)].into_iter().filter(|(held, _)| *held);
+                let (count, of_ends) = ends.fold((0, 0), |(count, sum), (_, layers)| (count + 1, sum + layers));
+                split.inner * (chunks / p - count) + of_ends
+            }
+        };
         let pieces = &self.profile.parameters;
         let mut all = pieces.layer.times(layers);
         if embedding {
@@ -228,6 +234,16 @@ impl<'a> Account<'a> {
             return Bytes::ZERO;
         }
         self.arrangement.places().map(|(place, stage)| self.host(stage, &holdings[place])).max().unwrap_or_default()
+    }
+
+    /// Bytes that the fullest stage needs at least, however `layers` are split: an equal share of what they hold all the time.
+    pub(super) fn least(&self, layers: u64) -> Bytes {
+        let pieces = &self.profile.parameters;
+        let layout = &self.arrangement.layout;
+        let held = Sharding::new(layout, self.stack, self.domain).resident(pieces.layer.times(layers), &pieces.per);
+        let [framework, collectives, _] = self.fixed;
+        let all = held.weights + held.gradients + held.states;
+        framework + collectives + Bytes(all.0 / u64::from(layout.pipeline.max(1)))
     }
 
     /// What the first, the second and the last stage have.

@@ -87,6 +87,7 @@ fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {
         sequence_parallel: flag(row, "sequence_parallel")?,
         zero: zero.ok_or_else(|| row.fault("zero_stage", "must be 0, 1, 2 or 3", "an empty cell means 0"))?,
         order: RankOrder::DataFirst,
+        ends: None,
     })
 }
 
