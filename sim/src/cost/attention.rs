@@ -7,6 +7,7 @@
 use super::machine::View;
 use super::tensor_core::ceil_div;
 use super::{Bound, CostModel, KernelCost, Traffic};
+use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
 use crate::units::Seconds;
 
@@ -77,6 +78,25 @@ pub(super) fn cost(model: &CostModel, view: &View, a: &FusedAttention) -> Kernel
         utilization: if total > 0.0 { a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * total) } else { 0.0 },
         bound,
     }
+}
+
+/// A time that no tile size beats: both sides' work over all cores, rows and columns of arrays that a head's products cannot fill included.
+pub(super) fn bound(model: &CostModel, view: &View, a: &FusedAttention) -> f64 {
+    let machine = &model.machine;
+    let arrays = &machine.arrays;
+    let workers = view.cores.min(view.vector_cores);
+    let vector = scores(a) * vector_cycles(a) / (machine.lane_rate(view) / view.vector_cores * workers);
+    // Of weight-stationary arrays, with d the head's dimension: q x k products over d take ceil(d / rows) k / columns folds of q, those over k
+    // take k / rows ceil(d / columns), and those over q the same with q and k exchanged.
+    let (rows, columns) = (ceil_div(a.head_dim as f64, arrays.rows), ceil_div(a.head_dim as f64, arrays.columns));
+    let (over_head, over_rest) = match (arrays.dataflow, a.direction) {
+        (Dataflow::WeightStationary, Direction::Forward) => (1.0, 1.0),
+        (Dataflow::WeightStationary, Direction::Backward) => (2.0, 3.0),
+        _ => (0.0, 0.0),
+    };
+    let cycles = scores(a) * (over_head * rows / arrays.columns + over_rest * columns / arrays.rows);
+    let tensor = cycles / (machine.mac_rate(a.operand) * arrays.count * workers);
+    machine.calibration.launch_overhead.0 + vector.max(tensor)
 }
 
 fn vector_cycles(a: &FusedAttention) -> f64 {

@@ -14,34 +14,45 @@
 use super::machine::{Machine, View};
 use super::tensor_core::{ceil, ceil_div};
 use super::tiles::{MappingEffort, Sizes};
-use super::{Bound, CostModel, KernelCost, Traffic, vector_core};
-use crate::kernel::{Contraction, Elementwise};
-use crate::units::Seconds;
 
 /// Bytes of an accumulator (fp32, or int32 for int8).
-const ACCUMULATOR: f64 = 4.0;
+pub(super) const ACCUMULATOR: f64 = 4.0;
 
 /// A contraction in floats.
 #[derive(Debug, Clone, Copy)]
-struct Problem {
-    batch: f64,
-    m: f64,
-    n: f64,
-    k: f64,
-    operand: f64,
-    result: f64,
+pub(super) struct Problem {
+    pub(super) batch: f64,
+    pub(super) m: f64,
+    pub(super) n: f64,
+    pub(super) k: f64,
+    pub(super) operand: f64,
+    pub(super) result: f64,
     /// Multiply-accumulates per unit and second.
-    rate: f64,
+    pub(super) rate: f64,
     /// Elementwise work on each result while it is on chip: seconds on the lanes, and bytes read besides.
-    epilogue_time: f64,
-    epilogue_read: f64,
+    pub(super) epilogue_time: f64,
+    pub(super) epilogue_read: f64,
     /// Bytes written besides the result.
-    epilogue_written: f64,
+    pub(super) epilogue_written: f64,
+}
+
+impl Problem {
+    /// Operand bytes into the cores where units have `tm` rows and `tn` columns.
+    #[inline]
+    pub(super) fn entering(&self, tm: f64, tn: f64) -> f64 {
+        self.batch * self.k * self.operand * (self.m * tn + self.n * tm)
+    }
+
+    /// Bytes of results, what is written besides them included.
+    #[inline]
+    pub(super) fn written(&self) -> f64 {
+        self.batch * self.m * self.n * self.result + self.epilogue_written
+    }
 }
 
 /// The part of the traffic that no unit size changes: what enters each shared on-chip level, outermost first.
 #[derive(Debug, Clone, Copy, Default)]
-struct Outer {
+pub(super) struct Outer {
     /// Operand bytes that leave shared level i for shared level i + 1.
     fills: [f64; super::MAX_LEVELS],
 }
@@ -49,7 +60,7 @@ struct Outer {
 impl Outer {
     /// Operand bytes into shared level `i` and out of it towards the cores. No level is filled with more than the cores
     /// take: what it cannot keep bypasses it.
-    fn through(&self, i: usize, last: usize, into_cores: f64) -> (f64, f64) {
+    pub(super) fn through(&self, i: usize, last: usize, into_cores: f64) -> (f64, f64) {
         let at = |index: usize| self.fills.get(index).copied().unwrap_or(0.0).min(into_cores);
         let filled = if i == 0 { 0.0 } else { at(i - 1) };
         (filled, if i == last { into_cores } else { at(i) })
@@ -58,22 +69,22 @@ impl Outer {
 
 /// A mapping's time and traffic.
 #[derive(Debug, Clone, Copy)]
-struct Mapped {
-    time: f64,
-    compute: f64,
-    slowest_port: f64,
-    slowest_level: usize,
+pub(super) struct Mapped {
+    pub(super) time: f64,
+    pub(super) compute: f64,
+    pub(super) slowest_port: f64,
+    pub(super) slowest_level: usize,
     /// Operand bytes into the cores.
-    into_cores: f64,
+    pub(super) into_cores: f64,
     /// Operand bytes from the cores' innermost memory into the arrays.
-    into_arrays: f64,
+    pub(super) into_arrays: f64,
     /// Partial results written and reread because K is split.
-    partials: f64,
-    park: usize,
+    pub(super) partials: f64,
+    pub(super) park: usize,
 }
 
 /// Bytes of a tile's first chunk along K: enough to fill the array's rows once.
-fn chunk(machine: &Machine, k: f64) -> f64 {
+pub(super) fn chunk(machine: &Machine, k: f64) -> f64 {
     k.min(machine.arrays.rows)
 }
 
@@ -122,11 +133,11 @@ fn least_operand_bytes(p: &Problem, capacity: f64, inner: f64, chunk: f64) -> f6
 const THRIFT: f64 = 1.01;
 
 /// The best mapping so far.
-struct Best {
-    fastest: f64,
-    chosen: Option<Mapped>,
+pub(super) struct Best {
+    pub(super) fastest: f64,
+    pub(super) chosen: Option<Mapped>,
     /// Whether candidates that cannot win are passed over.
-    prune: bool,
+    pub(super) prune: bool,
 }
 
 impl Best {
@@ -150,45 +161,66 @@ impl Best {
     }
 }
 
-/// The fastest mapping. Units of work are dealt to cores, or to single arrays.
-fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort, prune: bool) -> (f64, Mapped) {
-    let outer = outer_traffic(machine, view, p);
-    let mut best = Best { fastest: f64::INFINITY, chosen: None, prune };
+/// Tries mappings for [`Best`]. Units of work are dealt to cores, or to single arrays.
+pub(super) fn search(machine: &Machine, view: &View, p: &Problem, outer: &Outer, effort: MappingEffort, best: &mut Best) {
     let (granule_m, granule_n) = machine.arrays.spatial_granules();
-    let ms = Sizes::new(p.m, effort, granule_m.filter(|_| prune));
-    let ns = Sizes::new(p.n, effort, granule_n.filter(|_| prune));
+    let ms = Sizes::new(p.m, effort, granule_m.filter(|_| best.prune));
+    let ns = Sizes::new(p.n, effort, granule_n.filter(|_| best.prune));
     let chunk = chunk(machine, p.k);
     let capacity = view.local.first().map_or(0.0, |level| level.capacity);
     let floor = machine.arrays.rows.min(machine.arrays.columns);
     for um in ms.iter() {
+        let tm = ceil_div(p.m, um);
+        // The ports move no less for narrower units, nor where K is split.
+        if ports(view, p, outer, p.entering(tm, 1.0), 0.0, 0).slowest >= best.limit() {
+            continue;
+        }
         for un in ns.iter() {
+            let tn = ceil_div(p.n, un);
+            let into_cores = p.entering(tm, tn);
+            let ports = ports(view, p, outer, into_cores, 0.0, 0);
+            if ports.slowest >= best.limit() {
+                continue;
+            }
             for independent in [false, true] {
                 let arrays = if independent { machine.arrays.count } else { 1.0 };
                 if independent && machine.arrays.count <= 1.0 {
                     continue;
                 }
                 let smallest = um <= floor && un <= floor;
-                if !smallest && !fits(capacity / arrays, um, un, p.k, chunk, p.operand) {
-                    continue;
-                }
-                let mut split = 1.0;
-                loop {
-                    let partials = if split > 1.0 { p.batch * p.m * p.n * split * ACCUMULATOR } else { 0.0 };
-                    for (park, level) in view.shared.iter().enumerate() {
-                        // The device's memory holds partial results always, an on-chip level where they fit.
-                        if park == 0 || (partials > 0.0 && level.capacity >= partials) {
-                            evaluate(machine, view, p, &outer, &Tile { um, un, split, independent, partials, park }, &mut best);
-                        }
-                    }
-                    let units = p.batch * ceil_div(p.m, um) * ceil_div(p.n, un) * split;
-                    split *= 2.0;
-                    if units >= view.cores * arrays || split * machine.arrays.rows > p.k || split > 64.0 {
-                        break;
-                    }
+                if smallest || fits(capacity / arrays, um, un, p.k, chunk, p.operand) {
+                    let tile = Tile { um, un, tm, tn, split: 1.0, independent, into_cores, ports };
+                    try_splits(machine, view, p, outer, tile, best);
                 }
             }
         }
     }
+}
+
+/// Tries a unit size with K whole, and split as long as workers have no unit.
+fn try_splits(machine: &Machine, view: &View, p: &Problem, outer: &Outer, mut tile: Tile, best: &mut Best) {
+    let workers = if tile.independent { view.cores * machine.arrays.count } else { view.cores };
+    loop {
+        let units = p.batch * tile.tm * tile.tn * tile.split;
+        try_parks(machine, view, p, outer, &tile, best);
+        tile.split *= 2.0;
+        if units >= workers || tile.split * machine.arrays.rows > p.k || tile.split > 64.0 {
+            break;
+        }
+    }
+}
+
+/// The fastest mapping.
+pub(super) fn fastest(
+    machine: &Machine,
+    view: &View,
+    p: &Problem,
+    outer: &Outer,
+    effort: MappingEffort,
+    prune: bool,
+) -> (f64, Mapped) {
+    let mut best = Best { fastest: f64::INFINITY, chosen: None, prune };
+    search(machine, view, p, outer, effort, &mut best);
     let nothing = Mapped {
         time: 0.0,
         compute: 0.0,
@@ -202,7 +234,7 @@ fn search(machine: &Machine, view: &View, p: &Problem, effort: MappingEffort, pr
     best.chosen.map_or((0.0, nothing), |chosen| (best.fastest, chosen))
 }
 
-fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
+pub(super) fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
     let mut outer = Outer::default();
     let local: f64 = view.local.iter().map(|level| level.capacity).sum::<f64>() * view.cores;
     let chunk = chunk(machine, p.k);
@@ -212,72 +244,102 @@ fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
     outer
 }
 
+/// A unit size, and how the units are dealt.
 #[derive(Debug, Clone, Copy)]
 struct Tile {
     um: f64,
     un: f64,
+    /// Rows and columns of units.
+    tm: f64,
+    tn: f64,
     /// Parts of K on different workers.
     split: f64,
     /// Whether each array works on a unit of its own.
     independent: bool,
-    /// Bytes of the partial results, and the shared level where they wait.
-    partials: f64,
-    park: usize,
+    /// Operand bytes into the cores, and the ports' times while K is whole.
+    into_cores: f64,
+    ports: Ports,
 }
 
-fn evaluate(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &Tile, best: &mut Best) {
-    let limit = best.limit();
-    let a = &machine.arrays;
-    let (tm, tn) = (ceil_div(p.m, tile.um), ceil_div(p.n, tile.un));
-    let into_cores = p.batch * p.k * p.operand * (p.m * tn + p.n * tm);
-    let results = p.batch * p.m * p.n;
-    let ports = ports(view, p, outer, into_cores, results * p.result + p.epilogue_written, tile);
-    if ports.slowest >= limit {
-        return;
+/// Offers the mappings of a tile: the device's memory holds partial results always, an on-chip level where they fit.
+fn try_parks(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &Tile, best: &mut Best) {
+    let partials = if tile.split > 1.0 { p.batch * p.m * p.n * tile.split * ACCUMULATOR } else { 0.0 };
+    let mut compute = None;
+    for (park, level) in view.shared.iter().enumerate() {
+        if park > 0 && !(partials > 0.0 && level.capacity >= partials) {
+            continue;
+        }
+        let ports = if partials > 0.0 { ports(view, p, outer, tile.into_cores, partials, park) } else { tile.ports };
+        if ports.slowest >= best.limit() {
+            continue;
+        }
+        let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile));
+        if compute < best.limit() {
+            best.offer(mapped(machine, view, p, tile, compute, ports, (partials, park)));
+        }
     }
+}
+
+/// How long the arrays take.
+fn compute_time(machine: &Machine, view: &View, p: &Problem, tile: &Tile) -> f64 {
+    let a = &machine.arrays;
     let (workers, per_unit) = if tile.independent { (view.cores * a.count, 1.0) } else { (view.cores, a.count) };
     let k = ceil_div(p.k, tile.split);
-    let cycles = waves(p, tile, tm, tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
+    let cycles = waves(p, tile, tile.tm, tile.tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
     // Filling and draining run at the clock, whatever fraction of their peak the streaming arrays achieve.
-    let compute = cycles / p.rate + a.fill_cycles(tile.um.min(p.m), tile.un.min(p.n), k) / machine.clock;
-    if compute >= limit {
-        return;
-    }
-    let units = p.batch * tm * tn * tile.split;
+    cycles / p.rate + a.fill_cycles(tile.um.min(p.m), tile.un.min(p.n), k) / machine.clock
+}
+
+/// A mapping's time and traffic from its arrays' and its ports' times.
+fn mapped(
+    machine: &Machine,
+    view: &View,
+    p: &Problem,
+    tile: &Tile,
+    compute: f64,
+    ports: Ports,
+    (partials, park): (f64, usize),
+) -> Mapped {
+    let a = &machine.arrays;
+    let workers = if tile.independent { view.cores * a.count } else { view.cores };
+    let k = ceil_div(p.k, tile.split);
+    let results = p.batch * p.m * p.n;
+    let units = p.batch * tile.tm * tile.tn * tile.split;
     let active = units.min(workers);
     let (local_time, into_arrays) = local_ports(machine, view, p, tile, units / active.min(view.cores));
     let memory = view.shared.first().map_or(0.0, |level| {
         let first = active * (tile.um + tile.un) * k.min(a.rows) * p.operand;
         level.busy(first, 0.0) + level.busy(0.0, active * tile.um * tile.un * p.result)
     });
-    let epilogue = p.epilogue_time;
     // Rereading the partial results for their sum, after the last of them is written.
-    let reread = view.shared.get(tile.park).map_or(0.0, |level| level.busy(tile.partials, 0.0));
-    let reduce = if tile.partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
-    let work = compute.max(epilogue).max(local_time);
+    let reread = view.shared.get(park).map_or(0.0, |level| level.busy(partials, 0.0));
+    let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
+    let work = compute.max(p.epilogue_time).max(local_time);
     let moving = ports.slowest;
     let time = (work + memory).max(moving) + view.exposed * (ports.in_turn + work - moving.max(work)) + reduce;
-    best.offer(Mapped {
+    Mapped {
         time,
         compute: work,
         slowest_port: moving,
         slowest_level: ports.level,
-        into_cores,
+        into_cores: tile.into_cores,
         into_arrays,
-        partials: tile.partials,
-        park: tile.park,
-    });
+        partials,
+        park,
+    }
 }
 
 /// The slowest port of the shared levels: its time and its place in `view.shared`.
-fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, results: f64, tile: &Tile) -> Ports {
+/// `partials` bytes of partial results wait in the shared level `park`.
+fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, partials: f64, park: usize) -> Ports {
     let last = view.shared.len().saturating_sub(1);
+    let results = p.written();
     let mut slowest = (0.0, 0);
     let mut sum = 0.0;
     for (i, level) in view.shared.iter().enumerate() {
         let (filled, inward) = outer.through(i, last, into_cores);
         let passing = if i == 0 { 0.0 } else { results };
-        let parked = if i == tile.park { tile.partials } else { 0.0 };
+        let parked = if i == park { partials } else { 0.0 };
         let time = level.busy(inward + passing + p.epilogue_read, filled + results + parked);
         sum += time;
         if time > slowest.0 {
@@ -288,6 +350,7 @@ fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, results: f64,
 }
 
 /// How long the shared levels' ports are busy.
+#[derive(Debug, Clone, Copy)]
 struct Ports {
     /// The slowest of them, and its place in `view.shared`.
     slowest: f64,
@@ -362,75 +425,6 @@ fn inner_bytes(view: &View, p: &Problem, i: usize, m: f64, n: f64, k: f64) -> f6
     }
     let unit = Problem { batch: 1.0, m, n, k, ..*p };
     least_operand_bytes(&unit, inner, 0.0, 1.0)
-}
-
-/// The cost of a contraction, with elementwise work on its result while it is on chip where there is any.
-pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> KernelCost {
-    let machine = &model.machine;
-    let (lane_time, extra_read, extra_written, operations) = epilogue.map_or((0.0, 0.0, 0.0, 0.0), |e| {
-        let work = e.elements as f64 * vector_core::elementwise_cycles(e.function, e.direction);
-        (work / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64(), work)
-    });
-    let p = Problem {
-        batch: c.batch as f64,
-        m: c.m as f64,
-        n: c.n as f64,
-        k: c.k as f64,
-        operand: c.operand.bytes() as f64,
-        result: c.result.bytes() as f64,
-        rate: machine.mac_rate(c.operand),
-        epilogue_time: lane_time,
-        epilogue_read: extra_read,
-        epilogue_written: extra_written,
-    };
-    if p.batch * p.m * p.n * p.k == 0.0 {
-        let written = p.batch * p.m * p.n * p.result + extra_written;
-        let read = p.batch * p.k * (p.m + p.n) * p.operand + extra_read;
-        return vector_core::stream(model, view, read, written, lane_time, operations);
-    }
-    let (time, mapped) = search(machine, view, &p, model.effort, true);
-    let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
-    let overhead = machine.calibration.launch_overhead.0 + latency;
-    let total = overhead + time;
-    let traffic = traffic(machine, view, &p, &mapped);
-    let bound = if overhead > time {
-        Bound::Overhead
-    } else if mapped.compute >= mapped.slowest_port {
-        Bound::Compute
-    } else {
-        Bound::Memory(view.shared.get(mapped.slowest_level).map_or(0, |level| level.index as u8))
-    };
-    let energy = model.energy_model();
-    KernelCost {
-        latency: Seconds(total),
-        energy: model.traffic_energy(&traffic)
-            + energy.macs(c.operand, CostModel::macs(c))
-            + energy.vector_operations(operations as u128),
-        traffic,
-        utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
-        bound,
-    }
-}
-
-fn traffic(machine: &Machine, view: &View, p: &Problem, mapped: &Mapped) -> Traffic {
-    let mut traffic = Traffic::default();
-    let outer = outer_traffic(machine, view, p);
-    let results = p.batch * p.m * p.n * p.result + p.epilogue_written;
-    let last = view.shared.len().saturating_sub(1);
-    for (i, level) in view.shared.iter().enumerate() {
-        let (filled, inward) = outer.through(i, last, mapped.into_cores);
-        let passing = if i == 0 { 0.0 } else { results };
-        traffic.add(level.index, inward + passing + p.epilogue_read, filled + results);
-    }
-    if let Some(level) = view.shared.get(mapped.park) {
-        traffic.add(level.index, mapped.partials, mapped.partials);
-    }
-    let innermost = view.local.len().saturating_sub(1);
-    for (i, level) in view.local.iter().enumerate() {
-        let inward = if i == innermost { mapped.into_arrays } else { mapped.into_cores };
-        traffic.add(level.index, inward + results, mapped.into_cores + results);
-    }
-    traffic
 }
 
 #[cfg(test)]

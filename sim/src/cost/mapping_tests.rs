@@ -6,6 +6,9 @@ use super::super::{CostModel, Span};
 use super::*;
 use crate::hardware::phaze::{self, PhazeConfig};
 use crate::hardware::{Accelerator, Dataflow, MemoryLevel, Scope};
+use crate::kernel::{
+    Contraction, DataType, Direction, Elementwise, Epilogue, Function, FusedAttention, Kernel, Reduction, RowFunction,
+};
 use crate::units::{Bytes, BytesPerSecond};
 use proptest::prelude::*;
 
@@ -62,9 +65,44 @@ proptest! {
         let p = problem(&model, f64::from(batch), f64::from(m), f64::from(n), f64::from(k));
         for span in [Span::OneCore, Span::AllCores] {
             let view = model.machine.view(span, Cores::Tensor);
-            let (pruned, _) = search(&model.machine, view, &p, MappingEffort::Exhaustive, true);
-            let (brute, _) = search(&model.machine, view, &p, MappingEffort::Exhaustive, false);
+            let outer = outer_traffic(&model.machine, view, &p);
+            let (pruned, _) = fastest(&model.machine, view, &p, &outer, MappingEffort::Exhaustive, true);
+            let (brute, _) = fastest(&model.machine, view, &p, &outer, MappingEffort::Exhaustive, false);
             prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "pruned {pruned} brute {brute}");
+        }
+    }
+
+    #[test]
+    fn the_fastest_is_the_lower_latency_and_bounds_are_below_it(
+        chip in chips(),
+        lanes in (1_u32..5, 1_u32..64),
+        (batch, m, n, k) in (1_u64..5, 1_u64..300, 1_u64..300, 1_u64..300),
+        (causal, backward) in (any::<bool>(), any::<bool>()),
+    ) {
+        let mut chip = chip;
+        (chip.vector.cores, chip.vector.lanes) = lanes;
+        let (operand, result) = (DataType::Bf16, DataType::Bf16);
+        let contraction = Contraction { batch, m, n, k, operand, result };
+        let bytes = contraction.compulsory_bytes();
+        let direction = if backward { Direction::Backward } else { Direction::Forward };
+        let elementwise =
+            Elementwise { function: Function::Gelu, direction, elements: batch * m * n, read: bytes, written: bytes };
+        let epilogue = Epilogue { contraction, elementwise: Elementwise { read: Bytes(m), written: Bytes(n), ..elementwise } };
+        let attention = FusedAttention {
+            batch, heads: 2, kv_heads: 1, queries: m, keys: n, head_dim: k, causal, operand, direction,
+        };
+        let rows = Reduction { function: RowFunction::LayerNorm, direction, rows: m, columns: n, read: bytes, written: bytes };
+        for effort in [MappingEffort::Library, MappingEffort::Thorough] {
+            let model = CostModel::new(chip.clone()).unwrap().with_effort(effort);
+            for kernel in [
+                Kernel::Contraction(contraction), Kernel::Epilogue(epilogue), Kernel::FusedAttention(attention),
+                Kernel::Elementwise(elementwise), Kernel::Reduction(rows),
+            ] {
+                let slower = [Span::OneCore, Span::AllCores].map(|span| model.cost(&kernel, span).latency);
+                let least = slower[0].min(slower[1]);
+                prop_assert_eq!(model.fastest(&kernel), least, "{:?}", kernel);
+                prop_assert!(model.buffered_bound(&kernel) <= least, "{:?}: {:?} > {:?}", kernel, model.buffered_bound(&kernel), least);
+            }
         }
     }
 }

@@ -9,8 +9,10 @@
 //! more, several at once see exactly that: schedules of concurrent kernels are never optimistic.
 
 mod attention;
+mod bound;
 mod cache;
 pub mod calibrate;
+mod contraction;
 mod machine;
 mod mapping;
 pub mod named;
@@ -24,7 +26,7 @@ pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};
 
 use crate::hardware::{Accelerator, EnergyModel};
-use crate::kernel::{Contraction, DataType, Kernel, Link, Transfer};
+use crate::kernel::{Contraction, Kernel, Link, Transfer};
 use crate::units::{Bytes, Joules, Seconds};
 use machine::{Cores, Machine};
 use serde::{Deserialize, Serialize};
@@ -205,47 +207,14 @@ impl CostModel {
 
     fn cost_on<'v>(&'v self, kernel: &Kernel, view: impl Fn(Cores) -> &'v machine::View) -> KernelCost {
         match kernel {
-            Kernel::Contraction(c) => mapping::cost(self, view(Cores::Tensor), c, None),
-            Kernel::Epilogue(e) => mapping::cost(self, view(Cores::Pair), &e.contraction, Some(&e.elementwise)),
+            Kernel::Contraction(c) => contraction::cost(self, view(Cores::Tensor), c, None),
+            Kernel::Epilogue(e) => contraction::cost(self, view(Cores::Pair), &e.contraction, Some(&e.elementwise)),
             Kernel::FusedAttention(a) => attention::cost(self, view(Cores::Pair), a),
             Kernel::Elementwise(e) => vector_core::elementwise(self, view(Cores::Vector), e),
             Kernel::Reduction(r) => vector_core::reduction(self, view(Cores::Vector), r),
             Kernel::Collective(c) => vector_core::stream(self, view(Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0),
             Kernel::Transfer(t) => self.transfer(t),
         }
-    }
-
-    /// A time below which no mapping of the kernel can come: the larger of the arrays' (or lanes') work at peak and the
-    /// compulsory bytes over the device memory's bandwidth, plus the launch overhead. A few arithmetic operations.
-    #[must_use]
-    pub fn lower_bound(&self, kernel: &Kernel, span: Span) -> Seconds {
-        let cores = match kernel {
-            Kernel::Contraction(_) => Cores::Tensor,
-            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Cores::Pair,
-            _ => Cores::Vector,
-        };
-        self.lower_bound_on(kernel, self.machine.view(span, cores))
-    }
-
-    fn lower_bound_on(&self, kernel: &Kernel, view: &machine::View) -> Seconds {
-        let m = &self.machine;
-        let data_type = match kernel {
-            Kernel::Contraction(c) => c.operand,
-            Kernel::Epilogue(e) => e.contraction.operand,
-            Kernel::FusedAttention(a) => a.operand,
-            Kernel::Transfer(t) => return self.transfer(t).latency,
-            _ => DataType::Bf16,
-        };
-        let peak = 2.0 * m.peak_macs(view, data_type) * m.calibration.tensor_achieved_fraction;
-        let compute = kernel.flops().as_f64() / peak;
-        let memory = self.compulsory_time(view, kernel);
-        Seconds(m.calibration.launch_overhead.0 + compute.max(memory))
-    }
-
-    fn compulsory_time(&self, view: &machine::View, kernel: &Kernel) -> f64 {
-        let Some(memory) = view.shared.first() else { return 0.0 };
-        kernel.compulsory_bytes().as_f64()
-            * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
     }
 
     fn transfer(&self, transfer: &Transfer) -> KernelCost {

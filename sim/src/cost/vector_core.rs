@@ -146,65 +146,110 @@ struct Pass {
     kernels: f64,
 }
 
-fn finish(model: &CostModel, view: &View, pass: &Pass) -> KernelCost {
-    let machine = &model.machine;
-    let mut traffic = Traffic::default();
-    let (mut slowest, mut level_index, mut latency) = (0.0, 0, 0.0_f64);
-    for (i, level) in view.shared.iter().enumerate() {
-        let through = if i == 0 { 0.0 } else { 1.0 };
-        // On-chip levels are filled from outside and emptied towards it, besides being read and written by the cores.
-        let (read, written) = (pass.read + through * pass.written, pass.written + through * pass.read);
-        let time = level.busy(read, written);
-        if time > slowest {
-            (slowest, level_index) = (time, level.index);
+/// The slowest port of a pass.
+struct Port {
+    seconds: f64,
+    /// Its level's position in [`crate::hardware::Accelerator::levels`].
+    level: usize,
+    /// The longest latency of a shared level.
+    latency: f64,
+}
+
+impl Pass {
+    /// Bytes through a shared level, read and written: on-chip levels (all but the first) are filled from outside and emptied towards it,
+    /// besides being read and written by the cores.
+    fn through(&self, level: usize) -> (f64, f64) {
+        let through = if level == 0 { 0.0 } else { 1.0 };
+        (self.read + through * self.written, self.written + through * self.read)
+    }
+
+    fn slowest_port(&self, view: &View) -> Port {
+        let mut port = Port { seconds: 0.0, level: 0, latency: 0.0 };
+        for (i, level) in view.shared.iter().enumerate() {
+            let (read, written) = self.through(i);
+            let time = level.busy(read, written);
+            if time > port.seconds {
+                (port.seconds, port.level) = (time, level.index);
+            }
+            port.latency = port.latency.max(level.latency);
         }
-        latency = latency.max(level.latency);
+        for level in &view.local {
+            let bytes = self.read + self.written;
+            let time = level.busy(bytes, bytes) / view.vector_cores;
+            if time > port.seconds {
+                (port.seconds, port.level) = (time, level.index);
+            }
+        }
+        port
+    }
+
+    /// Launches and latencies, and the work behind them.
+    fn seconds(&self, model: &CostModel, port: &Port) -> (f64, f64) {
+        ((model.machine.calibration.launch_overhead.0 + port.latency) * self.kernels, self.busy.max(port.seconds))
+    }
+}
+
+fn finish(model: &CostModel, view: &View, pass: &Pass) -> KernelCost {
+    let port = pass.slowest_port(view);
+    let mut traffic = Traffic::default();
+    for (i, level) in view.shared.iter().enumerate() {
+        let (read, written) = pass.through(i);
         traffic.add(level.index, read, written);
     }
     for level in &view.local {
         let bytes = pass.read + pass.written;
-        let time = level.busy(bytes, bytes) / view.vector_cores;
-        if time > slowest {
-            (slowest, level_index) = (time, level.index);
-        }
         traffic.add(level.index, bytes, bytes);
     }
-    let overhead = (machine.calibration.launch_overhead.0 + latency) * pass.kernels;
-    let work = pass.busy.max(slowest);
+    let (overhead, work) = pass.seconds(model, &port);
     let bound = if overhead > work {
         Bound::Overhead
-    } else if pass.busy >= slowest {
+    } else if pass.busy >= port.seconds {
         Bound::Compute
     } else {
-        Bound::Memory(level_index as u8)
+        Bound::Memory(port.level as u8)
     };
     let total = overhead + work;
     KernelCost {
         latency: Seconds(total),
         energy: model.traffic_energy(&traffic) + model.energy_model().vector_operations(pass.operations as u128),
         traffic,
-        utilization: if total > 0.0 { pass.useful / (view.lanes * machine.clock * total) } else { 0.0 },
+        utilization: if total > 0.0 { pass.useful / (view.lanes * model.machine.clock * total) } else { 0.0 },
         bound,
     }
 }
 
+/// The latency of [`elementwise`] or [`reduction`] alone; `None` for any other kernel.
+pub(super) fn latency(model: &CostModel, view: &View, kernel: &Kernel) -> Option<f64> {
+    let pass = match kernel {
+        Kernel::Elementwise(e) => elementwise_pass(model, view, e),
+        Kernel::Reduction(r) => reduction_pass(model, view, r),
+        _ => return None,
+    };
+    let (overhead, work) = pass.seconds(model, &pass.slowest_port(view));
+    Some(overhead + work)
+}
+
 /// One function over elements: one pass.
 pub(super) fn elementwise(model: &CostModel, view: &View, e: &Elementwise) -> KernelCost {
+    finish(model, view, &elementwise_pass(model, view, e))
+}
+
+fn elementwise_pass(model: &CostModel, view: &View, e: &Elementwise) -> Pass {
     let cycles = elementwise_cycles(e.function, e.direction);
     let operations = e.elements as f64 * cycles;
     // The lanes work in step: the last, partly filled vector takes as long as a full one.
     let steps = ceil(e.elements as f64 / view.lanes) * cycles;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
-    finish(
-        model,
-        view,
-        &Pass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 },
-    )
+    Pass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 }
 }
 
 /// A row function: one read and one write while the rows in flight stay on chip, another read where they do not, and the
 /// chip's unfused share of elementary passes, each a kernel of its own.
 pub(super) fn reduction(model: &CostModel, view: &View, r: &Reduction) -> KernelCost {
+    finish(model, view, &reduction_pass(model, view, r))
+}
+
+fn reduction_pass(model: &CostModel, view: &View, r: &Reduction) -> Pass {
     let machine = &model.machine;
     let cycles = row_cycles(r.function, r.direction);
     let elements = r.rows as f64 * r.columns as f64;
@@ -233,13 +278,12 @@ pub(super) fn reduction(model: &CostModel, view: &View, r: &Reduction) -> Kernel
     let row_work = ceil(rows_per_core / lanes) * per_row;
     let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
     // Intermediates of unfused passes are half read and half written.
-    let pass = Pass {
+    Pass {
         read: read * reads + extra * 0.5,
         written: written + extra * 0.5,
         busy,
         operations: elements * cycles,
         useful: elements * cycles,
         kernels,
-    };
-    finish(model, view, &pass)
+    }
 }

@@ -1,0 +1,153 @@
+//! Contractions, with elementwise work on their result where there is any: what they cost, how long they take, and less than what they take.
+
+use super::machine::{Machine, View};
+use super::mapping::{ACCUMULATOR, Best, Mapped, Outer, Problem, chunk, fastest, outer_traffic, search};
+use super::tensor_core::ceil_div;
+use super::{Bound, CostModel, KernelCost, Traffic, vector_core};
+use crate::hardware::Dataflow;
+use crate::kernel::{Contraction, Elementwise};
+use crate::units::Seconds;
+
+impl Problem {
+    /// A contraction with the elementwise work on its result.
+    fn new(machine: &Machine, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> Self {
+        let (lane_time, extra_read, extra_written) =
+            epilogue.map_or((0.0, 0.0, 0.0), |e| (lane_work(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64()));
+        Self {
+            batch: c.batch as f64,
+            m: c.m as f64,
+            n: c.n as f64,
+            k: c.k as f64,
+            operand: c.operand.bytes() as f64,
+            result: c.result.bytes() as f64,
+            rate: machine.mac_rate(c.operand),
+            epilogue_time: lane_time,
+            epilogue_read: extra_read,
+            epilogue_written: extra_written,
+        }
+    }
+
+    /// Passes over memory, where there is nothing to multiply.
+    fn stream(&self, model: &CostModel, view: &View, operations: f64) -> Option<KernelCost> {
+        (self.batch * self.m * self.n * self.k == 0.0).then(|| {
+            let read = self.batch * self.k * (self.m + self.n) * self.operand + self.epilogue_read;
+            vector_core::stream(model, view, read, self.written(), self.epilogue_time, operations)
+        })
+    }
+}
+
+/// Lane-cycles of elementwise work.
+fn lane_work(e: &Elementwise) -> f64 {
+    e.elements as f64 * vector_core::elementwise_cycles(e.function, e.direction)
+}
+
+/// Launch overhead and the longest latency of a shared level.
+fn overhead(model: &CostModel, view: &View) -> f64 {
+    model.machine.calibration.launch_overhead.0 + view.shared.iter().map(|level| level.latency).fold(0.0, f64::max)
+}
+
+/// The latency of [`cost`] where it is below `known` seconds, else `known`: what cannot be faster is passed over.
+pub(super) fn latency(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>, known: f64) -> f64 {
+    let machine = &model.machine;
+    let p = Problem::new(machine, view, c, epilogue);
+    if let Some(stream) = p.stream(model, view, 0.0) {
+        return stream.latency.0.min(known);
+    }
+    let overhead = overhead(model, view);
+    // Rounded up, so that a mapping that is as fast is not passed over for its rounding.
+    let limit = (known - overhead) * (1.0 + 1e-12);
+    let mut best = Best { fastest: limit, chosen: None, prune: true };
+    search(machine, view, &p, &outer_traffic(machine, view, &p), model.effort, &mut best);
+    best.chosen.map_or(known, |_| known.min(overhead + best.fastest))
+}
+
+/// The cost of a contraction, with elementwise work on its result while it is on chip where there is any.
+pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> KernelCost {
+    let machine = &model.machine;
+    let operations = epilogue.map_or(0.0, lane_work);
+    let p = Problem::new(machine, view, c, epilogue);
+    if let Some(stream) = p.stream(model, view, operations) {
+        return stream;
+    }
+    let outer = outer_traffic(machine, view, &p);
+    let (time, mapped) = fastest(machine, view, &p, &outer, model.effort, true);
+    let overhead = overhead(model, view);
+    let total = overhead + time;
+    let traffic = traffic(view, &p, &outer, &mapped);
+    let bound = if overhead > time {
+        Bound::Overhead
+    } else if mapped.compute >= mapped.slowest_port {
+        Bound::Compute
+    } else {
+        Bound::Memory(view.shared.get(mapped.slowest_level).map_or(0, |level| level.index as u8))
+    };
+    let energy = model.energy_model();
+    KernelCost {
+        latency: Seconds(total),
+        energy: model.traffic_energy(&traffic)
+            + energy.macs(c.operand, CostModel::macs(c))
+            + energy.vector_operations(operations as u128),
+        traffic,
+        utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
+        bound,
+    }
+}
+
+fn traffic(view: &View, p: &Problem, outer: &Outer, mapped: &Mapped) -> Traffic {
+    let mut traffic = Traffic::default();
+    let results = p.written();
+    let last = view.shared.len().saturating_sub(1);
+    for (i, level) in view.shared.iter().enumerate() {
+        let (filled, inward) = outer.through(i, last, mapped.into_cores);
+        let passing = if i == 0 { 0.0 } else { results };
+        traffic.add(level.index, inward + passing + p.epilogue_read, filled + results);
+    }
+    if let Some(level) = view.shared.get(mapped.park) {
+        traffic.add(level.index, mapped.partials, mapped.partials);
+    }
+    let innermost = view.local.len().saturating_sub(1);
+    for (i, level) in view.local.iter().enumerate() {
+        let inward = if i == innermost { mapped.into_arrays } else { mapped.into_cores };
+        traffic.add(level.index, inward + results, mapped.into_cores + results);
+    }
+    traffic
+}
+
+/// A time that no mapping beats: the arrays' folds over all workers, the lanes' work, and the least that the shared levels' ports move.
+pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> f64 {
+    let machine = &model.machine;
+    let p = Problem::new(machine, view, c, epilogue);
+    let a = &machine.arrays;
+    // However M, N and K are cut, each part of a stationary dimension takes at least its share of the folds of the whole.
+    let (sr, sc, t) = match a.dataflow {
+        Dataflow::OutputStationary => (p.m, p.n, p.k),
+        Dataflow::WeightStationary => (p.k, p.n, p.m),
+        Dataflow::InputStationary => (p.k, p.m, p.n),
+    };
+    let folds = ceil_div(sr, a.rows) * ceil_div(sc, a.columns);
+    let compute = p.batch * folds * t / (view.cores * a.count * p.rate);
+    let into_cores = p.batch * p.k * p.operand * least_crossings(machine, view, &p);
+    let last = view.shared.len().saturating_sub(1);
+    let port = view.shared.last().map_or(0.0, |level| {
+        let passing = if last == 0 { 0.0 } else { p.written() };
+        level.busy(into_cores + passing + p.epilogue_read, p.written())
+    });
+    overhead(model, view) + compute.max(p.epilogue_time).max(port)
+}
+
+/// Less than any feasible unit (um, un) makes of `M tn + N tm`, tn = ceil(N / un), tm = ceil(M / um).
+///
+/// Which units are feasible: `mapping::fits`. Resident accumulators leave `4 um un + e (um + un) <= capacity`, e bytes of two chunks of an
+/// operand's row; `M N / un + N M / um` is least at um = un. A resident operand leaves um (or un) no more than its rows, and the
+/// other dimension whole. Units no larger than the array are always allowed.
+fn least_crossings(machine: &Machine, view: &View, p: &Problem) -> f64 {
+    let Some(capacity) = view.local.first().map(|level| level.capacity) else { return p.m + p.n };
+    let chunk = chunk(machine, p.k);
+    let chunks = 2.0 * chunk * p.operand;
+    let side = (-chunks + (chunks * chunks + ACCUMULATOR * capacity).sqrt()) / ACCUMULATOR;
+    let side = side.max(machine.arrays.rows.min(machine.arrays.columns));
+    let panel = (capacity - chunks) / (p.k * p.operand + chunk * ACCUMULATOR);
+    let both = 2.0 * p.m * p.n / side;
+    let one = if panel >= 1.0 { p.m.min(p.n) + p.m * p.n / panel } else { f64::INFINITY };
+    both.min(one).max(p.m + p.n)
+}
