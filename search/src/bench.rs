@@ -1,10 +1,13 @@
 //! A model on a workbench: lowered for every tensor-parallel width and micro-batch of a study, ready to be put on chips.
 
+use crate::bound::StepBound;
 use crate::placement::plan::Effort;
 use crate::shape::{KernelTable, Shape, ShapeError};
 use crate::study::{AttentionChoice, OptimizerChoice, PlanSpec, Study};
+use sim::kernel::Kernel;
 use sim::network::{Fabric, NetworkError};
 use sim::schedule::{Limits, Memo, MemoStatistics, Method};
+use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
@@ -72,6 +75,10 @@ pub struct Bench {
     pub table: KernelTable,
     /// The model lowered for each width and micro-batch.
     pub shapes: Vec<Shape>,
+    /// What bounds each shape's step on any chip.
+    pub(crate) bounds: Vec<StepBound>,
+    /// By kernel, how long it takes where it is a collective; zero for others.
+    pub(crate) collectives: Vec<Seconds>,
     /// Schedules solved for a sweep, shared by all chips.
     sweep: Memo,
     /// Schedules solved for plans that are shown.
@@ -123,7 +130,14 @@ impl Bench {
                 shapes.push(Shape::new(&model, &lowering, &mut table)?);
             }
         }
+        let bound = |shape: &Shape| StepBound::new(shape, &fabric, cluster.devices, cluster.global_batch_sequences);
+        let collective = |kernel: &Kernel| match kernel {
+            Kernel::Collective(collective) => fabric.collective(collective).latency,
+            _ => Seconds::ZERO,
+        };
         Ok(Self {
+            bounds: shapes.iter().map(bound).collect(),
+            collectives: table.kernels().iter().map(collective).collect(),
             model,
             sequence_length,
             devices: cluster.devices,

@@ -1,10 +1,10 @@
 //! The search over chips: every chip of a space under its best plan, as a Pareto front of step time against area with a certificate.
 
 use crate::bench::Bench;
-use crate::evaluate::{Evaluation, best_plan, plan_below, step_bound};
+use crate::bound::{Detail, step_bound};
+use crate::evaluate::{Evaluation, Known, best_plan_knowing, plan_knowing};
 use crate::pareto::FrontPoint;
 use crate::placement::plan::Effort;
-use crate::profile::Detail;
 use crate::runner::{self, Outcome, Progress, Verdict};
 use crate::space::HardwareSpace;
 use rayon::prelude::*;
@@ -50,7 +50,7 @@ impl runner::Problem for ChipProblem<'_> {
     }
 
     fn evaluate(&self, chip: usize, cutoff: f64) -> Verdict<Evaluation> {
-        plan_below(self.bench, design(&self.config(chip)), Effort::Sweep, cutoff)
+        plan_knowing(self.bench, design(&self.config(chip)), Effort::Sweep, Known { cutoff, ..Known::NOTHING })
     }
 }
 
@@ -147,6 +147,15 @@ fn lower_bound(outcome: &Outcome<Evaluation>) -> f64 {
     }
 }
 
+/// What the evaluation of a chip says of the same chip planned with more effort, or with less memory.
+fn known_of(outcome: &Outcome<Evaluation>) -> Known {
+    let first = match outcome {
+        Outcome::Evaluated { evaluation, .. } => evaluation.outcome.as_ref().ok().map(|planned| planned.shape),
+        _ => None,
+    };
+    Known { floor: lower_bound(outcome), first, ..Known::NOTHING }
+}
+
 /// The sweep plans quickly and may leave gaps. A design whose gap could hide a better answer than the best is planned again with more
 /// effort; the rest of the front keeps its gaps, which its rows state.
 fn prove_finalists(problem: &ChipProblem<'_>, answer: &mut runner::Answer<Evaluation>) {
@@ -158,7 +167,11 @@ fn prove_finalists(problem: &ChipProblem<'_>, answer: &mut runner::Answer<Evalua
     let finalists: Vec<usize> = answer.outcomes.iter().enumerate().filter(open).map(|(chip, _)| chip).collect();
     let again: Vec<(usize, Evaluation)> = finalists
         .into_par_iter()
-        .map(|chip| (chip, best_plan(problem.bench, design(&problem.config(chip)), Effort::Proof)))
+        .with_max_len(1)
+        .map(|chip| {
+            let known = known_of(&answer.outcomes[chip]);
+            (chip, best_plan_knowing(problem.bench, design(&problem.config(chip)), Effort::Proof, known))
+        })
         .collect();
     for (chip, evaluation) in again {
         if let Ok(planned) = &evaluation.outcome {
@@ -176,16 +189,16 @@ fn prove_finalists(problem: &ChipProblem<'_>, answer: &mut runner::Answer<Evalua
 fn smaller_capacities(bench: &Bench, space: &HardwareSpace, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
     let capacities: Vec<Bytes> = space.hbm.iter().rev().skip(1).copied().collect();
     let todo: Vec<(usize, Bytes)> = capacities.iter().flat_map(|&hbm| (0..largest.len()).map(move |chip| (chip, hbm))).collect();
+    // One by one: most are decided at once, those of the front are planned.
     todo.into_par_iter()
+        .with_max_len(1)
         .map(|(chip, hbm)| {
             let config = PhazeConfig { hbm, ..largest[chip].config };
             let outcome = match &largest[chip].outcome {
                 Outcome::Evaluated { .. } if front.contains(&chip) => {
-                    let evaluation = best_plan(
-                        bench,
-                        design(&config),
-                        if front.last() == Some(&chip) { Effort::Proof } else { Effort::Sweep },
-                    );
+                    let effort = if front.last() == Some(&chip) { Effort::Proof } else { Effort::Sweep };
+                    // With less memory no plan is faster.
+                    let evaluation = best_plan_knowing(bench, design(&config), effort, known_of(&largest[chip].outcome));
                     match evaluation.outcome.as_ref().map(|p| p.plan.step.0) {
                         Ok(value) => Outcome::Evaluated { value, evaluation },
                         Err(_) => Outcome::Infeasible { evaluation },

@@ -1,17 +1,16 @@
 //! The best plan of a model on a chip, exactly; an expert's plan on a chip; and a bound of both.
 
 use crate::bench::Bench;
+use crate::bound::{ShapeOrder, gradient_sync};
 use crate::placement::plan::{
-    ChainProfile, ClusterLimits, Effort, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, Segment,
-    evaluate_fixed, place_with,
+    ClusterLimits, Effort, FixedPlacement, LayerSplit, NoPlan, Placement, PlacementError, Plan, evaluate_fixed, place_with,
 };
-use crate::profile::{Chains, ChipOnBench, Detail, KernelBounds, Profile, ProfileError};
+use crate::profile::{Chains, ChipOnBench, Profile, ProfileError};
 use crate::runner::Verdict;
 use crate::shape::Shape;
 use sim::hardware::Accelerator;
-use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::status::SolveStatus;
-use sim::units::{Bytes, Joules, Seconds};
+use sim::units::{Bytes, Joules};
 use std::collections::BTreeSet;
 
 /// The parallel degrees an expert would write.
@@ -78,12 +77,6 @@ impl std::fmt::Display for Rejection {
     }
 }
 
-/// How long `bytes` of gradients take to be summed among `ranks` devices of the bench's fabric.
-fn gradient_sync(bench: &Bench, bytes: Bytes, ranks: u64, stride: u64) -> Seconds {
-    let group = Group { ranks: ranks as u32, stride: stride as u32 };
-    bench.fabric.collective(&Collective { kind: CollectiveKind::AllReduce, bytes, group }).latency
-}
-
 fn limits(bench: &Bench, shape: &Shape) -> ClusterLimits {
     ClusterLimits {
         devices: u64::from(bench.devices),
@@ -93,40 +86,12 @@ fn limits(bench: &Bench, shape: &Shape) -> ClusterLimits {
     }
 }
 
-/// A step time that no plan of `shape` beats when its chain takes the times of `chain`, in closed form: infinite where there is no plan.
-///
-/// With d replicas there are at most p = N / (t d) stages, never more than pieces of the chain. The slowest stage takes at least an equal share of
-/// the chain's work W, and at least its largest piece; the stage with most gradients reduces at least an equal share of them, and the fullest
-/// holds at least an equal share of the weights. Activations, recomputation and transfers between stages are left out.
-pub(crate) fn lower_bound(bench: &Bench, shape: &Shape, chain: &ChainProfile) -> Seconds {
-    let of = |f: fn(&Segment) -> f64| chain.segments.iter().map(|s| f(s) * s.repeat as f64).sum::<f64>();
-    let work = of(|s| s.forward.0 + s.backward.0);
-    let gradient = of(|s| s.gradient.as_f64());
-    let optimizer = of(|s| s.optimizer.0);
-    let weights = of(|s| s.replicated.as_f64());
-    let largest = chain.segments.iter().map(|s| s.forward.0 + s.backward.0).fold(0.0, f64::max);
-    let width = u64::from(shape.tensor_parallel);
-    let replicas = u64::from(bench.global_batch / shape.micro_batch);
-    let most = (u64::from(bench.devices) / width).min(replicas);
-    let step = |d: u64| {
-        let stages = (u64::from(bench.devices) / (width * d)).min(chain.units() as u64) as f64;
-        if weights / stages > chain.hbm.as_f64() {
-            return f64::INFINITY;
-        }
-        let slowest = (work / stages).max(largest);
-        // Rounded down: a bound must not lose a byte to rounding.
-        let sync = if d > 1 { gradient_sync(bench, Bytes((gradient / stages) as u64), d, width) } else { Seconds::ZERO };
-        (replicas / d - 1) as f64 * slowest + work + sync.0.max(optimizer / stages)
-    };
-    Seconds((1..=most).filter(|d| replicas.is_multiple_of(*d)).map(step).fold(f64::INFINITY, f64::min))
-}
-
 /// What asks the planner for a plan of a shape.
 type Ask<'a> = &'a dyn Fn(&Bench, &Shape, &Chains) -> Result<Placement, PlacementError>;
 
 /// The best plan of a shape: of one stage (where a tied head shares the embedding's weights) or of several.
 fn any_plan(bench: &Bench, shape: &Shape, chains: &Chains, effort: Effort) -> Result<Placement, PlacementError> {
-    let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
+    let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(&bench.fabric, bytes, ranks, stride);
     let limits = limits(bench, shape);
     let mut best = place_with(&chains.split, limits, &sync, effort)?;
     if chains.whole != chains.split {
@@ -234,81 +199,43 @@ fn lacking(why: &NoPlan) -> u64 {
     if let NoPlan::OverCapacity(shortfall) = why { shortfall.lacking().0 } else { u64::MAX }
 }
 
-/// A shape with a bound of its step time.
-#[derive(Debug, Clone, Copy)]
-struct Bounded {
-    bound: f64,
-    shape: usize,
-    detail: Detail,
+/// What is known of a chip before its shapes are planned.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Known {
+    /// Only plans that take less count, in seconds per step.
+    pub cutoff: f64,
+    /// No plan takes less, in seconds per step: one that takes as long ends the search.
+    pub floor: f64,
+    /// The shape to plan first, a position in [`Bench::shapes`]: that of the best plan on a chip much like this one.
+    pub first: Option<usize>,
 }
 
-/// The shapes of a bench in the order of their bounds on a chip. Mapping every kernel of a shape costs far more than bounding it from its
-/// peaks, so a shape is mapped only once no other has a smaller bound.
-struct ShapeOrder<'a> {
-    bench: &'a Bench,
-    mapped: KernelBounds,
-    waiting: Vec<Bounded>,
-}
-
-impl<'a> ShapeOrder<'a> {
-    fn new(bench: &'a Bench, chip: &mut ChipOnBench<'_>) -> Self {
-        let mut peak = KernelBounds::new(bench, Detail::Peak);
-        let bound =
-            |(i, shape): (usize, &Shape)| Bounded { bound: chip.lower_bound(shape, &mut peak).0, shape: i, detail: Detail::Peak };
-        let waiting = bench.shapes.iter().enumerate().map(bound).collect();
-        Self { bench, mapped: KernelBounds::new(bench, Detail::Mapped), waiting }
-    }
-
-    /// The least bound of all shapes waiting, with every kernel of that shape mapped; it is taken out.
-    fn next(&mut self, chip: &mut ChipOnBench<'_>) -> Option<(Seconds, usize)> {
-        loop {
-            let order = |a: &Bounded, b: &Bounded| a.bound.total_cmp(&b.bound).then(a.shape.cmp(&b.shape));
-            let at = (0..self.waiting.len()).min_by(|&a, &b| order(&self.waiting[a], &self.waiting[b]))?;
-            if self.waiting[at].detail == Detail::Mapped {
-                let least = self.waiting.swap_remove(at);
-                return Some((Seconds(least.bound), least.shape));
-            }
-            let shape = &self.bench.shapes[self.waiting[at].shape];
-            let bound = chip.lower_bound(shape, &mut self.mapped).0;
-            let waiting = &mut self.waiting[at];
-            *waiting = Bounded { bound: bound.max(waiting.bound), detail: Detail::Mapped, ..*waiting };
-        }
-    }
-
-    /// The least bound from the peaks alone.
-    fn least_peak(&self) -> Seconds {
-        Seconds(self.waiting.iter().map(|w| w.bound).fold(f64::INFINITY, f64::min))
-    }
-}
-
-/// A step time that no plan of the bench's model on `chip` beats. Nothing is scheduled; `detail` says whether kernels are mapped.
-///
-/// # Errors
-/// A chip that the cost model cannot use.
-pub fn step_bound(bench: &Bench, chip: Accelerator, detail: Detail) -> Result<Seconds, ProfileError> {
-    let mut chip = ChipOnBench::new(bench, chip, Effort::Sweep)?;
-    let mut order = ShapeOrder::new(bench, &mut chip);
-    Ok(match detail {
-        Detail::Peak => order.least_peak(),
-        Detail::Mapped => order.next(&mut chip).map_or(Seconds(f64::INFINITY), |(bound, _)| bound),
-    })
+impl Known {
+    /// Nothing.
+    pub const NOTHING: Self = Self { cutoff: f64::INFINITY, floor: 0.0, first: None };
 }
 
 /// The best plan of the bench's model on `chip`, over every shape of the bench, every pipeline depth and data-parallel degree, every
 /// split of the layers and every mix of recomputation. With [`Effort::Sweep`] the planner may leave a gap, which the status states.
 #[must_use]
 pub fn best_plan(bench: &Bench, chip: Accelerator, effort: Effort) -> Evaluation {
-    match plan_below(bench, chip, effort, f64::INFINITY) {
+    best_plan_knowing(bench, chip, effort, Known::NOTHING)
+}
+
+/// [`best_plan`] with less work where something is known of the chip; the cutoff does not count.
+#[must_use]
+pub fn best_plan_knowing(bench: &Bench, chip: Accelerator, effort: Effort, known: Known) -> Evaluation {
+    match plan_knowing(bench, chip, effort, Known { cutoff: f64::INFINITY, ..known }) {
         Verdict::Feasible(_, evaluation) | Verdict::Infeasible(evaluation) => evaluation,
         Verdict::Beaten(bound) => rejected(Rejection::Unusable(format!("no plan is below {bound} s per step"))),
     }
 }
 
-/// [`best_plan`], unless it is shown on the way that no plan takes less than `cutoff` seconds per step.
+/// [`best_plan`], unless it is shown on the way that no plan takes less than the cutoff.
 #[must_use]
-pub fn plan_below(bench: &Bench, chip: Accelerator, effort: Effort, cutoff: f64) -> Verdict<Evaluation> {
+pub fn plan_knowing(bench: &Bench, chip: Accelerator, effort: Effort, known: Known) -> Verdict<Evaluation> {
     match ChipOnBench::new(bench, chip, effort) {
-        Ok(mut chip) => search_shapes(bench, &mut chip, effort, cutoff),
+        Ok(mut chip) => search_shapes(bench, &mut chip, effort, known),
         Err(error) => Verdict::Infeasible(rejected(Rejection::Unusable(error.to_string()))),
     }
 }
@@ -318,46 +245,122 @@ fn rejected(why: Rejection) -> Evaluation {
     Evaluation { outcome: Err(why), status, planned: 0, pruned: 0 }
 }
 
-/// What is known while the shapes of a chip are planned.
-struct Search {
+/// What is found while the shapes of a chip are planned.
+struct Search<'a> {
+    bench: &'a Bench,
+    effort: Effort,
+    known: Known,
     best: Option<(Plan, usize, Profile)>,
     nearest: Option<(NoPlan, usize)>,
     unusable: Option<String>,
     /// No plan of the shapes done is below this.
     lower: f64,
+    /// Shapes that were not scheduled, as bounds of their schedules are not below what was known; with those bounds of their steps.
+    deferred: Vec<(f64, usize)>,
     planned: usize,
 }
 
-fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort, cutoff: f64) -> Verdict<Evaluation> {
-    let mut order = ShapeOrder::new(bench, chip);
-    let ask = |bench: &Bench, shape: &Shape, chains: &Chains| any_plan(bench, shape, chains, effort);
-    let mut search = Search { best: None, nearest: None, unusable: None, lower: f64::INFINITY, planned: 0 };
-    while let Some((bound, index)) = order.next(chip) {
-        let known = search.best.as_ref().map_or(cutoff, |(plan, ..)| plan.step.0.min(cutoff));
-        // A chip that nothing fits has infinite bounds: its shapes are planned all the same, to say what they lack.
-        let explain = bound.0.is_infinite() && search.best.is_none() && search.lower.is_infinite();
-        if bound.0 >= known && !explain {
-            // So are all that follow.
-            search.lower = search.lower.min(bound.0);
-            break;
+fn search_shapes(bench: &Bench, chip: &mut ChipOnBench<'_>, effort: Effort, known: Known) -> Verdict<Evaluation> {
+    let mut search = Search {
+        bench,
+        effort,
+        known,
+        best: None,
+        nearest: None,
+        unusable: None,
+        lower: f64::INFINITY,
+        deferred: Vec::new(),
+        planned: 0,
+    };
+    if let Some(first) = known.first {
+        search.shape(chip, first, false);
+    }
+    if !search.done() {
+        search.rest(chip);
+    }
+    search.verdict(chip)
+}
+
+impl Search<'_> {
+    /// Only plans below this count.
+    fn limit(&self) -> f64 {
+        self.best.as_ref().map_or(self.known.cutoff, |(plan, ..)| plan.step.0.min(self.known.cutoff))
+    }
+
+    fn done(&self) -> bool {
+        self.best.as_ref().is_some_and(|(plan, ..)| plan.step.0 <= self.known.floor)
+    }
+
+    /// Plans the shapes in the order of their bounds.
+    fn rest(&mut self, chip: &mut ChipOnBench<'_>) {
+        let mut order = ShapeOrder::new(self.bench, &chip.device().model);
+        while let Some((bound, index)) = order.next(&chip.device().model) {
+            if self.known.first == Some(index) {
+                continue;
+            }
+            // A chip that nothing fits has infinite bounds: its shapes are planned all the same, to say what they lack.
+            let nothing = self.best.is_none() && self.lower.is_infinite() && self.deferred.is_empty();
+            let explain = bound.0.is_infinite() && nothing;
+            if bound.0 >= self.limit() && !explain {
+                // So are all that follow.
+                self.lower = self.lower.min(bound.0);
+                return;
+            }
+            self.shape(chip, index, explain);
+            if self.done() {
+                return;
+            }
         }
-        let shape = &bench.shapes[index];
+    }
+
+    /// Plans a shape unless bounds rule it out: those of its schedules, then its schedules.
+    fn shape(&mut self, chip: &mut ChipOnBench<'_>, index: usize, explain: bool) {
+        let (bench, known) = (self.bench, self.limit());
+        let (shape, bound) = (&bench.shapes[index], &bench.bounds[index]);
+        let hbm = chip.device().chip().memory_capacity();
+        if known.is_finite()
+            && !explain
+            && let Ok(times) = chip.least_times(shape)
+        {
+            let least = bound.step(shape, hbm, times.into_iter()).0;
+            if least >= known {
+                self.deferred.push((least, index));
+                return;
+            }
+        }
+        let ask = |bench: &Bench, shape: &Shape, chains: &Chains| any_plan(bench, shape, chains, self.effort);
+        let mut planned = 0;
         let attempt = chip.profile(shape).and_then(|mut profile| {
             // With its passes scheduled the shape's bound is tighter: it may already be beaten.
             ChipOnBench::keep_everything(shape, &mut profile);
-            let tighter = lower_bound(bench, shape, &chip.chains(shape, &profile).whole).0 * (1.0 - profile.schedule_gap());
+            let tighter = bound.scheduled(shape, hbm, &profile).0 * (1.0 - profile.schedule_gap());
             if tighter >= known && !explain {
                 return Ok((Attempt::Beaten(tighter), profile));
             }
-            search.planned += 1;
+            planned = 1;
             plan_lazily(chip, shape, &mut profile, &ask, known).map(|attempt| (attempt, profile))
         });
-        search.take(index, attempt);
+        self.planned += planned;
+        self.take(index, attempt);
     }
-    search.verdict(bench, chip, bench.shapes.len(), cutoff)
-}
 
-impl Search {
+    /// Schedules the deferred shapes that decide what a beaten chip is beaten by: the bound told rests on schedules.
+    fn settle(&mut self, chip: &mut ChipOnBench<'_>) {
+        self.deferred.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        for (least, index) in std::mem::take(&mut self.deferred) {
+            if least >= self.lower {
+                return;
+            }
+            let shape = &self.bench.shapes[index];
+            let hbm = chip.device().chip().memory_capacity();
+            let scheduled = chip.profile(shape).map_or(0.0, |mut profile| {
+                ChipOnBench::keep_everything(shape, &mut profile);
+                self.bench.bounds[index].scheduled(shape, hbm, &profile).0 * (1.0 - profile.schedule_gap())
+            });
+            self.lower = self.lower.min(scheduled.max(least));
+        }
+    }
+
     fn take(&mut self, index: usize, attempt: Result<(Attempt, Profile), ProfileError>) {
         let best = self.best.as_ref().map_or(f64::INFINITY, |(plan, ..)| plan.step.0);
         match attempt {
@@ -378,8 +381,8 @@ impl Search {
         }
     }
 
-    fn verdict(self, bench: &Bench, chip: &ChipOnBench<'_>, shapes: usize, cutoff: f64) -> Verdict<Evaluation> {
-        let (planned, pruned) = (self.planned, shapes - self.planned);
+    fn verdict(mut self, chip: &mut ChipOnBench<'_>) -> Verdict<Evaluation> {
+        let (planned, pruned) = (self.planned, self.bench.shapes.len() - self.planned);
         if let Some((plan, shape, profile)) = self.best {
             let energy = step_energy(chip, &plan, &profile);
             let step = plan.step.0;
@@ -389,12 +392,13 @@ impl Search {
                 Evaluation { outcome: Ok(Planned { plan, shape, profile, energy }), status, planned, pruned },
             );
         }
-        if self.lower >= cutoff && self.lower.is_finite() {
+        self.settle(chip);
+        if self.lower >= self.known.cutoff && self.lower.is_finite() {
             return Verdict::Beaten(self.lower);
         }
         Verdict::Infeasible(match (self.nearest, self.unusable) {
             (Some((why, index)), _) => {
-                let shape = &bench.shapes[index];
+                let shape = &self.bench.shapes[index];
                 let why = Rejection::NoPlan { tensor_parallel: shape.tensor_parallel, micro_batch: shape.micro_batch, why };
                 Evaluation { planned, pruned, ..rejected(why) }
             }
@@ -420,7 +424,7 @@ pub fn fixed_plan(bench: &Bench, chip: Accelerator, degrees: Degrees, micro_batc
         }
         planned += 1;
         let ask = |bench: &Bench, shape: &Shape, chains: &Chains| {
-            let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(bench, bytes, ranks, stride);
+            let sync = |bytes: Bytes, ranks: u64, stride: u64| gradient_sync(&bench.fabric, bytes, ranks, stride);
             let chain = if degrees.pipeline == 1 { &chains.whole } else { &chains.split };
             evaluate_fixed(chain, limits(bench, shape), &sync, fixed, split)
         };

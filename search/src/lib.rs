@@ -1,6 +1,7 @@
 //! coplace-search decides: which chip, which placement, what to do with every activation. It never prints.
 
 pub mod bench;
+pub mod bound;
 pub mod calculon;
 pub mod design;
 pub mod evaluate;

@@ -1,13 +1,14 @@
 //! A shape on a chip: its kernels costed, its passes scheduled, its recomputation priced. What the planner needs, in seconds and bytes.
 
 use crate::bench::Bench;
+use crate::bound::Times;
 use crate::memory::{OperatorSet, RecomputePolicy};
 use crate::placement::plan::{ChainProfile, Effort, Segment, SegmentPolicy};
 use crate::shape::{KernelIndex, Program, SegmentShape, Shape};
-use sim::cost::{CostError, CostModel, Span};
+use sim::cost::{CostError, CostModel};
 use sim::costed::{Costs, Device, seconds};
 use sim::hardware::Accelerator;
-use sim::kernel::{Collective, CollectiveKind, Group, Kernel};
+use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::schedule::{Method, Operator, Problem, ScheduleError};
 use sim::units::{Bytes, Joules, Seconds};
 use std::sync::Arc;
@@ -145,21 +146,28 @@ impl<'a> ChipOnBench<'a> {
         *slot.get_or_insert_with(|| self.device.costs(&self.bench.table.kernels()[index as usize]))
     }
 
+    /// Costs every kernel of a program: what is to be scheduled.
+    fn problem(&mut self, program: &Program, segment: &SegmentShape, pass: &'static str) -> Result<Problem, ProfileError> {
+        let kernels = self.bench.table.kernels();
+        let operators = program.kernels.iter().map(|&k| {
+            let costs = self.cost(k);
+            self.device.operator(&kernels[k as usize], &costs)
+        });
+        let operators: Vec<Operator> = operators.collect();
+        Problem::new(self.device.cores(), operators, program.edges.clone()).map_err(|source| ProfileError::Schedule {
+            chip: self.device.chip().name.clone(),
+            segment: segment.segment.name.clone(),
+            pass,
+            source,
+        })
+    }
+
     /// Costs every kernel of a program and schedules it.
     fn pass(&mut self, program: &Program, segment: &SegmentShape, pass: &'static str) -> Result<Pass, ProfileError> {
-        let costs: Vec<Costs> = program.kernels.iter().map(|&k| self.cost(k)).collect();
-        let kernels = self.bench.table.kernels();
-        let operators: Vec<Operator> =
-            program.kernels.iter().zip(&costs).map(|(&k, c)| self.device.operator(&kernels[k as usize], c)).collect();
-        let schedule = Problem::new(self.device.cores(), operators, program.edges.clone())
-            .map(|problem| self.bench.memo(self.effort).solve(&problem))
-            .map_err(|source| ProfileError::Schedule {
-                chip: self.device.chip().name.clone(),
-                segment: segment.segment.name.clone(),
-                pass,
-                source,
-            })?;
+        let problem = self.problem(program, segment, pass)?;
+        let schedule = self.bench.memo(self.effort).solve(&problem);
         self.bench.schedules.add(schedule.method);
+        let costs: Vec<Costs> = program.kernels.iter().map(|&k| self.cost(k)).collect();
         let energy =
             costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores.energy } else { c.one_core.energy });
         Ok(Pass {
@@ -177,6 +185,21 @@ impl<'a> ChipOnBench<'a> {
     pub fn profile(&mut self, shape: &Shape) -> Result<Profile, ProfileError> {
         let segments = shape.segments.iter().map(|s| self.segment(s)).collect::<Result<Vec<_>, _>>()?;
         Ok(Profile { segments })
+    }
+
+    /// The least times of a shape's passes by the bounds of schedules, nothing searched and nothing recomputed.
+    ///
+    /// # Errors
+    /// As [`Self::profile`].
+    pub(crate) fn least_times(&mut self, shape: &Shape) -> Result<Vec<Times>, ProfileError> {
+        let mut times = Vec::with_capacity(shape.segments.len());
+        for s in &shape.segments {
+            let forward = sim::schedule::bounds(&self.problem(&s.forward, s, "forward")?).0;
+            let backward = sim::schedule::bounds(&self.problem(&s.backward, s, "backward")?).0;
+            let optimizer = s.optimizer.iter().map(|&k| self.cost(k).fastest()).sum();
+            times.push(Times { forward: seconds(forward), backward: seconds(backward), optimizer });
+        }
+        Ok(times)
     }
 
     fn segment(&mut self, shape: &SegmentShape) -> Result<SegmentProfile, ProfileError> {
@@ -273,23 +296,6 @@ impl<'a> ChipOnBench<'a> {
         self.assemble(shape, &timings)
     }
 
-    /// A time per step that no plan of this shape on this chip beats: each pass takes at least its critical path and the work of
-    /// each kind of core, every kernel at its own lower bound; nothing is recomputed and everything fits.
-    #[must_use]
-    pub fn lower_bound(&mut self, shape: &Shape, bounds: &mut KernelBounds) -> Seconds {
-        let timings: Vec<Timing> = shape
-            .segments
-            .iter()
-            .map(|s| Timing {
-                forward: bounds.pass(self, &s.forward),
-                backward: bounds.pass(self, &s.backward),
-                optimizer: s.optimizer.iter().map(|&k| bounds.kernel(self, k)).sum(),
-                policies: vec![SegmentPolicy { id: 0, stash: Bytes::ZERO, extra: Seconds::ZERO, workspace: Bytes::ZERO }],
-            })
-            .collect();
-        crate::evaluate::lower_bound(self.bench, shape, &self.assemble(shape, &timings).whole)
-    }
-
     /// The planner's chains from the segments' times.
     fn assemble(&self, shape: &Shape, timings: &[Timing]) -> Chains {
         let group = Group { ranks: 2, stride: self.bench.stage_stride(shape.tensor_parallel) };
@@ -359,51 +365,4 @@ fn chain_segment(shape: &SegmentShape, timing: &Timing, boundary: Seconds) -> Se
 
 fn planner_policy(id: usize, policy: &RecomputePolicy) -> SegmentPolicy {
     SegmentPolicy { id, stash: policy.stash, extra: policy.extra, workspace: policy.workspace }
-}
-
-/// How much a lower bound may cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Detail {
-    /// Contractions at their peak and compulsory traffic, vector work and collectives exactly: microseconds per kernel are too many.
-    Peak,
-    /// Every kernel mapped, and as fast as it can run.
-    Mapped,
-}
-
-/// Lower bounds of kernels on one chip, found once each.
-#[derive(Debug)]
-pub struct KernelBounds {
-    detail: Detail,
-    bounds: Vec<f64>,
-}
-
-impl KernelBounds {
-    /// For the kernels of a bench.
-    #[must_use]
-    pub fn new(bench: &Bench, detail: Detail) -> Self {
-        Self { detail, bounds: vec![f64::NAN; bench.table.kernels().len()] }
-    }
-
-    /// The least time of a kernel however it runs.
-    fn kernel(&mut self, chip: &mut ChipOnBench<'_>, index: KernelIndex) -> Seconds {
-        let known = self.bounds[index as usize];
-        if !known.is_nan() {
-            return Seconds(known);
-        }
-        let kernel = &chip.bench.table.kernels()[index as usize];
-        let bound = match kernel {
-            Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_) if self.detail == Detail::Peak => {
-                let model = &chip.device.model;
-                model.lower_bound(kernel, Span::AllCores).min(model.lower_bound(kernel, Span::OneCore))
-            }
-            _ => chip.cost(index).fastest(),
-        };
-        self.bounds[index as usize] = bound.0;
-        bound
-    }
-
-    /// The least time of a program.
-    fn pass(&mut self, chip: &mut ChipOnBench<'_>, program: &Program) -> Seconds {
-        program.critical_path(|kernel| self.kernel(chip, kernel))
-    }
 }
