@@ -52,6 +52,10 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
     /// which keep at least as many micro-batches. From the first stage on this fails: taking more would force a large piece
     /// into a stage that keeps more micro-batches than it has to.
     pub fn fill_memory(&mut self, capacity: u64) -> Option<Vec<usize>> {
+        if capacity == u64::MAX {
+            // Everything fits: each stage but the last is left one piece.
+            return Some((1..self.pair.stages).chain([self.stages.chain.len()]).collect());
+        }
         let (mut at, mut ends) = (self.stages.chain.len(), Vec::with_capacity(self.pair.stages));
         for stage in (0..self.pair.stages).rev() {
             // Memory grows as the start falls, which leaves one piece for each stage before: bisect.
@@ -167,12 +171,13 @@ impl<S: GradientSync + ?Sized> Splitter<'_, '_, S> {
         let root = Label { sum: 0.0, bottleneck: 0.0, tail: 0.0, end: 0, parent: 0 };
         let mut arena = vec![root];
         let mut alive = vec![0_usize];
+        let mut at: Vec<Vec<usize>> = vec![Vec::new(); len + 1];
         for stage in 0..self.pair.stages {
-            let mut at: Vec<Vec<usize>> = vec![Vec::new(); len + 1];
             for &label in &alive {
                 self.extend(stage, label, limit, &mut arena, &mut at);
             }
-            alive = at.into_iter().flatten().collect();
+            alive.clear();
+            at.iter_mut().for_each(|here| alive.append(here));
         }
         self.labels += arena.len() as u64;
         let step = |l: usize| {

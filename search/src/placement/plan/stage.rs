@@ -47,6 +47,8 @@ pub(super) struct Stages<'a, S: ?Sized> {
     sync: &'a S,
     /// Whether anything is divided over the replicas: else stages do not depend on their number.
     sharded: bool,
+    /// Whether memory has no limit and every piece a policy that takes no time: no stage takes any extra.
+    free: bool,
     least: Memo<u64>,
     bounds: Memo<f64>,
     extra: Memo<f64>,
@@ -69,6 +71,9 @@ impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
             effort,
             sync,
             sharded,
+            free: profile.hbm.0 == u64::MAX
+                && profile.constant.0 == 0
+                && profile.segments.iter().all(|s| matches!(s.policies[..], [only] if only.extra.0 == 0.0)),
             least: Memo::default(),
             bounds: Memo::default(),
             extra: Memo::default(),
@@ -141,6 +146,9 @@ impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
 
     /// [`Stages::extra`] if it is known, else what the relaxation says: at most that, and cheaper.
     pub fn extra_bound(&mut self, place: Place) -> f64 {
+        if self.free {
+            return 0.0;
+        }
         let key = self.key(place);
         if key.is_none() {
             return self.extra(place);
@@ -157,6 +165,9 @@ impl<'a, S: GradientSync + ?Sized> Stages<'a, S> {
 
     /// The least extra seconds that make a stage fit; infinite where nothing does.
     pub fn extra(&mut self, place: Place) -> f64 {
+        if self.free {
+            return 0.0;
+        }
         let key = self.key(place);
         let extra = self.remember(
             |s| &mut s.extra,
