@@ -144,7 +144,8 @@ pub fn run<P: Problem>(problem: &P, limit: usize, progress: &(dyn Fn(Progress) +
         let evaluate = |(w, rival): (&Waiting, &Option<FrontPoint>)| {
             problem.evaluate(w.candidate, rival.map_or(f64::INFINITY, |r| r.second))
         };
-        let answers: Vec<_> = fine.par_iter().zip(&rivals).map(evaluate).collect();
+        // One by one: a core that took several would keep them while another is idle.
+        let answers: Vec<_> = fine.par_iter().zip(&rivals).with_max_len(1).map(evaluate).collect();
         for ((waiting, rival), verdict) in fine.iter().zip(&rivals).zip(answers) {
             let candidate = waiting.candidate;
             evaluated += 1;
