@@ -126,7 +126,6 @@ pub fn entry(label: &str, bench: &Bench, chip: &Accelerator, area_mm2: Option<f6
     let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| bytes(level.capacity));
     let arrays = u64::from(c.tensor.cores) * u64::from(c.tensor.arrays_per_core);
     let mut entry = Entry {
-        label: label.into(),
         chip: format!(
             "{}: {arrays} x {}x{} TC, {} x {} VC, {buffer}, {} HBM",
             c.name,
@@ -136,16 +135,8 @@ pub fn entry(label: &str, bench: &Bench, chip: &Accelerator, area_mm2: Option<f6
             c.vector.lanes,
             bytes(c.memory_capacity())
         ),
-        plan: None,
         area_mm2,
-        throughput_sequences_per_s: None,
-        throughput_tokens_per_s: None,
-        step_time_s: None,
-        mfu: None,
-        energy_per_step_j: None,
-        peak_memory_gib: None,
-        bound_by: None,
-        note: None,
+        ..Entry::without_design(label)
     };
     match &evaluation.outcome {
         Ok(planned) => {

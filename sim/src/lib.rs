@@ -4,6 +4,7 @@
 mod coordinate_search;
 pub mod cost;
 pub mod costed;
+mod grouped_errors;
 pub mod hardware;
 pub mod import;
 pub mod kernel;

@@ -2,6 +2,8 @@
 
 use super::{CostError, CostModel};
 use crate::coordinate_search::coordinate_search;
+pub use crate::grouped_errors::GroupError;
+use crate::grouped_errors::Groups;
 use crate::hardware::{Accelerator, Calibration, Parameter};
 use crate::kernel::Kernel;
 use crate::units::Seconds;
@@ -26,19 +28,6 @@ pub struct Measurement {
     pub time: Seconds,
     /// The group its error is averaged in (a kernel's name, a size class): each group weighs the same in the fit.
     pub group: String,
-}
-
-/// The error of one group before and after.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GroupError {
-    /// The group.
-    pub group: String,
-    /// Measurements in it.
-    pub count: usize,
-    /// Mean absolute relative error of the calibration at the start.
-    pub before: f64,
-    /// Mean absolute relative error of the fitted calibration.
-    pub after: f64,
 }
 
 /// What a fit found.
@@ -118,12 +107,7 @@ pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str
     let found = coordinate_search(accelerator.calibration, parameters.len(), moved, |point| search.objective(point))?;
     let calibration = found.point;
     let (before_groups, after_groups) = (search.errors(&accelerator.calibration)?, search.errors(&calibration)?);
-    let groups = search
-        .groups
-        .iter()
-        .zip(before_groups.iter().zip(&after_groups))
-        .map(|(group, (before, after))| GroupError { group: group.clone(), count: before.1, before: before.0, after: after.0 })
-        .collect();
+    let groups = search.groups.report(&before_groups, &after_groups);
     Ok(Fit { calibration, groups, before: found.before, after: found.after })
 }
 
@@ -142,35 +126,25 @@ fn neighbours(parameter: &Parameter, from: &Calibration, step: f64) -> [Option<C
 struct Search<'a> {
     accelerator: Accelerator,
     measurements: &'a [Measurement],
-    groups: Vec<String>,
-    group_of: Vec<usize>,
+    groups: Groups,
 }
 
 impl<'a> Search<'a> {
     fn new(accelerator: &Accelerator, measurements: &'a [Measurement]) -> Self {
-        let mut groups: Vec<String> = measurements.iter().map(|m| m.group.clone()).collect();
-        groups.sort();
-        groups.dedup();
-        let group_of = measurements.iter().map(|m| groups.binary_search(&m.group).unwrap_or(0)).collect();
-        Self { accelerator: accelerator.clone(), measurements, groups, group_of }
+        let groups = Groups::new(measurements.iter().map(|m| m.group.as_str()));
+        Self { accelerator: accelerator.clone(), measurements, groups }
     }
 
-    /// Mean absolute relative error and count per group.
-    fn errors(&mut self, calibration: &Calibration) -> Result<Vec<(f64, usize)>, CostError> {
+    /// Mean absolute relative error per group.
+    fn errors(&mut self, calibration: &Calibration) -> Result<Vec<f64>, CostError> {
         self.accelerator.calibration = *calibration;
         let model = CostModel::new(self.accelerator.clone())?;
-        let mut sums = vec![(0.0, 0_usize); self.groups.len()];
-        for (m, group) in self.measurements.iter().zip(&self.group_of) {
-            let error = (predict(&model, &m.kernel, m.timing) / m.time - 1.0).abs();
-            if let Some(sum) = sums.get_mut(*group) {
-                *sum = (sum.0 + error, sum.1 + 1);
-            }
-        }
-        Ok(sums.into_iter().map(|(sum, count)| (sum / count.max(1) as f64, count)).collect())
+        let error = |m: &Measurement| (predict(&model, &m.kernel, m.timing) / m.time - 1.0).abs();
+        Ok(self.groups.means(self.measurements.iter().map(error)))
     }
 
     fn objective(&mut self, calibration: &Calibration) -> Result<f64, CostError> {
         let errors = self.errors(calibration)?;
-        Ok((errors.iter().map(|(error, _)| error * error).sum::<f64>() / errors.len().max(1) as f64).sqrt())
+        Ok((errors.iter().map(|error| error * error).sum::<f64>() / errors.len().max(1) as f64).sqrt())
     }
 }

@@ -2,6 +2,8 @@
 
 use super::fabric::{Fabric, Tier};
 use crate::coordinate_search::coordinate_search;
+pub use crate::grouped_errors::GroupError;
+use crate::grouped_errors::Groups;
 use crate::kernel::Collective;
 use crate::units::{BytesPerSecond, Seconds};
 use thiserror::Error;
@@ -27,19 +29,6 @@ pub struct Scalar {
     /// Its value before.
     pub before: f64,
     /// Its value after.
-    pub after: f64,
-}
-
-/// The error of one group before and after.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GroupError {
-    /// The group.
-    pub group: String,
-    /// Measurements in it.
-    pub count: usize,
-    /// Mean absolute relative error with the scalars at the start.
-    pub before: f64,
-    /// Mean absolute relative error with the fitted scalars.
     pub after: f64,
 }
 
@@ -236,58 +225,35 @@ fn report(before: &Fabric, fabric: Fabric, tier: usize, objective: &Objective<'_
         .filter_map(|p| Some(Scalar { key: p.key, before: (p.get)(before, tier)?, after: (p.get)(&fabric, tier)? }))
         .collect();
     let (old, new) = (objective.errors(before), objective.errors(&fabric));
-    let groups = objective
-        .groups
-        .iter()
-        .zip(old.iter().zip(&new))
-        .map(|(g, (o, n))| GroupError { group: g.clone(), count: o.count, before: o.mean(), after: n.mean() })
-        .collect();
+    let groups = objective.groups.report(&old, &new);
     Fit { fabric, scalars, groups }
-}
-
-/// Errors of one group while they are summed.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    error: f64,
-    count: usize,
-    weight: f64,
-}
-
-impl Sum {
-    fn mean(&self) -> f64 {
-        self.error / self.count.max(1) as f64
-    }
 }
 
 struct Objective<'a> {
     measurements: &'a [Measurement],
-    groups: Vec<String>,
-    group_of: Vec<usize>,
+    groups: Groups,
+    /// Each group's part of the weights.
+    weights: Vec<f64>,
 }
 
 impl<'a> Objective<'a> {
     fn new(measurements: &'a [Measurement]) -> Self {
-        let mut groups: Vec<String> = measurements.iter().map(|m| m.group.clone()).collect();
-        groups.sort();
-        groups.dedup();
-        let group_of = measurements.iter().map(|m| groups.binary_search(&m.group).unwrap_or(0)).collect();
-        Self { measurements, groups, group_of }
+        let groups = Groups::new(measurements.iter().map(|m| m.group.as_str()));
+        let mut weights = vec![0.0; groups.len()];
+        for (m, &group) in measurements.iter().zip(groups.of()) {
+            weights[group] = m.weight;
+        }
+        let all: f64 = weights.iter().sum();
+        Self { measurements, groups, weights: weights.into_iter().map(|weight| weight / all).collect() }
     }
 
-    fn errors(&self, fabric: &Fabric) -> Vec<Sum> {
-        let mut sums = vec![Sum::default(); self.groups.len()];
-        for (m, &group) in self.measurements.iter().zip(&self.group_of) {
-            let sum = &mut sums[group];
-            sum.error += (fabric.collective(&m.collective).latency / m.time - 1.0).abs();
-            sum.count += 1;
-            sum.weight = m.weight;
-        }
-        sums
+    /// Mean absolute relative error per group.
+    fn errors(&self, fabric: &Fabric) -> Vec<f64> {
+        let error = |m: &Measurement| (fabric.collective(&m.collective).latency / m.time - 1.0).abs();
+        self.groups.means(self.measurements.iter().map(error))
     }
 
     fn value(&self, fabric: &Fabric) -> f64 {
-        let sums = self.errors(fabric);
-        let weight: f64 = sums.iter().map(|s| s.weight).sum();
-        sums.iter().map(|s| s.weight * s.mean()).sum::<f64>() / weight
+        self.errors(fabric).iter().zip(&self.weights).map(|(error, weight)| error * weight).sum()
     }
 }
