@@ -2,6 +2,7 @@
 
 use crate::mapped::Mapped;
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
+use search::rank_mapping::RankMapping;
 use search::step::{MemoryClass, StageMemory, TrainingPlan};
 use serde::Serialize;
 use sim::kernel::DataType;
@@ -32,7 +33,8 @@ pub struct Planned {
     pub sequence_tokens: u64,
     /// How the plans of the space were decided.
     pub counts: Counts,
-    /// The fastest plans that fit, fastest first; empty where none does.
+    /// The fastest plans that fit, fastest first; empty where none does. On a fabric of measured links, those fastest with ranks in the order of the
+    /// devices, in the order of their steps as mapped.
     pub plans: Vec<PlanRow>,
     /// The stages' memory under the fastest plan.
     pub stages: Vec<StageRow>,
@@ -76,8 +78,10 @@ pub struct PlanRow {
     pub plan: TrainingPlan,
     /// Layers of every model chunk, first to last.
     pub layers: Vec<u64>,
-    /// Time of one optimizer step in seconds.
+    /// Time of one optimizer step in seconds; on measured links, with ranks in the order of the devices.
     pub step_s: f64,
+    /// On measured links: the step in seconds with its ranks mapped to them.
+    pub mapped_step_s: Option<f64>,
     /// Tokens per second over the whole cluster.
     pub tokens_per_s: f64,
     /// Model FLOPs utilisation as a fraction: the FLOPs that the result depends on (of causal scores the unmasked half, recomputation not
@@ -155,6 +159,20 @@ impl Planned {
             why,
         }
     }
+
+    /// Adds the mappings of the plans' ranks to measured links, in the plans' order.
+    pub fn mapped(&mut self, mappings: &[RankMapping]) {
+        for (row, mapping) in self.plans.iter_mut().zip(mappings) {
+            row.mapped_step_s = Some(mapping.after.0);
+        }
+        self.mapping = mappings.first().map(Mapped::from);
+        let Some(best) = self.plans.first().map(|row| row.step_s).filter(|_| !mappings.is_empty()) else { return };
+        for row in &mut self.neighbours {
+            if let Some(step) = row.step_s.filter(|step| *step < best) {
+                row.why = format!("{:+.1} % with ranks in the order of the devices, not mapped", (step / best - 1.0) * 100.0);
+            }
+        }
+    }
 }
 
 fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
@@ -169,6 +187,7 @@ fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         plan: ranked.plan.clone(),
         layers: ranked.plan.layout.chunk_layers(job.model.layers).unwrap_or_default(),
         step_s: step,
+        mapped_step_s: None,
         tokens_per_s: job.global_batch as f64 * job.sequence_length as f64 / step,
         mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
         peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),

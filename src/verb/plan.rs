@@ -4,13 +4,11 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
-use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{emit, report};
 use search::placement::piper;
-use search::planner::{Job, PlanSpace, Splits, neighbours, search_plans};
-use search::rank_mapping::{Effort, StepTraffic, map_ranks};
-use search::step::{ChipTimes, SoftwareStack, TrainingPlan};
+use search::planner::{Job, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use search::step::SoftwareStack;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
@@ -248,7 +246,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let instance = piper::instance_of(&job, micro_batch, arguments.tensor.as_deref()).or_input()?;
         return answer::text(&instance.to_json_string());
     }
-    let answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
+    let mut answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
+    let mappings = map_plans(&job, &mut answer).or_input()?;
     if let (Some(framework), Some(best)) = (arguments.emit, answer.best.first()) {
         return answer::text(&match framework {
             Framework::Megatron => emit::megatron(&model, &best.plan),
@@ -257,7 +256,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let around = answer.best.first().map(|best| neighbours(&job, &asked, best)).transpose().or_input()?;
     let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
-    record.mapping = answer.best.first().map(|best| mapping(&job, &best.plan)).transpose()?.flatten();
+    record.mapped(&mappings);
     match arguments.format {
         Format::Json => answer::json(&record),
         Format::Text => answer::text(&report::planned(&record)),
@@ -272,17 +271,6 @@ fn fabric(arguments: &Arguments, chip: &str) -> Result<Fabric, Failure> {
     let between_devices = arguments.links_between == LinkEnds::Devices;
     let links = input::Links { path, of: arguments.links_of.as_deref(), between_devices };
     input::linked_fabric(whole, arguments.devices, links)
-}
-
-/// The plan's ranks on measured links, where the fabric has any.
-fn mapping(job: &Job<'_>, plan: &TrainingPlan) -> Result<Option<Mapped>, Failure> {
-    if job.fabric.links().is_none() {
-        return Ok(None);
-    }
-    let mut times = ChipTimes::new(job.chip, job.stack).or_input()?;
-    let traffic = StepTraffic::of(&mut times, job.model, job.fabric, plan).or_input()?;
-    let mapping = map_ranks(&traffic, job.fabric, Effort::default()).or_input()?;
-    Ok(Some(Mapped::from(&mapping)))
 }
 
 fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {

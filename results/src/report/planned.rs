@@ -55,7 +55,12 @@ pub fn planned(answer: &Planned) -> String {
         lines.push(("refused", count(c.refused as u64)));
     }
     text.push_str(&fields(&lines));
-    if !answer.plans.is_empty() {
+    if answer.mapping.is_some() {
+        text.push_str(
+            "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the links, \
+             and one that is not listed could be faster as mapped.\n",
+        );
+    } else if !answer.plans.is_empty() {
         text.push_str("Under this model no plan of the space is faster than the first: those that were not timed are ruled out by their bounds.\n");
     }
     text
@@ -87,13 +92,14 @@ fn plans(rows: &[PlanRow]) -> String {
         "MFU",
         "GiB",
     ];
-    let mut table = Table::new(head).align(0, Align::Right);
+    let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
+    let mut table = Table::new(head.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right);
     for column in [7, 8, 9, 12, 13] {
         table = table.align(column, Align::Left);
     }
     for (i, row) in rows.iter().enumerate() {
         let l = &row.plan.layout;
-        table.row([
+        let mut cells = vec![
             (i + 1).to_string(),
             l.tensor.to_string(),
             l.pipeline.to_string(),
@@ -112,10 +118,17 @@ fn plans(rows: &[PlanRow]) -> String {
             rate(row.tokens_per_s),
             percent(row.mfu),
             format!("{:.1}", row.peak_gib),
-        ]);
+        ];
+        cells.extend(row.mapped_step_s.map(|step| significant(step, 4)));
+        table.row(cells);
     }
     let mut text = table.render();
     text.push_str(LEGEND);
+    if mapped {
+        text.push_str(
+            "step s: with ranks in the order of the devices; mapped s: with each plan's ranks where they are best found to be.\n",
+        );
+    }
     text
 }
 

@@ -8,6 +8,7 @@
 //! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
 //! every plan that can come into the list its best one.
 
+mod mapped;
 mod neighbours;
 mod search;
 mod space;
@@ -15,6 +16,7 @@ mod splits;
 #[cfg(test)]
 mod tests;
 
+pub use mapped::{PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use search::search_plans;
 pub use space::{PlanSpace, Splits};

@@ -8,21 +8,25 @@
 //! - where the axes inside fill units exactly, the spread of all other groups is known, and every unit takes part: in the stage that holds the unit
 //!   with the slowest links, a ring through three units or more needs two links of it, so it is no faster than its second fastest.
 //!
-//! The step's formula rises with every cost, so the least over one choice per stage (half of a send counts in each of its two stages) is
-//! below every assignment's time.
+//! The step is the longest of paths (see `pace`), each a sum over stages that rises with every cost: the least over one choice per stage, path by
+//! path (half of a send counts in each of its two stages), is below every assignment's time.
 //!
 //! Where only whole units are moved, the spread of every group is that of its order of the axes, whichever units it gets: per order, every group
 //! costs what it costs on the fastest links, and those with ranks on the unit with the slowest links what it costs on that unit's. Which ranks
 //! those are is not known: the least over all unit-sized blocks of ranks.
 
+use super::pace::{Pace, Path};
 use super::price::Prices;
-use super::traffic::{Demand, Role, StepTraffic};
+use super::traffic::{Demand, Role, StepTraffic, boundary};
 use sim::kernel::CollectiveKind;
 use sim::network::{Fabric, LinkMatrix, Spread};
 use std::collections::BTreeMap;
 
 /// Different patterns of groups in a stage beyond which their joint choices are not enumerated (2 to this power of them).
 const MAX_PATTERNS: usize = 10;
+
+/// Pairs of limits (on passes, on what follows them) beyond which passes are not limited.
+const MAX_LIMITS: usize = 400;
 
 /// Seconds that no assignment of all ranks goes below.
 pub(super) fn lower_bound(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
@@ -34,11 +38,7 @@ pub(super) fn lower_bound(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
     let stages = 0..traffic.busy.len();
     let plain: Vec<Vec<Times>> = stages.clone().map(|s| bounds.stage(s, false)).collect();
     let worst: Vec<Vec<Times>> = stages.clone().map(|s| bounds.stage(s, true)).collect();
-    // Which stage holds the slowest unit is not known: some one does.
-    let of = |holder: usize| -> Vec<&[Times]> {
-        stages.clone().map(|s| if s == holder { worst[s].as_slice() } else { plain[s].as_slice() }).collect()
-    };
-    let least = stages.clone().map(|holder| bounds.together(&of(holder))).fold(f64::INFINITY, f64::min);
+    let least = bounds.together(&plain, &worst);
     least + bounds.end() + traffic.rest
 }
 
@@ -96,17 +96,52 @@ impl Rates {
 /// Least times of a stage under one choice.
 #[derive(Clone, Copy)]
 struct Times {
-    /// What adds up over stages: passes once, half of its sends.
-    adds: f64,
     /// Its passes for one micro-batch.
     passes: f64,
+    /// Half of its sends with the stage before it, with the one after it, and between the last and the first.
+    sends: [f64; 3],
     /// What follows its passes.
     once: f64,
 }
 
 impl Times {
     fn no_worse(&self, other: &Self) -> bool {
-        self.adds <= other.adds && self.passes <= other.passes && self.once <= other.once
+        let sends = self.sends.iter().zip(other.sends).all(|(mine, theirs)| *mine <= theirs);
+        self.passes <= other.passes && self.once <= other.once && sends
+    }
+
+    /// Its part of a path.
+    fn on(&self, pace: &Pace, path: Path, stage: usize, stages: usize) -> f64 {
+        let [before, after, around] = self.sends;
+        let earlier = if stage > 0 { before * pace.sends_on(path, stage - 1) } else { 0.0 };
+        pace.passes_on(path, stage) * self.passes
+            + earlier
+            + after * pace.sends_on(path, stage)
+            + around * pace.sends_on(path, stages - 1)
+    }
+}
+
+/// Least parts of a path, stage by stage: where the stage is any, and where it holds the unit with the slowest links.
+struct Least {
+    plain: Vec<f64>,
+    worst: Vec<f64>,
+}
+
+impl Least {
+    /// The path's time for every stage that may hold the slowest unit.
+    fn times(&self) -> Vec<f64> {
+        let mut after = vec![0.0; self.plain.len() + 1];
+        for (i, part) in self.plain.iter().enumerate().rev() {
+            after[i] = after[i + 1] + part;
+        }
+        let mut before = 0.0;
+        let each = self.plain.iter().zip(&self.worst).zip(&after[1..]);
+        each.map(|((plain, worst), after)| {
+            let time = before + worst + after;
+            before += plain;
+            time
+        })
+        .collect()
     }
 }
 
@@ -127,22 +162,40 @@ fn pattern(demand: &Demand) -> Pattern {
 }
 
 impl Bounds<'_> {
-    /// The least sum over stages, each with one of its choices, of what adds up and what the slowest decides: for every limit on passes
-    /// and on what follows them, each stage's least among the choices within the limits.
-    fn together(&self, stages: &[&[Times]]) -> f64 {
+    /// A time below the longest path and the slowest stage's reductions, each stage with any one of its choices, one of them holding the unit
+    /// with the slowest links. For every limit on passes and on what follows them, the assignments that just reach both: every path takes at
+    /// least each stage's least among the choices within the limits, and a stage is busy with passes of that limit for all micro-batches.
+    fn together(&self, plain: &[Vec<Times>], worst: &[Vec<Times>]) -> f64 {
+        let stages = plain.len();
         let values = |of: fn(&Times) -> f64| {
-            let mut list: Vec<f64> = stages.iter().flat_map(|s| s.iter().map(of)).collect();
+            let mut list: Vec<f64> = plain.iter().chain(worst).flatten().map(of).collect();
             list.sort_by(f64::total_cmp);
             list.dedup();
             list
         };
-        let more = self.traffic.micro_batches - 1.0 / self.traffic.chunks;
+        let (mut limits, onces) = (values(|t| t.passes), values(|t| t.once));
+        // Without limits on passes the bound is lower, and still one.
+        let limited = limits.len() * onces.len() <= MAX_LIMITS;
+        if !limited {
+            limits = vec![f64::INFINITY];
+        }
+        let pace = &self.traffic.pace;
+        let paths = pace.paths(stages);
         let mut best = f64::INFINITY;
-        for passes in values(|t| t.passes) {
-            for once in values(|t| t.once) {
-                let within = |t: &&Times| t.passes <= passes && t.once <= once;
-                let least = |s: &&[Times]| s.iter().filter(within).map(|t| t.adds).fold(f64::INFINITY, f64::min);
-                best = best.min(stages.iter().map(least).sum::<f64>() + more * passes + once);
+        for &passes in &limits {
+            let busy = if limited { f64::from(pace.micro_batches) * passes } else { 0.0 };
+            for &once in &onces {
+                let mut slowest = vec![busy; stages];
+                for &path in &paths {
+                    let least = |(stage, choices): (usize, &Vec<Times>)| {
+                        let within = choices.iter().filter(|t| t.passes <= passes && t.once <= once);
+                        within.map(|t| t.on(pace, path, stage, stages)).fold(f64::INFINITY, f64::min)
+                    };
+                    let of = |list: &[Vec<Times>]| list.iter().enumerate().map(least).collect();
+                    let times = Least { plain: of(plain), worst: of(worst) }.times();
+                    slowest.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = slowest.max(time));
+                }
+                best = best.min(slowest.into_iter().fold(f64::INFINITY, f64::min) + once);
             }
         }
         best
@@ -153,7 +206,7 @@ impl Bounds<'_> {
         let traffic = self.traffic;
         let mine = |d: &Demand| match d.role {
             Role::Pass(s) | Role::Once(s) => s == stage,
-            Role::Fill(a, b) => a == stage || b == stage,
+            Role::Send(a, b) => a == stage || b == stage,
             Role::End => false,
         };
         let demands: Vec<usize> = (0..traffic.demands.len()).filter(|i| mine(&traffic.demands[*i])).collect();
@@ -180,7 +233,8 @@ impl Bounds<'_> {
     /// The least times of a stage under a choice; `open` where patterns were left out of the enumeration.
     fn choice(&mut self, stage: usize, demands: &[usize], inside: &[Pattern], open: bool, joined: &Joined, worst: bool) -> Times {
         let traffic = self.traffic;
-        let (mut passes, mut half, mut once) = (traffic.busy[stage], 0.0, 0.0);
+        let stages = traffic.busy.len();
+        let mut times = Times { passes: traffic.busy[stage], sends: [0.0; 3], once: 0.0 };
         for &id in demands {
             let demand = &traffic.demands[id];
             let cost = if inside.contains(&pattern(demand)) {
@@ -192,13 +246,20 @@ impl Bounds<'_> {
             };
             let time = demand.weight * cost;
             match demand.role {
-                Role::Pass(_) => passes += time,
-                Role::Once(_) => once += time,
-                Role::Fill(..) => half += time / 2.0,
+                Role::Pass(_) => times.passes += time,
+                Role::Once(_) => times.once += time,
+                Role::Send(low, high) => {
+                    let place = match boundary(low, high, stages) {
+                        at if at == low && low == stage => 1,
+                        at if at == low => 0,
+                        _ => 2,
+                    };
+                    times.sends[place] += time / 2.0;
+                }
                 Role::End => {}
             }
         }
-        Times { adds: passes / traffic.chunks + half, passes, once }
+        times
     }
 
     /// A group inside a unit; nothing where a unit cannot hold it.
@@ -220,7 +281,7 @@ impl Bounds<'_> {
         // Every rank of the stage must be in a group for the slowest unit to be met.
         let [tensor, context, data, _] = self.traffic.degrees;
         let covers = demand.lanes * demand.blocks * demand.collective.group.ranks == tensor * context * data;
-        let known = if joined.smallest == self.prices.unit && covers && !matches!(demand.role, Role::Fill(..)) {
+        let known = if joined.smallest == self.prices.unit && covers && !matches!(demand.role, Role::Send(..)) {
             joined.spread(&demand)
         } else {
             None
@@ -299,7 +360,7 @@ impl Joined {
             sizes[set] += 1;
         }
         let largest = sizes.iter().copied().max().unwrap_or(1);
-        let touched = demands.iter().filter(|id| !matches!(traffic.demands[**id].role, Role::Fill(..)));
+        let touched = demands.iter().filter(|id| !matches!(traffic.demands[**id].role, Role::Send(..)));
         let mut smallest = u32::MAX;
         for &id in touched {
             for group in traffic.demands[id].groups() {

@@ -3,12 +3,11 @@
 //! # Objective
 //! The step time of a plan as a function of the assignment. Every collective of every axis and every stage is priced on the links
 //! that its members use under the assignment ([`sim::network::Fabric::collective_spread`]: the slowest link of a ring, the slowest
-//! member of an exchange); the slowest group of an axis in a stage decides for the stage. With `w` the passes of a stage for one
-//! micro-batch, `c` the sends, `m` micro-batches, `v` chunks per stage, `once` what follows the passes in a stage:
-//! `step = m max w + (sum w - max w) / v + 2 sum c + max once + tied + rest`.
-//! The share of each communication that work hides is that of the plan in rank order, and `rest` makes the time of rank order that of
-//! [`crate::step::step_time`]: what links do not change. Under GPipe and the zero-bubble schedules the formula's fill is 1F1B's; replicas of the
-//! pipeline are taken to wait for each other in every micro-batch.
+//! member of an exchange); the slowest group of an axis in a stage decides for the stage. The step is the longest of some paths through the
+//! schedule (see `pace`), the slowest stage's reductions, the sum of a tied embedding's gradients, and `rest`, which no assignment changes.
+//! `rest`, and the share of each communication that work hides, are such that on links that are all alike (at the harmonic mean of the
+//! measured ones) the step is that of [`crate::step::step_time`]: they depend on which links there are, not on where. On the links as they are the time of
+//! rank order is therefore near the step model's, not equal. Replicas of the pipeline are taken to wait for each other in every micro-batch.
 //!
 //! # Search
 //! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks and reverses
@@ -19,12 +18,14 @@
 
 mod anneal;
 mod bound;
+mod pace;
 mod price;
 mod state;
 #[cfg(test)]
 mod tests;
 mod traffic;
 
+pub use pace::Pace;
 pub use traffic::{Demand, Role, StepTraffic, TrafficAxis};
 
 use rayon::prelude::*;
@@ -99,7 +100,7 @@ pub struct RankMapping {
     pub order: Vec<TrafficAxis>,
     /// Step as mapped.
     pub after: Seconds,
-    /// Of it, what links do not change: the step were they infinitely fast.
+    /// Of it, what is not communication that an assignment prices.
     pub without_links: Seconds,
     /// No mapping is faster (status of `after`).
     pub lower_bound: Seconds,

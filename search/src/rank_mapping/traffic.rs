@@ -1,9 +1,11 @@
 //! What the ranks of a step exchange: all axes, all stages.
 
+use super::pace::Pace;
 use crate::step::{Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
+use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use std::collections::BTreeMap;
 use workloads::{Layout, Model, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
@@ -34,8 +36,8 @@ impl TrafficAxis {
 pub enum Role {
     /// In the passes of every micro-batch in a stage.
     Pass(usize),
-    /// Between two stages, while the pipeline fills and drains.
-    Fill(usize, usize),
+    /// Between two stages, there and back, as often as the schedule's pace says.
+    Send(usize, usize),
     /// After the passes of a stage, once.
     Once(usize),
     /// After all stages, once.
@@ -77,20 +79,19 @@ impl Demand {
 pub struct StepTraffic {
     /// Ranks along tensor, context, data, pipeline: the first counts fastest.
     pub degrees: [u32; 4],
-    /// Micro-batches of a step.
-    pub micro_batches: f64,
-    /// Chunks per stage.
-    pub chunks: f64,
+    /// The schedule.
+    pub pace: Pace,
     /// Seconds of a stage's passes for one micro-batch, exposed collectives apart.
     pub busy: Vec<f64>,
     /// Everything that is exchanged.
     pub demands: Vec<Demand>,
-    /// Seconds of the step that links do not change, added to what the formula gives.
+    /// Seconds of the step that no assignment changes, added to what the paths give.
     pub rest: f64,
 }
 
 impl StepTraffic {
-    /// The traffic of a plan; `fabric` prices what is hidden and the time of rank order.
+    /// The traffic of a plan. What is hidden, and what the paths leave out, are those of [`crate::step::step_time`] on links that are all
+    /// alike ([`Fabric::with_equal_links`]): the same wherever the units stand.
     ///
     /// # Errors
     /// A plan that breaks a rule of its layout or cannot be lowered.
@@ -99,6 +100,7 @@ impl StepTraffic {
         // Where ranks lie is what a mapping decides: they count in the default order.
         let layout = Layout { order: RankOrder::DataFirst, ..plan.layout };
         let plan = &TrainingPlan { layout, ..plan.clone() };
+        let fabric = &fabric.clone().with_equal_links();
         let graph = TrainingGraph::new(model, &lowering(model, plan, chip.stack()))?;
         let profile = chip.profile_of(model, &graph, fabric, plan)?;
         let total = step_time_of(chip, model, fabric, plan, &profile)?.total.0;
@@ -127,8 +129,11 @@ impl StepTraffic {
         let demands = builder.merged();
         let mut traffic = Self {
             degrees: [layout.tensor, layout.context, layout.data, layout.pipeline],
-            micro_batches: plan.micro_batches() as f64,
-            chunks: f64::from(layout.virtual_stages),
+            pace: Pace {
+                micro_batches: u32::try_from(plan.micro_batches()).unwrap_or(u32::MAX),
+                chunks: layout.virtual_stages,
+                alternates: plan.schedule == Schedule::OneForwardOneBackward && layout.virtual_stages == 1,
+            },
             busy,
             demands,
             rest: 0.0,
@@ -148,34 +153,44 @@ impl StepTraffic {
     /// Seconds of the step where the slowest group of a demand takes `cost(demand)`.
     #[must_use]
     pub fn time(&self, cost: impl Fn(usize) -> f64) -> f64 {
+        let Parts { passes, sends, once, end } = self.parts(cost);
+        let last = once.iter().copied().fold(0.0, f64::max);
+        self.pace.longest(&passes, &sends) + last + end + self.rest
+    }
+
+    /// What the stages and the sends between them take where the slowest group of a demand takes `cost(demand)`.
+    fn parts(&self, cost: impl Fn(usize) -> f64) -> Parts {
         let stages = self.busy.len();
-        let (mut passes, mut once) = (self.busy.clone(), vec![0.0; stages]);
-        let (mut fill, mut end) = (0.0, 0.0);
+        let (mut passes, mut once, mut sends) = (self.busy.clone(), vec![0.0; stages], vec![0.0; stages]);
+        let mut end = 0.0;
         for (id, demand) in self.demands.iter().enumerate() {
             let time = demand.weight * cost(id);
             match demand.role {
                 Role::Pass(stage) => passes[stage] += time,
                 Role::Once(stage) => once[stage] += time,
-                Role::Fill(..) => fill += time,
+                Role::Send(low, high) => sends[boundary(low, high, stages)] += time,
                 Role::End => end += time,
             }
         }
-        let slowest = passes.iter().copied().fold(0.0, f64::max);
-        let others = (passes.iter().sum::<f64>() - slowest) / self.chunks;
-        let last = once.iter().copied().fold(0.0, f64::max);
-        self.micro_batches * slowest + others + fill + last + end + self.rest
+        Parts { passes, sends, once, end }
     }
 
     /// Per axis, seconds over the step of the stage where it takes longest.
     pub(super) fn axis_times(&self, cost: impl Fn(usize) -> f64) -> Vec<(TrafficAxis, f64)> {
         let mut times: BTreeMap<TrafficAxis, Vec<f64>> = BTreeMap::new();
+        let Parts { passes, sends, .. } = self.parts(&cost);
+        let path = self.pace.longest_path(&passes, &sends);
         for (id, demand) in self.demands.iter().enumerate() {
             let stages = times.entry(demand.axis).or_insert_with(|| vec![0.0; self.busy.len()]);
             let time = demand.weight * cost(id);
             match demand.role {
-                Role::Pass(stage) => stages[stage] += time * self.micro_batches,
+                Role::Pass(stage) => stages[stage] += time * f64::from(self.pace.micro_batches),
                 Role::Once(stage) => stages[stage] += time,
-                Role::Fill(..) | Role::End => stages.iter_mut().for_each(|t| *t += time),
+                Role::Send(low, high) => {
+                    let often = self.pace.sends_on(path, boundary(low, high, stages.len()));
+                    stages.iter_mut().for_each(|t| *t += often * time);
+                }
+                Role::End => stages.iter_mut().for_each(|t| *t += time),
             }
         }
         times.into_iter().map(|(axis, stages)| (axis, stages.into_iter().fold(0.0, f64::max))).collect()
@@ -211,6 +226,23 @@ impl StepTraffic {
     }
 }
 
+/// What a step's stages take.
+struct Parts {
+    /// The passes of one micro-batch.
+    passes: Vec<f64>,
+    /// The sends to the next stage and back; the last stage's: to the first.
+    sends: Vec<f64>,
+    /// What follows the passes.
+    once: Vec<f64>,
+    /// What follows everything.
+    end: f64,
+}
+
+/// The place of two stages' sends among all: that of the lower one, or the last where the last stage sends to the first.
+pub(super) fn boundary(low: usize, high: usize, stages: usize) -> usize {
+    if high == low + 1 { low } else { stages - 1 }
+}
+
 fn stage_ranks(plan: &TrainingPlan) -> u32 {
     plan.layout.tensor * plan.layout.context * plan.layout.data
 }
@@ -237,7 +269,7 @@ struct Builder<'a, 'b> {
 
 impl Builder<'_, '_> {
     /// Adds a collective of the groups of one stage. One whose pattern is longer than the stage (experts that reach into the tensor-parallel
-    /// group unevenly) cannot be assigned and stays in `rest`, at its time in rank order.
+    /// group unevenly) cannot be assigned and stays in `rest`, at its time on links that are all alike.
     fn add(&mut self, axis: TrafficAxis, role: Role, stage: usize, collective: Collective, weight: f64) {
         let Group { ranks, stride } = collective.group;
         let span = ranks.saturating_mul(stride);
@@ -343,7 +375,9 @@ impl Builder<'_, '_> {
     fn sends(&mut self, chunks: usize) {
         let layout = self.step.plan.layout;
         let p = layout.pipeline as usize;
-        let exposed = 2.0 * (1.0 - self.chip.stack().overlap.pipeline);
+        // Sends hide behind other chunks' passes where there are any.
+        let hidden = if layout.virtual_stages > 1 { self.chip.stack().overlap.pipeline } else { 0.0 };
+        let exposed = 2.0 * (1.0 - hidden);
         let bytes = self.step.profile.boundary;
         let sliced = layout.tensor > 1 && !layout.sequence_parallel;
         let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };
@@ -352,7 +386,7 @@ impl Builder<'_, '_> {
             let (low, high) = (from.min(to), from.max(to));
             let group = Group { ranks: 2, stride: self.stage * (high - low) as u32 };
             let send = Collective { kind: CollectiveKind::SendRecv, bytes: slice, group };
-            let role = Role::Fill(low, high);
+            let role = Role::Send(low, high);
             self.lanes(role, send, low as u32 * self.stage, exposed);
             if sliced {
                 let group = Group { ranks: layout.tensor, stride: 1 };

@@ -225,6 +225,17 @@ impl Fabric {
         self
     }
 
+    /// This fabric with every measured link replaced by the harmonic mean of all: where units are is then of no matter.
+    #[must_use]
+    pub fn with_equal_links(mut self) -> Self {
+        for tier in &mut self.tiers {
+            if let Topology::Matrix(matrix) = &mut tier.topology {
+                *matrix = matrix.equal();
+            }
+        }
+        self
+    }
+
     /// This fabric with the units of its matrix tier in another order (`order[i]` = the hardware unit that takes place `i`):
     /// what a mapping of ranks to devices changes. Other tiers look the same from everywhere; an order of the wrong
     /// length changes nothing.

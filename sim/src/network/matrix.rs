@@ -32,6 +32,16 @@ impl LinkMatrix {
         self.rates[[(a % units) as usize, (b % units) as usize]]
     }
 
+    /// As many units, all joined by links of the harmonic mean of these: what is the same whatever the units' order.
+    #[must_use]
+    pub(crate) fn equal(&self) -> Self {
+        let units = self.units();
+        let pairs = (0..units).flat_map(|a| (0..units).filter(move |b| *b != a).map(move |b| (a, b)));
+        let (count, time) = pairs.fold((0.0, 0.0), |(n, sum), (a, b)| (n + 1.0, sum + 1.0 / self.rate(a, b)));
+        let rate = if count > 0.0 { count / time } else { 1.0 };
+        Self { rates: Array2::from_elem(self.rates.raw_dim(), rate) }
+    }
+
     /// The first `units` rows and columns.
     #[must_use]
     pub(crate) fn truncated(&self, units: u32) -> Self {
