@@ -15,7 +15,7 @@ use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use std::path::PathBuf;
 use workloads::footprint::{Optimizer, Precision};
-use workloads::training::Attention;
+use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, ZeroStage};
 
 /// The form of the matrix products.
@@ -100,6 +100,24 @@ enum Framework {
     Piper,
 }
 
+/// How attention reaches the rest of a sequence.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ContextMethodName {
+    /// Keys and values pass around a ring
+    Ring,
+    /// All-to-alls turn from tokens to heads and back (DeepSpeed-Ulysses)
+    Ulysses,
+}
+
+impl ContextMethodName {
+    fn method(&self) -> ContextMethod {
+        match self {
+            Self::Ring => ContextMethod::Ring,
+            Self::Ulysses => ContextMethod::Ulysses,
+        }
+    }
+}
+
 /// Find the fastest plans for a model on a cluster that stands already, and say why their neighbours do not win
 #[derive(clap::Args)]
 #[command(
@@ -149,6 +167,9 @@ pub struct Arguments {
     /// Context-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     context: Option<Vec<u32>>,
+    /// How attention reaches the rest of a sequence that is split, to choose from [default: both; with --everything ring]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    context_method: Option<Vec<ContextMethodName>>,
     /// Expert-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     expert: Option<Vec<u32>>,
@@ -324,6 +345,7 @@ fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
         tensor: arguments.tensor.clone(),
         pipeline: arguments.pipeline.clone(),
         context: arguments.context.clone(),
+        context_methods: arguments.context_method.as_ref().map(|list| list.iter().map(ContextMethodName::method).collect()),
         expert: arguments.expert.clone(),
         virtual_stages: arguments.virtual_stages.clone(),
         splits: arguments.layer_split.as_ref().map(|list| splits(list)).transpose()?,

@@ -6,6 +6,7 @@
 
 use crate::layer_ends::LayerEnds;
 use crate::model::Model;
+use crate::training::ContextMethod;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
@@ -65,6 +66,9 @@ pub struct Layout {
     pub data: u32,
     /// Devices over which every sequence is split (c).
     pub context: u32,
+    /// How attention reaches the other devices' part of a sequence.
+    #[serde(default)]
+    pub context_method: ContextMethod,
     /// Ranks over which the experts of a layer are split (e): of `data`, then of `context`, then of `tensor`.
     pub expert: u32,
     /// Model chunks per pipeline stage (v): 1 is plain, more is interleaved.
@@ -139,6 +143,7 @@ impl Default for Layout {
             pipeline: 1,
             data: 1,
             context: 1,
+            context_method: ContextMethod::Ring,
             expert: 1,
             virtual_stages: 1,
             sequence_parallel: false,
@@ -150,6 +155,15 @@ impl Default for Layout {
 }
 
 impl Layout {
+    /// `c`, or `u` where attention turns from tokens to heads.
+    #[must_use]
+    pub fn context_letter(&self) -> &'static str {
+        match self.context_method {
+            ContextMethod::Ring => "c",
+            ContextMethod::Ulysses => "u",
+        }
+    }
+
     /// Devices from a rank to the next of the data-parallel axis, the context-parallel one inside it.
     #[must_use]
     pub fn data_stride(&self) -> u32 {
@@ -274,6 +288,15 @@ impl Layout {
                 cure: nearest(t, model.heads, "tp", obeys),
             });
         }
+        let (heads, c) = (model.heads / t, u64::from(self.context));
+        if self.context_method == ContextMethod::Ulysses && !heads.is_multiple_of(c) {
+            return Err(LayoutError {
+                key: "cp",
+                value: c.to_string(),
+                limit: format!("a divisor of the {heads} heads of a device: Ulysses splits heads"),
+                cure: format!("{}, or the ring method", nearest(c, heads, "cp", |c| heads.is_multiple_of(c))),
+            });
+        }
         if self.virtual_stages > 1 && self.pipeline == 1 {
             return Err(LayoutError {
                 key: "virtual_stages",
@@ -372,7 +395,7 @@ fn multiples(value: u64, step: u64) -> String {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t{} p{} d{}", self.tensor, self.pipeline, self.data)?;
-        for (letter, degree) in [("c", self.context), ("e", self.expert), ("v", self.virtual_stages)] {
+        for (letter, degree) in [(self.context_letter(), self.context), ("e", self.expert), ("v", self.virtual_stages)] {
             if degree > 1 {
                 write!(f, " {letter}{degree}")?;
             }

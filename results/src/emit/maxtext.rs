@@ -3,7 +3,7 @@
 use search::step::TrainingPlan;
 use sim::kernel::DataType;
 use std::fmt::Display;
-use workloads::training::Attention;
+use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
 /// The settings of a plan, one per line; lines that begin with `#` say what MaxText has no setting for.
@@ -61,6 +61,9 @@ impl Settings {
         ];
         for (key, degree) in axes.into_iter().filter(|(_, degree)| *degree > 1) {
             self.set(key, degree);
+        }
+        if l.context > 1 && l.context_method == ContextMethod::Ulysses {
+            self.0.push("# Ulysses: MaxText gathers keys and values instead".to_owned());
         }
         if l.pipeline > 1 {
             self.set("num_pipeline_microbatches", micro_batches);

@@ -5,7 +5,7 @@ use search::step::TrainingPlan;
 use sim::kernel::DataType;
 use sim::pipeline::Schedule;
 use workloads::model::{Norm, Position};
-use workloads::training::Attention;
+use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
 /// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
@@ -60,6 +60,9 @@ fn layout(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
         if degree > 1 {
             out.push(format!("--{key} {degree}"));
         }
+    }
+    if l.context > 1 && l.context_method == ContextMethod::Ulysses {
+        out.push("--cp-comm-type a2a".to_owned());
     }
     stages(model, plan, out);
     if l.order == RankOrder::PipelineFirst {

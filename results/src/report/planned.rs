@@ -4,6 +4,7 @@ use super::{Align, Table, count, fields, heading, percent, rate, seconds, signif
 use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
 use sim::units::Seconds;
 use std::collections::BTreeMap;
+use workloads::training::ContextMethod;
 
 /// The whole report.
 #[must_use]
@@ -67,7 +68,7 @@ pub fn planned(answer: &Planned) -> String {
 }
 
 /// What the letters of the table are.
-const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context-, expert-parallel devices; v: model chunks per stage.\n\
+const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
     ranks: which axis fills the devices first, second and third. layers: those of each model chunk, where they are not equal.\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
@@ -104,7 +105,7 @@ fn plans(rows: &[PlanRow]) -> String {
             l.tensor.to_string(),
             l.pipeline.to_string(),
             l.data.to_string(),
-            l.context.to_string(),
+            format!("{}{}", l.context, if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }),
             l.expert.to_string(),
             l.virtual_stages.to_string(),
             layers(&row.layers),

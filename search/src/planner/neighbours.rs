@@ -4,6 +4,7 @@ use super::space::default_policies;
 use super::{Attempt, Job, PlanSpace, RankedPlan};
 use crate::step::{ChipTimes, OverCapacity, StepError, TrainingPlan};
 use sim::units::Seconds;
+use workloads::training::ContextMethod;
 use workloads::{LayerEnds, Layout, RankOrder, ZeroStage};
 
 /// A plan one decision away.
@@ -122,6 +123,13 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
         }
     }
     let layout = plan.layout;
+    if layout.context > 1 {
+        let (change, context_method) = match layout.context_method {
+            ContextMethod::Ring => ("ring -> Ulysses", ContextMethod::Ulysses),
+            ContextMethod::Ulysses => ("Ulysses -> ring", ContextMethod::Ring),
+        };
+        add(change.to_owned(), Layout { context_method, ..layout });
+    }
     if layout.tensor > 1 {
         let on = !layout.sequence_parallel;
         add(format!("sequence parallelism {}", if on { "on" } else { "off" }), Layout { sequence_parallel: on, ..layout });

@@ -7,7 +7,7 @@ use crate::step::{ChipTimes, Communication, Degrees, DeviceMemory, Evaluator, Lo
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
-use workloads::{ActivationPolicy, LayerEnds, Layout};
+use workloads::{ActivationPolicy, LayerEnds};
 
 /// Plans simulated between two looks at the list.
 const ROUND: usize = 64;
@@ -249,7 +249,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
             };
-            plan.layout = Layout { sequence_parallel: lot.sequence_parallel, ..division.layout };
+            plan.layout = lot.layout(division.layout);
             let send = sends.of(&plan, || self.evaluator.send(chip, shape, &plan));
             for (schedule, &kind) in division.schedules.iter().enumerate() {
                 let candidate = Candidate { division: place as u32, schedule: schedule as u32, ..at };

@@ -6,6 +6,7 @@ use sim::pipeline::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
+use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, LayoutError, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The longest sequence that is not split over devices unless asked for.
@@ -23,6 +24,8 @@ pub struct PlanSpace {
     pub pipeline: Option<Vec<u32>>,
     /// Context-parallel widths; `None` is 1, and every power of two for sequences above 8,192 tokens.
     pub context: Option<Vec<u32>>,
+    /// How attention reaches the rest of a sequence that is split; `None` is both.
+    pub context_methods: Option<Vec<ContextMethod>>,
     /// Expert-parallel widths, for models with experts.
     pub expert: Option<Vec<u32>>,
     /// Model chunks per stage.
@@ -76,7 +79,7 @@ impl PlanSpace {
     /// the sequence, ZeRO-0, -1 and -3 with and without a pipeline, all schedules, and for every layer's tensors (query, key and value; attention's
     /// result; its output projection; the MLP's products) all choices between keeping, offloading and recomputing, besides the frameworks'
     /// policies; policies that come to the same are counted once. Layers are split evenly: that the best split of every plan be found is asked with
-    /// [`Splits::Best`], and takes about as long again. ZeRO-2, which communicates as often as ZeRO-3 and
+    /// [`Splits::Best`], and takes about as long again. Sequences are split by rings, not by Ulysses, unless asked. ZeRO-2, which communicates as often as ZeRO-3 and
     /// keeps more, is left to those who ask for it.
     #[must_use]
     pub fn full(job: &Job<'_>) -> Self {
@@ -84,6 +87,7 @@ impl PlanSpace {
         Self {
             context: Some(small_divisors(job.sequence_length)),
             splits: Some(Splits::Listed(vec![None])),
+            context_methods: Some(vec![ContextMethod::Ring]),
             zero: Some(vec![Copies, OptimizerStates, Parameters]),
             activations: Some(distinct(job, every_policy())),
             schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
@@ -98,6 +102,7 @@ impl PlanSpace {
             tensor: self.tensor.or(other.tensor),
             pipeline: self.pipeline.or(other.pipeline),
             context: self.context.or(other.context),
+            context_methods: self.context_methods.or(other.context_methods),
             expert: self.expert.or(other.expert),
             virtual_stages: self.virtual_stages.or(other.virtual_stages),
             zero: self.zero.or(other.zero),
@@ -275,7 +280,7 @@ impl PlanSpace {
 
     /// Micro-batches, with the divisions that they go with.
     fn lots(&self, job: &Job<'_>, divisions: &[Division]) -> Vec<Lot> {
-        let mut lots: BTreeMap<(bool, u64, bool), Vec<(usize, u64)>> = BTreeMap::new();
+        let mut lots: BTreeMap<LotKey, Vec<(usize, u64)>> = BTreeMap::new();
         for (i, division) in divisions.iter().enumerate() {
             let layout = &division.layout;
             let per_rank = job.global_batch / u64::from(layout.data);
@@ -286,17 +291,31 @@ impl PlanSpace {
                     continue;
                 }
                 let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
-                for sequence_parallel in if layout.tensor > 1 { vec![true, false] } else { vec![false] } {
-                    if (Layout { sequence_parallel, ..*layout }).check(job.model, &batch).is_ok() {
+                for (context_method, sequence_parallel) in self.sequences(layout) {
+                    if (Layout { context_method, sequence_parallel, ..*layout }).check(job.model, &batch).is_ok() {
                         // Gradients of several micro-batches may be summed by kernels of their own: another lowering.
                         let sums = job.stack.kernels.separate_accumulation && m > 1;
-                        lots.entry((sequence_parallel, micro_batch, sums)).or_default().push((i, m));
+                        lots.entry((context_method, sequence_parallel, micro_batch, sums)).or_default().push((i, m));
                     }
                 }
             }
         }
-        let lot = |((sequence_parallel, micro_batch, _), pairs)| Lot { sequence_parallel, micro_batch, pairs };
+        let lot = |((context_method, sequence_parallel, micro_batch, _), pairs)| Lot {
+            context_method,
+            sequence_parallel,
+            micro_batch,
+            pairs,
+        };
         lots.into_iter().map(lot).collect()
+    }
+
+    /// How sequences may be split over context- and over tensor-parallel devices.
+    fn sequences(&self, layout: &Layout) -> Vec<(ContextMethod, bool)> {
+        let both = || vec![ContextMethod::Ring, ContextMethod::Ulysses];
+        let methods =
+            if layout.context > 1 { self.context_methods.clone().unwrap_or_else(both) } else { vec![ContextMethod::Ring] };
+        let splits: &[bool] = if layout.tensor > 1 { &[true, false] } else { &[false] };
+        methods.into_iter().flat_map(|method| splits.iter().map(move |split| (method, *split))).collect()
     }
 }
 
@@ -314,19 +333,31 @@ pub(super) struct Division {
     pub schedules: Vec<Schedule>,
 }
 
+/// What makes plans of a family be lowered alike: how sequences are split over context- and over tensor-parallel devices, the micro-batch, and
+/// whether gradients are summed by kernels of their own.
+type LotKey = (ContextMethod, bool, u64, bool);
+
 /// Plans of a family that are lowered alike but for their policies.
 #[derive(Debug)]
 pub(super) struct Lot {
+    pub context_method: ContextMethod,
     pub sequence_parallel: bool,
     pub micro_batch: u64,
     /// The divisions, by their places, that it goes with, and the micro-batches per step.
     pub pairs: Vec<(usize, u64)>,
 }
 
+impl Lot {
+    /// A division's layout in this lot.
+    pub fn layout(&self, division: Layout) -> Layout {
+        Layout { context_method: self.context_method, sequence_parallel: self.sequence_parallel, ..division }
+    }
+}
+
 impl Family {
     /// One of its plans.
     pub fn plan(&self, job: &Job<'_>, lot: &Lot, division: usize, policy: &ActivationPolicy, schedule: Schedule) -> TrainingPlan {
-        let layout = Layout { sequence_parallel: lot.sequence_parallel, ..self.divisions[division].layout };
+        let layout = lot.layout(self.divisions[division].layout);
         let batch = Batch { micro_batch: lot.micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
         job.plan(layout, batch, policy.clone(), schedule)
     }

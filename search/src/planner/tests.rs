@@ -8,7 +8,7 @@ use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use workloads::footprint::{Optimizer, Precision};
-use workloads::training::Attention;
+use workloads::training::{Attention, ContextMethod};
 use workloads::{Model, ZeroStage};
 
 struct Hardware {
@@ -116,6 +116,35 @@ fn every_plan_of_the_list_has_its_best_split() {
         let even = search_plans(&job, &PlanSpace { splits: Some(Splits::Listed(vec![None])), ..narrow }, 5).unwrap();
         assert!(even.splits == 0 && even.best.first().is_none_or(|b| b.time.total > answer.best[0].time.total));
     }
+}
+
+#[test]
+fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
+    let hardware = Hardware::new("llama2-7b");
+    let job = hardware.job(64, 8, 16384);
+    let space = PlanSpace {
+        tensor: Some(vec![1, 8]),
+        pipeline: Some(vec![1]),
+        context: Some(vec![8]),
+        zero: Some(vec![ZeroStage::Parameters]),
+        ..PlanSpace::default()
+    };
+    let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
+    let (mut steps, mut methods) = (Vec::new(), Vec::new());
+    for plan in space.plans(&job) {
+        methods.push((plan.layout.tensor, plan.layout.context_method));
+        let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+        let step = step_time(&mut chip, job.model, job.fabric, &plan).unwrap().total.0;
+        if memory.fits().is_ok() {
+            steps.push(step);
+        }
+    }
+    // 32 heads: 4 of each of 8 tensor-parallel devices do not divide by 8.
+    assert!(methods.contains(&(1, ContextMethod::Ulysses)) && methods.contains(&(8, ContextMethod::Ring)));
+    assert!(!methods.contains(&(8, ContextMethod::Ulysses)));
+    steps.sort_by(f64::total_cmp);
+    let found: Vec<f64> = search_plans(&job, &space, 4).unwrap().best.iter().map(|b| b.time.total.0).collect();
+    assert_eq!(found, steps[..4]);
 }
 
 #[test]

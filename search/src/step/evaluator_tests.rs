@@ -6,7 +6,7 @@ use crate::step::{MemoryClass, StageMemory, step_memory, step_time};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use workloads::footprint::{Optimizer, Precision};
-use workloads::training::Attention;
+use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Batch, Layout, RankOrder, ZeroStage};
 
 /// Models whose layers divide evenly, with the ends as layers and with the last end as one; tied and untied heads; experts.
@@ -46,6 +46,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 pipeline: 1 << p,
                 data: 1 << d,
                 context: 1 << c,
+                context_method: if kind % 2 == 0 { ContextMethod::Ring } else { ContextMethod::Ulysses },
                 expert: if model == 4 { 1 << e.min(d) } else { 1 },
                 virtual_stages,
                 sequence_parallel: sequence_parallel && t > 0,

@@ -6,7 +6,7 @@ use super::{SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, Span};
 use sim::hardware::Accelerator;
-use sim::kernel::{Collective, DataType, Kernel, KernelGraph, Link, Transfer};
+use sim::kernel::{Collective, CollectiveKind, DataType, Kernel, KernelGraph, Link, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
@@ -190,6 +190,7 @@ impl ChipTimes {
     fn pass(&mut self, graph: &KernelGraph, fabric: &Fabric, chosen: impl Fn(&str) -> bool) -> PassProfile {
         let mut pass = PassProfile::default();
         let (mut beside, mut weights, mut attention) = (Seconds::ZERO, Seconds::ZERO, Seconds::ZERO);
+        let mut ring = Seconds::ZERO;
         for node in graph.node_weights().filter(|node| chosen(&node.name)) {
             pass.launches += 1;
             let Kernel::Collective(collective) = &node.kernel else {
@@ -205,7 +206,13 @@ impl ChipTimes {
             let Communication { time, ports } = self.collective(fabric, collective);
             pass.ports = pass.ports + ports;
             match Axis::of(&node.name) {
-                Axis::Context => pass.context += time,
+                Axis::Context => {
+                    pass.context += time;
+                    // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.
+                    if collective.kind != CollectiveKind::AllToAll {
+                        ring += time;
+                    }
+                }
                 Axis::Expert => pass.expert += time,
                 Axis::Tensor => {
                     pass.tensor += time;
@@ -217,7 +224,7 @@ impl ChipTimes {
         }
         let overlap = &self.stack.overlap;
         pass.tensor = pass.tensor - beside.min(weights) * overlap.tensor;
-        pass.context = pass.context - pass.context.min(attention) * overlap.context;
+        pass.context = pass.context - ring.min(attention) * overlap.context;
         pass
     }
 
@@ -330,6 +337,7 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         tensor_parallel: plan.layout.tensor,
         sequence_parallel: plan.layout.sequence_parallel && plan.layout.tensor > 1,
         context_parallel: plan.layout.context,
+        context_method: plan.layout.context_method,
         expert_parallel: plan.layout.expert,
         expert_tensor_parallel: plan.layout.expert_tensor(),
         attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },

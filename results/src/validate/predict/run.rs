@@ -10,7 +10,7 @@ use sim::units::BytesPerSecond;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, WorkloadError, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, Model, WorkloadError, ZeroStage};
 
 /// What a row describes.
 #[derive(Debug, Clone)]
@@ -86,8 +86,7 @@ fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {
         virtual_stages: degree(row, "virtual_stages")?,
         sequence_parallel: flag(row, "sequence_parallel")?,
         zero: zero.ok_or_else(|| row.fault("zero_stage", "must be 0, 1, 2 or 3", "an empty cell means 0"))?,
-        order: RankOrder::DataFirst,
-        ends: None,
+        ..Layout::default()
     })
 }
 
