@@ -80,7 +80,7 @@ pub fn row(
         batch: execution.batch(application),
         activations: execution.activations(),
         attention: Attention::Unfused,
-        precision: execution.precision(),
+        precision: stack.precision(execution.precision()),
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
     };

@@ -249,7 +249,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             AttentionKernel::Fused => Attention::Fused,
             AttentionKernel::Unfused => Attention::Unfused,
         },
-        precision: precision(arguments.precision, &chip)?,
+        precision: stack.precision(precision(arguments.precision, &chip)?),
         optimizer: match arguments.optimizer {
             OptimizerName::Sgd => Optimizer::Sgd,
             OptimizerName::Momentum => Optimizer::Momentum,

@@ -241,3 +241,10 @@ fn links_that_cannot_be_are_refused_with_rule_number_and_cure() {
     let small = refusal(&|t| t, &["--links-between", "devices"]);
     assert!(small.contains("8 units of 1 devices hold 8, --devices 64 is more; measure more units or use 8"), "{small}");
 }
+
+#[test]
+fn megatron_accumulates_gradients_in_fp32() {
+    let plan = |stack: &str| coplace(&call(&["--stack", stack, "--top", "1", "--format", "json"])).json();
+    let gradient = |stack: &str| plan(stack)["plans"][0]["plan"]["precision"]["gradient"].clone();
+    assert_eq!(["megatron", "megatron_core", "pytorch_fsdp"].map(gradient), ["fp32", "fp32", "bf16"]);
+}

@@ -6,7 +6,7 @@ use super::{SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, Span};
 use sim::hardware::Accelerator;
-use sim::kernel::{Collective, CollectiveKind, DataType, Kernel, KernelGraph, Link, Transfer};
+use sim::kernel::{Collective, CollectiveKind, Kernel, KernelGraph, Link, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
@@ -327,10 +327,6 @@ impl ChipTimes {
 /// How a plan is lowered under a stack.
 #[must_use]
 pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lowering {
-    let mut precision = plan.precision;
-    if stack.kernels.fp32_gradients {
-        precision.gradient = DataType::Fp32;
-    }
     Lowering {
         micro_batch: plan.batch.micro_batch,
         sequence_length: plan.batch.sequence_length,
@@ -341,7 +337,7 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         expert_parallel: plan.layout.expert,
         expert_tensor_parallel: plan.layout.expert_tensor(),
         attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },
-        precision,
+        precision: plan.precision,
         optimizer: plan.optimizer,
         elementwise_fusion: stack.kernels.elementwise_fusion,
         separate_projections: stack.kernels.separate_projections,

@@ -3,8 +3,10 @@
 
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
+use sim::kernel::DataType;
 use std::collections::BTreeMap;
 use thiserror::Error;
+use workloads::footprint::Precision;
 use workloads::recompute_policy::Replay;
 
 static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
@@ -66,7 +68,8 @@ pub struct KernelOptions {
     pub separate_projections: bool,
     /// Whether sharded parameters are shared inside a fast domain only, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
-    /// Whether weight gradients are kept in fp32.
+    /// Whether the gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
+    /// [`SoftwareStack::precision`]).
     pub fp32_gradients: bool,
     /// Whether a fully recomputed layer runs all of its forward pass again, as a checkpointed function does. Off, what the backward pass
     /// does not read is left out (a compiler's dead code elimination, PyTorch's early stop).
@@ -225,6 +228,14 @@ impl SoftwareStack {
             Some(text) => Self::from_toml_str(&format!("{name_or_path}.toml"), text),
             None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::names().join(", ") }),
         }
+    }
+
+    /// The number formats that a run under this stack has: those asked for, but the gradients of bf16 weights with a master copy in the type that
+    /// the stack accumulates them in.
+    #[must_use]
+    pub fn precision(&self, asked: Precision) -> Precision {
+        let widened = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 && asked.master.is_some();
+        Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
     }
 
     /// How much of a checkpointed layer runs again.

@@ -4,6 +4,7 @@
 use super::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, lowering, step_time};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
+use sim::kernel::DataType;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::{BytesPerSecond, Seconds};
@@ -200,4 +201,19 @@ fn the_axis_that_lies_inside_a_node_talks_faster() {
     let layout = Layout { context: 2, pipeline: 2, order: RankOrder::PipelineFirst, ..Layout::default() };
     let error = layout.check(&model, &plan(layout, 1, 8).batch).unwrap_err().to_string();
     assert_eq!(error, "cp = 2: must be 1 where the stages of a copy lie side by side; use the order tp-cp-dp-pp");
+}
+
+#[test]
+fn gradients_are_kept_as_the_stack_accumulates_them() {
+    let of = |stack: &str, asked| SoftwareStack::load(stack).unwrap().precision(asked);
+    let fp16 = Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 };
+    for stack in ["megatron", "megatron_core"] {
+        assert_eq!(of(stack, Precision::MIXED_BF16), Precision::MIXED_BF16_FP32_GRADIENTS);
+        for same in [fp16, Precision::PURE_BF16, Precision::FP32] {
+            assert_eq!(of(stack, same), same, "only --bf16 switches it on");
+        }
+    }
+    for stack in ["maxtext", "pytorch_fsdp", "torchtitan"] {
+        assert_eq!(of(stack, Precision::MIXED_BF16), Precision::MIXED_BF16);
+    }
 }

@@ -45,7 +45,7 @@ impl Run {
             },
             activations: activations(row, stack)?,
             attention: attention(row)?,
-            precision: precision(row, stack)?,
+            precision: precision(row, prepared.chip(&chip, stack)?.stack())?,
             optimizer: optimizer(row)?,
             schedule: Schedule::OneForwardOneBackward,
         };
@@ -178,15 +178,10 @@ fn attention(row: &Row<'_>) -> Result<Attention, RowFailure> {
     }
 }
 
-/// Number formats. Megatron-LM accumulates the gradients of bf16 weights in fp32 (its default with `--bf16`). MaxText's bf16 weights, where a
-/// recipe says so, are without a master copy.
-fn precision(row: &Row<'_>, stack: &str) -> Result<Precision, RowFailure> {
+/// Number formats: mixed precision as the stack keeps it. MaxText's bf16 weights, where a recipe says so, are without a master copy.
+fn precision(row: &Row<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailure> {
     let pure = row.cell("source").is_some_and(|source| source.contains("bf16 weights"));
-    let mixed = match (stack, pure) {
-        (_, true) => Precision::PURE_BF16,
-        ("megatron" | "megatron_core", _) => Precision::MIXED_BF16_FP32_GRADIENTS,
-        _ => Precision::MIXED_BF16,
-    };
+    let mixed = stack.precision(if pure { Precision::PURE_BF16 } else { Precision::MIXED_BF16 });
     match row.cell("precision") {
         None | Some("bf16") => Ok(mixed),
         Some("fp8") => Ok(mixed.with_products(DataType::Fp8)),
