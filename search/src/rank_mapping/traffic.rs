@@ -375,9 +375,7 @@ impl Builder<'_, '_> {
     fn sends(&mut self, chunks: usize) {
         let layout = self.step.plan.layout;
         let p = layout.pipeline as usize;
-        // Sends hide behind other chunks' passes where there are any.
-        let hidden = if layout.virtual_stages > 1 { self.chip.stack().overlap.pipeline } else { 0.0 };
-        let exposed = 2.0 * (1.0 - hidden);
+        let exposed = 2.0 * (1.0 - self.chip.stack().hidden_sends(layout.virtual_stages));
         let bytes = self.step.profile.boundary;
         let sliced = layout.tensor > 1 && !layout.sequence_parallel;
         let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };

@@ -216,7 +216,8 @@ impl Assembly {
         }
         let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
         let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();
-        Self { arrangement, chunks, send: send.time - window.hides(send) * stack.overlap.pipeline }
+        let hidden = stack.hidden_sends(arrangement.layout.virtual_stages);
+        Self { arrangement, chunks, send: send.time - window.hides(send) * hidden }
     }
 
     /// What the step takes besides its passes, under any degrees that make the same chunks.

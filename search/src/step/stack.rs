@@ -127,7 +127,7 @@ pub struct OverlapOptions {
     pub tensor: f64,
     /// Context-parallel exchange of keys and values with attention.
     pub context: f64,
-    /// Sends between pipeline stages with the next micro-batch's work.
+    /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_sends`]).
     pub pipeline: f64,
     /// Copies to and from the host.
     pub host: f64,
@@ -236,6 +236,14 @@ impl SoftwareStack {
     pub fn precision(&self, asked: Precision) -> Precision {
         let widened = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 && asked.master.is_some();
         Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
+    }
+
+    /// The fraction of a send between stages that the stack hides, of what could be hidden. None where a stage holds one chunk: under plain 1F1B a
+    /// stage's next pass needs what is being sent to it, so that it exchanges and waits (Megatron-LM switches `overlap_p2p_comm` off
+    /// without the interleaved schedule). With several chunks another chunk's pass runs meanwhile.
+    #[must_use]
+    pub fn hidden_sends(&self, virtual_stages: u32) -> f64 {
+        if virtual_stages > 1 { self.overlap.pipeline } else { 0.0 }
     }
 
     /// How much of a checkpointed layer runs again.

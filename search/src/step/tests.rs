@@ -204,6 +204,19 @@ fn the_axis_that_lies_inside_a_node_talks_faster() {
 }
 
 #[test]
+fn sends_hide_only_where_stages_hold_several_chunks() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let slow = fabric.clone().with_bandwidth(1, BytesPerSecond(fabric.tiers[1].bandwidth.0 / 8.0));
+    let step = |fabric: &Fabric, stack: &str, chunks: u32| {
+        let layout = Layout { tensor: 8, pipeline: 4, virtual_stages: chunks, ..Layout::default() };
+        time(fabric, &plan(layout, 4, 64), stack).bubble
+    };
+    assert!(step(&slow, "megatron_core", 1) > step(&fabric, "megatron_core", 1), "plain 1F1B waits for what it sends");
+    assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs meanwhile");
+    assert!(step(&slow, "megatron", 2) > step(&fabric, "megatron", 2), "nothing overlaps");
+}
+
+#[test]
 fn gradients_are_kept_as_the_stack_accumulates_them() {
     let of = |stack: &str, asked| SoftwareStack::load(stack).unwrap().precision(asked);
     let fp16 = Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 };
