@@ -307,7 +307,9 @@ impl Assembly {
             overhead: once.overhead,
         };
         let work = [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
-        step.bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;
+        let bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;
+        // Differences of sums that are equal: a dozen roundings of 1e-16 each.
+        step.bubble = if bubble.0.abs() <= 1e-12 * step.total.0 { Seconds::ZERO } else { bubble };
         step
     }
 

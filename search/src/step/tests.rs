@@ -217,6 +217,16 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
 }
 
 #[test]
+fn without_a_pipeline_there_is_no_bubble() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    for (tensor, data, micro_batches) in [(1, 8, 3), (2, 4, 7), (8, 1, 11), (8, 3, 13)] {
+        let layout = Layout { tensor, data, ..Layout::default() };
+        let step = time(&fabric, &plan(layout, 1, u64::from(data) * micro_batches), "megatron");
+        assert_eq!(step.bubble, Seconds::ZERO, "t {tensor} d {data}");
+    }
+}
+
+#[test]
 fn gradients_are_kept_as_the_stack_accumulates_them() {
     let of = |stack: &str, asked| SoftwareStack::load(stack).unwrap().precision(asked);
     let fp16 = Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 };
