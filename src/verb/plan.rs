@@ -4,11 +4,13 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
+use results::emit::Recipe;
+use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{emit, report};
 use search::placement::piper;
 use search::planner::{Job, PlanSpace, Splits, map_plans, neighbours, search_plans};
-use search::step::SoftwareStack;
+use search::step::{SoftwareStack, TrainingPlan};
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
@@ -269,11 +271,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
     let mappings = map_plans(&job, &mut answer).or_input()?;
-    if let (Some(framework), Some(best)) = (arguments.emit, answer.best.first()) {
-        return answer::text(&match framework {
-            Framework::Megatron => emit::megatron(&model, &best.plan),
-            Framework::Maxtext | Framework::Piper => emit::maxtext(&model, &best.plan),
-        });
+    if let Some(framework) = arguments.emit {
+        let Some(best) = answer.best.first() else {
+            let why = Planned::new(&job, &arguments.model, &answer, &[]).why.unwrap_or_default();
+            return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
+        };
+        let mapping = mappings.first().map(Mapped::from);
+        return answer::text(&written(framework, &job, &best.plan, mapping.as_ref())?);
     }
     let around = answer.best.first().map(|best| neighbours(&job, &asked, best)).transpose().or_input()?;
     let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
@@ -282,6 +286,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Format::Json => answer::json(&record),
         Format::Text => answer::text(&report::planned(&record)),
     }
+}
+
+/// A plan in a framework's words.
+fn written(framework: Framework, job: &Job<'_>, plan: &TrainingPlan, mapping: Option<&Mapped>) -> Result<String, Failure> {
+    let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain());
+    let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, mapping };
+    match framework {
+        Framework::Megatron => emit::megatron(&recipe),
+        Framework::Maxtext | Framework::Piper => emit::maxtext(&recipe),
+    }
+    .or_input()
 }
 
 fn fabric(arguments: &Arguments, chip: &str) -> Result<Fabric, Failure> {

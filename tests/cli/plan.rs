@@ -96,11 +96,12 @@ fn a_plan_is_written_in_a_frameworks_words() {
     }
     let maxtext = emit("maxtext", "minimal");
     for setting in
-        ["ici_pipeline_parallelism=4", "num_pipeline_microbatches=128", "remat_policy=minimal", "per_device_batch_size=8"]
+        ["dcn_pipeline_parallelism=4", "num_pipeline_microbatches=128", "remat_policy=minimal", "per_device_batch_size=8"]
     {
         assert!(maxtext.lines().any(|line| line == setting), "{setting}: {maxtext}");
     }
-    assert!(maxtext.contains("# ZeRO-1"), "{maxtext}");
+    assert!(maxtext.contains("shard_optimizer_over_data=true\n"), "{maxtext}");
+    assert!(maxtext.contains("# timed and sized under the software stack megatron"), "{maxtext}");
 }
 
 #[test]
@@ -110,6 +111,9 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
     let none = coplace(&call(&["--tensor", "1", "--pipeline", "1", "--virtual-stages", "2"])).result();
     assert!(none.contains("no plan uses all 64 devices"), "{none}");
+    let written = coplace(&[&small[..], &["--emit", "megatron"]].concat());
+    assert_eq!((written.code, written.stdout.as_str()), (1, ""), "{}", written.stderr);
+    assert!(written.stderr.starts_with("error: --emit: nothing to write: no plan fits; the nearest, t "), "{}", written.stderr);
 }
 
 #[test]

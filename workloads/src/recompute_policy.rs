@@ -160,7 +160,8 @@ impl NamedPolicy {
     ];
 
     /// The tensors it keeps besides the layer's input.
-    fn tensors(self) -> &'static [NamedTensor] {
+    #[must_use]
+    pub fn tensors(self) -> &'static [NamedTensor] {
         use NamedTensor::{Context, Mlpwi, Mlpwo, OutProj, QkvProj};
         match self {
             Self::Minimal => &[QkvProj, OutProj, Mlpwi, Mlpwo],

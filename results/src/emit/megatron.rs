@@ -1,134 +1,293 @@
-//! Megatron-LM's command-line arguments (`megatron/training/arguments.py` of Megatron-LM core 0.8 and later).
+//! Megatron-LM's command-line arguments, as `megatron/training/arguments.py` of NVIDIA/Megatron-LM has them at commit 000c4ac24f61 (2025):
+//! their names, what `validate_args` asserts of their combinations, and what it switches on by itself.
 
+use super::{Inexpressible, Recipe};
 use crate::planned::schedule_name;
 use search::step::TrainingPlan;
-use sim::kernel::DataType;
+use sim::kernel::{DataType, Function};
 use sim::pipeline::Schedule;
-use workloads::model::{Norm, Position};
+use workloads::footprint::Optimizer;
+use workloads::model::{Norm, NormPlacement, Position};
 use workloads::training::{Attention, ContextMethod};
-use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
 
 /// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
-#[must_use]
-pub fn megatron(model: &Model, plan: &TrainingPlan) -> String {
-    let mut out = Vec::new();
-    shape(model, plan, &mut out);
-    layout(model, plan, &mut out);
-    activations(plan, &mut out);
-    let mut text = out.join("\n");
-    text.push('\n');
-    text
+///
+/// # Errors
+/// A model that its layers cannot be.
+pub fn megatron(recipe: &Recipe<'_>) -> Result<String, Inexpressible> {
+    let (model, plan) = (recipe.model, recipe.plan);
+    recipe.refuse(
+        "Megatron-LM",
+        &[
+            (model.norm_placement == NormPlacement::Post, "layers that normalise after their sums"),
+            (model.embedding_width != model.hidden, "embeddings narrower than its layers"),
+            (!model.norm_affine, "norms without parameters"),
+            (model.gated && model.activation != Function::Silu, "a gated MLP of another activation than SiLU"),
+            (!model.gated && model.activation != Function::Gelu, "an MLP of another activation than GELU"),
+        ],
+    )?;
+    let mut out = Arguments(recipe.comments("megatron"));
+    out.model(model, plan);
+    out.experts(model, &plan.layout, plan);
+    out.numerics(plan);
+    out.layout(model, &plan.layout);
+    out.pipeline(recipe);
+    out.sharing(recipe);
+    out.overlap(recipe);
+    out.optimizer(plan);
+    out.activations(plan);
+    out.set("micro-batch-size", plan.batch.micro_batch);
+    out.set("global-batch-size", plan.batch.global_batch);
+    let Arguments(mut lines) = out;
+    lines.push(String::new());
+    Ok(lines.join("\n"))
 }
 
-fn shape(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
-    let mut set = |key: &str, value: u64| out.push(format!("--{key} {value}"));
-    set("num-layers", model.layers);
-    set("hidden-size", model.hidden);
-    set("ffn-hidden-size", model.ffn);
-    set("num-attention-heads", model.heads);
-    set("kv-channels", model.head_dim);
-    if model.kv_heads != model.heads {
-        out.push("--group-query-attention".to_owned());
-        out.push(format!("--num-query-groups {}", model.kv_heads));
-    }
-    let mut set = |key: &str, value: u64| out.push(format!("--{key} {value}"));
-    set("seq-length", plan.batch.sequence_length);
-    set("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
-    let flags = [
-        ("--swiglu", model.gated),
-        ("--normalization RMSNorm", model.norm == Norm::RmsNorm),
-        ("--position-embedding-type rope", model.position == Position::Rotary),
-        ("--untie-embeddings-and-output-weights", !model.tied_head),
-        ("--disable-bias-linear", !model.mlp_bias),
-        ("--bf16", plan.precision.operand == DataType::Bf16),
-        ("--fp16", plan.precision.operand == DataType::Fp16),
-        ("--fp8-format hybrid", plan.precision.product == Some(DataType::Fp8)),
-        ("--use-flash-attn", plan.attention == Attention::Fused),
-    ];
-    out.extend(flags.into_iter().filter(|(_, on)| *on).map(|(flag, _)| flag.to_owned()));
-    if let Some(experts) = &model.experts {
-        out.push(format!("--num-experts {}", experts.count));
-        out.push(format!("--moe-router-topk {}", experts.top_k));
+/// Which of Megatron-LM's ways shares gradients or weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Replicated,
+    DistributedOptimizer,
+    /// PyTorch's FSDP2.
+    TorchFsdp,
+    /// Megatron's own FSDP, for gradients alone and where PyTorch's is refused.
+    MegatronFsdp,
+}
+
+impl Sharing {
+    fn of(model: &Model, plan: &TrainingPlan) -> Self {
+        let layout = &plan.layout;
+        let torch = layout.pipeline == 1 && layout.expert == 1 && plan.precision.operand != DataType::Fp16 && !model.tied_head;
+        match layout.zero {
+            ZeroStage::None => Self::Replicated,
+            ZeroStage::OptimizerStates => Self::DistributedOptimizer,
+            ZeroStage::Parameters if torch => Self::TorchFsdp,
+            ZeroStage::Gradients | ZeroStage::Parameters => Self::MegatronFsdp,
+        }
     }
 }
 
-fn layout(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
-    let l = &plan.layout;
-    out.push(format!("--tensor-model-parallel-size {}", l.tensor));
-    out.push(format!("--pipeline-model-parallel-size {}", l.pipeline));
-    for (key, degree) in [("context-parallel-size", l.context), ("expert-model-parallel-size", l.expert)] {
-        if degree > 1 {
-            out.push(format!("--{key} {degree}"));
-        }
-    }
-    if l.context > 1 && l.context_method == ContextMethod::Ulysses {
-        out.push("--cp-comm-type a2a".to_owned());
-    }
-    stages(model, plan, out);
-    if l.order == RankOrder::PipelineFirst {
-        out.push("--use-tp-pp-dp-mapping".to_owned());
-    }
-    if l.sequence_parallel {
-        out.push("--sequence-parallel".to_owned());
-    }
-    match l.zero {
-        ZeroStage::None => {}
-        ZeroStage::OptimizerStates => out.push("--use-distributed-optimizer".to_owned()),
-        ZeroStage::Gradients => out.push("# ZeRO-2: --use-distributed-optimizer is ZeRO-1, gradients stay whole".to_owned()),
-        ZeroStage::Parameters => out.push("--use-torch-fsdp2".to_owned()),
-    }
-    match plan.schedule {
-        Schedule::OneForwardOneBackward | Schedule::Interleaved { .. } => {}
-        _ => out.push(format!("# schedule {}: Megatron-LM runs 1F1B, which takes longer than this plan", schedule_name(plan))),
-    }
-    out.push(format!("--micro-batch-size {}", plan.batch.micro_batch));
-    out.push(format!("--global-batch-size {}", plan.batch.global_batch));
-}
+struct Arguments(Vec<String>);
 
-/// How the layers are divided among the stages. Ends that count as layers have flags of their own, and so have other ends that hold some layers
-/// where every stage is one chunk; everything else is spelled out chunk by chunk (Megatron-LM core 0.13 and later).
-fn stages(model: &Model, plan: &TrainingPlan, out: &mut Vec<String>) {
-    let l = &plan.layout;
-    let Ok(split) = l.chunk_split(model.layers) else { return };
-    match l.ends {
-        Some(ends) if l.virtual_stages == 1 && ends.first > 0 && ends.last > 0 => {
-            out.push(format!("--decoder-first-pipeline-num-layers {}", ends.first));
-            out.push(format!("--decoder-last-pipeline-num-layers {}", ends.last));
+impl Arguments {
+    fn set(&mut self, key: &str, value: impl std::fmt::Display) {
+        self.0.push(format!("--{key} {value}"));
+    }
+
+    fn flag(&mut self, key: &str, on: bool) {
+        if on {
+            self.0.push(format!("--{key}"));
         }
-        Some(_) => {
-            let chunk = |place: u64| match split.layers(place) {
-                0 => None,
-                1 => Some("t".to_owned()),
-                layers => Some(format!("t*{layers}")),
-            };
-            let with_ends = |place: u64| {
-                let embedding = (place == 0).then(|| "E".to_owned());
-                let loss = (place + 1 == split.chunks).then(|| "L".to_owned());
-                [embedding, chunk(place), loss].into_iter().flatten().collect::<Vec<_>>().join(",")
-            };
-            let list: Vec<String> = (0..split.chunks).map(with_ends).collect();
-            out.push(format!("--pipeline-model-parallel-layout \"{}\"", list.join("|")));
+    }
+
+    fn note(&mut self, on: bool, text: &str) {
+        if on {
+            self.0.push(format!("# {text}"));
         }
-        None => {
-            if l.virtual_stages > 1 {
-                out.push(format!("--num-layers-per-virtual-pipeline-stage {}", split.inner));
+    }
+
+    fn model(&mut self, model: &Model, plan: &TrainingPlan) {
+        self.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
+        self.set("num-layers", model.layers);
+        self.set("hidden-size", model.hidden);
+        self.set("ffn-hidden-size", model.ffn);
+        self.set("num-attention-heads", model.heads);
+        self.set("kv-channels", model.head_dim);
+        if model.kv_heads != model.heads {
+            self.flag("group-query-attention", true);
+            self.set("num-query-groups", model.kv_heads);
+        }
+        self.set("seq-length", plan.batch.sequence_length);
+        let (sequence, halves) = (plan.batch.sequence_length, 2 * u64::from(plan.layout.context));
+        let uneven = halves > 2 && !sequence.is_multiple_of(halves);
+        self.note(
+            uneven,
+            &format!("context parallelism: Megatron-LM cuts sequences in {halves}, which does not divide {sequence}"),
+        );
+        self.set("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
+        self.set("vocab-size", model.vocabulary);
+        self.set("make-vocab-size-divisible-by", model.vocabulary_multiple);
+        self.note(true, "a tokenizer of its own replaces --vocab-size");
+        self.flag("swiglu", model.gated);
+        self.flag("normalization RMSNorm", model.norm == Norm::RmsNorm);
+        if model.position == Position::Rotary {
+            self.set("position-embedding-type", "rope");
+            self.note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time");
+        }
+        self.flag("untie-embeddings-and-output-weights", !model.tied_head);
+        self.flag("disable-bias-linear", !model.mlp_bias);
+        self.flag("add-qkv-bias", model.qkv_bias && !model.mlp_bias);
+        self.set("attention-dropout", model.dropout.attention);
+        self.set("hidden-dropout", model.dropout.residual);
+    }
+
+    fn experts(&mut self, model: &Model, layout: &Layout, plan: &TrainingPlan) {
+        let Some(experts) = &model.experts else { return };
+        self.set("num-experts", experts.count);
+        self.set("moe-router-topk", experts.top_k);
+        self.set("moe-token-dispatcher-type", "alltoall");
+        self.flag("moe-grouped-gemm", plan.precision.operand == DataType::Bf16);
+        if let Some(factor) = experts.capacity_factor {
+            self.set("moe-expert-capacity-factor", factor);
+            self.flag("moe-pad-expert-input-to-capacity", true);
+        }
+        if layout.expert > 1 {
+            self.set("expert-model-parallel-size", layout.expert);
+            self.note(plan.precision.operand == DataType::Fp16, "expert parallelism: Megatron-LM refuses it in fp16");
+        }
+        if let Some(width) = layout.expert_tensor() {
+            self.set("expert-tensor-parallel-size", width);
+        }
+    }
+
+    fn numerics(&mut self, plan: &TrainingPlan) {
+        let precision = &plan.precision;
+        let (bf16, fp16) = (precision.operand == DataType::Bf16, precision.operand == DataType::Fp16);
+        self.flag("bf16", bf16);
+        self.flag("grad-reduce-in-bf16", bf16 && precision.gradient == DataType::Bf16);
+        self.flag("fp16", fp16);
+        self.flag("accumulate-allreduce-grads-in-fp32", fp16 && precision.gradient == DataType::Fp32);
+        self.flag("fp8-format hybrid", precision.product == Some(DataType::Fp8));
+        self.note(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 only");
+        self.set("attention-backend", if plan.attention == Attention::Fused { "flash" } else { "unfused" });
+    }
+
+    fn layout(&mut self, model: &Model, layout: &Layout) {
+        self.set("tensor-model-parallel-size", layout.tensor);
+        self.set("pipeline-model-parallel-size", layout.pipeline);
+        if layout.context > 1 {
+            self.set("context-parallel-size", layout.context);
+            self.flag("cp-comm-type a2a", layout.context_method == ContextMethod::Ulysses);
+        }
+        self.stages(model, layout);
+        self.flag("use-tp-pp-dp-mapping", layout.order == RankOrder::PipelineFirst);
+        self.flag("sequence-parallel", layout.sequence_parallel);
+    }
+
+    /// How the layers are divided among the stages. Ends that count as layers have flags of their own, and so have other ends that hold some layers
+    /// where every stage is one chunk; everything else is spelled out chunk by chunk (Megatron-LM core 0.13 and later).
+    fn stages(&mut self, model: &Model, layout: &Layout) {
+        let Ok(split) = layout.chunk_split(model.layers) else { return };
+        match layout.ends {
+            Some(ends) if layout.virtual_stages == 1 && ends.first > 0 && ends.last > 0 => {
+                self.set("decoder-first-pipeline-num-layers", ends.first);
+                self.set("decoder-last-pipeline-num-layers", ends.last);
             }
-            let flags = [("embedding", split.first), ("loss", split.last)];
-            let shorter = flags.into_iter().filter(|(_, layers)| split.chunks > 1 && *layers < split.inner);
-            out.extend(shorter.map(|(end, _)| format!("--account-for-{end}-in-pipeline-split")));
+            Some(_) => {
+                let chunk = |place: u64| match split.layers(place) {
+                    0 => None,
+                    1 => Some("t".to_owned()),
+                    layers => Some(format!("t*{layers}")),
+                };
+                let with_ends = |place: u64| {
+                    let embedding = (place == 0).then(|| "E".to_owned());
+                    let loss = (place + 1 == split.chunks).then(|| "L".to_owned());
+                    [embedding, chunk(place), loss].into_iter().flatten().collect::<Vec<_>>().join(",")
+                };
+                let list: Vec<String> = (0..split.chunks).map(with_ends).collect();
+                self.set("pipeline-model-parallel-layout", format!("\"{}\"", list.join("|")));
+            }
+            None => {
+                if layout.virtual_stages > 1 {
+                    self.set("num-layers-per-virtual-pipeline-stage", split.inner);
+                }
+                let several = split.chunks > 1;
+                self.flag("account-for-embedding-in-pipeline-split", several && split.first < split.inner);
+                self.flag("account-for-loss-in-pipeline-split", several && split.last < split.inner);
+            }
         }
     }
-}
 
-fn activations(plan: &TrainingPlan, out: &mut Vec<String>) {
-    match &plan.activations {
-        ActivationPolicy::None => {}
-        ActivationPolicy::Selective => out.push("--recompute-granularity selective".to_owned()),
-        ActivationPolicy::Full => {
-            out.push("--recompute-granularity full".to_owned());
-            out.push("--recompute-method uniform".to_owned());
-            out.push("--recompute-num-layers 1".to_owned());
+    fn pipeline(&mut self, recipe: &Recipe<'_>) {
+        let layout = &recipe.plan.layout;
+        let exposed = layout.virtual_stages > 1 && recipe.stack.overlap.pipeline == 0.0;
+        self.flag("no-overlap-p2p-communication", exposed && layout.pipeline > 2);
+        self.note(
+            exposed && layout.pipeline == 2,
+            "two interleaved stages: Megatron-LM overlaps their sends, this plan does not",
+        );
+        let longer = match recipe.plan.schedule {
+            Schedule::OneForwardOneBackward | Schedule::Interleaved { .. } => return,
+            Schedule::GPipe => "which needs less memory",
+            Schedule::ZbH1 | Schedule::ZbV => "which takes longer",
+        };
+        if layout.pipeline > 1 {
+            let name = schedule_name(recipe.plan);
+            self.note(true, &format!("schedule {name}: Megatron-LM runs 1F1B, {longer}"));
         }
-        other => out.push(format!("# recompute {other}: Megatron-LM has none, selective and full")),
+    }
+
+    fn sharing(&mut self, recipe: &Recipe<'_>) {
+        let (plan, layout) = (recipe.plan, &recipe.plan.layout);
+        let sharing = Sharing::of(recipe.model, plan);
+        match sharing {
+            Sharing::Replicated => {}
+            Sharing::DistributedOptimizer => self.flag("use-distributed-optimizer", true),
+            Sharing::TorchFsdp => {
+                self.flag("use-torch-fsdp2", true);
+                self.flag("no-gradient-accumulation-fusion", true);
+                self.set("ckpt-format", "torch_dist");
+            }
+            Sharing::MegatronFsdp => {
+                let gradients = layout.zero == ZeroStage::Gradients;
+                self.flag("use-megatron-fsdp", true);
+                self.set("data-parallel-sharding-strategy", if gradients { "optim_grads" } else { "optim_grads_params" });
+                self.flag("use-distributed-optimizer", true);
+                self.flag("no-gradient-accumulation-fusion", true);
+                self.set("ckpt-format", "fsdp_dtensor");
+                self.note(layout.pipeline > 1, "FSDP in a pipeline: not among what Megatron-LM documents");
+            }
+        }
+        let fsdp = matches!(sharing, Sharing::TorchFsdp | Sharing::MegatronFsdp);
+        let one_queue = layout.tensor > 1 || layout.context > 1;
+        self.note(fsdp, "environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1");
+        self.note(!fsdp && one_queue, "environment: CUDA_DEVICE_MAX_CONNECTIONS=1 (asserted before Blackwell)");
+    }
+
+    fn overlap(&mut self, recipe: &Recipe<'_>) {
+        let (overlap, layout) = (&recipe.stack.overlap, &recipe.plan.layout);
+        let sharing = Sharing::of(recipe.model, recipe.plan);
+        let copies = u64::from(layout.data) * u64::from(layout.context) > 1;
+        // FSDP2 overlaps by itself, and is refused beside the distributed optimizer, which the latter flag needs.
+        let reduced = copies && overlap.data_reduction > 0.0 && sharing != Sharing::TorchFsdp;
+        let sharded = matches!(sharing, Sharing::DistributedOptimizer | Sharing::MegatronFsdp);
+        let gathered = copies && overlap.parameter_prefetch > 0.0 && sharded;
+        self.flag("overlap-grad-reduce", reduced);
+        self.flag("overlap-param-gather", gathered && reduced);
+        self.note(
+            gathered && !reduced,
+            "weights gathered beside the forward pass: --overlap-param-gather needs --overlap-grad-reduce",
+        );
+        self.flag("tp-comm-overlap", overlap.tensor > 0.0 && layout.sequence_parallel && layout.tensor > 1);
+    }
+
+    fn optimizer(&mut self, plan: &TrainingPlan) {
+        let named = match plan.optimizer {
+            Optimizer::Adam => "adam",
+            Optimizer::Sgd | Optimizer::Momentum => "sgd",
+            Optimizer::Muon => "muon",
+            Optimizer::Adafactor => return self.note(true, "optimizer adafactor: Megatron-LM has adam, sgd and muon"),
+            Optimizer::Adam8bit => return self.note(true, "optimizer adam8bit: Megatron-LM has adam, sgd and muon"),
+        };
+        self.set("optimizer", named);
+        if named == "sgd" {
+            self.set("sgd-momentum", if plan.optimizer == Optimizer::Momentum { 0.9 } else { 0.0 });
+        }
+        let shared = named != "adam" && plan.layout.zero != ZeroStage::None;
+        self.note(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
+    }
+
+    fn activations(&mut self, plan: &TrainingPlan) {
+        match &plan.activations {
+            ActivationPolicy::None => {}
+            ActivationPolicy::Selective => self.set("recompute-granularity", "selective"),
+            ActivationPolicy::Full => {
+                self.set("recompute-granularity", "full");
+                self.set("recompute-method", "uniform");
+                self.set("recompute-num-layers", 1);
+            }
+            other => self.note(true, &format!("recompute {other}: Megatron-LM has none, selective and full")),
+        }
     }
 }

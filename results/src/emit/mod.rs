@@ -2,6 +2,74 @@
 
 mod maxtext;
 mod megatron;
+#[cfg(test)]
+mod tests;
 
 pub use maxtext::maxtext;
 pub use megatron::megatron;
+
+use crate::mapped::Mapped;
+use search::step::{SoftwareStack, TrainingPlan};
+use thiserror::Error;
+use workloads::Model;
+
+/// A plan and what it was made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe<'a> {
+    /// What is trained.
+    pub model: &'a Model,
+    /// How.
+    pub plan: &'a TrainingPlan,
+    /// The software that it was timed under.
+    pub stack: &'a SoftwareStack,
+    /// The chip's name.
+    pub chip: &'a str,
+    /// Devices of a fast domain (a node, a slice).
+    pub fast_domain: u32,
+    /// Where its ranks run, on a fabric of measured links.
+    pub mapping: Option<&'a Mapped>,
+}
+
+/// A model that a framework has no words for.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("--emit: {model} has {feature}, which {framework} has no setting for; leave --emit out, or plan another model")]
+pub struct Inexpressible {
+    /// The model's name.
+    pub model: String,
+    /// What of it.
+    pub feature: &'static str,
+    /// The framework.
+    pub framework: &'static str,
+}
+
+impl Recipe<'_> {
+    /// The first of `features` that the model has.
+    fn refuse(&self, framework: &'static str, features: &[(bool, &'static str)]) -> Result<(), Inexpressible> {
+        match features.iter().find(|(has, _)| *has) {
+            Some((_, feature)) => Err(Inexpressible { model: self.model.name.clone(), feature, framework }),
+            None => Ok(()),
+        }
+    }
+
+    /// Comments of any framework: the software that the plan was timed under, where it is another, and where ranks run.
+    fn comments(&self, own: &str) -> Vec<String> {
+        let foreign = !self.stack.name.starts_with(own);
+        let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
+        timed.into_iter().chain(self.mapping.map(placed)).collect()
+    }
+}
+
+/// Where ranks run: the order of the nodes where every node keeps its ranks together and in order, else every rank's device.
+fn placed(mapping: &Mapped) -> String {
+    let unit = mapping.unit_devices.max(1);
+    let nodes: Vec<u32> = mapping.devices.chunks(unit as usize).filter_map(|ranks| ranks.first()).map(|d| d / unit).collect();
+    let in_order = nodes.iter().flat_map(|node| (0..unit).map(move |local| node * unit + local));
+    let list = |numbers: &[u32]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    if in_order.eq(mapping.devices.iter().copied()) {
+        return format!("# nodes in the order of their ranks, by their rows in --links from 0: {}", list(&nodes));
+    }
+    format!(
+        "# devices in the order of their ranks, counted node by node in the order of --links from 0: {}",
+        list(&mapping.devices)
+    )
+}

@@ -1,0 +1,191 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use search::step::SoftwareStack;
+use sim::kernel::DataType;
+use sim::pipeline::Schedule;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
+
+type Writer = fn(&Recipe<'_>) -> Result<String, Inexpressible>;
+
+const FRAMEWORKS: [Writer; 2] = [megatron, maxtext];
+
+fn plan(layout: Layout) -> TrainingPlan {
+    TrainingPlan {
+        layout,
+        batch: Batch { micro_batch: 1, global_batch: 512, sequence_length: 2048 },
+        activations: ActivationPolicy::Full,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16_FP32_GRADIENTS,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    }
+}
+
+/// Tensor-parallel 8, the rest as given.
+fn layout(data: u32, pipeline: u32, zero: ZeroStage) -> Layout {
+    Layout { tensor: 8, data, pipeline, zero, sequence_parallel: true, ..Layout::default() }
+}
+
+struct Case {
+    model: &'static str,
+    stack: &'static str,
+    chip: &'static str,
+    fast_domain: u32,
+}
+
+const CORE: Case = Case { model: "llama3-8b", stack: "megatron_core", chip: "h100_sxm", fast_domain: 8 };
+const MAXTEXT: Case = Case { model: "llama3-8b", stack: "maxtext", chip: "tpu_v5p", fast_domain: 16 };
+
+impl Case {
+    fn write(&self, framework: usize, plan: &TrainingPlan) -> Result<Vec<String>, Inexpressible> {
+        let (model, stack) = (Model::load(self.model).unwrap(), SoftwareStack::load(self.stack).unwrap());
+        let (chip, fast_domain) = (self.chip, self.fast_domain);
+        let recipe = Recipe { model: &model, plan, stack: &stack, chip, fast_domain, mapping: None };
+        Ok(FRAMEWORKS[framework](&recipe)?.lines().map(str::to_owned).collect())
+    }
+
+    fn megatron(&self, plan: &TrainingPlan) -> Vec<String> {
+        self.write(0, plan).unwrap()
+    }
+
+    fn maxtext(&self, plan: &TrainingPlan) -> Vec<String> {
+        self.write(1, plan).unwrap()
+    }
+}
+
+#[track_caller]
+fn check(lines: &[String], present: &[&str], absent: &[&str]) {
+    for line in present {
+        assert!(lines.iter().any(|l| l == line), "{line} is missing: {lines:#?}");
+    }
+    for start in absent {
+        assert!(!lines.iter().any(|l| l.starts_with(start)), "{start} is there: {lines:#?}");
+    }
+}
+
+#[test]
+fn overlaps_are_those_that_the_stack_has_and_megatron_accepts() {
+    let shared = plan(layout(4, 2, ZeroStage::OptimizerStates));
+    let overlaps = ["--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"];
+    check(&CORE.megatron(&shared), &[&overlaps[..], &["--use-distributed-optimizer"]].concat(), &[]);
+    let old = Case { stack: "megatron", chip: "a100_80gb_sxm", ..CORE };
+    check(&old.megatron(&shared), &["--use-distributed-optimizer"], &overlaps);
+    let copied = plan(Layout { sequence_parallel: false, ..layout(4, 2, ZeroStage::None) });
+    check(&CORE.megatron(&copied), &["--overlap-grad-reduce"], &overlaps[1..]);
+    let alone = plan(layout(1, 2, ZeroStage::OptimizerStates));
+    check(&CORE.megatron(&alone), &["--tp-comm-overlap"], &overlaps[..2]);
+    let interleaved = plan(Layout { virtual_stages: 2, ..layout(1, 4, ZeroStage::None) });
+    check(&old.megatron(&interleaved), &["--no-overlap-p2p-communication"], &[]);
+    check(&CORE.megatron(&interleaved), &["--num-layers-per-virtual-pipeline-stage 4"], &["--no-overlap-p2p"]);
+}
+
+#[test]
+fn sharded_weights_use_the_fsdp_that_takes_the_plan() {
+    let sharded = plan(layout(4, 1, ZeroStage::Parameters));
+    let torch = ["--use-torch-fsdp2", "--no-gradient-accumulation-fusion", "--untie-embeddings-and-output-weights"];
+    check(&CORE.megatron(&sharded), &torch, &["--use-distributed-optimizer", "--overlap-param-gather", "--use-megatron-fsdp"]);
+    let own = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor"];
+    let tied = Case { model: "gpt3-175b", ..CORE };
+    check(&tied.megatron(&sharded), &own, &["--use-torch-fsdp2"]);
+    check(&CORE.megatron(&plan(layout(4, 2, ZeroStage::Parameters))), &own, &["--use-torch-fsdp2"]);
+    let gradients = plan(layout(4, 1, ZeroStage::Gradients));
+    check(&CORE.megatron(&gradients), &["--data-parallel-sharding-strategy optim_grads"], &["--use-torch-fsdp2"]);
+    for plan in [&sharded, &gradients] {
+        check(&CORE.megatron(plan), &["# environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1"], &[]);
+    }
+}
+
+#[test]
+fn number_formats_and_optimizers_are_the_plans_own() {
+    let of = |precision, optimizer| TrainingPlan { precision, optimizer, ..plan(layout(4, 1, ZeroStage::None)) };
+    let narrow = of(Precision::MIXED_BF16, Optimizer::Momentum);
+    check(&CORE.megatron(&narrow), &["--bf16", "--grad-reduce-in-bf16", "--optimizer sgd", "--sgd-momentum 0.9"], &[]);
+    let wide = of(Precision::MIXED_BF16_FP32_GRADIENTS, Optimizer::Sgd);
+    check(&CORE.megatron(&wide), &["--sgd-momentum 0"], &["--grad-reduce-in-bf16"]);
+    check(&MAXTEXT.maxtext(&wide), &["weight_dtype=float32", "dtype=bfloat16", "opt_type=sgd"], &[]);
+    let pure = of(Precision::PURE_BF16.with_products(DataType::Int8), Optimizer::Adafactor);
+    check(&MAXTEXT.maxtext(&pure), &["weight_dtype=bfloat16", "quantization=int8"], &["opt_type"]);
+    check(&CORE.megatron(&pure), &["# products in int8: Megatron-LM has fp8 only"], &["--optimizer"]);
+}
+
+#[test]
+fn a_slice_is_filled_in_the_order_of_ranks() {
+    let of = |layout| MAXTEXT.maxtext(&plan(layout));
+    check(&of(layout(2, 1, ZeroStage::None)), &["ici_tensor_sequence_parallelism=8", "ici_data_parallelism=2"], &["dcn_"]);
+    let copies = of(layout(8, 1, ZeroStage::OptimizerStates));
+    check(&copies, &["ici_data_parallelism=2", "dcn_data_parallelism=4", "shard_optimizer_over_data=true"], &["dcn_pipe"]);
+    let stages = of(layout(2, 4, ZeroStage::None));
+    check(&stages, &["ici_data_parallelism=2", "dcn_pipeline_parallelism=4", "dcn_data_parallelism=1"], &["ici_pipeline"]);
+    let hybrid = of(layout(8, 1, ZeroStage::Parameters));
+    check(&hybrid, &["ici_fsdp_parallelism=2", "dcn_data_parallelism=4"], &["dcn_fsdp"]);
+    let whole = Case { stack: "torchtitan", ..MAXTEXT };
+    check(&whole.maxtext(&plan(layout(8, 1, ZeroStage::Parameters))), &["dcn_fsdp_parallelism=4", "dcn_data_parallelism=1"], &[]);
+    let product: u32 = stages
+        .iter()
+        .filter_map(|line| line.split_once("_parallelism="))
+        .map(|(_, degree)| degree.parse::<u32>().unwrap())
+        .product();
+    assert_eq!(product, 64);
+}
+
+#[test]
+fn policies_have_the_names_that_maxtext_accepts() {
+    let under = |case: &Case, text: &str| {
+        case.maxtext(&TrainingPlan { activations: text.parse().unwrap(), ..plan(layout(2, 1, ZeroStage::None)) })
+    };
+    check(&under(&MAXTEXT, "none"), &["remat_policy=minimal_with_context"], &[]);
+    check(&under(&MAXTEXT, "save_qkv_proj_offloaded"), &["remat_policy=qkv_proj_offloaded"], &[]);
+    check(&under(&MAXTEXT, "minimal_offloaded"), &["remat_policy=minimal_offloaded"], &[]);
+    let llama = under(&MAXTEXT, "custom:offload(decoder_layer_input,qkv_proj)+device(mlpwi)");
+    check(&llama, &["remat_policy=custom", "decoder_layer_input=offload", "key_proj=offload", "mlpwi_1=device"], &["qkv_proj"]);
+    let gpt = under(&Case { model: "gpt3-175b", ..MAXTEXT }, "custom:offload(qkv_proj)+device(mlpwi)");
+    check(&gpt, &["qkv_proj=offload", "mlpwi=device", "decoder_block=gpt3", "logits_via_embedding=true"], &["key_proj"]);
+    let experts = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "save_out_proj_offloaded");
+    check(&experts, &["remat_policy=custom", "out_proj=offload", "decoder_block=mixtral", "base_moe_mlp_dim=14336"], &[]);
+    let products = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "custom:device(mlpwo)");
+    check(&products, &["moe_mlpwo=device"], &["mlpwo"]);
+}
+
+#[test]
+fn experts_are_dispatched_as_they_are_timed() {
+    let mixtral = Case { model: "mixtral-8x7b", ..CORE };
+    let layout = Layout { expert: 4, ..layout(4, 1, ZeroStage::None) };
+    let lines = mixtral.megatron(&plan(layout));
+    check(&lines, &["--num-experts 8", "--moe-token-dispatcher-type alltoall", "--expert-model-parallel-size 4"], &[]);
+}
+
+#[test]
+fn what_a_framework_cannot_be_is_refused() {
+    for model in ["bert-large", "opt-350m"] {
+        for framework in 0..FRAMEWORKS.len() {
+            let error = Case { model, ..CORE }.write(framework, &plan(Layout::default())).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--emit: {model} has ")), "{error}");
+        }
+    }
+    let bert = Case { model: "megatron-bert", ..CORE };
+    assert!(bert.megatron(&plan(Layout::default())).iter().any(|line| line.starts_with("# not causal")));
+    assert!(bert.write(1, &plan(Layout::default())).is_err());
+}
+
+#[test]
+fn nodes_are_named_in_the_order_of_their_ranks() {
+    let mapped = |devices: &[u32]| Mapped {
+        devices: devices.to_vec(),
+        unit_devices: 2,
+        before_s: 1.0,
+        ordered_s: 1.0,
+        order: Vec::new(),
+        after_s: 1.0,
+        without_links_s: 1.0,
+        lower_bound_s: 1.0,
+        status: "optimal",
+        gap: 0.0,
+        axes: Vec::new(),
+        moves: 0,
+    };
+    assert!(placed(&mapped(&[4, 5, 0, 1, 2, 3])).ends_with("from 0: 2,0,1"));
+    assert!(placed(&mapped(&[4, 0, 5, 1, 2, 3])).ends_with("from 0: 4,0,5,1,2,3"));
+}
