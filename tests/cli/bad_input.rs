@@ -131,8 +131,14 @@ fn placement_instances() {
     write("optimizer.json", &changed(&|i| i["optimizerAlgorithm"] = json!("Lion")));
     write("truncated.json", &changed(&|_| ())[..400]);
     write("nan.json", &changed(&|i| i["bandwidth"] = json!(123.25)).replace("123.25", "NaN"));
-    let files =
-        ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "gone"].map(|name| format!("{name}.json"));
+    write("twice.json", &changed(&|_| ()).replacen("\"maxDevices\":", "\"maxDevices\": 4, \"maxDevices\":", 1));
+    write("huge.json", &changed(&|i| i["bandwidth"] = json!(1e308)));
+    write(
+        "piper_twice.json",
+        &text_of("search/tests/piper/small.json").replacen("\"maxDevices\"", "\"maxDevices\": 1, \"maxDevices\"", 1),
+    );
+    let files = ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "twice", "huge", "piper_twice", "gone"]
+        .map(|name| format!("{name}.json"));
     let calls: Vec<[&str; 2]> = files.iter().map(|file| ["place", file.as_str()]).collect();
     let calls: Vec<&[&str]> = calls.iter().map(<[&str; 2]>::as_slice).collect();
     insta::assert_snapshot!("placement_instances", messages(dir.path(), &calls));
@@ -153,6 +159,7 @@ fn schedule_instances() {
     write("missing.json", &changed(&|i| drop(i.as_object_mut().unwrap().remove("num_vc"))));
     write("truncated.json", &changed(&|_| ())[..200]);
     write("unknown.json", &changed(&|i| i["num_tcs"] = json!(2)));
+    write("twice.json", &changed(&|_| ()).replacen("\"num_tc\":", "\"num_tc\": 4, \"num_tc\":", 1));
     write("unknown_op.json", &changed(&|i| i["ops"][1]["latencies"] = json!(2)));
     let files = [
         "unknown",
@@ -166,6 +173,7 @@ fn schedule_instances() {
         "edge",
         "missing",
         "truncated",
+        "twice",
         "gone",
     ]
     .map(|name| format!("{name}.json"));

@@ -1,7 +1,7 @@
 //! Reading other tools' JSON strictly: every key is known, every figure is in its range, and every fault is noted with its path, its value, the
 //! limit and the cure.
 
-use super::ImportError;
+use super::{ImportError, strict};
 use crate::hardware::Fault;
 use serde_json::{Map, Value};
 use std::fmt::Display;
@@ -47,12 +47,9 @@ impl Reading {
     /// The value of a JSON text; `what` says what the file should be.
     ///
     /// # Errors
-    /// Text that is not JSON.
+    /// Text that is not JSON, or in which a key is given twice.
     pub fn parse(&self, text: &str, what: &str) -> Result<Value, ImportError> {
-        serde_json::from_str(text).map_err(|why| ImportError {
-            file: self.file.clone(),
-            faults: vec![Fault::new("text", "malformed", format!("must be JSON: {why}"), format!("give {what}"))],
-        })
+        strict::value(text).map_err(|why| malformed(&self.file, &why, &format!("give {what}")))
     }
 
     /// What was read, or all that is wrong with it.
@@ -203,6 +200,12 @@ impl Reading {
         }
         found.or_else(|| known.first().map(|(_, meaning)| *meaning))
     }
+}
+
+/// The error for a text that [`strict::value`] refuses.
+pub(super) fn malformed(file: &str, why: &serde_json::Error, cure: &str) -> ImportError {
+    let limit = if why.is_data() { why.to_string() } else { format!("must be JSON: {why}") };
+    ImportError { file: file.to_owned(), faults: vec![Fault::new("text", "malformed", limit, strict::cure(why, cure))] }
 }
 
 /// A limit as people write it.

@@ -6,7 +6,7 @@
 //! memory. Energy per operation and byte is the process node's; static power is not stated and therefore zero. Its area model's
 //! unit counts are not read: the chip has no area.
 
-use super::ImportError;
+use super::{ImportError, json, strict};
 use crate::hardware::energy::{default_energy, sram_energy_per_byte};
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, Fault, MemoryLevel, Node};
 use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
@@ -83,10 +83,7 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
 }
 
 fn parse(text: &str, file: &str, cure: &str) -> Result<Value, ImportError> {
-    serde_json::from_str(text).map_err(|why| ImportError {
-        file: file.to_owned(),
-        faults: vec![Fault::new("text", "malformed", format!("must be JSON: {why}"), cure)],
-    })
+    strict::value(text).map_err(|why| json::malformed(file, &why, cure))
 }
 
 struct Reader<'a> {

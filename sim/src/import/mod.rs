@@ -4,6 +4,7 @@ pub mod calculon;
 pub mod json;
 pub mod llm_compass;
 pub mod scale_sim;
+pub mod strict;
 
 use crate::hardware::{Fault, Template};
 use crate::network::Fabric;

@@ -8,6 +8,7 @@
 //! `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
 
 use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, ScheduleError};
+use crate::import::strict;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ pub enum InstanceError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// The file is not JSON.
+    /// The file is not JSON, or gives a key twice.
     #[error("{}: not valid JSON: {source}; {}", path.display(), cure(.source))]
     NotJson {
         /// The file.
@@ -103,7 +104,8 @@ fn cure(error: &serde_json::Error) -> &'static str {
     if error.is_eof() {
         "the file may be cut short"
     } else {
-        "mend that place (JSON has no Infinity and no NaN: every latency is a whole number)"
+        let otherwise = "mend that place (JSON has no Infinity and no NaN: every latency is a whole number)";
+        strict::cure(error, otherwise)
     }
 }
 
@@ -129,7 +131,7 @@ pub fn read_instance(path: &Path) -> Result<Instance, InstanceError> {
 /// # Errors
 /// An [`InstanceError`] that names what is wrong and where.
 pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError> {
-    let root: Value = serde_json::from_str(text).map_err(|source| InstanceError::NotJson { path: path.into(), source })?;
+    let root = strict::value(text).map_err(|source| InstanceError::NotJson { path: path.into(), source })?;
     let reader = Reader { path };
     let Value::Object(root) = &root else {
         return Err(reader.wrong("the file", &root, "an object with num_tc, num_vc, ops and edges"));

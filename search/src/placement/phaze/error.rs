@@ -1,5 +1,6 @@
 //! What can be wrong with an instance: each error names the place, the value, the limit and the cure.
 
+use sim::import::strict;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -24,8 +25,8 @@ pub enum PlacementError {
         /// What is wrong in it.
         source: Box<PlacementError>,
     },
-    /// Not JSON. JSON has no NaN and no Infinity: a file that holds them ends here.
-    #[error("not valid JSON: {source}; write plain JSON, in which numbers are finite")]
+    /// Not JSON, or a key is given twice. JSON has no NaN and no Infinity: a file that holds them ends here.
+    #[error("not valid JSON: {source}; {}", strict::cure(.source, "write plain JSON, in which numbers are finite"))]
     NotJson {
         /// The parser's message, with line and column.
         source: serde_json::Error,

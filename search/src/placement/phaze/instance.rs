@@ -9,6 +9,9 @@ pub const MAX_DEVICES: usize = 10_000;
 pub const MAX_LAYERS: usize = 4_096;
 /// PHAZE rejects a bandwidth or a memory limit below this.
 pub const SMALLEST_POSITIVE: f64 = 1e-9;
+/// The largest size, rate or time accepted, as of Piper's graphs: sums over the longest chain and all micro-batches stay finite and are
+/// not confused with PHAZE's own infinity, a time of 1e30.
+pub const LARGEST: f64 = 1e30;
 
 /// A layer, or at a tensor width above 1 one device's slice of it, with its costs.
 #[derive(Debug, Clone, PartialEq)]
@@ -212,14 +215,20 @@ fn out_of_range(at: String, value: impl ToString, limit: impl Into<String>, cure
     PlacementError::OutOfRange { at, value: value.to_string(), limit: limit.into(), cure }
 }
 
+/// A number as people write it: 1e308 and not a 1 with 308 zeros.
+fn written(value: f64) -> String {
+    if value.abs() >= 1e15 { format!("{value:e}") } else { value.to_string() }
+}
+
 fn check_scalars(problem: &Problem) -> Result<(), PlacementError> {
     let positive = [
         ("maxMemoryPerDevice", problem.max_memory_per_device, "give the bytes a device can hold"),
         ("bandwidth", problem.bandwidth, "give the bytes per second of the link between stages"),
     ];
     for (key, value, cure) in positive {
-        if !value.is_finite() || value < SMALLEST_POSITIVE {
-            return Err(out_of_range(key.into(), value, format!("it must be finite and at least {SMALLEST_POSITIVE:e}"), cure));
+        if !(SMALLEST_POSITIVE..=LARGEST).contains(&value) {
+            let limit = format!("it must be from {SMALLEST_POSITIVE:e} to {LARGEST:e}");
+            return Err(out_of_range(key.into(), written(value), limit, cure));
         }
     }
     if problem.max_devices == 0 || problem.max_devices > MAX_DEVICES {
@@ -271,15 +280,11 @@ fn check_graph(width: usize, graph: &WidthGraph) -> Result<(), PlacementError> {
 }
 
 fn check_cost(place: &str, key: &str, value: f64) -> Result<(), PlacementError> {
-    if value.is_finite() && value >= 0.0 {
+    if (0.0..=LARGEST).contains(&value) {
         return Ok(());
     }
-    Err(out_of_range(
-        format!("{place}.{key}"),
-        value,
-        "it must be finite and not negative",
-        "give the measured or estimated cost",
-    ))
+    let limit = format!("it must be from 0 to {LARGEST:e}");
+    Err(out_of_range(format!("{place}.{key}"), written(value), limit, "give the measured or estimated cost"))
 }
 
 fn check_edges(width: usize, graph: &WidthGraph, ids: &BTreeSet<i64>) -> Result<(), PlacementError> {

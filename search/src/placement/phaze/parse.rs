@@ -3,6 +3,7 @@
 use super::PlacementError;
 use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
 use serde_json::{Map, Value};
+use sim::import::strict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -94,7 +95,7 @@ impl Recorded {
 }
 
 fn parse(text: &str) -> Result<Value, PlacementError> {
-    serde_json::from_str(text).map_err(|source| PlacementError::NotJson { source })
+    strict::value(text).map_err(|source| PlacementError::NotJson { source })
 }
 
 fn problem(object: &Map<String, Value>) -> Result<Problem, PlacementError> {

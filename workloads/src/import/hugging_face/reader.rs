@@ -5,6 +5,7 @@ use crate::error::{WorkloadError, nearest};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
+use sim::import::strict::Strict;
 use sim::kernel::Function;
 use std::fmt;
 
@@ -36,8 +37,8 @@ impl<'de> Deserialize<'de> for Entries {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+                while let Some(key) = map.next_key()? {
+                    pairs.push((key, map.next_value_seed(Strict)?));
                 }
                 Ok(Entries(pairs))
             }
