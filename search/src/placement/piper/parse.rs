@@ -160,16 +160,24 @@ fn graph(r: &mut Reading, instance: &Instance) {
                 r.fault(format!("edges[{i}].{key}"), id, "no layer has this number", "name a layer of `nodes`");
             }
         }
-        if !pairs.insert((edge.source, edge.destination)) {
+        if edge.source == edge.destination {
+            let value = format!("layer {} to itself", edge.source);
+            r.fault(format!("edges[{i}]"), value, "must lead to another layer", "remove it");
+        } else if !pairs.insert((edge.source, edge.destination)) {
             let value = format!("{} to {}", edge.source, edge.destination);
             r.fault(format!("edges[{i}]"), value, "is given twice", "add the costs up in one edge");
         }
     }
-    if r.sound() {
-        syncs(r, instance, &pairs);
-        if let Some(id) = circle(instance) {
-            r.fault("edges", format!("through layer {id}"), "lead in a circle", "remove an edge of it");
+    if !r.sound() {
+        return;
+    }
+    // First: an edge too many also lacks its sync times, in every choice of two layers.
+    match circle(instance) {
+        Some(ids) => {
+            let round: Vec<String> = ids.iter().chain(ids.first()).map(ToString::to_string).collect();
+            r.fault("edges", format!("layers {}", round.join(" -> ")), "must not lead in a circle", "remove an edge of it");
         }
+        None => syncs(r, instance, &pairs),
     }
 }
 
@@ -200,8 +208,8 @@ fn syncs(r: &mut Reading, instance: &Instance, pairs: &BTreeSet<(i64, i64)>) {
     }
 }
 
-/// A layer on or behind a circle of edges, if there is one.
-fn circle(instance: &Instance) -> Option<i64> {
+/// The layers of a circle of edges, if there is one.
+fn circle(instance: &Instance) -> Option<Vec<i64>> {
     let mut waiting: BTreeMap<i64, usize> = instance.nodes.iter().map(|node| (node.id, 0)).collect();
     for edge in &instance.edges {
         *waiting.entry(edge.destination).or_default() += 1;
@@ -218,5 +226,18 @@ fn circle(instance: &Instance) -> Option<i64> {
             }
         }
     }
-    waiting.keys().next().copied()
+    // Every layer that still waits does so for another that waits: going back from one to the next ends in a circle.
+    let mut path = vec![*waiting.keys().next()?];
+    loop {
+        let last = path.last().copied()?;
+        let before = instance.edges.iter().find(|edge| edge.destination == last && waiting.contains_key(&edge.source))?.source;
+        if let Some(at) = path.iter().position(|id| *id == before) {
+            path.drain(..at);
+            path.reverse();
+            let first = path.iter().enumerate().min_by_key(|(_, id)| **id).map_or(0, |(at, _)| at);
+            path.rotate_left(first);
+            return Some(path);
+        }
+        path.push(before);
+    }
 }

@@ -315,5 +315,14 @@ fn faults_of_a_file_name_key_value_limit_and_cure() {
         }
     }
     let error = Instance::from_json_str(&circle.to_json_string(), "g.json").unwrap_err().to_string();
-    assert_eq!(error, "g.json: edges = through layer 0: lead in a circle; remove an edge of it");
+    assert_eq!(error, "g.json: edges = layers 0 -> 1 -> 2 -> 3 -> 0: must not lead in a circle; remove an edge of it");
+    // A circle is named whether or not it has sync times; so is an edge from a layer to itself.
+    let mut bare = read(GRAPH);
+    bare.edges.push(Edge { source: 3, destination: 0, bytes: 0.0 });
+    assert_eq!(Instance::from_json_str(&bare.to_json_string(), "g.json").unwrap_err().to_string(), error);
+    let mut own = read(GRAPH);
+    own.edges.push(Edge { source: 2, destination: 2, bytes: 0.0 });
+    let error = Instance::from_json_str(&own.to_json_string(), "g.json").unwrap_err().to_string();
+    let at = own.edges.len() - 1;
+    assert_eq!(error, format!("g.json: edges[{at}] = layer 2 to itself: must lead to another layer; remove it"));
 }
