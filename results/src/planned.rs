@@ -219,7 +219,11 @@ fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
             };
             (Some(step.0), why)
         }
-        Outcome::OverCapacity(why) => (None, why.to_string()),
+        Outcome::OverCapacity { why, grew: (MemoryClass::Host, _) } => (None, why.to_string()),
+        Outcome::OverCapacity { why, grew: (class, more) } => {
+            let (need, have) = (why.need.gib(), why.have.gib());
+            (None, format!("stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB", why.stage, more.gib()))
+        }
         Outcome::Refused(why) => (None, why.to_string()),
     };
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }

@@ -131,7 +131,7 @@ impl<'a> Job<'a> {
     fn attempt(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Result<Attempt, StepError> {
         let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, DeviceMemory::of(self.chip), self.domain(plan))?;
         if let Err(why) = memory.fits() {
-            return Ok(Attempt::OverCapacity(why));
+            return Ok(Attempt::OverCapacity(why, Box::new(memory)));
         }
         let time = step_time_of(chip, self.model, self.fabric, plan, &shape.profile)?;
         Ok(Attempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory })))
@@ -149,5 +149,5 @@ struct Shape {
 /// What came of trying a plan.
 enum Attempt {
     Fits(Box<RankedPlan>),
-    OverCapacity(OverCapacity),
+    OverCapacity(OverCapacity, Box<StepMemory>),
 }

@@ -2,8 +2,8 @@
 
 use super::space::default_policies;
 use super::{Attempt, Job, PlanSpace, RankedPlan};
-use crate::step::{ChipTimes, OverCapacity, StepError, TrainingPlan};
-use sim::units::Seconds;
+use crate::step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
+use sim::units::{Bytes, Seconds};
 use workloads::training::ContextMethod;
 use workloads::{LayerEnds, Layout, RankOrder, ZeroStage};
 
@@ -27,7 +27,12 @@ pub enum Outcome {
         grew: (&'static str, Seconds),
     },
     /// It needs more memory than there is.
-    OverCapacity(OverCapacity),
+    OverCapacity {
+        /// What the fullest stage lacks.
+        why: OverCapacity,
+        /// The class that grew most over the best plan's fullest stage, and by how much.
+        grew: (MemoryClass, Bytes),
+    },
     /// It breaks a rule.
     Refused(StepError),
 }
@@ -46,7 +51,7 @@ pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result
         .collect();
     let rank = |n: &Neighbour| match &n.outcome {
         Outcome::Runs { step, .. } => (0, step.0),
-        Outcome::OverCapacity(_) => (1, 0.0),
+        Outcome::OverCapacity { .. } => (1, 0.0),
         Outcome::Refused(_) => (2, 0.0),
     };
     found.sort_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1)));
@@ -67,9 +72,20 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
             let most = grown.max_by(|a, b| a.1.0.total_cmp(&b.1.0)).unwrap_or(("total", Seconds::ZERO));
             Outcome::Runs { step: ranked.time.total, grew: most }
         }
-        Ok(Attempt::OverCapacity(why)) => Outcome::OverCapacity(why),
+        Ok(Attempt::OverCapacity(why, memory)) => Outcome::OverCapacity { grew: grown(&memory, &best.memory, &why), why },
         Err(error) => Outcome::Refused(error),
     }
+}
+
+/// The class that grew most between the fullest stages of two plans, and by how much.
+fn grown(now: &StepMemory, before: &StepMemory, why: &OverCapacity) -> (MemoryClass, Bytes) {
+    let fullest = |memory: &StepMemory| memory.stages.iter().max_by_key(|stage| stage.need()).cloned();
+    if let (MemoryClass::Host, _) | (_, None) = (why.class, fullest(before)) {
+        return (why.class, why.largest);
+    }
+    let of = |memory: &StepMemory, class| fullest(memory).map_or(Bytes::ZERO, |stage| stage.class(class));
+    let growth = MemoryClass::ALL.map(|class| (class, of(now, class).saturating_sub(of(before, class))));
+    growth.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or((why.class, why.largest))
 }
 
 /// A degree of a layout.

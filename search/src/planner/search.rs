@@ -360,7 +360,7 @@ impl<'a> Search<'a> {
         if let Some((_, candidate)) = found.nearest {
             let plan = self.plan(candidate);
             let shape = self.job.shape(&mut chip, &plan)?;
-            if let Attempt::OverCapacity(why) = self.job.attempt(&mut chip, &shape, &plan)? {
+            if let Attempt::OverCapacity(why, _) = self.job.attempt(&mut chip, &shape, &plan)? {
                 answer.nearest = Some((plan, why));
             }
         }

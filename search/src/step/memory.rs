@@ -123,9 +123,10 @@ pub struct StageMemory {
 pub struct OverCapacity {
     /// The stage, from 0.
     pub stage: u32,
-    /// The class that no longer fits, filling in the order of [`MemoryClass::ALL`]; [`MemoryClass::Host`] where the device's own
-    /// memory suffices and the host's does not.
+    /// The class that takes most of the device's memory; [`MemoryClass::Host`] where that suffices and the host's does not.
     pub class: MemoryClass,
+    /// Bytes of that class.
+    pub largest: Bytes,
     /// Bytes needed, of the device's memory or of the host's.
     pub need: Bytes,
     /// Bytes there are for it.
@@ -154,7 +155,7 @@ impl OverCapacity {
     fn reason(&self) -> String {
         match self.class {
             MemoryClass::Host => format!(" of host memory per device: offloaded activations do not fit{}", self.advice()),
-            class => format!(": {class} do not fit any more{}", self.advice()),
+            class => format!(": the largest part, {class}, is {:.2} GiB{}", self.largest.gib(), self.advice()),
         }
     }
 
@@ -206,22 +207,25 @@ impl StageMemory {
         if self.host <= have {
             return Ok(());
         }
-        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, need: self.host, have })
+        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest: self.host, need: self.host, have })
     }
 
-    /// Whether it fits into the device's own memory, and if not, which class broke it.
+    /// The class that takes most of the device's memory.
+    #[must_use]
+    pub fn largest(&self) -> MemoryClass {
+        MemoryClass::ALL.into_iter().max_by_key(|class| self.class(*class)).unwrap_or(MemoryClass::Weights)
+    }
+
+    /// Whether it fits into the device's own memory, and if not, which class takes most.
     ///
     /// # Errors
-    /// The class at which the sum exceeds `have`.
+    /// A sum above `have`.
     pub fn fits(&self, have: Bytes) -> Result<(), OverCapacity> {
-        let mut sum = Bytes::ZERO;
-        for class in MemoryClass::ALL {
-            sum += self.class(class);
-            if sum > have {
-                return Err(OverCapacity { stage: self.stage, class, need: self.need(), have });
-            }
+        let (need, class) = (self.need(), self.largest());
+        if need <= have {
+            return Ok(());
         }
-        Ok(())
+        Err(OverCapacity { stage: self.stage, class, largest: self.class(class), need, have })
     }
 }
 
@@ -262,7 +266,7 @@ impl StepMemory {
     /// Whether every stage fits, into the devices' memory first and then into the hosts'.
     ///
     /// # Errors
-    /// The stage that exceeds the capacity most, and the class that broke it.
+    /// The stage that exceeds the capacity most, and the class that takes most of it.
     pub fn fits(&self) -> Result<(), OverCapacity> {
         let worst = self.stages.iter().max_by_key(|s| s.need());
         worst.map_or(Ok(()), |s| s.fits(self.capacity))?;

@@ -182,7 +182,10 @@ fn what_breaks_a_stage_is_named() {
     let small = TrainingPlan { activations: ActivationPolicy::Full, ..plan(layout, 1, 16) };
     assert!(memory(&model, &small, "megatron").fits().is_ok());
     let alone = memory(&model, &plan(Layout::default(), 1, 1), "megatron").fits().unwrap_err();
-    assert_eq!(alone.class, MemoryClass::Weights, "350 GB of weights alone are too many: {alone}");
+    // Twelve bytes of states per parameter are more than two of weights, on whichever the sum first exceeds the device.
+    assert_eq!(alone.class, MemoryClass::OptimizerStates, "{alone}");
+    assert!(alone.largest.0 >= 12 * model.parameters(), "{alone}");
+    assert!(alone.to_string().contains(": the largest part, optimizer states, is "), "{alone}");
 }
 
 #[test]
