@@ -125,11 +125,7 @@ impl Planned {
         let why = best.is_none().then(|| match (&answer.nearest, &answer.refusal) {
             (Some((plan, why)), _) => format!("no plan fits; the nearest, {}, lacks: {why}", one_line(plan)),
             (None, Some(error)) => error.to_string(),
-            (None, None) => format!(
-                "no plan uses all {} devices: no choice of the degrees allowed multiplies to them and divides the {} sequences and the {} layers; \
-                 allow more degrees, or change --devices or --global-batch",
-                job.devices, job.global_batch, job.model.layers
-            ),
+            (None, None) => "the space holds no plan".to_owned(),
         });
         Self {
             format: FORMAT,

@@ -261,7 +261,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         },
     };
     let space = if arguments.everything { asked.clone().or(PlanSpace::full(&job)) } else { asked.clone() };
-    if let Some(error) = space.fault(&job) {
+    let everything = || arguments.everything.then(|| space.emptiness(&job)).flatten();
+    if let Some(error) = asked.fault(&job).or_else(everything) {
         return Err(failure::input(error));
     }
     if arguments.emit == Some(Framework::Piper) {
@@ -270,6 +271,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return answer::text(&instance.to_json_string());
     }
     let mut answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
+    // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
+    if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
+        return Err(failure::input(refusal));
+    }
     let mappings = map_plans(&job, &mut answer).or_input()?;
     if let Some(framework) = arguments.emit {
         let Some(best) = answer.best.first() else {

@@ -109,8 +109,6 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let text = coplace(&small).result();
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
-    let none = coplace(&call(&["--tensor", "1", "--pipeline", "1", "--virtual-stages", "2"])).result();
-    assert!(none.contains("no plan uses all 64 devices"), "{none}");
     let written = coplace(&[&small[..], &["--emit", "megatron"]].concat());
     assert_eq!((written.code, written.stdout.as_str()), (1, ""), "{}", written.stderr);
     assert!(written.stderr.starts_with("error: --emit: nothing to write: no plan fits; the nearest, t "), "{}", written.stderr);
@@ -178,12 +176,26 @@ fn faulty_arguments_are_refused() {
             "layer_split = 9:8: must be such that what they leave of the 32 layers",
         ),
         (vec!["--expert", "2"], "ep = 2: must be 1 for a model without experts"),
+        (
+            vec!["--pipeline", "1", "--virtual-stages", "2"],
+            "virtual_stages = 2: must be 1 without a pipeline; use virtual_stages = 1, or pp = 2",
+        ),
+        (vec!["--pipeline", "3"], "pp = 3: must be a divisor of the 64 devices; use pp = 2 or 4"),
+        (vec!["--context", "128"], "cp = 128: must be a divisor of the 64 devices; use cp = 64"),
+        (vec!["--schedule", "zb-v", "--virtual-stages", "3"], "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2"),
+        (
+            vec!["--schedule", "gpipe", "--virtual-stages", "2"],
+            "virtual_stages = 2: must be 1 under GPipe; use virtual_stages = 1",
+        ),
         (vec!["--emit", "megatron", "--format", "json"], "cannot be used with"),
     ];
     for (more, message) in cases {
         let refusal = coplace(&call(&more)).refusal();
         assert!(refusal.contains(message), "{refusal}");
     }
+    let long = ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
+    let long: Vec<&str> = long.into_iter().chain(["--sequence-length", "8192"]).collect();
+    assert!(coplace(&long).refusal().contains("sequence length is 8192, but must be "));
     let fabric =
         ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "8"];
     assert!(coplace(&fabric).refusal().contains("it holds at most 8"));

@@ -8,6 +8,7 @@
 //! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
 //! every plan that can come into the list its best one.
 
+mod fault;
 mod mapped;
 mod neighbours;
 mod search;

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, LayoutError, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
+use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The longest sequence that is not split over devices unless asked for.
 const LONG_SEQUENCE: u64 = 8192;
 
 /// Most model chunks per stage.
-const MOST_CHUNKS: u64 = 64;
+pub(super) const MOST_CHUNKS: u64 = 64;
 
 /// Which values each decision may take; `None` is every value that obeys the rules.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -55,7 +55,7 @@ pub enum Splits {
 }
 
 /// The divisors of a number, rising.
-fn divisors(n: u64) -> Vec<u64> {
+pub(super) fn divisors(n: u64) -> Vec<u64> {
     let mut small: Vec<u64> = (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d)).collect();
     let large: Vec<u64> = small.iter().rev().map(|d| n / d).filter(|d| d * d > n).collect();
     small.extend(large);
@@ -70,7 +70,7 @@ fn among<T: Copy + PartialEq>(allowed: &Option<Vec<T>>, possible: Vec<T>) -> Vec
     }
 }
 
-fn small_divisors(n: u64) -> Vec<u32> {
+pub(super) fn small_divisors(n: u64) -> Vec<u32> {
     divisors(n).into_iter().filter_map(|d| u32::try_from(d).ok()).collect()
 }
 
@@ -112,38 +112,6 @@ impl PlanSpace {
             activations: self.activations.or(other.activations),
             schedules: self.schedules.or(other.schedules),
         }
-    }
-
-    /// The first rule that a value asked for breaks by itself, whatever the others are.
-    #[must_use]
-    pub fn fault(&self, job: &Job<'_>) -> Option<LayoutError> {
-        let batch = Batch { micro_batch: 1, global_batch: job.global_batch, sequence_length: job.sequence_length };
-        let listed = |list: &Option<Vec<u32>>| list.clone().unwrap_or_default();
-        let tensor = listed(&self.tensor).into_iter().map(|tensor| Layout { tensor, ..Layout::default() });
-        let pipeline = listed(&self.pipeline).into_iter().map(|pipeline| {
-            let layout = Layout { pipeline, ..Layout::default() };
-            let asked = match &self.splits {
-                Some(Splits::Listed(list)) => list.first().copied().flatten(),
-                _ => None,
-            };
-            self.divided(job, layout).into_iter().next().unwrap_or(Layout { ends: asked, ..layout })
-        });
-        let mut faults = tensor.chain(pipeline).filter_map(|layout| layout.check(job.model, &batch).err());
-        let sizes = self.micro_batch.clone().unwrap_or_default();
-        let size = sizes.into_iter().find(|b| !job.global_batch.is_multiple_of(*b)).map(|b| LayoutError {
-            key: "micro_batch",
-            value: b.to_string(),
-            limit: format!("a divisor of the {} sequences of a step", job.global_batch),
-            cure: "use one that divides them".to_owned(),
-        });
-        let dense = job.model.experts.is_none();
-        let expert = listed(&self.expert).into_iter().find(|e| dense && *e > 1).map(|e| LayoutError {
-            key: "ep",
-            value: e.to_string(),
-            limit: "1 for a model without experts".to_owned(),
-            cure: "leave it out".to_owned(),
-        });
-        faults.next().or(size).or(expert)
     }
 
     /// Every plan of the space that uses all of the job's devices and obeys the layout's rules. For spaces of up to some hundred thousand
@@ -193,7 +161,8 @@ impl PlanSpace {
         families.into_values().map(lots).filter(|family| !family.lots.is_empty()).collect()
     }
 
-    fn contexts(&self, job: &Job<'_>, rest: u64) -> Vec<u32> {
+    /// The context-parallel widths for the devices that the tensor-parallel one leaves.
+    pub(super) fn contexts(&self, job: &Job<'_>, rest: u64) -> Vec<u32> {
         match &self.context {
             Some(list) => among(&Some(list.clone()), small_divisors(rest)),
             None if job.sequence_length > LONG_SEQUENCE => {
@@ -229,7 +198,7 @@ impl PlanSpace {
 
     /// A layout with the splits of the layers asked for that its chunks allow. Where none is: evenly; where one chunk per stage cannot be even,
     /// as evenly as equal stages between the ends allow.
-    fn divided(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
+    pub(super) fn divided(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
         let layers = job.model.layers;
         let with = |ends| Layout { ends, ..layout };
         let allowed = |layout: &Layout| layout.chunk_split(layers).is_ok();
@@ -310,7 +279,7 @@ impl PlanSpace {
     }
 
     /// How sequences may be split over context- and over tensor-parallel devices.
-    fn sequences(&self, layout: &Layout) -> Vec<(ContextMethod, bool)> {
+    pub(super) fn sequences(&self, layout: &Layout) -> Vec<(ContextMethod, bool)> {
         let both = || vec![ContextMethod::Ring, ContextMethod::Ulysses];
         let methods =
             if layout.context > 1 { self.context_methods.clone().unwrap_or_else(both) } else { vec![ContextMethod::Ring] };

@@ -11,7 +11,7 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{Model, ZeroStage};
 
-struct Hardware {
+pub(super) struct Hardware {
     model: Model,
     chip: Accelerator,
     fabric: Fabric,
@@ -19,7 +19,7 @@ struct Hardware {
 }
 
 impl Hardware {
-    fn new(model: &str) -> Self {
+    pub fn new(model: &str) -> Self {
         Self {
             model: Model::load(model).unwrap(),
             chip: Accelerator::template("a100_80gb_sxm").unwrap(),
@@ -28,7 +28,7 @@ impl Hardware {
         }
     }
 
-    fn job(&self, devices: u32, global_batch: u64, sequence_length: u64) -> Job<'_> {
+    pub fn job(&self, devices: u32, global_batch: u64, sequence_length: u64) -> Job<'_> {
         Job {
             model: &self.model,
             chip: &self.chip,
