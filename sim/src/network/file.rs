@@ -3,7 +3,7 @@
 use super::error::NetworkError;
 use super::fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
-use super::torus::TorusDim;
+use super::torus::{TorusDim, twisted_hops};
 use super::verify;
 use crate::import;
 use crate::units::{BytesPerSecond, Seconds};
@@ -38,6 +38,7 @@ pub(crate) struct TierFile {
     pub devices: Option<u32>,
     pub dims: Option<Vec<u32>>,
     pub wrap_multiple: Option<u32>,
+    pub twisted: Option<bool>,
     pub oversubscription: Option<f64>,
     pub links_gb_per_s: Option<Vec<Vec<f64>>>,
     pub bandwidth_gb_per_s: Option<f64>,
@@ -190,9 +191,12 @@ fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
 fn build_tier(t: &TierFile, below: u32) -> Tier {
     let gb = |x: f64| BytesPerSecond(x * 1e9);
     let wrap_multiple = t.wrap_multiple.unwrap_or(1);
+    let twisted = t.twisted.unwrap_or(false);
     let torus = |limits: Vec<u32>| {
-        let dims = limits.iter().map(|&size| TorusDim { size, wrap: size > 1 && size % wrap_multiple == 0 }).collect();
-        Topology::Torus { dims, limits, wrap_multiple, twisted: false, twisted_hops: None }
+        let closed = |&size: &u32| TorusDim { size, wrap: size > 1 && size % wrap_multiple == 0 };
+        let dims: Vec<TorusDim> = limits.iter().map(closed).collect();
+        let hops = if twisted { twisted_hops(&dims) } else { None };
+        Topology::Torus { dims, limits, wrap_multiple, twisted, twisted_hops: hops }
     };
     let units = t.devices.map_or(u32::MAX, |d| d / below);
     let topology = match t.topology {

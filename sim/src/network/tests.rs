@@ -162,7 +162,31 @@ fn a_twist_helps_all_to_all_only() {
         assert!((ratio - gain).abs() < 1e-3, "{chips}: {ratio}");
         let gather = op(CollectiveKind::AllGather, 1 << 30, chips, 1);
         assert_eq!(plain.collective(&gather), twisted.collective(&gather));
+        // A fabric file asks for the same.
+        let file = file_with("topology = \"torus\"", "topology = \"torus\"\ntwisted = true").unwrap();
+        assert_eq!(file.for_devices(chips).unwrap(), twisted);
     }
+}
+
+/// The fabric of TPU v4 from its file with one change.
+fn file_with(from: &str, to: &str) -> Result<Fabric, String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/templates/fabrics/tpu_v4_ici.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from));
+    Fabric::from_toml_str("f.toml", &text.replacen(from, to, 1)).map_err(|e| e.to_string())
+}
+
+#[test]
+fn only_tori_with_room_for_a_twisted_slice_are_twisted() {
+    let twist = |dims: &str| file_with("dims = [16, 16, 16]", &format!("twisted = true\ndims = {dims}")).unwrap_err();
+    for dims in ["[16, 16]", "[4, 4, 4]", "[16, 16, 2]"] {
+        let error = twist(dims);
+        assert!(error.contains("twisted = true: needs room for closed sides of n x n x 2n or n x 2n x 2n in dims"), "{error}");
+    }
+    assert!(file_with("dims = [16, 16, 16]", "twisted = true\ndims = [4, 8, 4]").is_ok());
+    let error =
+        file_with("topology = \"torus\"\ndims = [16, 16, 16]", "topology = \"ring\"\ndevices = 8\ntwisted = false").unwrap_err();
+    assert!(error.contains("twisted"), "{error}");
 }
 
 #[test]

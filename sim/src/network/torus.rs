@@ -120,6 +120,14 @@ fn shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut impl Fn
     }
 }
 
+/// Whether a torus of these largest sides has slices that [`twisted_hops`] takes: three sides, and room for the smallest `n x n x 2n`
+/// whose sides close, its long side on any dimension.
+pub(crate) fn can_twist(limits: &[u32], wrap_multiple: u32) -> bool {
+    // A side of 1 has no link to shift.
+    let n = wrap_multiple.max(2);
+    limits.len() == 3 && limits.iter().all(|side| *side >= n) && limits.iter().any(|side| *side >= n.saturating_mul(2))
+}
+
 /// Mean distance between the nodes of a twisted torus (itself included), `None` where the shape has no twisted form. With
 /// `n x n x 2n` both short sides' wrap-around links shift by `n` along the long one; with `n x 2n x 2n` the short side's shift by `n`
 /// along both (Camara et al., "Twisted Torus Topologies for Enhanced Interconnection Networks", TPDS 2010). Under balanced routing

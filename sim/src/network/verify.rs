@@ -3,6 +3,10 @@
 use super::collective::MAX_TIERS;
 use super::error::Fault;
 use super::file::{ChipFile, FabricFile, TierFile, TopologyName};
+use super::torus;
+
+/// The fastest measured link that is believed, GB/s of a whole unit: a hundred times what the largest node of 2025 has.
+pub(crate) const MOST_GB_PER_S: f64 = 1e6;
 
 /// Collects faults under the name of one tier.
 struct Checker {
@@ -117,6 +121,7 @@ fn structure(c: &mut Checker, t: &TierFile, below: Option<u32>, outermost: bool)
         }
     };
     only(c, t.dims.is_some(), "dims", TopologyName::Torus);
+    only(c, t.twisted.is_some(), "twisted", TopologyName::Torus);
     only(c, t.links_gb_per_s.is_some(), "links_gb_per_s", TopologyName::Matrix);
     only(c, t.oversubscription.is_some(), "oversubscription", TopologyName::FatTree);
     let units = match t.topology {
@@ -125,6 +130,14 @@ fn structure(c: &mut Checker, t: &TierFile, below: Option<u32>, outermost: bool)
             dims(c, sides);
             if t.wrap_multiple == Some(0) {
                 c.fail("wrap_multiple", 0, "must be at least 1", "1 wraps every side");
+            }
+            if t.twisted == Some(true) && !torus::can_twist(sides, t.wrap_multiple.unwrap_or(1)) {
+                c.fail(
+                    "twisted",
+                    true,
+                    "needs room for closed sides of n x n x 2n or n x 2n x 2n in dims",
+                    "remove it or correct dims",
+                );
             }
             sides.iter().try_fold(1_u32, |a, &b| a.checked_mul(b))
         }
@@ -194,8 +207,8 @@ fn matrix(c: &mut Checker, rows: &[Vec<f64>]) {
         }
         for (j, &x) in row.iter().enumerate().filter(|(j, _)| *j != i) {
             let key = format!("links_gb_per_s[{i}][{j}]");
-            if !(x.is_finite() && x > 0.0) {
-                c.fail(&key, x, "must be a finite number above 0", "give GB/s of the whole unit, one direction");
+            if !(x > 0.0 && x <= MOST_GB_PER_S) {
+                c.fail(&key, x, "must be above 0 and at most 1e6", "give GB/s of the whole unit, one direction");
             } else if let Some(&back) = rows.get(j).and_then(|r| r.get(i)).filter(|_| j > i)
                 && (x - back).abs() > 1e-9 * x.abs()
             {
