@@ -2,6 +2,7 @@
 
 pub mod calculon;
 pub mod json;
+pub mod lines;
 pub mod llm_compass;
 pub mod scale_sim;
 pub mod strict;

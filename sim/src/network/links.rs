@@ -2,15 +2,16 @@
 //!
 //! Two forms are read:
 //! - a square table: first line `gb_per_s,NAME,NAME,...`, then one line `NAME,x,x,...` per unit, GB/s of the whole unit in one
-//!   direction, in the order of the ranks; symmetric; the diagonal is not used and may be empty;
+//!   direction, in the order of the ranks; symmetric; the diagonal is not used and may be empty or 0;
 //! - measurements, one per line, with the columns `src_idx`, `dst_idx` and `bandwidth_mbytes_per_s` (MB/s; other columns are
 //!   ignored). `file` tells several clusters in one file apart; `diagonal` = 1 marks what was not measured. All measurements
-//!   of a pair, in either direction, are averaged.
+//!   of a pair, in either direction, are averaged; either all pairs are measured in both directions or all in one.
 
 use super::error::{Fault, NetworkError};
 use super::fabric::{Fabric, Tier, Topology};
 use super::matrix::LinkMatrix;
-use super::verify;
+use super::verify::{self, MOST_GB_PER_S};
+use crate::import::lines::Lines;
 use crate::units::BytesPerSecond;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
@@ -46,6 +47,14 @@ pub enum LinksError {
         /// The names it has.
         known: String,
     },
+    /// A cluster chosen in a table that holds one.
+    #[error("{file}: --links-of {name}: a table of links holds one cluster; leave the option out")]
+    OneCluster {
+        /// The file.
+        file: String,
+        /// The name given.
+        name: String,
+    },
     /// Links that cannot be; every fault is listed.
     #[error("{file}: {}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and "))]
     Invalid {
@@ -78,9 +87,15 @@ impl LinkMatrix {
         let mut reader =
             csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
         let head = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
-        let records: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().map_err(|e| malformed(e.to_string()))?;
-        let rows = match head.get(0) {
-            Some("gb_per_s") => square(&records),
+        let mut lines = Lines::new(text.as_bytes());
+        let mut records = Vec::new();
+        for record in reader.records() {
+            let cells = record.map_err(|e| malformed(e.to_string()))?;
+            records.push(Record { line: lines.of(cells.position().map_or(0, csv::Position::byte)), cells });
+        }
+        let rows = match (head.get(0), of) {
+            (Some("gb_per_s"), Some(name)) => return Err(LinksError::OneCluster { file: file.into(), name: name.into() }),
+            (Some("gb_per_s"), None) => square(&head, &records),
             _ => measured(file, &head, &records, of)?,
         };
         let rows = rows.map_err(malformed)?;
@@ -88,36 +103,57 @@ impl LinkMatrix {
     }
 }
 
-fn line(record: &csv::StringRecord) -> u64 {
-    record.position().map_or(0, csv::Position::line)
+/// A line of the file.
+struct Record {
+    line: u64,
+    cells: csv::StringRecord,
 }
 
-fn number(record: &csv::StringRecord, at: usize, what: &str) -> Result<f64, String> {
-    let text = record.get(at).unwrap_or_default();
-    text.parse().map_err(|_| format!("line {}, {what} = `{text}`: must be a number", line(record)))
+impl Record {
+    fn get(&self, at: usize) -> &str {
+        self.cells.get(at).unwrap_or_default()
+    }
+
+    fn number(&self, at: usize, what: &str) -> Result<f64, String> {
+        let text = self.get(at);
+        text.parse().map_err(|_| format!("line {}, {what} = `{text}`: must be a number", self.line))
+    }
 }
 
-fn square(records: &[csv::StringRecord]) -> Result<Vec<Vec<f64>>, String> {
-    let cell = |(unit, record): (usize, &csv::StringRecord)| {
-        let entry = |other: usize| {
-            let unused = unit == other && record.get(other + 1) == Some("");
-            if unused { Ok(0.0) } else { number(record, other + 1, &format!("entry {other}")) }
+/// The rows of a square table, whose lines carry the header's names in its order.
+fn square(head: &csv::StringRecord, records: &[Record]) -> Rows {
+    let names: Vec<&str> = head.iter().skip(1).collect();
+    if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(*name)) {
+        return Err(format!("line 1, column {} = `{name}`: another column has this name", at + 2));
+    }
+    let row = |(unit, record): (usize, &Record)| {
+        if let Some(name) = names.get(unit).filter(|name| **name != record.get(0)) {
+            return Err(format!("line {}, name = `{}`: must be `{name}`, as in the first line", record.line, record.get(0)));
+        }
+        let entry = |other: usize| match record.get(other + 1) {
+            "" if unit == other => Ok(0.0),
+            _ => match record.number(other + 1, &format!("entry {other}"))? {
+                x if unit == other && !(0.0..=MOST_GB_PER_S).contains(&x) => {
+                    Err(format!("line {}, entry {other} = {x}: the diagonal is not used: must be empty or 0", record.line))
+                }
+                x => Ok(x),
+            },
         };
-        (0..record.len().saturating_sub(1)).map(entry).collect()
+        (0..record.cells.len().saturating_sub(1)).map(entry).collect()
     };
-    records.iter().enumerate().map(cell).collect()
+    records.iter().enumerate().map(row).collect()
 }
 
 type Rows = Result<Vec<Vec<f64>>, String>;
 
-fn measured(file: &str, head: &csv::StringRecord, records: &[csv::StringRecord], of: Option<&str>) -> Result<Rows, LinksError> {
+fn measured(file: &str, head: &csv::StringRecord, records: &[Record], of: Option<&str>) -> Result<Rows, LinksError> {
     let column = |name: &str| head.iter().position(|h| h == name);
     let (Some(from), Some(to), Some(rate)) = (column("src_idx"), column("dst_idx"), column("bandwidth_mbytes_per_s")) else {
         let why = format!("line 1: the columns are {}", head.iter().collect::<Vec<_>>().join(", "));
         return Err(LinksError::Malformed { file: file.into(), why });
     };
     let (cluster, diagonal) = (column("file"), column("diagonal"));
-    let name = |r: &csv::StringRecord| cluster.and_then(|c| r.get(c)).unwrap_or_default().to_owned();
+    let name = |r: &Record| cluster.map_or("", |c| r.get(c)).to_owned();
     let names: BTreeSet<String> = records.iter().map(name).collect();
     let known = names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     match of {
@@ -126,33 +162,46 @@ fn measured(file: &str, head: &csv::StringRecord, records: &[csv::StringRecord],
         _ => {}
     }
     let chosen = records.iter().filter(|r| of.is_none_or(|of| name(r) == of));
-    Ok(averaged(chosen.filter(|r| diagonal.and_then(|d| r.get(d)) != Some("1")), from, to, rate))
+    Ok(averaged(chosen.filter(|r| diagonal.map(|d| r.get(d)) != Some("1")), from, to, rate))
 }
 
 /// The mean of all measurements of every pair, GB/s; 0 where there is none, which the verification names.
-fn averaged<'a>(records: impl Iterator<Item = &'a csv::StringRecord>, from: usize, to: usize, rate: usize) -> Rows {
+fn averaged<'a>(records: impl Iterator<Item = &'a Record>, from: usize, to: usize, rate: usize) -> Rows {
     let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
-    let index = |r: &csv::StringRecord, at: usize, what: &str| match r.get(at).unwrap_or_default().parse::<usize>() {
+    let mut seen: BTreeMap<Vec<&str>, u64> = BTreeMap::new();
+    let index = |r: &Record, at: usize, what: &str| match r.get(at).parse::<usize>() {
         Ok(i) if i < 65_536 => Ok(i),
-        _ => Err(format!("line {}, {what} = `{}`: must be an integer from 0 to 65535", line(r), r.get(at).unwrap_or_default())),
+        _ => Err(format!("line {}, {what} = `{}`: must be an integer from 0 to 65535", r.line, r.get(at))),
     };
     for record in records {
         let (a, b) = (index(record, from, "src_idx")?, index(record, to, "dst_idx")?);
-        let mb = number(record, rate, "bandwidth_mbytes_per_s")?;
-        if a != b {
-            // One bad measurement must not hide in the mean.
-            let sound = mb.is_finite() && mb > 0.0;
-            if !sound {
-                return Err(format!("line {}, bandwidth_mbytes_per_s = {mb}: must be a finite number above 0", line(record)));
-            }
-            let sum = sums.entry((a.min(b), a.max(b))).or_default();
-            (sum.0, sum.1) = (sum.0 + mb * 1e-3, sum.1 + 1.0);
+        let mb = record.number(rate, "bandwidth_mbytes_per_s")?;
+        if a == b {
+            continue;
         }
+        // One bad measurement must not hide in the mean.
+        if !(mb > 0.0 && mb <= MOST_GB_PER_S * 1e3) {
+            let limit = format!("must be a finite number above 0 and at most {:e}", MOST_GB_PER_S * 1e3);
+            return Err(format!("line {}, bandwidth_mbytes_per_s = {mb}: {limit}", record.line));
+        }
+        if let Some(first) = seen.insert(record.cells.iter().collect(), record.line) {
+            return Err(format!("line {}: the same as line {first}: every measurement stands once", record.line));
+        }
+        let sum = sums.entry((a, b)).or_default();
+        (sum.0, sum.1) = (sum.0 + mb * 1e-3, sum.1 + 1.0);
     }
-    let units = sums.keys().map(|(_, b)| b + 1).max().unwrap_or(0);
+    let one_way: Vec<&(usize, usize)> = sums.keys().filter(|(a, b)| !sums.contains_key(&(*b, *a))).collect();
+    if let (Some((a, b)), true) = (one_way.first(), one_way.len() < sums.len()) {
+        return Err(format!(
+            "src_idx = {b}, dst_idx = {a}: is not measured, though {a} to {b} is and other pairs are in both directions"
+        ));
+    }
+    let units = sums.keys().map(|(a, b)| a.max(b) + 1).max().unwrap_or(0);
     let mut rows = vec![vec![0.0; units]; units];
-    for ((a, b), (sum, count)) in sums {
-        (rows[a][b], rows[b][a]) = (sum / count, sum / count);
+    for (&(a, b), &(sum, count)) in &sums {
+        let (back, back_count) = sums.get(&(b, a)).copied().unwrap_or_default();
+        rows[a][b] = (sum + back) / (count + back_count);
+        rows[b][a] = rows[a][b];
     }
     Ok(rows)
 }
@@ -234,8 +283,8 @@ mod tests {
             fault(&TABLE.replace("b,20", "b,21")),
             "x.csv: links_gb_per_s[0][1] = 20 but 21 back: must be symmetric; average the two directions"
         );
-        assert!(fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be a finite number above 0; give GB/s"));
-        assert!(fault(&TABLE.replace("20", "nan")).contains("NaN: must be a finite number above 0"));
+        assert!(fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be above 0 and at most 1e6; give GB/s"));
+        assert!(fault(&TABLE.replace("20", "nan")).contains("NaN: must be above 0 and at most 1e6"));
         assert!(fault(&TABLE.replace("20", "fast")).contains("line 2, entry 1 = `fast`: must be a number"));
         assert!(fault("gb_per_s,a\na,\n").contains("1 rows: needs 2 to 65536 rows"));
         assert!(fault(&TABLE.replace(",5,\n", ",5\n")).contains("[2] = 2 entries: must have as many entries as there are rows"));
@@ -243,6 +292,19 @@ mod tests {
             fault("src_idx,dst_idx,bandwidth_mbytes_per_s\n0,1,-3\n").contains("line 2, bandwidth_mbytes_per_s = -3: must be")
         );
         assert!(fault("a,b\n1,2\n").contains("line 1: the columns are a, b"));
+        assert!(fault(&TABLE.replace("b,20,0", "b,20,-1")).contains("line 3, entry 1 = -1: the diagonal is not used"));
+        assert!(fault(&TABLE.replace("\nb,20", "\nd,20")).contains("line 3, name = `d`: must be `b`, as in the first line"));
+        assert!(fault(&TABLE.replace("s,a,b,c", "s,a,b,a")).contains("line 1, column 4 = `a`: another column has this name"));
+        assert!(fault(&TABLE.replace("20", "1e30")).contains("must be above 0 and at most 1e6"));
+        let chosen = LinkMatrix::from_csv("x.csv", TABLE, Some("x")).unwrap_err().to_string();
+        assert_eq!(chosen, "x.csv: --links-of x: a table of links holds one cluster; leave the option out");
+        let head = "src_idx,dst_idx,bandwidth_mbytes_per_s\r\n";
+        let rows = |rows: &str| fault(&format!("{head}{rows}"));
+        assert!(rows("0,1,1e30\r\n").contains("line 2, bandwidth_mbytes_per_s = 1000000000000000000000000000000: must be"));
+        assert!(rows("0,1,5\r\n1,0,5\r\n0,1,5\r\n").contains("line 4: the same as line 2"));
+        assert!(
+            rows("0,1,5\n1,0,5\n0,2,5\n1,2,5\n2,1,5\n").contains("src_idx = 2, dst_idx = 0: is not measured, though 0 to 2 is")
+        );
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Config {
     pub dataflow: Dataflow,
     /// What it asks for beyond stall-free counts, as `key = value`: SCALE-Sim's own report then differs from ours.
     pub beyond: Vec<String>,
+    /// Keys that SCALE-Sim does not know, as `[section] key`; they were passed over, as it does.
+    pub unknown: Vec<String>,
 }
 
 /// Sections and keys as `configparser` finds them: sections as written, keys in lower case.
@@ -24,9 +26,52 @@ type Ini = BTreeMap<(String, String), String>;
 
 const ARRAY: &str = "architecture_presets";
 
+/// The sections and keys of SCALE-Sim's configurations (versions 2 and 3), in lower case; version 2 has the layout's in the array's.
+const KNOWN: [(&str, &[&str]); 5] = [
+    ("general", &["run_name"]),
+    (
+        ARRAY,
+        &[
+            "arrayheight",
+            "arraywidth",
+            "ifmapsramszkb",
+            "filtersramszkb",
+            "ofmapsramszkb",
+            "ifmapoffset",
+            "filteroffset",
+            "ofmapoffset",
+            "bandwidth",
+            "dataflow",
+            "memorybanks",
+            "readrequestbuffer",
+            "writerequestbuffer",
+        ],
+    ),
+    (
+        "layout",
+        &[
+            "ifmapcustomlayout",
+            "ifmapsrambankbandwidth",
+            "ifmapsrambanknum",
+            "ifmapsrambankport",
+            "filtercustomlayout",
+            "filtersrambankbandwidth",
+            "filtersrambanknum",
+            "filtersrambankport",
+        ],
+    ),
+    ("sparsity", &["sparsitysupport", "sparserep", "optimizedmapping", "blocksize", "randomnumbergeneratorseed"]),
+    ("run_presets", &["interfacebandwidth", "useramulatortrace"]),
+];
+
+fn known(section: &str, key: &str) -> bool {
+    let of = |wanted: &str| KNOWN.iter().any(|(name, keys)| *name == wanted && keys.contains(&key));
+    of(section) || (section == ARRAY && of("layout"))
+}
+
 impl Config {
     /// Reads a configuration; `file` names it in errors. Keys that do not bear on the counts (offsets, banks, request buffers) are
-    /// ignored, as are unknown ones.
+    /// ignored; unknown ones are listed.
     ///
     /// # Errors
     /// Lines that are neither a section nor a key, missing keys, values that cannot be: all of them are listed.
@@ -42,10 +87,12 @@ impl Config {
                 reader.size(buffer);
             }
         }
+        reader.rates();
         let mut beyond = Vec::new();
         reader.stalls(&mut beyond);
+        let unknown = ini.keys().filter(|(section, key)| !known(section, key)).map(|(s, key)| format!("[{s}] {key}")).collect();
         if faults.is_empty() {
-            Ok(Self { run_name, rows, columns, dataflow, beyond })
+            Ok(Self { run_name, rows, columns, dataflow, beyond, unknown })
         } else {
             Err(ImportError { file: file.to_owned(), faults })
         }
@@ -118,6 +165,16 @@ impl<'a> Reader<'a> {
         Dataflow::default()
     }
 
+    /// Words per cycle, one for all memories or one for each.
+    fn rates(&mut self) {
+        let Some(text) = self.get(ARRAY, "Bandwidth") else { return };
+        let sound = |rate: &str| rate.trim().parse::<f64>().is_ok_and(|rate| rate.is_finite() && rate > 0.0);
+        if !text.split(',').all(sound) {
+            let limit = "must be words per cycle above 0, several with commas between";
+            self.faults.push(Fault::new(format!("[{ARRAY}] Bandwidth"), text, limit, "write 10, for instance"));
+        }
+    }
+
     /// What makes SCALE-Sim's arrays wait, or skip work.
     fn stalls(&mut self, beyond: &mut Vec<String>) {
         let path = "[run_presets] InterfaceBandwidth";
@@ -137,8 +194,12 @@ impl<'a> Reader<'a> {
             (ARRAY, "FilterCustomLayout"),
         ];
         for (section, key) in switches {
-            if let Some(value) = self.get(section, key).filter(|value| value.eq_ignore_ascii_case("true")) {
-                beyond.push(format!("{key} = {value}"));
+            match self.get(section, key) {
+                Some(value) if value.eq_ignore_ascii_case("true") => beyond.push(format!("{key} = {value}")),
+                Some(value) if !value.eq_ignore_ascii_case("false") => {
+                    self.faults.push(Fault::new(format!("[{section}] {key}"), value, "must be True or False", "correct it"));
+                }
+                _ => {}
             }
         }
     }

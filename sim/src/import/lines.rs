@@ -1,0 +1,51 @@
+//! Line numbers of CSV records. The csv reader's own count lags by one behind line ends of two characters and by every empty line it skips.
+
+/// Counts the lines of a text up to records that are read in their order.
+#[derive(Debug, Clone)]
+pub struct Lines<'a> {
+    text: &'a [u8],
+    at: usize,
+    line: u64,
+}
+
+impl<'a> Lines<'a> {
+    /// Begins at the first line of a text.
+    #[must_use]
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0, line: 1 }
+    }
+
+    /// The line, from 1, of a record that the csv reader places at `byte`; records come in their order.
+    pub fn of(&mut self, byte: u64) -> u64 {
+        let byte = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
+        // Where a line end or empty lines are still to be read, the record begins behind them.
+        let rest = self.text.get(byte..).unwrap_or_default();
+        let start = byte + rest.iter().take_while(|b| matches!(b, b'\n' | b'\r')).count();
+        let passed = self.text.get(self.at..start).unwrap_or_default();
+        self.line += passed.iter().filter(|b| **b == b'\n').count() as u64;
+        self.at = start.max(self.at);
+        self.line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_whatever_ends_them() {
+        for (text, expected) in [
+            ("h,i\na,1\nb,2\n", [2, 3]),
+            ("h,i\r\na,1\r\nb,2\r\n", [2, 3]),
+            ("h,i\r\n\r\n\r\na,1\r\n\r\nb,2", [4, 6]),
+            ("h,i\n\na,\"1\n2\"\nb,2\n", [3, 5]),
+            ("\u{feff}h,i\r\na,1\r\nb,2\r\n", [2, 3]),
+        ] {
+            let mut reader = csv::Reader::from_reader(text.as_bytes());
+            let mut lines = Lines::new(text.as_bytes());
+            let found: Vec<u64> = reader.records().map(|r| lines.of(r.unwrap().position().unwrap().byte())).collect();
+            assert_eq!(found, expected, "{text:?}");
+        }
+    }
+}
