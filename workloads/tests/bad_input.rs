@@ -54,6 +54,12 @@ fn a_missing_key() {
 }
 
 #[test]
+fn a_key_given_twice_inside_a_value() {
+    let error = llama("\"vocab_size\": 32000", "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": 8}");
+    assert!(error.contains("key `factor` is given twice"), "{error}");
+}
+
+#[test]
 fn an_unknown_key() {
     assert_eq!(
         llama("num_hidden_layers", "num_hiden_layers"),

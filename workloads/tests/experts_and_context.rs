@@ -37,6 +37,26 @@ fn collectives(segment: &Segment, kind: CollectiveKind) -> Vec<Collective> {
 }
 
 #[test]
+fn a_capacity_factor_is_read_from_the_configuration() {
+    let with = |value: &str| {
+        let text = MIXTRAL.replacen("{", &format!("{{\"capacity_factor\": {value}, "), 1);
+        parse("mixtral", "config.json", &text).map_err(|error| error.to_string())
+    };
+    let factor = |value: &str| with(value).unwrap().experts.unwrap().capacity_factor;
+    assert_eq!((mixtral().experts.unwrap().capacity_factor, factor("null")), (None, None));
+    assert_eq!((factor("1.25"), factor("1"), factor("4")), (Some(1.25), Some(1.0), Some(4.0)));
+    for value in ["0.99", "4.01", "-1", "\"1.25\"", "true"] {
+        assert_eq!(
+            with(value).unwrap_err(),
+            format!(
+                "config.json: key `capacity_factor` is {value}, but must be a number from 1.0 to 4 (experts over experts per token): write for \
+                 instance 1.25, or leave it out where no token is dropped"
+            )
+        );
+    }
+}
+
+#[test]
 fn mixtral_has_its_published_parameters() {
     // Jiang et al. 2024: 47B parameters of which 13B are active per token.
     let model = mixtral();

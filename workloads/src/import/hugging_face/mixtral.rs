@@ -1,4 +1,5 @@
-//! Mixtral: Llama whose MLPs are mixtures of experts, without a capacity limit.
+//! Mixtral: Llama whose MLPs are mixtures of experts, without a capacity limit unless `capacity_factor` sets one (a key of ours: Hugging Face's
+//! configurations have none).
 
 use super::reader::{MAX_EXPERTS, Reader};
 use super::{Family, llama};
@@ -10,6 +11,7 @@ pub(super) const FAMILY: Family = Family {
     keys: &[
         "attention_bias",
         "attention_dropout",
+        "capacity_factor",
         "head_dim",
         "hidden_act",
         "hidden_size",
@@ -33,13 +35,20 @@ pub(super) const FAMILY: Family = Family {
         "router_jitter_noise",
         "sliding_window",
     ],
-    synonyms: &[("num_experts", "num_local_experts"), ("moe_top_k", "num_experts_per_tok")],
+    synonyms: &[
+        ("num_experts", "num_local_experts"),
+        ("moe_top_k", "num_experts_per_tok"),
+        ("expert_capacity_factor", "capacity_factor"),
+    ],
     read,
 };
 
 fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     let count = reader.dimension("num_local_experts", MAX_EXPERTS)?;
     let top_k = reader.dimension("num_experts_per_tok", count)?;
-    let experts = Some(Experts { count, top_k, capacity_factor: None });
+    // Room for every token at every expert: more is never filled.
+    let most = count as f64 / top_k as f64;
+    let capacity_factor = reader.optional_factor("capacity_factor", most)?;
+    let experts = Some(Experts { count, top_k, capacity_factor });
     Ok(Model { experts, ..llama::read(reader)? })
 }

@@ -213,6 +213,18 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A factor from 1 to `limit`, if it is there.
+    pub(super) fn optional_factor(&self, key: &str, limit: f64) -> Result<Option<f64>, WorkloadError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_f64() {
+            Some(factor) if (1.0..=limit).contains(&factor) => Ok(Some(factor)),
+            _ => {
+                let cure = "write for instance 1.25, or leave it out where no token is dropped";
+                Err(bad(self.file, key, value, &format!("a number from 1.0 to {limit} (experts over experts per token)"), cure))
+            }
+        }
+    }
+
     /// True or false, or the default.
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
         match self.get(key) {
