@@ -106,6 +106,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let chip = input::chip(&arguments.chip)?.accelerator;
     let study = study(arguments)?;
     check_width(&model, arguments.tensor)?;
+    if let Some(rule) = broken_rule(arguments, &study) {
+        return Err(failure::input(rule));
+    }
     let fabric = input::fabric(&study.cluster.fabric, &chip.name, None)?.for_devices(study.cluster.devices).or_input()?;
     let parameters = TrainingGraph::new(&model, &Lowering::new(&model)).or_input()?.parameters().per_device();
     let mut answer = Evaluated {
@@ -123,27 +126,29 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         },
         options: options(&study),
         feasible: false,
-        why: broken_rule(arguments, &study).map(|rule| rule.to_string()),
+        why: None,
         shortfall: None,
         result: None,
     };
-    if answer.why.is_none() {
-        let mut bench = Bench::new(model, &study, arguments.sequence_length).or_input()?;
-        bench.fabric = fabric;
-        let evaluation = evaluate(arguments, &bench, &chip);
-        match &evaluation.outcome {
-            // The chip's own figures are at fault, not the plan.
-            Err(Rejection::Unusable(why)) => return Err(failure::input(format!("--chip {}: {why}", arguments.chip))),
-            Err(why) => {
-                answer.why = Some(why.to_string());
-                answer.shortfall = ShortfallRecord::new(why);
-            }
-            Ok(planned) => {
-                let why = explain(&bench, chip.clone(), planned).or_other()?;
-                answer.feasible = true;
-                answer.result = Some(record(&bench, &chip, &evaluation, planned, &why)?);
-                write_trace(arguments, &chip, &why)?;
-            }
+    let mut bench = Bench::new(model, &study, arguments.sequence_length).or_input()?;
+    bench.fabric = fabric;
+    let evaluation = evaluate(arguments, &bench, &chip);
+    match &evaluation.outcome {
+        // The chip's own figures are at fault, not the plan.
+        Err(Rejection::Unusable(why)) => return Err(failure::input(format!("--chip {}: {why}", arguments.chip))),
+        // A rule, not the memory.
+        Err(Rejection::NoPlan { why: why @ NoPlan::Stages { .. }, .. }) => {
+            return Err(failure::input(format!("--pipeline: {why}")));
+        }
+        Err(why) => {
+            answer.why = Some(why.to_string());
+            answer.shortfall = ShortfallRecord::new(why);
+        }
+        Ok(planned) => {
+            let why = explain(&bench, chip.clone(), planned).or_other()?;
+            answer.feasible = true;
+            answer.result = Some(record(&bench, &chip, &evaluation, planned, &why)?);
+            write_trace(arguments, &chip, &why)?;
         }
     }
     if let (Some(file), None) = (&arguments.trace, &answer.result) {

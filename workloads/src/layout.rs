@@ -241,17 +241,21 @@ impl Layout {
     }
 
     fn uneven(&self, layers: u64, chunks: u64) -> LayoutError {
-        let fits = |p: u64| {
-            let n = p * u64::from(self.virtual_stages);
+        let fits = |n: u64| {
             (0..3).any(|extra| {
                 (layers + extra).is_multiple_of(n)
                     && ((layers + extra) / n > u64::from(extra > 0) || (extra == 2 && n > 2 && layers + extra >= n))
             })
         };
-        let (key, value) = if self.pipeline > 1 {
-            ("pp", self.pipeline.to_string())
+        let (p, v) = (u64::from(self.pipeline), u64::from(self.virtual_stages));
+        let stages = nearest(p, layers.max(1), "pp", |p| fits(p * v));
+        let (key, value, cure) = if v == 1 {
+            ("pp", p.to_string(), stages)
+        } else if (1..=layers).any(|v| fits(p * v)) {
+            // Other numbers of chunks leave the devices as they are.
+            ("virtual_stages", v.to_string(), nearest(v, layers, "virtual_stages", |v| fits(p * v)))
         } else {
-            ("virtual_stages", self.virtual_stages.to_string())
+            ("virtual_stages", v.to_string(), stages)
         };
         LayoutError {
             key,
@@ -260,7 +264,7 @@ impl Layout {
                 "such that pp x virtual_stages = {chunks} divides the {layers} layers (or {} with the embedding and the head as layers)",
                 layers + 2
             ),
-            cure: nearest(u64::from(self.pipeline), layers.max(1), "pp", fits),
+            cure,
         }
     }
 
@@ -453,5 +457,11 @@ mod tests {
             "global_batch = 64: must be a multiple of micro_batch x dp = 3 x 4 = 12; use 60 or 72"
         );
         assert!(layout(8, 8, 4, 3).check(&model, &batch(1, 64)).is_ok());
+        let chunks = fault(layout(8, 8, 4, 5), batch(1, 64));
+        assert!(
+            chunks.starts_with("virtual_stages = 5: must be such that pp x virtual_stages = 40 divides the 96 layers"),
+            "{chunks}"
+        );
+        assert!(chunks.ends_with("use virtual_stages = 4 or 6"), "{chunks}");
     }
 }

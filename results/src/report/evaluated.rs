@@ -80,7 +80,10 @@ fn plan(result: &PlanRecord) -> String {
     text.push_str(&time_shares(&result.time_shares));
     text.push_str(&heading("Pipeline stages"));
     text.push_str(&stages(&result.stages));
-    let title = format!("Kernels of the slowest stage ({} of 0 to {})", result.slowest_stage, result.stages.len() - 1);
+    let title = match result.stages.len() {
+        1 => "Kernels".to_owned(),
+        stages => format!("Kernels of the slowest stage (stage {}; 0 to {})", result.slowest_stage, stages - 1),
+    };
     text.push_str(&heading(&title));
     text.push_str(
         "Shares are of the pass's time; kernels that overlap add up to more than 100 %. HBM counts reads and writes.\n",

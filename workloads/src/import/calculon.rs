@@ -316,7 +316,8 @@ impl Execution {
         let fault = |key: &str, value: String, limit: String, cure: String| {
             Err(ImportError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] })
         };
-        let sequence = if self.layout().sequence_parallel { application.seq_size } else { t };
+        // Only sequence parallelism splits the sequence: 0 is a multiple of every degree.
+        let sequence = if self.layout().sequence_parallel { application.seq_size } else { 0 };
         let widths = [
             ("hidden", application.hidden),
             ("feedforward", application.feedforward),
@@ -324,17 +325,18 @@ impl Execution {
             ("seq_size", sequence),
         ];
         if let Some((key, width)) = widths.into_iter().find(|(_, width)| !width.is_multiple_of(t)) {
-            let below = (1..t).rev().find(|t| width.is_multiple_of(*t)).unwrap_or(1);
+            let divides_all = |t: &u64| widths.iter().all(|(_, width)| width.is_multiple_of(*t));
+            let below = (1..t).rev().find(divides_all).unwrap_or(1);
             let limit = format!("must divide the {key} {width} of {}", application.file);
             return fault("tensor_par", t.to_string(), limit, format!("write {below}, or change the application"));
         }
         if let Err(error) = self.layout().chunk_layers(application.num_blocks) {
-            let (key, value) = if self.pipeline_par > 1 {
+            let (key, value) = if error.key == "pp" {
                 ("pipeline_par", self.pipeline_par)
             } else {
                 ("pipeline_interleaving", self.pipeline_interleaving)
             };
-            let cure = error.cure.replace("pp = ", "pipeline_par = ");
+            let cure = error.cure.replace("pp = ", "pipeline_par = ").replace("virtual_stages = ", "pipeline_interleaving = ");
             let limit = format!(
                 "pipeline_par x pipeline_interleaving = {} must divide the {} num_blocks of {}, or these and the embedding and the head",
                 self.layout().chunks(),

@@ -128,17 +128,20 @@ fn what_does_not_divide_is_refused_by_file_and_width() {
     };
     assert_eq!(
         check(&[("hidden", 2046.into())], &[]),
-        "run.json: tensor_par = 4: must divide the hidden 2046 of model.json; write 3, or change the application"
+        "run.json: tensor_par = 4: must divide the hidden 2046 of model.json; write 2, or change the application"
     );
     assert_eq!(
         check(&[("attn_heads", 6.into())], &[]),
-        "run.json: tensor_par = 4: must divide the attn_heads 6 of model.json; write 3, or change the application"
+        "run.json: tensor_par = 4: must divide the attn_heads 6 of model.json; write 2, or change the application"
     );
     let blocks = check(&[("num_blocks", 9.into())], &[]);
     assert!(
-        blocks.starts_with("run.json: pipeline_par = 2: pipeline_par x pipeline_interleaving = 4 must divide the 9 num_blocks"),
+        blocks.starts_with(
+            "run.json: pipeline_interleaving = 2: pipeline_par x pipeline_interleaving = 4 must divide the 9 num_blocks"
+        ),
         "{blocks}"
     );
+    assert!(blocks.ends_with("; use pipeline_interleaving = 1"), "{blocks}");
     let error = |changes: &[(&str, serde_json::Value)]| {
         Application::from_json_str(&changed(MODEL, changes), "model.json").unwrap_err().to_string()
     };

@@ -119,19 +119,33 @@ impl Shortfall {
     }
 }
 
+/// Pipeline stages in words.
+fn stages_of(count: usize) -> String {
+    if count == 1 { "one stage".to_owned() } else { format!("{count} stages") }
+}
+
+/// The multiples of `step` around a value, in words.
+fn multiples(value: &u64, step: u64) -> String {
+    let below = value / step.max(1) * step;
+    let above = below.saturating_add(step);
+    if below == 0 { above.to_string() } else { format!("{below} or {above}") }
+}
+
 /// Why there is no plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "snake_case")]
 pub enum NoPlan {
     /// Every plan overflows the device's memory; the attempt that lacks least.
     #[error(
-        "no plan fits: the best attempt ({} stages, {} data-parallel) needs {:.3} GiB on stage {} of 0 to {}, the device has {:.3} GiB, {} are lacking",
-        .0.pipeline_stages, .0.data_parallel, .0.need.gib(), .0.stage, .0.pipeline_stages - 1, .0.have.gib(), .0.lacking()
+        "no plan fits: the best attempt ({}, {} data-parallel) needs {:.3} GiB on stage {}, the device has {:.3} GiB, {:.3} GiB are lacking",
+        stages_of(.0.pipeline_stages), .0.data_parallel, .0.need.gib(), .0.stage, .0.have.gib(), .0.lacking().gib()
     )]
     OverCapacity(Shortfall),
     /// The batch cannot be cut into whole micro-batches.
     #[error(
-        "a global batch of {global_batch} sequences is not {data_parallel} replicas times whole micro-batches of {micro_batch}: choose sizes that divide it"
+        "a global batch of {global_batch} sequences is not {data_parallel} replicas times whole micro-batches of {micro_batch}: use a global batch of {}, \
+         or degrees and sizes that divide it",
+        multiples(.global_batch, .micro_batch * .data_parallel)
     )]
     BatchDoesNotDivide {
         /// Sequences per step.
@@ -143,7 +157,8 @@ pub enum NoPlan {
     },
     /// The plan needs more devices than there are.
     #[error(
-        "{needed} devices are needed (stages times replicas times tensor width), the cluster has {devices}: use smaller degrees"
+        "{needed} devices are needed (stages times replicas times tensor width), the cluster has {devices}: use {needed} devices, or degrees \
+         whose product is at most {devices}"
     )]
     TooFewDevices {
         /// Devices needed.
@@ -152,7 +167,7 @@ pub enum NoPlan {
         devices: u64,
     },
     /// More stages than pieces, or none.
-    #[error("{stages} pipeline stages for a chain of {units} pieces: use at least 1 and at most one stage per piece")]
+    #[error("{stages} pipeline stages for a chain of {units} pieces: use 1 to {units} stages")]
     Stages {
         /// Stages asked for.
         stages: usize,
