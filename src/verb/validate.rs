@@ -46,6 +46,10 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut faults = Vec::new();
     let mut reports = Vec::new();
+    if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
+        let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
+        return Err(failure::input(format!("--stacks {}: {why}", directory.display())));
+    }
     let options = validate::Options { stacks: arguments.stacks.clone() };
     for path in &arguments.files {
         match validate::file(path, &options) {

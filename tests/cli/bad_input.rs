@@ -201,6 +201,7 @@ fn measured_data() {
             &["validate", "twice.csv"],
             &["validate", "empty.csv"],
             &["validate", "gone.csv"],
+            &["validate", "kernels.csv", "--stacks", "gone"],
             &["calibrate", "tpu_v4", &collectives],
             &["calibrate", "tpu_v4", "kernels.csv", "--only", "warp_factor"],
             &["calibrate", "tpu_v3", "kernels.csv"],

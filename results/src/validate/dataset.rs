@@ -45,6 +45,8 @@ pub enum Range {
     Positive,
     /// Zero or above: counts, areas.
     NotNegative,
+    /// Zero or one: no or yes.
+    Flag,
 }
 
 /// Predicts the target columns of a row: column and value, in the column's unit.
@@ -65,7 +67,7 @@ const SYSTOLIC: [Target; 6] = [
     target("ofmap_sram_writes", "ofmap SRAM writes", "words", Range::Positive),
 ];
 const PEAK: Target = target("peak_gib", "peak memory", "GiB", Range::Positive);
-const FITS: Target = target("fits", "fits", "0 or 1", Range::NotNegative);
+const FITS: Target = target("fits", "fits", "0 or 1", Range::Flag);
 const TRAINING: [Target; 3] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, FITS];
 const MEMORY: [Target; 2] = [PEAK, FITS];
 
@@ -268,6 +270,20 @@ impl Dataset {
                 format!("{origin}{}{class}", cell("chip"))
             }
         }
+    }
+}
+
+impl Dataset {
+    /// The class of size of the row's model by which training runs are also scored within their group.
+    pub(super) fn size(self, row: &Row<'_>) -> Option<&'static str> {
+        const BILLION: u64 = 1_000_000_000;
+        let of = |parameters: u64| match parameters / BILLION {
+            0 => "<1B",
+            1..10 => "1-10B",
+            10..100 => "10-100B",
+            _ => ">=100B",
+        };
+        (self == Self::TrainingRuns).then(|| parameters(row).map(of)).flatten()
     }
 }
 

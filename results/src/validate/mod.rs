@@ -26,6 +26,7 @@ use search::step::StepTime;
 use serde::Serialize;
 use sim::cost::calibrate::Measurement;
 use sim::hardware::Template;
+use sim::import::lines::Lines;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -101,6 +102,8 @@ pub struct Prediction {
     pub quantity: &'static str,
     /// What the row belongs to when scores are summarised.
     pub group: String,
+    /// The class of size within the group by which it is scored besides.
+    pub size: Option<&'static str>,
     /// The rows that it competes with: plans of one model, number of chips and global batch; `None` where rows are no plans.
     pub ranking: Option<String>,
     /// The measured value; `None` where the cell is empty.
@@ -118,6 +121,9 @@ pub struct Unpredicted {
     pub id: String,
     /// What the row belongs to when scores are summarised.
     pub group: String,
+    /// The class of size within the group by which it is counted besides.
+    #[serde(skip)]
+    pub size: Option<&'static str>,
     /// What stands in the way.
     pub why: String,
 }
@@ -210,6 +216,7 @@ struct Table<'a> {
     header: csv::StringRecord,
     dataset: Dataset,
     reader: csv::Reader<&'a [u8]>,
+    lines: Lines<'a>,
 }
 
 impl<'a> Table<'a> {
@@ -221,7 +228,7 @@ impl<'a> Table<'a> {
             return Err(malformed("it is empty".into()));
         }
         let dataset = Dataset::recognise(path, &header)?;
-        Ok(Self { path, header, dataset, reader })
+        Ok(Self { path, header, dataset, reader, lines: Lines::new(text) })
     }
 
     /// Hands every row to `take`, or why the CSV reader refuses it.
@@ -230,12 +237,13 @@ impl<'a> Table<'a> {
         for record in self.reader.records() {
             match record {
                 Ok(record) => {
-                    let row = Row::new(self.path, &self.header, &record);
+                    let line = self.lines.of(record.position().map_or(0, csv::Position::byte));
+                    let row = Row::new(self.path, line, &self.header, &record);
                     let repeated = if self.dataset == Dataset::Kernels { repeated(&row, &mut first_lines) } else { None };
                     take(repeated.map_or(Ok(row), Err));
                 }
                 Err(e) => {
-                    let line = e.position().map_or(0, csv::Position::line);
+                    let line = self.lines.of(e.position().map_or(0, csv::Position::byte));
                     take(Err(RowError::unreadable(self.path, line, &e.to_string())));
                 }
             }
@@ -294,7 +302,7 @@ pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateErr
             Ok(measurement) => found.rows.push(measurement),
             Err(RowFailure::Fault(error)) => found.row_errors.push(*error),
             Err(RowFailure::Unpredictable(why)) => {
-                found.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, why });
+                found.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, size: None, why });
             }
         }
     });
@@ -318,7 +326,7 @@ impl FileReport {
                 None => Ok((measured, values)),
             }
         });
-        let group = self.dataset.group(row);
+        let (group, size) = (self.dataset.group(row), self.dataset.size(row));
         match outcome {
             Ok((measured, values)) => {
                 for (target, measured) in measured {
@@ -328,6 +336,7 @@ impl FileReport {
                         id: row.id(),
                         quantity: target.column,
                         group: group.clone(),
+                        size,
                         ranking: self.dataset.ranking(row),
                         measured,
                         predicted: *predicted,
@@ -336,7 +345,7 @@ impl FileReport {
             }
             Err(RowFailure::Fault(error)) => self.row_errors.push(*error),
             Err(RowFailure::Unpredictable(why)) => {
-                self.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, why });
+                self.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, size, why });
             }
         }
     }

@@ -52,19 +52,20 @@ impl RowError {
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     file: &'a Path,
+    line: u64,
     header: &'a csv::StringRecord,
     cells: &'a csv::StringRecord,
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn new(file: &'a Path, header: &'a csv::StringRecord, cells: &'a csv::StringRecord) -> Self {
-        Self { file, header, cells }
+    pub(super) fn new(file: &'a Path, line: u64, header: &'a csv::StringRecord, cells: &'a csv::StringRecord) -> Self {
+        Self { file, line, header, cells }
     }
 
     /// Line in the file, the header being line 1.
     #[must_use]
     pub fn line(&self) -> u64 {
-        self.cells.position().map_or(0, csv::Position::line)
+        self.line
     }
 
     /// The row's id, empty when it has none.
@@ -182,6 +183,7 @@ impl<'a> Row<'a> {
         let limit = match target.range {
             Range::Positive if value.is_some_and(|v| v <= 0.0) => "must be above 0",
             Range::NotNegative if value.is_some_and(|v| v < 0.0) => "must not be negative",
+            Range::Flag if value.is_some_and(|v| v != 0.0 && v != 1.0) => "must be 0 or 1",
             _ => return Ok(value),
         };
         Err(self.fault(target.column, limit, "an empty cell means unknown"))

@@ -47,19 +47,23 @@ pub(super) const ALL: &str = "all";
 /// The scores of every group and quantity of a report, by quantity and group. Only counts that must be exact are also
 /// summed over the whole file: errors of different data sets are never pooled.
 pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
-    let mut unpredicted: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut unpredicted: BTreeMap<String, usize> = BTreeMap::new();
     for row in &report.unpredicted {
-        *unpredicted.entry(&row.group).or_default() += 1;
+        for group in names(&row.group, row.size) {
+            *unpredicted.entry(group).or_default() += 1;
+        }
     }
     let mut scores = Vec::new();
     // Whether a run fits is told or not; that is no percentage (`out_of_memory`).
     for target in report.dataset.targets().iter().filter(|t| t.column != super::out_of_memory::FITS) {
-        let mut members: BTreeMap<&str, Vec<&Prediction>> = BTreeMap::new();
+        let mut members: BTreeMap<String, Vec<&Prediction>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column && p.measured.is_some()) {
-            members.entry(&p.group).or_default().push(p);
+            for group in names(&p.group, p.size) {
+                members.entry(group).or_default().push(p);
+            }
         }
         for group in unpredicted.keys() {
-            members.entry(group).or_default();
+            members.entry(group.clone()).or_default();
         }
         if members.values().all(Vec::is_empty) && unpredicted.is_empty() {
             continue;
@@ -73,6 +77,11 @@ pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
         }
     }
     scores
+}
+
+/// The groups of a row: its own, and within that its class of size.
+fn names(group: &str, size: Option<&str>) -> impl Iterator<Item = String> {
+    std::iter::once(group.to_owned()).chain(size.map(|size| format!("{group} {size}")))
 }
 
 /// The error in percent; none where the measured value is zero: nothing is a percentage of it.
@@ -130,6 +139,7 @@ mod tests {
             id: format!("{measured}"),
             quantity: "measured_us",
             group: "g".into(),
+            size: None,
             ranking: None,
             measured: Some(measured),
             predicted,

@@ -50,6 +50,13 @@ fn a_faulty_row_is_named_and_the_others_are_scored() {
 }
 
 #[test]
+fn lines_are_counted_whatever_ends_them() {
+    let text = format!("{SYSTOLIC}{}a,l,8\n", ROWS[0]).replace('\n', "\r\n");
+    let report = check(&text);
+    assert_eq!((report.predictions[0].line, report.row_errors[0].line), (2, 3));
+}
+
+#[test]
 fn a_row_that_is_not_utf8_is_named() {
     let mut text = format!("{SYSTOLIC}{}", ROWS[0]).into_bytes();
     text.extend_from_slice(b"\xff,l,8,8,os,1,1,1,15,14,1.5,1,1,17,x\n");
@@ -259,6 +266,7 @@ fn training_rows_that_break_a_rule_are_named() {
         row("batch", 8, 2, 4, 12, "full"),
         row("chips", 4, 2, 4, 16, "full"),
         row("policy", 8, 2, 4, 16, "sometimes"),
+        row("long", 8, 2, 4, 16, "full").replace("51200,1024,", "51200,1000000000,"),
     ];
     let report = check(&format!("{RUNS}{}", rows.concat()));
     assert_eq!(report.predictions.iter().map(|p| p.id.as_str()).collect::<Vec<_>>(), ["good"]);
@@ -270,9 +278,13 @@ fn training_rows_that_break_a_rule_are_named() {
              key/value heads; use tp = 2 or 4",
             "data.csv:4: global_batch = 12: must be a multiple of micro_batch x dp = 2 x 4 = 8; use 8 or 16",
             "data.csv:5: chips = 4: must be tp x pp x dp x cp = 8; correct the degrees or the number of chips",
+            "data.csv:7: seq = 1000000000: must be at most 16777216; give the tokens of one sequence",
         ]
     );
     assert!(report.unpredicted.len() == 1 && report.unpredicted[0].id == "policy", "{:?}", report.unpredicted);
+    // By data set and chip, and within them by the model's size: 0.3 billion parameters here.
+    let groups: Vec<(&str, usize, usize)> = report.groups.iter().map(|g| (g.group.as_str(), g.n, g.unpredicted)).collect();
+    assert_eq!(groups, [("d a100_80gb_sxm", 1, 1), ("d a100_80gb_sxm <1B", 1, 1)]);
     let (id, step) = &report.steps[0];
     let parts: f64 = step.parts()[1..].iter().map(|(_, part)| part.0).sum();
     assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
@@ -308,4 +320,6 @@ fn memory_is_predicted_with_what_fits() {
     let text = super::report(&report);
     assert!(text.contains("out of memory") && !text.contains(" fits "), "{text}");
     assert!(json(&[report])["files"][0]["out_of_memory"][0]["caught"].is_u64());
+    let two = check(&format!("{MEMORY}{}", memory_row("two", "a100_80gb_sxm", 1, "56.0", 2)));
+    assert_eq!(two.row_errors[0].to_string(), "data.csv:2: fits = 2: must be 0 or 1; an empty cell means unknown");
 }

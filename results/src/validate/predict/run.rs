@@ -9,6 +9,7 @@ use sim::pipeline::Schedule;
 use sim::units::BytesPerSecond;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};
+use workloads::parallel::MAX_SEQUENCE;
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, WorkloadError, ZeroStage};
 
@@ -124,6 +125,9 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     let megatron = stack.starts_with("megatron") && !gated;
     let heads = row.count("heads")?;
     let sequence = row.count("seq")?;
+    if sequence > MAX_SEQUENCE {
+        return Err(row.fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
+    }
     let hidden = row.count("hidden")?;
     let rate = if megatron { 0.1 } else { 0.0 };
     Ok(Model {
@@ -217,6 +221,11 @@ fn activations(row: &Row<'_>, stack: &str) -> Result<ActivationPolicy, RowFailur
     text.parse().map_err(|e: WorkloadError| RowFailure::Unpredictable(e.to_string()))
 }
 
+/// The column of the bandwidth between nodes.
+const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
+/// The most of it that is believed: ten times the NVLink port of a 2025 GPU.
+const MOST_GB_PER_S: f64 = 1e5;
+
 /// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the
 /// bandwidth between nodes that the row states.
 fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Result<Fabric, RowFailure> {
@@ -234,7 +243,15 @@ fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Res
     if let Some(domain) = domain.filter(|d| *d != fabric.fast_domain() && fabric.tiers.len() > 1) {
         fabric = fabric.with_fast_domain(domain).map_err(unpredictable)?;
     }
-    if let Some(between) = row.number("inter_node_gbytes_per_s_per_chip")?.filter(|b| *b > 0.0 && !known) {
+    let between = row.number(BETWEEN)?;
+    if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
+        return Err(row.fault(
+            BETWEEN,
+            "must be from 0 to 1e5",
+            "give GB/s of one chip, one direction; an empty cell means unknown",
+        ));
+    }
+    if let Some(between) = between.filter(|b| *b > 0.0 && !known) {
         fabric = fabric.with_bandwidth(1, BytesPerSecond(between * 1e9));
     }
     Ok(fabric)
