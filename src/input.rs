@@ -28,7 +28,13 @@ pub fn fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fab
     let fabric =
         if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) }
             .or_input()?;
+    let largest = fabric.fast_domain();
     match domain {
+        // A fast domain larger than any that the fabric has is another fabric.
+        Some(devices) if devices > largest => Err(failure::input(format!(
+            "--fast-domain {devices}: {}'s have at most {largest} devices; use at most {largest}, or a fabric with larger ones",
+            fabric.name
+        ))),
         Some(devices) => fabric.with_fast_domain(devices).map_err(|e| failure::input(format!("--fast-domain {devices}: {e}"))),
         None => Ok(fabric),
     }

@@ -82,6 +82,21 @@ impl Entry {
         }
     }
 
+    /// The first figure below zero, by its key: no run has one.
+    #[must_use]
+    pub fn negative(&self) -> Option<(&'static str, f64)> {
+        let figures = [
+            ("area_mm2", self.area_mm2),
+            ("throughput_sequences_per_s", self.throughput_sequences_per_s),
+            ("throughput_tokens_per_s", self.throughput_tokens_per_s),
+            ("step_time_s", self.step_time_s),
+            ("mfu", self.mfu),
+            ("energy_per_step_j", self.energy_per_step_j),
+            ("peak_memory_gib", self.peak_memory_gib),
+        ];
+        figures.into_iter().find_map(|(key, value)| value.filter(|value| *value < 0.0).map(|value| (key, value)))
+    }
+
     /// Mean power over the whole cluster: energy per step over time per step.
     #[must_use]
     pub fn mean_power(&self) -> Option<Watts> {
@@ -178,6 +193,12 @@ mod tests {
              small       278.8 mm²      -         -       -      -        -         -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );
+    }
+
+    #[test]
+    fn figures_below_zero_are_found() {
+        assert_eq!(entry("x", Some(1.0)).negative(), None);
+        assert_eq!(entry("x", Some(-1.0)).negative(), Some(("throughput_sequences_per_s", -1.0)));
     }
 
     #[test]

@@ -269,7 +269,16 @@ impl Record {
             }
         }
         // From the text, not from the value: only so does an error name line and column.
-        serde_json::from_str(text).map_err(malformed)
+        let record: Self = serde_json::from_str(text).map_err(malformed)?;
+        let entries = record.comparison.iter().flat_map(|comparison| comparison.entries.iter().enumerate());
+        let mut faults = entries.filter_map(|(at, entry)| Some((at, entry.negative()?)));
+        match faults.next() {
+            Some((at, (key, value))) => {
+                let why = format!("comparison.entries[{at}].{key} = {value}: must not be negative");
+                Err(RecordError::Malformed { file: file.into(), why })
+            }
+            None => Ok(record),
+        }
     }
 
     /// The record without its times: what two runs with one seed have in common.

@@ -123,6 +123,18 @@ fn every_fault_of_a_configuration_is_named_by_its_key() {
 fn what_is_not_modelled_is_said() {
     let good = data("array_8x4.cfg");
     let beyond = |from: &str, to: &str| Config::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap().beyond;
+    assert!(Config::from_cfg_str(&good, "a.cfg").unwrap().unknown.is_empty());
+    let odd = good.replace("SparseRep", "SparseReps").replace("ReadRequestBuffer", "ReadRequests");
+    let odd = Config::from_cfg_str(&odd, "a.cfg").unwrap().unknown;
+    assert_eq!(odd, ["[architecture_presets] readrequests", "[sparsity] sparsereps"]);
+    let fault = |from: &str, to: &str| Config::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string();
+    assert!(
+        fault("SparsitySupport : false", "SparsitySupport : zz")
+            .contains("[sparsity] SparsitySupport = zz: must be True or False")
+    );
+    assert!(
+        fault("\nBandwidth : 10", "\nBandwidth : -1").contains("[architecture_presets] Bandwidth = -1: must be words per cycle")
+    );
     assert_eq!(beyond("InterfaceBandwidth: CALC", "InterfaceBandwidth: USER"), ["InterfaceBandwidth = USER"]);
     assert_eq!(beyond("SparsitySupport : false", "SparsitySupport : true"), ["SparsitySupport = true"]);
     assert_eq!(beyond("IfmapCustomLayout: False", "IfmapCustomLayout: True"), ["IfmapCustomLayout = True"]);

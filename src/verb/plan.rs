@@ -142,7 +142,7 @@ pub struct Arguments {
     /// Network between the devices: a built-in one (coplace list fabrics) or a fabric file (.toml)
     #[arg(long)]
     fabric: String,
-    /// Devices of a fast domain (an NVLink node, an ICI slice) [default: the fabric's largest]
+    /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
     fast_domain: Option<u32>,
     /// Devices; all are used

@@ -76,6 +76,12 @@ struct AnswerLayer {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let name = arguments.config.display().to_string();
     let config = Config::from_cfg_str(&input::text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name).or_input()?;
+    if !config.unknown.is_empty() {
+        tracing::warn!(
+            "{name}: SCALE-Sim has no keys {}; they are passed over, correct their names if they mean anything",
+            config.unknown.join(", ")
+        );
+    }
     if !config.beyond.is_empty() && !arguments.stall_free {
         return Err(failure::input(format!(
             "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: CALC, or give \

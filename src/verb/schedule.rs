@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 /// Schedule operator graphs on tensor and vector cores: the optimum, proven
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace schedule results/reference/phaze/schedule/instance_000.json\n\n\
+    An operator without intra_latency, or with null there, runs on one core and never across all.\n\
     JSON: one object per line and file: {\"file\", \"unpaired\": {\"makespan\", \"lower_bound\", \"status\", \"method\", \"seconds\"},\n\
     \"paired\": {...}}; unpaired lets a fused operator take any tensor and vector core, paired only two of the same index;\n\
     status is \"optimal\" or \"gap\"; times are in the unit of the file's latencies.")]

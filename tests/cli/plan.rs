@@ -59,6 +59,8 @@ fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
     assert!(step("4") > 1.2 * step("8"), "{} {}", step("4"), step("8"));
     let error = coplace(&call(&["--fast-domain", "7"])).refusal();
     assert!(error.contains("its infiniband joins units of 7; use 63 or 70"), "{error}");
+    let error = coplace(&call(&["--fast-domain", "1024"])).refusal();
+    assert!(error.contains("--fast-domain 1024: selene_hdr200x8's have at most 8 devices; use at most 8"), "{error}");
 }
 
 #[test]
@@ -251,9 +253,9 @@ fn links_that_cannot_be_are_refused_with_rule_number_and_cure() {
         "{asymmetric}"
     );
     let negative = refusal(&|t| t.replace("20", "-20"), &[]);
-    assert!(negative.contains("[0][2] = -20: must be a finite number above 0"), "{negative}");
+    assert!(negative.contains("[0][2] = -20: must be above 0 and at most 1e6"), "{negative}");
     let nan = refusal(&|t| t.replace("20", "NaN"), &[]);
-    assert!(nan.contains("NaN: must be a finite number above 0"), "{nan}");
+    assert!(nan.contains("NaN: must be above 0 and at most 1e6"), "{nan}");
     let small = refusal(&|t| t, &["--links-between", "devices"]);
     assert!(small.contains("8 units of 1 devices hold 8, --devices 64 is more; measure more units or use 8"), "{small}");
 }

@@ -1,9 +1,18 @@
 //! A row of Calculon's format as text.
 
 use super::planned::{memory, parts};
-use super::{Table, count, fields, heading, rate, seconds, significant};
+use super::{Align, Table, count, fields, heading, rate, seconds, significant};
 use crate::calculon::Ran;
 use sim::units::Seconds;
+
+/// The unit of one of Calculon's figures, which its name tells.
+fn unit(name: &str) -> &'static str {
+    match name {
+        "sample_rate" => "sequences/s",
+        name if name.ends_with("_space") => "bytes per device",
+        _ => "s",
+    }
+}
 
 /// The whole report.
 #[must_use]
@@ -31,9 +40,9 @@ pub fn calculon(ran: &Ran) -> String {
     text.push_str(&heading("Its memory, GiB per device"));
     text.push_str(&memory(&ran.stages, Some(ran.capacity_gib), Some(ran.host_capacity_gib)));
     text.push_str(&heading("The blocks alone, by Calculon's names"));
-    let mut table = Table::new(["figure", "value"]);
+    let mut table = Table::new(["figure", "value", "unit"]).align(2, Align::Left);
     for (name, value) in &ran.calculon {
-        table.row([(*name).to_owned(), significant(*value, 5)]);
+        table.row([(*name).to_owned(), significant(*value, 5), unit(name).to_owned()]);
     }
     text.push_str(&table.render());
     for (title, lines) in [("Assumed", &ran.assumed), ("In the files, not modelled", &ran.not_modelled)] {
