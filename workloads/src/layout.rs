@@ -164,6 +164,14 @@ impl Layout {
         }
     }
 
+    /// Whether data-parallel ranks reduce gradients in every micro-batch rather than once per step: under ZeRO-3, and under ZeRO-2 without a
+    /// pipeline. In a pipeline ZeRO-2 accumulates whole gradients and reduces them with the last micro-batch (PyTorch's
+    /// `torch.distributed.pipelining` synchronises gradients in the last backward pass only).
+    #[must_use]
+    pub fn reduces_every_micro_batch(&self) -> bool {
+        self.zero == ZeroStage::Parameters || self.zero == ZeroStage::Gradients && self.pipeline == 1
+    }
+
     /// Devices from a rank to the next of the data-parallel axis, the context-parallel one inside it.
     #[must_use]
     pub fn data_stride(&self) -> u32 {

@@ -311,7 +311,7 @@ impl Builder<'_, '_> {
     /// Weights gathered (ZeRO-3) and gradients scattered (ZeRO-2 and -3) for every micro-batch, of `count` pieces.
     fn sharded(&mut self, piece: &PieceProfile, count: u64, stage: usize) {
         let zero = self.step.plan.layout.zero;
-        if zero < ZeroStage::Gradients {
+        if !self.step.plan.layout.reduces_every_micro_batch() {
             return;
         }
         let (forward, backward) = self.step.sharded(self.chip, &piece.times(count), count);

@@ -95,7 +95,7 @@ impl Step<'_> {
     fn gathers(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
         let (mut gather, mut scatter) = (Communication::default(), Communication::default());
         let zero = self.plan.layout.zero;
-        if zero < ZeroStage::Gradients {
+        if !self.plan.layout.reduces_every_micro_batch() {
             return (gather, scatter);
         }
         for (parameters, group) in self.held(piece.parameters, piece.expert_parameters) {
@@ -173,8 +173,8 @@ impl Step<'_> {
         let nothing = Bytes::ZERO;
         let (all, scattered, shared, gathered) = match self.plan.layout.zero {
             ZeroStage::None => (gradients, nothing, nothing, nothing),
-            ZeroStage::OptimizerStates => (nothing, gradients, shard, weights),
-            ZeroStage::Gradients => (nothing, nothing, shard, weights),
+            ZeroStage::Gradients if self.plan.layout.reduces_every_micro_batch() => (nothing, nothing, shard, weights),
+            ZeroStage::OptimizerStates | ZeroStage::Gradients => (nothing, gradients, shard, weights),
             ZeroStage::Parameters => (nothing, nothing, shard, nothing),
         };
         let first = if all > nothing {

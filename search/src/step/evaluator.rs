@@ -20,7 +20,7 @@ use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowe
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
-use workloads::{ChunkSplit, Model, TrainingGraph, ZeroStage};
+use workloads::{ChunkSplit, Model, TrainingGraph};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -290,7 +290,7 @@ fn place(schedule: Schedule) -> usize {
 impl Degrees {
     /// Whether data-parallel ranks exchange weights or gradients in every micro-batch.
     fn gathers(&self) -> bool {
-        self.arrangement.layout.zero >= ZeroStage::Gradients
+        self.arrangement.layout.reduces_every_micro_batch()
     }
 
     /// Whether a pipeline of these degrees has the chunks of another one, which `gathers` in every micro-batch or does not.

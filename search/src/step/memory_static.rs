@@ -12,6 +12,8 @@ pub(super) struct Sharding {
     zero: ZeroStage,
     /// Ranks among which dense parameters are shared.
     ranks: u64,
+    /// Whether gradients are shared as soon as they are there.
+    reduces_every_micro_batch: bool,
     /// Ranks that hold the same experts.
     expert_ranks: u64,
     /// Whether the stored weights are the master copy (FSDP, MaxText): products read a gathered, converted copy.
@@ -43,6 +45,7 @@ impl Sharding {
         let ranks = domain.map_or(ranks, |domain| ranks.min(u64::from(domain))).max(1);
         Self {
             zero: layout.zero,
+            reduces_every_micro_batch: layout.reduces_every_micro_batch(),
             ranks,
             // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
             expert_ranks: (ranks / u64::from(layout.expert.max(1))).max(1),
@@ -63,7 +66,7 @@ impl Sharding {
     pub(super) fn resident(&self, parameters: Parameters, per: &BytesPerParameter) -> Resident {
         let count = |shared| self.share(parameters, shared);
         let (states, gradients, weights) =
-            (self.zero >= ZeroStage::OptimizerStates, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::Parameters);
+            (self.zero >= ZeroStage::OptimizerStates, self.reduces_every_micro_batch, self.zero >= ZeroStage::Parameters);
         let all = parameters.per_device();
         let master = self.stored_master && per.master > Bytes::ZERO;
         let gradient = if master { per.gradient.max(per.master) } else { per.gradient };
