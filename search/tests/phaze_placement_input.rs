@@ -87,7 +87,7 @@ fn the_order_of_layers_and_edges_in_the_file_does_not_matter() {
 
 #[test]
 fn scalars_out_of_range_name_the_key_the_value_and_the_cure() {
-    rejected("/bandwidth", json!(0), &["bandwidth is 0", "at least 1e-9", "bytes per second"]);
+    rejected("/bandwidth", json!(0), &["bandwidth is 0", "from 1e-9", "bytes per second"]);
     rejected("/bandwidth", json!(-3.5), &["bandwidth is -3.5"]);
     rejected("/bandwidth", json!("fast"), &["bandwidth is \"fast\", expected a number"]);
     rejected("/bandwidth", None, &["bandwidth is missing", "a number"]);
@@ -106,7 +106,7 @@ fn scalars_out_of_range_name_the_key_the_value_and_the_cure() {
 
 #[test]
 fn faults_in_a_layer_or_an_edge_name_its_place() {
-    rejected("/nodes/2/1/parameterSize", json!(-4), &["nodes.\"2\"[1].parameterSize is -4", "not negative"]);
+    rejected("/nodes/2/1/parameterSize", json!(-4), &["nodes.\"2\"[1].parameterSize is -4", "from 0 to"]);
     rejected("/nodes/2/1/optimalLatencyFw", None, &["nodes.\"2\"[1].optimalLatencyFw is missing"]);
     rejected("/nodes/2/1/latency", json!(1), &["nodes.\"2\"[1].latency is not a known key", "optimalLatencyBw"]);
     rejected("/nodes/2/1/id", json!(1.5), &["nodes.\"2\"[1].id is 1.5"]);

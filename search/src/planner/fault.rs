@@ -53,7 +53,14 @@ impl PlanSpace {
             }
         }
         if let Some(Splits::Listed(list)) = &self.splits {
-            spaces.extend(list.iter().map(|ends| Self { splits: Some(Splits::Listed(vec![*ends])), ..Self::open(job) }));
+            // A split says nothing of the stages that it is meant for: those asked for.
+            let alone = |ends| Self {
+                splits: Some(Splits::Listed(vec![ends])),
+                pipeline: self.pipeline.clone(),
+                virtual_stages: self.virtual_stages.clone(),
+                ..Self::open(job)
+            };
+            spaces.extend(list.iter().map(|ends| alone(*ends)));
         }
         spaces.extend(self.micro_batch.iter().flatten().map(|b| Self { micro_batch: Some(vec![*b]), ..Self::open(job) }));
         spaces
