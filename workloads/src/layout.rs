@@ -166,7 +166,8 @@ impl Layout {
 
     /// Whether data-parallel ranks reduce gradients in every micro-batch rather than once per step: under ZeRO-3, and under ZeRO-2 without a
     /// pipeline. In a pipeline ZeRO-2 accumulates whole gradients and reduces them with the last micro-batch (PyTorch's
-    /// `torch.distributed.pipelining` synchronises gradients in the last backward pass only).
+    /// `torch.distributed.pipelining` synchronises gradients in the last backward pass only), or, interleaved, after each row of micro-batches of a
+    /// chunk, behind the rows that follow.
     #[must_use]
     pub fn reduces_every_micro_batch(&self) -> bool {
         self.zero == ZeroStage::Parameters || self.zero == ZeroStage::Gradients && self.pipeline == 1

@@ -12,8 +12,10 @@ pub(super) struct Sharding {
     zero: ZeroStage,
     /// Ranks among which dense parameters are shared.
     ranks: u64,
-    /// Whether gradients are shared as soon as they are there.
-    reduces_every_micro_batch: bool,
+    /// The part of the gradients that ZeRO-2 holds whole besides its share: none where they are reduced in every micro-batch; in a pipeline of one
+    /// chunk per stage, all. With several chunks the micro-batches of a chunk come in rows as long as the pipeline, and gradients are reduced
+    /// after each row: those of one chunk.
+    whole: Option<u64>,
     /// Ranks that hold the same experts.
     expert_ranks: u64,
     /// Whether the stored weights are the master copy (FSDP, MaxText): products read a gathered, converted copy.
@@ -45,7 +47,7 @@ impl Sharding {
         let ranks = domain.map_or(ranks, |domain| ranks.min(u64::from(domain))).max(1);
         Self {
             zero: layout.zero,
-            reduces_every_micro_batch: layout.reduces_every_micro_batch(),
+            whole: (layout.zero == ZeroStage::Gradients && layout.pipeline > 1).then_some(layout.virtual_stages.into()),
             ranks,
             // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
             expert_ranks: (ranks / u64::from(layout.expert.max(1))).max(1),
@@ -66,7 +68,7 @@ impl Sharding {
     pub(super) fn resident(&self, parameters: Parameters, per: &BytesPerParameter) -> Resident {
         let count = |shared| self.share(parameters, shared);
         let (states, gradients, weights) =
-            (self.zero >= ZeroStage::OptimizerStates, self.reduces_every_micro_batch, self.zero >= ZeroStage::Parameters);
+            (self.zero >= ZeroStage::OptimizerStates, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::Parameters);
         let all = parameters.per_device();
         let master = self.stored_master && per.master > Bytes::ZERO;
         let gradient = if master { per.gradient.max(per.master) } else { per.gradient };
@@ -78,7 +80,8 @@ impl Sharding {
             let stored = per.weight * count(weights);
             (stored, (per.master + per.state) * count(states), copy.saturating_sub(stored))
         };
-        let held = gradient * count(gradients);
+        let whole = self.whole.map_or(Bytes::ZERO, |chunks| Bytes((gradient * all).0.div_ceil(chunks.max(1))));
+        let held = (gradient * count(gradients) + whole).min(gradient * all);
         Resident {
             weights: stored,
             gradients: held,

@@ -235,6 +235,23 @@ fn states_are_those_of_the_zero_paper() {
 }
 
 #[test]
+fn in_a_pipeline_zero_2_holds_the_gradients_of_a_chunk_whole() {
+    let model = Model::load("llama2-7b").unwrap();
+    let stack = SoftwareStack::load("megatron").unwrap();
+    let gradients = |zero, virtual_stages| {
+        let layout = Layout { data: 16, pipeline: 4, virtual_stages, zero, ..Layout::default() };
+        let training = TrainingGraph::new(&model, &lowering(&model, &plan(layout, 1, 64), &stack)).unwrap();
+        let resident =
+            Sharding::new(&layout, &stack, None).resident(training.parameters(), &training.segments[0].bytes_per_parameter());
+        resident.gradients.as_f64()
+    };
+    let all = gradients(ZeroStage::None, 1);
+    assert_eq!(gradients(ZeroStage::Gradients, 1), all);
+    let interleaved = gradients(ZeroStage::Gradients, 8) / all;
+    assert!((interleaved - (1.0 / 16.0 + 1.0 / 8.0)).abs() < 1e-6, "{interleaved}");
+}
+
+#[test]
 fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
     let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
     let model = Model { experts, ..model() };

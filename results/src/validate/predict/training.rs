@@ -8,10 +8,10 @@ use workloads::Layout;
 
 /// Predicts the time of a training step in seconds.
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let run = Run::read(prepared, row)?;
+    let mut run = Run::read(prepared, row)?;
     let mut time = step(prepared, &run)?;
     if row.cell("virtual_stages").is_none() && run.plan.layout.pipeline > 1 {
-        time = interleaved(prepared, &run, time)?;
+        (run, time) = interleaved(prepared, run, time)?;
     }
     prepared.steps.push((row.id(), time));
     let mut values = vec![("iteration_s", time.total.0)];
@@ -24,19 +24,19 @@ fn step(prepared: &mut Prepared, run: &Run) -> Result<StepTime, RowFailure> {
     step_time(chip, &run.model, &run.fabric, &run.plan).map_err(|e| RowFailure::Unpredictable(e.to_string()))
 }
 
-/// The step of a run whose source does not say how many chunks its stages held (one: `time`): with as many as are fastest, as those who ran it will have
-/// chosen. That they fitted is known: it ran.
-fn interleaved(prepared: &mut Prepared, run: &Run, time: StepTime) -> Result<StepTime, RowFailure> {
-    let mut best = time;
+/// A run whose source does not say how many chunks its stages held (one: `time`) with as many as are fastest, as those who ran it will have
+/// chosen, and its step.
+fn interleaved(prepared: &mut Prepared, run: Run, time: StepTime) -> Result<(Run, StepTime), RowFailure> {
+    let mut best = (run.clone(), time);
     let stage = run.model.layers.div_ceil(u64::from(run.plan.layout.pipeline));
     for virtual_stages in 2..=u32::try_from(stage).unwrap_or(u32::MAX) {
         let mut other = run.clone();
         other.plan.layout = Layout { virtual_stages, ..run.plan.layout };
         if other.plan.layout.check(&other.model, &other.plan.batch).is_ok()
             && let Ok(time) = step(prepared, &other)
-            && time.total < best.total
+            && time.total < best.1.total
         {
-            best = time;
+            best = (other, time);
         }
     }
     Ok(best)
