@@ -209,7 +209,7 @@ fn where_units_stand_changes_neither_the_traffic_nor_the_bound() {
             let mapping = map_ranks(&traffic, fabric, QUICK).unwrap();
             (traffic, mapping)
         });
-        assert!((one.0.rest / other.0.rest - 1.0).abs() < 1e-9 && one.0.demands == other.0.demands);
+        assert!((one.0.rest - other.0.rest).abs() <= 1e-9 * one.0.rest && one.0.demands == other.0.demands);
         let [low, also] = [one.1.lower_bound.0, other.1.lower_bound.0];
         let place = format!("t {t} d {d} p {p}: {} {} in order, {low} {also} at least", one.1.after, other.1.after);
         assert!((low / also - 1.0).abs() < 1e-9 && low.max(also) <= one.1.after.0.min(other.1.after.0) * (1.0 + 1e-9), "{place}");

@@ -139,7 +139,9 @@ impl StepTraffic {
             rest: 0.0,
         };
         if let Ok(time) = super::mapped_time(&traffic, fabric, &(0..traffic.ranks()).collect::<Vec<_>>()) {
-            traffic.rest = total - time.0;
+            // The step model prices the sends between all stages like those whose ranks lie that far apart inside a unit, where they fit into one:
+            // the paths may then be longer than the step.
+            traffic.rest = (total - time.0).max(0.0);
         }
         Ok(traffic)
     }
