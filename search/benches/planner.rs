@@ -8,8 +8,7 @@
 
 use coplace_search::planner::{Job, PlanSpace, search_plans};
 use coplace_search::step::{
-    ChipTimes, Communication, Degrees, DeviceMemory, Evaluator, Shape, SoftwareStack, TrainingPlan, lowering, step_memory,
-    step_time,
+    ChipTimes, Degrees, DeviceMemory, Evaluator, Sends, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
 };
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -77,19 +76,19 @@ fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
         degrees.entry(degrees_of(plan)).or_insert_with(|| evaluator.degrees(&mut times, shape, plan, None).unwrap());
     }
     rate("prepared: degrees", degrees.len(), start.elapsed().as_secs_f64());
-    let prepared: Vec<(&Shape, &Degrees, Communication, &TrainingPlan)> = plans
+    let prepared: Vec<(&Shape, &Degrees, Sends, &TrainingPlan)> = plans
         .iter()
         .map(|plan| {
             let shape = &shapes[&shape_of(plan)];
-            (shape, &degrees[&degrees_of(plan)], evaluator.send(&times, shape, plan), plan)
+            (shape, &degrees[&degrees_of(plan)], evaluator.sends(&times, shape, plan), plan)
         })
         .collect();
     let (mut exact, mut fit) = (0, 0);
     let start = Instant::now();
     for _ in 0..ROUNDS {
         (exact, fit) = (0, 0);
-        for (shape, degrees, send, plan) in &prepared {
-            let found = black_box(evaluator.evaluate(shape, degrees, send, plan.schedule, plan.micro_batches()));
+        for (shape, degrees, sends, plan) in &prepared {
+            let found = black_box(evaluator.evaluate(shape, degrees, sends, plan.schedule, plan.micro_batches()));
             exact += usize::from(matches!(found.time, PassesTime::Exact(_)));
             fit += usize::from(evaluator.lack(found.need) == Bytes::ZERO);
         }

@@ -3,7 +3,7 @@
 use super::space::{Family, Lot, Splits};
 use super::splits::{Loads, Tried};
 use super::{Attempt, Job, PlanAnswer, PlanSpace};
-use crate::step::{ChipTimes, Communication, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Shape, StepError, TrainingPlan};
+use crate::step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
         at: Candidate,
         found: &mut Found,
     ) {
-        let (mut sends, mut recent) = (Sends::default(), Recent::default());
+        let (mut known, mut recent) = (KnownSends::default(), Recent::default());
         let lot = self.lot_of(at.family, at.lot);
         for &(place, m) in &lot.pairs {
             let division = &self.families[at.family as usize].divisions[place];
@@ -250,7 +250,7 @@ impl<'a> Search<'a> {
                 }
             };
             plan.layout = lot.layout(division.layout);
-            let send = sends.of(&plan, || self.evaluator.send(chip, shape, &plan));
+            let sends = known.of(&plan, || self.evaluator.sends(chip, shape, &plan));
             for (schedule, &kind) in division.schedules.iter().enumerate() {
                 let candidate = Candidate { division: place as u32, schedule: schedule as u32, ..at };
                 found.plans += 1;
@@ -260,7 +260,7 @@ impl<'a> Search<'a> {
                     found.lacking(lack, candidate);
                     continue;
                 }
-                let time = self.evaluator.time(&mut recent, shape, degrees, &send, kind, m);
+                let time = self.evaluator.time(&mut recent, shape, degrees, &sends, kind, m);
                 self.note(Candidate { time: time.seconds().0, ..candidate }, time, found);
             }
         }
@@ -318,8 +318,8 @@ impl<'a> Search<'a> {
         let plan = self.plan(*candidate);
         let shape = Shape::new(chip, self.job.model, self.job.fabric, &plan)?;
         let degrees = self.degrees[candidate.family as usize][candidate.division as usize].as_ref().map_err(Clone::clone)?;
-        let send = self.evaluator.send(chip, &shape, &plan);
-        Ok(self.evaluator.simulate(&shape, degrees, &send, plan.schedule, plan.micro_batches())?.0)
+        let sends = self.evaluator.sends(chip, &shape, &plan);
+        Ok(self.evaluator.simulate(&shape, degrees, &sends, plan.schedule, plan.micro_batches())?.0)
     }
 
     /// A plan by its places.
@@ -368,19 +368,20 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Sends between stages, by how far apart these are.
+/// Sends between stages, by what they depend on besides the shape: how far apart stages are, and how many follow each other.
 #[derive(Default)]
-struct Sends(Vec<(u32, Communication)>);
+struct KnownSends(Vec<([u32; 3], Sends)>);
 
-impl Sends {
-    fn of(&mut self, plan: &TrainingPlan, price: impl FnOnce() -> Communication) -> Communication {
+impl KnownSends {
+    fn of(&mut self, plan: &TrainingPlan, price: impl FnOnce() -> Sends) -> Sends {
         let layout = &plan.layout;
         let apart = if layout.pipeline > 1 { layout.stage_stride() } else { 0 };
-        if let Some((_, send)) = self.0.iter().find(|(known, _)| *known == apart) {
-            return *send;
+        let lies = [apart, layout.pipeline, layout.data];
+        if let Some((_, sends)) = self.0.iter().find(|(known, _)| *known == lies) {
+            return *sends;
         }
-        let send = price();
-        self.0.push((apart, send));
-        send
+        let sends = price();
+        self.0.push((lies, sends));
+        sends
     }
 }

@@ -205,7 +205,7 @@ impl Search<'_> {
             .filter(|(bound, _)| *bound < limit)
             .collect();
         splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let send = self.evaluator.send(shared.chip, shape, plan);
+        let sends = self.evaluator.sends(shared.chip, shape, plan);
         let (mut best, mut tried): (Option<Candidate>, u64) = (None, 0);
         let mut plan = plan.clone();
         for (bound, split) in splits {
@@ -225,9 +225,9 @@ impl Search<'_> {
             if self.evaluator.lack(self.evaluator.need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
                 continue;
             }
-            let time = match self.evaluator.time(&mut Recent::default(), shape, degrees, &send, plan.schedule, m) {
+            let time = match self.evaluator.time(&mut Recent::default(), shape, degrees, &sends, plan.schedule, m) {
                 PassesTime::AtLeast(bound) if bound.0 < least => {
-                    self.evaluator.simulate(shape, degrees, &send, plan.schedule, m).ok()
+                    self.evaluator.simulate(shape, degrees, &sends, plan.schedule, m).ok()
                 }
                 PassesTime::AtLeast(_) => None,
                 PassesTime::Exact(time) => Some(time),

@@ -139,8 +139,7 @@ impl StepTraffic {
             rest: 0.0,
         };
         if let Ok(time) = super::mapped_time(&traffic, fabric, &(0..traffic.ranks()).collect::<Vec<_>>()) {
-            // The step model prices the sends between all stages like those whose ranks lie that far apart inside a unit, where they fit into one:
-            // the paths may then be longer than the step.
+            // The paths are no longer than the passes: less than nothing is rounding.
             traffic.rest = (total - time.0).max(0.0);
         }
         Ok(traffic)

@@ -7,7 +7,9 @@
 use super::contention::{Communication, Window};
 use super::memory::effective_schedule;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
+use super::sends::{ExposedSends, Sends};
 use super::{SoftwareStack, StepTime};
+use sim::network::Fabric;
 use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, Schedule};
 use sim::units::Seconds;
 use workloads::{ChunkSplit, Layout};
@@ -178,8 +180,8 @@ pub(crate) fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forw
 pub(crate) struct Assembly {
     pub arrangement: Arrangement,
     pub chunks: [Chunk; KINDS],
-    /// Between neighbouring stages, what nothing hides.
-    pub send: Seconds,
+    /// Between stages, what nothing hides.
+    pub sends: ExposedSends,
 }
 
 /// What a step takes besides its passes, on the device where it takes longest.
@@ -205,7 +207,7 @@ impl Assembly {
         stack: &SoftwareStack,
         profile: &StepProfile,
         exchanges: &Exchanges,
-        send: &Communication,
+        sends: &Sends,
     ) -> Self {
         let pipelined = arrangement.layout.pipeline > 1;
         let (pieces, units) = (arrangement.pieces(profile), arrangement.units());
@@ -217,7 +219,7 @@ impl Assembly {
         let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
         let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();
         let hidden = stack.hidden_sends(arrangement.layout.virtual_stages);
-        Self { arrangement, chunks, send: send.time - window.hides(send) * hidden }
+        Self { arrangement, chunks, sends: sends.exposed(window, hidden) }
     }
 
     /// What the step takes besides its passes, under any degrees that make the same chunks.
@@ -254,6 +256,18 @@ impl Assembly {
         }
     }
 
+    /// What nothing hides of the ways between neighbouring chunks.
+    pub fn sends(&self, fabric: &Fabric) -> Vec<Seconds> {
+        let Arrangement { layout, split, schedule, .. } = &self.arrangement;
+        let p = u64::from(layout.pipeline);
+        let device = |place: u64| match schedule {
+            Schedule::ZbV if place >= p => 2 * p - 1 - place,
+            _ => place % p,
+        };
+        let at = |place: u64| u32::try_from(device(place)).unwrap_or(u32::MAX);
+        (1..split.chunks).map(|place| self.sends.between(fabric, layout, at(place - 1), at(place))).collect()
+    }
+
     /// All passes of a plan without a pipeline.
     pub fn alone(&self) -> Seconds {
         self.chunks[0].busy() * self.arrangement.micro_batches as f64
@@ -269,7 +283,8 @@ impl Assembly {
             first,
             inner,
             last,
-            send: self.send,
+            send: self.sends.least(),
+            farther: self.sends.farther(),
             devices: arrangement.layout.pipeline,
             micro_batches: u32::try_from(arrangement.micro_batches).unwrap_or(u32::MAX),
         };

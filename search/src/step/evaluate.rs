@@ -3,6 +3,7 @@
 use super::assembly::{Arrangement, Assembly, Chunk, Exchange, Exchanges, backward_window, exposed_exchange, exposed_gathers};
 use super::contention::Communication;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
+use super::sends::Sends;
 use super::{StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::Fabric;
@@ -44,10 +45,10 @@ pub(crate) struct Step<'a> {
 impl Step<'_> {
     fn time(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
         let arrangement = self.arrangement(model)?;
-        let (exchanges, send) = (self.exchanges(chip, &arrangement), self.send(chip));
-        let assembly = Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &send);
+        let (exchanges, sends) = (self.exchanges(chip, &arrangement), self.sends(chip));
+        let assembly = Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &sends);
         let once = assembly.once(&arrangement, chip.stack(), &exchanges);
-        Ok(assembly.account(passes(&assembly)?, &once))
+        Ok(assembly.account(passes(&assembly, self.fabric)?, &once))
     }
 
     /// How the plan divides the model.
@@ -197,35 +198,32 @@ impl Step<'_> {
         chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllReduce, bytes, group }).time
     }
 
-    /// The way of an activation between neighbouring stages. Tensor-parallel devices send a slice each and gather it again
+    /// The ways of an activation between stages. Tensor-parallel devices send a slice each and gather it again
     /// (Narayanan et al., SC 2021, section 4.1).
-    pub fn send(&self, chip: &ChipTimes) -> Communication {
+    pub fn sends(&self, chip: &ChipTimes) -> Sends {
         let layout = &self.plan.layout;
-        if layout.pipeline == 1 {
-            return Communication::default();
-        }
         let bytes = self.profile.boundary;
         let sliced = layout.tensor > 1 && !layout.sequence_parallel;
         let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };
-        let group = Group { ranks: 2, stride: layout.stage_stride() };
-        let send = chip.collective(self.fabric, &Collective { kind: CollectiveKind::SendRecv, bytes: slice, group });
-        if !sliced {
-            return send;
-        }
         let group = Group { ranks: layout.tensor, stride: 1 };
-        send + chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllGather, bytes, group })
+        let gather = Collective { kind: CollectiveKind::AllGather, bytes, group };
+        Sends::new(self.fabric, layout, |stride| {
+            let group = Group { ranks: 2, stride };
+            let send = chip.collective(self.fabric, &Collective { kind: CollectiveKind::SendRecv, bytes: slice, group });
+            if sliced { send + chip.collective(self.fabric, &gather) } else { send }
+        })
     }
 }
 
 /// All passes of all micro-batches through the pipeline, as the schedule plays them.
-pub(crate) fn passes(assembly: &Assembly) -> Result<Seconds, StepError> {
+pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<Seconds, StepError> {
     let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
     if split.chunks == 1 {
         return Ok(assembly.alone());
     }
     let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
     let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
-    let sends = vec![assembly.send; usize::try_from(split.chunks - 1).unwrap_or(usize::MAX)];
+    let sends = assembly.sends(fabric);
     if schedule == Schedule::OneForwardOneBackward {
         let work: Vec<StageWork> = chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect();
         return Ok(one_f_one_b_exact_time(&work, &sends, m));

@@ -8,14 +8,14 @@
 //!
 //! The need for memory is that of [`super::step_memory_of`], to the byte. The time is that of [`super::step_time_of`] wherever
 //! [`PassesTime::Exact`] says so: without a pipeline, under GPipe, and under plain and interleaved 1F1B where the ends of the
-//! pipeline are not lighter than what is between and sends are short (see `sim::pipeline`'s `ends`). Otherwise, and under the
+//! pipeline are not lighter than what is between and sends are short and alike (see `sim::pipeline`'s `ends`). Otherwise, and under the
 //! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
 
 use super::assembly::{Arrangement, Assembly, Exchanges, Once};
-use super::contention::Communication;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile};
+use super::sends::Sends;
 use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowering};
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
@@ -182,10 +182,10 @@ impl<'a> Evaluator<'a> {
         Ok(Degrees { arrangement, exchanges, holdings, domain })
     }
 
-    /// What an activation's way between neighbouring stages takes under a plan.
+    /// What an activation's ways between stages take under a plan.
     #[must_use]
-    pub fn send(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Communication {
-        Step { fabric: self.fabric, plan, profile: &shape.profile }.send(chip)
+    pub fn sends(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Sends {
+        Step { fabric: self.fabric, plan, profile: &shape.profile }.sends(chip)
     }
 
     /// A plan's time and memory. The shape's and the degrees' tensor, context and expert degrees are the same, and under
@@ -195,12 +195,12 @@ impl<'a> Evaluator<'a> {
         &self,
         shape: &Shape,
         degrees: &Degrees,
-        send: &Communication,
+        sends: &Sends,
         schedule: Schedule,
         micro_batches: u64,
     ) -> Evaluation {
         Evaluation {
-            time: self.time(&mut Recent::default(), shape, degrees, send, schedule, micro_batches),
+            time: self.time(&mut Recent::default(), shape, degrees, sends, schedule, micro_batches),
             need: self.need(shape, degrees, schedule, micro_batches),
         }
     }
@@ -220,15 +220,15 @@ impl<'a> Evaluator<'a> {
         recent: &mut Recent,
         shape: &Shape,
         degrees: &Degrees,
-        send: &Communication,
+        sends: &Sends,
         schedule: Schedule,
         micro_batches: u64,
     ) -> PassesTime {
         let arrangement = degrees.under(schedule, micro_batches);
         let known = recent.assembly.as_ref().filter(|known| degrees.same_chunks(&known.arrangement, recent.gathers));
-        if known.is_none() || recent.send != *send {
-            let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
-            *recent = Recent { assembly: Some(fresh), send: *send, gathers: degrees.gathers(), passes: [None; SCHEDULES] };
+        if known.is_none() || recent.sends != *sends {
+            let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
+            *recent = Recent { assembly: Some(fresh), sends: *sends, gathers: degrees.gathers(), passes: [None; SCHEDULES] };
         }
         let (mut passes, mut once) = (PassesTime::AtLeast(Seconds::ZERO), Once::default());
         if let Some(assembly) = &recent.assembly {
@@ -253,14 +253,14 @@ impl<'a> Evaluator<'a> {
         &self,
         shape: &Shape,
         degrees: &Degrees,
-        send: &Communication,
+        sends: &Sends,
         schedule: Schedule,
         micro_batches: u64,
     ) -> Result<Seconds, StepError> {
         let arrangement = degrees.under(schedule, micro_batches);
-        let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, send);
+        let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
         let once = assembly.once(&arrangement, self.stack, &degrees.exchanges);
-        Ok(passes(&assembly)? + once.total())
+        Ok(passes(&assembly, self.fabric)? + once.total())
     }
 }
 
@@ -268,7 +268,7 @@ impl<'a> Evaluator<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Recent {
     assembly: Option<Assembly>,
-    send: Communication,
+    sends: Sends,
     gathers: bool,
     /// Micro-batches and time, by schedule.
     passes: [Option<(u64, PassesTime)>; SCHEDULES],

@@ -96,8 +96,8 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     }
     let from = Shape::new(&mut chip, model, &fabric, &other).unwrap();
     let degrees = evaluator.degrees(&mut chip, &from, &other, domain).unwrap();
-    let send = evaluator.send(&chip, &shape, plan);
-    let found = evaluator.evaluate(&shape, &degrees, &send, plan.schedule, plan.micro_batches());
+    let sends = evaluator.sends(&chip, &shape, plan);
+    let found = evaluator.evaluate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
     let fullest = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
     prop_assert_eq!(found.need, Need { device: fullest(StageMemory::need), host: fullest(|s| s.host) }, "{:?}", plan);
     prop_assert_eq!(evaluator.capacity(), Need { device: memory.capacity, host: memory.host_capacity });
@@ -110,7 +110,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
         prop_assert!(fits.is_ok() || fits.is_err_and(|why| why.class == MemoryClass::Host && why.need == found.need.host));
     }
     let difference = found.time.seconds().0 / slow.total.0 - 1.0;
-    let simulated = evaluator.simulate(&shape, &degrees, &send, plan.schedule, plan.micro_batches()).unwrap();
+    let simulated = evaluator.simulate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
     prop_assert!((simulated.0 / slow.total.0 - 1.0).abs() <= 1e-9, "{plan:?}: {simulated}, {}", slow.total);
     let exact = matches!(found.time, PassesTime::Exact(_));
     let allowed = if exact { difference.abs() <= 1e-9 } else { difference <= 1e-9 };

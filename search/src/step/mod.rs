@@ -12,6 +12,7 @@ mod memory_account;
 mod memory_static;
 mod plan;
 mod profile;
+mod sends;
 mod stack;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use memory::{
 pub use plan::TrainingPlan;
 pub(crate) use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
+pub use sends::Sends;
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
 
 use serde::{Deserialize, Serialize};

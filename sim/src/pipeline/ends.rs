@@ -25,6 +25,10 @@
 //! long as an inner one and at most as long as the last, forward and backward.
 //!
 //! **GPipe** is two flow shops, exact always. **ZB-H1** and **ZB-V** are bounded only.
+//!
+//! **Unequal sends.** Every path above crosses each pair of neighbouring devices at least once on its way up and, but for the zero-bubble ones, once
+//! on its way back: what some pairs take longer than the least is added there. In the walks between they are taken for the least, so that only
+//! GPipe, which has no such walks, stays exact.
 
 use super::Schedule;
 use crate::units::Seconds;
@@ -59,8 +63,10 @@ pub struct EndedPipeline {
     pub inner: ChunkWork,
     /// The last one.
     pub last: ChunkWork,
-    /// Time between neighbouring devices.
+    /// Time between neighbouring devices, the least of all pairs.
     pub send: Seconds,
+    /// What the other pairs' sends take longer, all together: some cross a slower link. Nothing where all take `send`.
+    pub farther: Seconds,
     /// Devices, at least 2.
     pub devices: u32,
     /// Micro-batches of a step, at least 1; under [`Schedule::Interleaved`] a multiple of the devices.
@@ -106,6 +112,11 @@ impl EndedPipeline {
         }
     }
 
+    /// Whether all sends take the same.
+    fn equal_sends(&self) -> bool {
+        self.farther == Seconds::ZERO
+    }
+
     /// The whole way of one micro-batch through `stages` virtual stages, both directions, sends included.
     fn way(&self, stages: f64) -> f64 {
         self.first.total() + self.last.total() + self.inner.total() * (stages - 2.0) + 2.0 * self.send.0 * (stages - 1.0)
@@ -118,7 +129,7 @@ impl EndedPipeline {
         };
         let round = largest(|c| c.forward.0) + largest(|c| c.backward.0);
         let more = f64::from(self.micro_batches.saturating_sub(1));
-        PassesTime::of(true, self.way(f64::from(self.devices)) + round * more)
+        PassesTime::of(true, self.way(f64::from(self.devices)) + 2.0 * self.farther.0 + round * more)
     }
 
     fn one_f_one_b(&self) -> PassesTime {
@@ -133,14 +144,14 @@ impl EndedPipeline {
         let rounds = (inner + loops.turn) * loops.rounds as f64;
         let longest = |c: &ChunkWork| c.forward.0.max(c.backward.0);
         let mut early = longest(&self.first);
-        let mut exact = early <= last * (1.0 + ROUNDING);
+        let mut exact = self.equal_sends() && early <= last * (1.0 + ROUNDING);
         if self.devices > 2 {
             exact &= early <= inner + loops.turn;
             early = early.max(longest(&self.inner));
             exact &= longest(&self.inner) <= last * (1.0 + ROUNDING);
         }
         exact &= early <= last + loops.turn && (loops.first <= 0.0 || loops.last >= 0.0);
-        PassesTime::of(exact, self.way(f64::from(self.devices)) + rounds + loops.bonus())
+        PassesTime::of(exact, self.way(f64::from(self.devices)) + 2.0 * self.farther.0 + rounds + loops.bonus())
     }
 
     fn interleaved(&self, chunks: u32) -> PassesTime {
@@ -152,20 +163,31 @@ impl EndedPipeline {
         // Round the devices, or through the first chunk of all of the first round's micro-batches.
         let climb = |more: f64| (more + (v - 1.0) * p * send).max(p * more + (v - 2.0) * p * send);
         let passes = m * v - 1.0 - (v - 1.0) * p;
-        let time =
-            inner.total() * (p * v + passes) + (last.0 + last.1) * m + 2.0 * (p - 1.0) * send + climb(first.0) + climb(first.1);
+        let time = inner.total() * (p * v + passes)
+            + (last.0 + last.1) * m
+            + 2.0 * (p - 1.0) * send
+            + climb(first.0)
+            + climb(first.1)
+            + 2.0 * self.farther.0;
         let between = |a: f64, b: f64, pass: f64| a >= -ROUNDING * pass && a <= b + ROUNDING * pass;
-        let exact = send <= inner.forward.0.min(inner.backward.0)
+        let exact = self.equal_sends()
+            && send <= inner.forward.0.min(inner.backward.0)
             && between(first.0, last.0, inner.forward.0)
             && between(first.1, last.1, inner.backward.0);
         PassesTime::of(exact, time)
+    }
+
+    /// The forward passes of one micro-batch on the way to the last device.
+    fn way_up(&self) -> f64 {
+        let others = f64::from(self.devices) - 1.0;
+        self.first.forward.0 + self.inner.forward.0 * (others - 1.0) + self.send.0 * others + self.farther.0
     }
 
     /// The last device's work before its last input gradient, and from there: its own weight gradients, or the way back to another
     /// device and the weight gradients that it has put off.
     fn zb_h1(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
-        let way = self.first.forward.0 + self.inner.forward.0 * (p - 2.0) + self.send.0 * (p - 1.0);
+        let way = self.way_up();
         let last = way + (self.last.forward.0 + self.last.input()) * m + self.last.weight.0 * (m - p).max(0.0);
         let left = |device: f64| (device + 1.0).min(m);
         let at = |device: f64| {
@@ -184,11 +206,10 @@ impl EndedPipeline {
     fn zb_v(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let ends = (self.first.total() + self.last.total()) * m;
-        let way = self.first.forward.0 + self.inner.forward.0 * (p - 2.0) + self.send.0 * (p - 1.0);
         let weights = self.first.weight.0 + self.last.weight.0 + self.inner.weight.0 * (2.0 * p - 2.0);
         // Two of the sends would be between chunks of one device.
-        let one = self.way(2.0 * p) - 2.0 * self.send.0 - weights;
-        PassesTime::of(false, ends.max(way + 2.0 * self.inner.total() * m).max(one))
+        let one = self.way(2.0 * p) - 2.0 * self.send.0 + 4.0 * self.farther.0 - weights;
+        PassesTime::of(false, ends.max(self.way_up() + 2.0 * self.inner.total() * m).max(one))
     }
 }
 

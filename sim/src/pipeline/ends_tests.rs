@@ -5,8 +5,8 @@ use super::*;
 use crate::pipeline::{Pipeline, Reduction, Stage};
 use proptest::prelude::*;
 
-/// The time that the event simulation finds.
-fn simulated(p: &EndedPipeline, schedule: Schedule) -> f64 {
+/// The time that the event simulation finds; `farther` by pair of neighbouring devices, the last one's way round to the first behind them.
+fn simulated_with(p: &EndedPipeline, farther: &[f64], schedule: Schedule) -> f64 {
     let stages = (p.devices * schedule.chunks()) as usize;
     let stage = |i: usize| {
         let work = if i == 0 {
@@ -23,9 +23,16 @@ fn simulated(p: &EndedPipeline, schedule: Schedule) -> f64 {
             ..Stage::default()
         }
     };
+    let devices = p.devices as usize;
+    // ZB-V turns at the last device and comes back the same way.
+    let pair = |i: usize| match schedule {
+        Schedule::ZbV if i >= devices => 2 * devices - 2 - i,
+        _ => i % devices,
+    };
+    let send = |i: usize| p.send + Seconds(farther.get(pair(i)).copied().unwrap_or(0.0));
     let pipeline = Pipeline {
         stages: (0..stages).map(stage).collect(),
-        sends: vec![p.send; stages - 1],
+        sends: (0..stages - 1).map(send).collect(),
         micro_batches: p.micro_batches,
         schedule,
         reduction: Reduction::AfterBackward,
@@ -35,7 +42,11 @@ fn simulated(p: &EndedPipeline, schedule: Schedule) -> f64 {
 }
 
 fn holds(p: &EndedPipeline, schedule: Schedule) -> Result<bool, TestCaseError> {
-    let (expected, found) = (simulated(p, schedule), p.time(schedule));
+    holds_with(p, &[], schedule)
+}
+
+fn holds_with(p: &EndedPipeline, farther: &[f64], schedule: Schedule) -> Result<bool, TestCaseError> {
+    let (expected, found) = (simulated_with(p, farther, schedule), p.time(schedule));
     let difference = (found.seconds().0 - expected) / expected.max(f64::MIN_POSITIVE);
     match found {
         PassesTime::Exact(_) => prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
@@ -61,6 +72,7 @@ fn pipelines() -> impl Strategy<Value = EndedPipeline> {
             inner: work(f, b, weight),
             last: work((f + f1).max(0.0), (b + b1).max(0.0), weight),
             send: Seconds(send),
+            farther: Seconds::ZERO,
             devices,
             micro_batches,
         },
@@ -77,6 +89,7 @@ fn models() -> impl Strategy<Value = EndedPipeline> {
             inner: work(inner, inner * back, 0.5),
             last: work(ends + head, ends * back + head * 2.0, 0.5),
             send: Seconds(send),
+            farther: Seconds::ZERO,
             devices,
             micro_batches,
         },
@@ -94,6 +107,26 @@ proptest! {
     #[test]
     fn gpipe_is_exact(p in pipelines()) {
         prop_assert!(holds(&p, Schedule::GPipe)?);
+    }
+
+    #[test]
+    fn sends_of_unequal_length_leave_bounds_and_gpipe_exact(
+        mut p in pipelines(),
+        longer in prop::collection::vec(prop::sample::select(vec![0.0, 0.0, 0.5, 1.0, 3.0]), 12),
+        chunks in 2_u32..5,
+    ) {
+        let pairs = &longer[..p.devices as usize];
+        p.farther = Seconds(pairs[..pairs.len() - 1].iter().sum());
+        prop_assert!(holds_with(&p, pairs, Schedule::GPipe)?);
+        if p.farther > Seconds::ZERO {
+            prop_assert!(!holds_with(&p, pairs, Schedule::OneForwardOneBackward)?);
+            p.micro_batches = p.micro_batches.min(40);
+            holds_with(&p, pairs, Schedule::ZbH1)?;
+            holds_with(&p, pairs, Schedule::ZbV)?;
+            p.micro_batches = p.devices * (1 + p.micro_batches % 6);
+            let exact = holds_with(&p, pairs, Schedule::Interleaved { chunks })?;
+            prop_assert!(!exact);
+        }
     }
 
     #[test]

@@ -1,0 +1,144 @@
+//! Ways of activations between the devices of a pipeline: which tier of the fabric each one crosses, and what it takes there.
+//!
+//! Ranks count tensor, context, data, pipeline (or pipeline before data), so that neighbouring stages lie a fixed number of ranks apart. Where stages
+//! are smaller than a unit of the fabric (a node), some neighbours share one and others do not. All ranks of a stage, of all pipelines, send at the
+//! same time: a send takes what the farthest pair takes.
+
+use super::contention::{Communication, Window};
+use sim::network::{Fabric, MAX_TIERS};
+use sim::units::Seconds;
+use workloads::{Layout, RankOrder};
+
+/// What a pipeline's sends take, by the tier that they cross.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sends {
+    /// By tier: pairs of neighbouring devices that cross it, and what a send takes there.
+    over: [(u32, Communication); MAX_TIERS],
+}
+
+impl Sends {
+    /// The sends of a layout, with `price` for a send between ranks so far apart.
+    pub(crate) fn new(fabric: &Fabric, layout: &Layout, price: impl Fn(u32) -> Communication) -> Self {
+        let mut sends = Self::default();
+        for next in 1..layout.pipeline {
+            sends.over[tier_between(fabric, layout, next - 1, next)].0 += 1;
+        }
+        for (tier, (_, send)) in sends.over.iter_mut().enumerate().filter(|(_, (pairs, _))| *pairs > 0) {
+            let unit = tier.checked_sub(1).and_then(|below| fabric.tiers.get(below)).map_or(1, |below| below.devices);
+            *send = price(layout.stage_stride().max(unit));
+        }
+        sends
+    }
+
+    /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
+    pub(crate) fn exposed(&self, window: Window, hidden: f64) -> ExposedSends {
+        ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.hides(&send) * hidden)) }
+    }
+}
+
+/// What nothing hides of a pipeline's sends, by the tier that they cross.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct ExposedSends {
+    over: [(u32, Seconds); MAX_TIERS],
+}
+
+impl ExposedSends {
+    fn present(&self) -> impl Iterator<Item = (u32, Seconds)> + '_ {
+        self.over.iter().copied().filter(|(pairs, _)| *pairs > 0)
+    }
+
+    /// The least of all pairs of devices. That of the last device and the first is among them: no neighbours cross the outermost tier
+    /// unless these do, and some do if these do.
+    pub fn least(&self) -> Seconds {
+        self.present().map(|(_, send)| send).reduce(Seconds::min).unwrap_or_default()
+    }
+
+    /// What neighbouring devices' sends take beyond the least, all together.
+    pub fn farther(&self) -> Seconds {
+        let least = self.least();
+        self.present().map(|(pairs, send)| (send - least) * f64::from(pairs)).sum()
+    }
+
+    /// From one device of the pipeline to another, or back.
+    pub fn between(&self, fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> Seconds {
+        self.over[tier_between(fabric, layout, a, b)].1
+    }
+}
+
+/// The outermost tier that any rank of one stage crosses to reach its fellow of another stage, in any of the pipelines.
+fn tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
+    let stride = u64::from(layout.stage_stride());
+    let (length, pipelines) = match layout.order {
+        RankOrder::DataFirst => (0, 1),
+        RankOrder::PipelineFirst => (u64::from(layout.pipeline) * stride, u64::from(layout.data)),
+    };
+    // Every rank of the two stages has its fellow in its unit only where one unit holds both stages whole, and all between.
+    let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
+    let inside = |units: u64| {
+        // Pipelines lie alike on the units again after as many as fill whole units.
+        let unlike = units / gcd(units, length);
+        (0..pipelines.min(unlike)).all(|i| (i * length + from) / units == (i * length + to) / units)
+    };
+    let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));
+    tier.unwrap_or(fabric.tiers.len().saturating_sub(1))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Tiers of the pairs of neighbours in nodes of 8, and of the way round.
+    fn tiers(layout: Layout) -> Vec<usize> {
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        (1..layout.pipeline)
+            .map(|next| (next - 1, next))
+            .chain([(layout.pipeline - 1, 0)])
+            .map(|(a, b)| tier_between(&fabric, &layout, a, b))
+            .collect()
+    }
+
+    #[test]
+    fn stages_smaller_than_a_node_send_inside_it_where_it_holds_both() {
+        let layout = Layout { tensor: 2, pipeline: 8, ..Layout::default() };
+        assert_eq!(tiers(layout), [0, 0, 0, 1, 0, 0, 0, 1], "four stages a node");
+        let layout = Layout { data: 2, ..layout };
+        assert_eq!(tiers(layout), [0, 1, 0, 1, 0, 1, 0, 1], "data-parallel ranks between");
+        let layout = Layout { order: RankOrder::PipelineFirst, ..layout };
+        assert_eq!(tiers(layout), [0, 0, 0, 1, 0, 0, 0, 1]);
+        let whole = Layout { tensor: 8, pipeline: 3, data: 4, ..Layout::default() };
+        assert_eq!(tiers(whole), [1, 1, 1]);
+        let within = Layout { tensor: 2, pipeline: 4, data: 4, order: RankOrder::PipelineFirst, ..Layout::default() };
+        assert_eq!(tiers(within), [0, 0, 0, 0], "a pipeline a node");
+    }
+
+    #[test]
+    fn the_worst_pipeline_counts() {
+        // Stages of 2 in pipelines of 6 ranks: the first crosses nowhere, the second between its first and second stage, the third between its second and third.
+        let layout = Layout { tensor: 2, pipeline: 3, data: 4, order: RankOrder::PipelineFirst, ..Layout::default() };
+        assert_eq!(tiers(layout), [1, 1, 1]);
+        assert_eq!(tiers(Layout { data: 1, ..layout }), [0, 0, 0]);
+        assert_eq!(tiers(Layout { data: 2, ..layout }), [1, 0, 1]);
+    }
+
+    #[test]
+    fn sends_are_priced_by_the_tier_they_cross() {
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let price = |stride: u32| Communication { time: Seconds(f64::from(stride)), ..Communication::default() };
+        let layout = Layout { tensor: 2, pipeline: 8, ..Layout::default() };
+        let exposed = Sends::new(&fabric, &layout, price).exposed(Window::default(), 0.0);
+        assert_eq!(exposed.least(), Seconds(2.0));
+        assert_eq!(exposed.farther(), Seconds(8.0 - 2.0), "one pair of seven crosses");
+        assert_eq!(exposed.between(&fabric, &layout, 3, 4), Seconds(8.0));
+        assert_eq!(exposed.between(&fabric, &layout, 7, 0), Seconds(8.0));
+        let alone = Sends::new(&fabric, &Layout { pipeline: 1, ..layout }, price);
+        assert_eq!(alone, Sends::default());
+        let whole = Layout { tensor: 8, ..layout };
+        let exposed = Sends::new(&fabric, &whole, price).exposed(Window::default(), 0.0);
+        assert_eq!((exposed.least(), exposed.farther()), (Seconds(8.0), Seconds::ZERO));
+    }
+}
