@@ -95,96 +95,128 @@ type Degree = fn(&mut Layout) -> &mut u32;
 const AXES: [(&str, Degree); 4] =
     [("t", |l| &mut l.tensor), ("p", |l| &mut l.pipeline), ("d", |l| &mut l.data), ("c", |l| &mut l.context)];
 
-/// The even split, and a layer moved from one end to the other.
-fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Option<LayerEnds>)> {
-    let Ok(split) = layout.chunk_split(job.model.layers) else { return Vec::new() };
-    let mut found = Vec::new();
-    if layout.ends.is_some() && (Layout { ends: None, ..*layout }).chunk_split(job.model.layers).is_ok() {
-        found.push((format!("layers {split} -> evenly"), None));
-    }
-    let Some(LayerEnds { first, last }) = split.ends() else { return found };
-    let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))];
-    for ends in shifted.into_iter().filter_map(|(first, last)| Some(LayerEnds { first: first?, last: last? })) {
-        if let Ok(other) = (Layout { ends: Some(ends), ..*layout }).chunk_split(job.model.layers) {
-            found.push((format!("layers {split} -> {other}"), Some(ends)));
-        }
-    }
-    found
-}
-
+/// All plans one decision away, with the decision's name.
 fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
-    let mut found = Vec::new();
-    let mut add = |change: String, layout: Layout| found.push((change, TrainingPlan { layout, ..plan.clone() }));
-    for (more, grow) in AXES {
-        for (less, shrink) in AXES {
-            let mut layout = plan.layout;
-            let (a, b) = (*grow(&mut layout), *shrink(&mut layout));
-            // Context parallelism is a neighbour only of plans that have it, or of long sequences.
-            let foreign = more == "c" && plan.layout.context == 1 && space.context.is_none();
-            if more == less || b % 2 != 0 || foreign {
-                continue;
-            }
-            *grow(&mut layout) *= 2;
-            *shrink(&mut layout) /= 2;
-            if layout.tensor == 1 {
-                layout.sequence_parallel = false;
-            }
-            if layout.pipeline == 1 {
-                layout.virtual_stages = 1;
-            }
-            if layout.pipeline != plan.layout.pipeline {
-                layout.ends = None;
-            }
-            add(format!("{more} {a} -> {}, {less} {b} -> {}", 2 * a, b / 2), layout);
-        }
-    }
-    let layout = plan.layout;
-    if layout.context > 1 {
-        let (change, context_method) = match layout.context_method {
-            ContextMethod::Ring => ("ring -> Ulysses", ContextMethod::Ulysses),
-            ContextMethod::Ulysses => ("Ulysses -> ring", ContextMethod::Ring),
-        };
-        add(change.to_owned(), Layout { context_method, ..layout });
-    }
-    if layout.tensor > 1 {
-        let on = !layout.sequence_parallel;
-        add(format!("sequence parallelism {}", if on { "on" } else { "off" }), Layout { sequence_parallel: on, ..layout });
-    }
-    if layout.pipeline > 1 && layout.data > 1 && layout.context == 1 && layout.expert == 1 {
-        let order = match layout.order {
-            RankOrder::DataFirst => RankOrder::PipelineFirst,
-            RankOrder::PipelineFirst => RankOrder::DataFirst,
-        };
-        add(format!("ranks {} -> {order}", layout.order), Layout { order, ..layout });
-    }
-    let chunks = |v: u32| Layout { virtual_stages: v, ends: None, ..layout }.chunk_layers(job.model.layers).is_ok();
-    let v = layout.virtual_stages;
-    let nearest = [(1..v).rev().find(|v| chunks(*v)), (v + 1..=job.model.layers.min(64) as u32).find(|v| chunks(*v))];
-    for other in nearest.into_iter().flatten().filter(|_| layout.pipeline > 1) {
-        add(format!("chunks per stage {v} -> {other}"), Layout { virtual_stages: other, ends: None, ..layout });
-    }
-    for (change, ends) in other_splits(job, &layout) {
-        add(change, Layout { ends, ..layout });
-    }
-    for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
-        let sharded = zero > ZeroStage::OptimizerStates && layout.pipeline > 1;
-        if zero != layout.zero && !sharded && u64::from(layout.data) * u64::from(layout.context) > 1 {
-            add(format!("ZeRO-{} -> ZeRO-{}", layout.zero as u8, zero as u8), Layout { zero, ..layout });
-        }
-    }
+    let layout = &plan.layout;
+    let layouts = [degrees(layout, space), methods(layout), chunks(job, layout), other_splits(job, layout), sharding(layout)];
+    let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
+    let mut found: Vec<_> = layouts.into_iter().flatten().map(of_layout).collect();
     for activations in space.activations.clone().unwrap_or_else(default_policies) {
         if activations != plan.activations {
             let change = format!("recompute {} -> {activations}", plan.activations);
             found.push((change, TrainingPlan { activations, ..plan.clone() }));
         }
     }
-    let b = plan.batch.micro_batch;
-    let per_rank = job.global_batch / u64::from(layout.data);
-    let sizes = [(1..b).rev().find(|n| per_rank.is_multiple_of(*n)), (b + 1..=per_rank).find(|n| per_rank.is_multiple_of(*n))];
-    for micro_batch in sizes.into_iter().flatten() {
-        let mut other = plan.clone();
-        other.batch.micro_batch = micro_batch;
-        found.push((format!("micro-batch {b} -> {micro_batch}"), other));
+    found.extend(micro_batches(job, plan));
+    found
+}
+
+/// A factor of two moved between two axes.
+fn degrees(layout: &Layout, space: &PlanSpace) -> Vec<(String, Layout)> {
+    let mut found = Vec::new();
+    for (more, grow) in AXES {
+        for (less, shrink) in AXES {
+            let mut other = *layout;
+            let (a, b) = (*grow(&mut other), *shrink(&mut other));
+            // Context parallelism is a neighbour only of plans that have it, or of long sequences.
+            let foreign = more == "c" && layout.context == 1 && space.context.is_none();
+            if more == less || b % 2 != 0 || foreign {
+                continue;
+            }
+            *grow(&mut other) *= 2;
+            *shrink(&mut other) /= 2;
+            if other.tensor == 1 {
+                other.sequence_parallel = false;
+            }
+            if other.pipeline == 1 {
+                other.virtual_stages = 1;
+            }
+            if other.pipeline != layout.pipeline {
+                other.ends = None;
+            }
+            found.push((format!("{more} {a} -> {}, {less} {b} -> {}", 2 * a, b / 2), other));
+        }
     }
     found
+}
+
+/// The other context-parallel method, sequence parallelism toggled, the other order of ranks.
+fn methods(layout: &Layout) -> Vec<(String, Layout)> {
+    let mut found = Vec::new();
+    if layout.context > 1 {
+        let (change, context_method) = match layout.context_method {
+            ContextMethod::Ring => ("ring -> Ulysses", ContextMethod::Ulysses),
+            ContextMethod::Ulysses => ("Ulysses -> ring", ContextMethod::Ring),
+        };
+        found.push((change.to_owned(), Layout { context_method, ..*layout }));
+    }
+    if layout.tensor > 1 {
+        let on = !layout.sequence_parallel;
+        let change = format!("sequence parallelism {}", if on { "on" } else { "off" });
+        found.push((change, Layout { sequence_parallel: on, ..*layout }));
+    }
+    if layout.pipeline > 1 && layout.data > 1 && layout.context == 1 && layout.expert == 1 {
+        let order = match layout.order {
+            RankOrder::DataFirst => RankOrder::PipelineFirst,
+            RankOrder::PipelineFirst => RankOrder::DataFirst,
+        };
+        found.push((format!("ranks {} -> {order}", layout.order), Layout { order, ..*layout }));
+    }
+    found
+}
+
+/// The next smaller and larger number of chunks.
+fn chunks(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
+    if layout.pipeline == 1 {
+        return Vec::new();
+    }
+    let with = |v: u32| Layout { virtual_stages: v, ends: None, ..*layout };
+    let divides = |v: &u32| with(*v).chunk_layers(job.model.layers).is_ok();
+    let v = layout.virtual_stages;
+    let nearest = [(1..v).rev().find(divides), (v + 1..=job.model.layers.min(64) as u32).find(divides)];
+    nearest.into_iter().flatten().map(|other| (format!("chunks per stage {v} -> {other}"), with(other))).collect()
+}
+
+/// The even split, and a layer moved from one end to the other.
+fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
+    let Ok(split) = layout.chunk_split(job.model.layers) else { return Vec::new() };
+    let mut found = Vec::new();
+    let even = Layout { ends: None, ..*layout };
+    if layout.ends.is_some() && even.chunk_split(job.model.layers).is_ok() {
+        found.push((format!("layers {split} -> evenly"), even));
+    }
+    let Some(LayerEnds { first, last }) = split.ends() else { return found };
+    let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))];
+    for ends in shifted.into_iter().filter_map(|(first, last)| Some(LayerEnds { first: first?, last: last? })) {
+        let moved = Layout { ends: Some(ends), ..*layout };
+        if let Ok(other) = moved.chunk_split(job.model.layers) {
+            found.push((format!("layers {split} -> {other}"), moved));
+        }
+    }
+    found
+}
+
+/// The other ZeRO stages.
+fn sharding(layout: &Layout) -> Vec<(String, Layout)> {
+    let mut found = Vec::new();
+    for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
+        let sharded = zero > ZeroStage::OptimizerStates && layout.pipeline > 1;
+        if zero != layout.zero && !sharded && u64::from(layout.data) * u64::from(layout.context) > 1 {
+            found.push((format!("ZeRO-{} -> ZeRO-{}", layout.zero as u8, zero as u8), Layout { zero, ..*layout }));
+        }
+    }
+    found
+}
+
+/// The next smaller and larger micro-batch.
+fn micro_batches(job: &Job<'_>, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
+    let b = plan.batch.micro_batch;
+    let per_rank = job.global_batch / u64::from(plan.layout.data);
+    let sizes = [(1..b).rev().find(|n| per_rank.is_multiple_of(*n)), (b + 1..=per_rank).find(|n| per_rank.is_multiple_of(*n))];
+    let with = |micro_batch: u64| {
+        let mut other = plan.clone();
+        other.batch.micro_batch = micro_batch;
+        (format!("micro-batch {b} -> {micro_batch}"), other)
+    };
+    sizes.into_iter().flatten().map(with).collect()
 }
