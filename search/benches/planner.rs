@@ -46,7 +46,7 @@ fn main() {
         global_batch: 1536,
         sequence_length: model.max_sequence,
         attention: Attention::Fused,
-        precision: Precision::MIXED_BF16,
+        precision: stack.precision(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
     };
     let schedules = PlanSpace::full(&job).schedules;
