@@ -21,7 +21,9 @@ pub struct Mapped {
     pub after_s: f64,
     /// Step in seconds without the time of the links.
     pub without_links_s: f64,
-    /// No mapping is faster under this model, in seconds.
+    /// Whether only mappings of whole units, in an order of the axes, are considered: where a unit is a torus or has several tiers.
+    pub whole_units: bool,
+    /// None of the mappings considered is faster under this model, in seconds.
     pub lower_bound_s: f64,
     /// `optimal` or `gap`.
     pub status: &'static str,
@@ -54,6 +56,7 @@ impl From<&RankMapping> for Mapped {
             order: m.order.clone(),
             after_s: m.after.0,
             without_links_s: m.without_links.0,
+            whole_units: m.whole_units,
             lower_bound_s: m.lower_bound.0,
             status: if m.status == SolveStatus::Optimal { "optimal" } else { "gap" },
             gap: m.status.gap().unwrap_or(1.0),

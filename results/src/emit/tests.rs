@@ -180,6 +180,7 @@ fn nodes_are_named_in_the_order_of_their_ranks() {
         order: Vec::new(),
         after_s: 1.0,
         without_links_s: 1.0,
+        whole_units: false,
         lower_bound_s: 1.0,
         status: "optimal",
         gap: 0.0,

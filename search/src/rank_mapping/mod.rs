@@ -102,7 +102,9 @@ pub struct RankMapping {
     pub after: Seconds,
     /// Of it, what is not communication that an assignment prices.
     pub without_links: Seconds,
-    /// No mapping is faster (status of `after`).
+    /// Whether only mappings of whole units, in an order of the axes, are considered: where a unit is a torus or has several tiers.
+    pub whole_units: bool,
+    /// None of the mappings considered is faster (status of `after`).
     pub lower_bound: Seconds,
     /// How good the mapping is known to be.
     pub status: SolveStatus,
@@ -149,6 +151,7 @@ pub fn map_ranks(traffic: &StepTraffic, fabric: &Fabric, effort: Effort) -> Resu
         order,
         after: Seconds(after),
         without_links: Seconds(traffic.time(|_| 0.0)),
+        whole_units: first.whole(),
         lower_bound: Seconds(lower),
         status: SolveStatus::from_bounds(lower, after),
         axes: axes

@@ -222,7 +222,8 @@ mod tests {
                 let mut sends = vec![2.0 * c; p];
                 sends[p - 1] = 0.0;
                 let path = alternating(m).longest(&vec![3.0; p], &sends);
-                let near = if c == 0.0 && m as usize > p { 1e-12 } else { 0.35 };
+                // Laps of unequal length fill what whole laps leave: with 8 stages and 63 micro-batches up to 0.9 % are missing.
+                let near = if c == 0.0 || m as usize <= 2 * p { 1e-12 } else { 0.01 };
                 assert!(path <= step * (1.0 + 1e-12) && path >= step * (1.0 - near), "p {p} m {m} c {c}: {path} {step}");
             }
         }

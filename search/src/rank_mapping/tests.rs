@@ -110,7 +110,7 @@ fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
         let place = format!("t {t}, d {d}, p {p}: {mapping:?}, best {best}");
         assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
         assert!(mapping.lower_bound.0 <= best * (1.0 + 1e-9) && mapping.lower_bound.0 > mapping.without_links.0, "{place}");
-        assert!(is_permutation(&mapping) && mapping.after <= mapping.before);
+        assert!(is_permutation(&mapping) && mapping.after <= mapping.before && mapping.whole_units);
         // What shares a slice in some order of the axes still does.
         let orders = starts(&traffic, 4, true);
         let together = |devices: &[u32]| {
@@ -217,6 +217,29 @@ fn where_units_stand_changes_neither_the_traffic_nor_the_bound() {
 }
 
 #[test]
+fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
+    let model = Model::load("llama2-7b").unwrap();
+    let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
+    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").unwrap()).unwrap();
+    let fabric = Fabric::template("vivaldi_mpigraph_0").unwrap().with_equal_links();
+    // Stages of a node and more, and of half and a quarter of one: of their sends some cross nodes, others do not.
+    for (t, d, p, v) in [(8, 4, 4, 1), (8, 8, 2, 1), (2, 2, 32, 1), (2, 1, 32, 1), (1, 8, 16, 2), (4, 1, 32, 1), (2, 4, 16, 2)] {
+        let (mut plan, devices) = (plan(t, d, p), t * d * p);
+        plan.layout.virtual_stages = v;
+        if v > 1 {
+            plan.schedule = Schedule::Interleaved { chunks: v };
+            plan.batch.global_batch = u64::from(d * p) * 2;
+        }
+        let fabric = fabric.for_devices(devices).unwrap();
+        let traffic = StepTraffic::of(&mut chip, &model, &fabric, &plan).unwrap();
+        let identity: Vec<u32> = (0..devices).collect();
+        let direct = step_time(&mut chip, &model, &fabric, &plan).unwrap().total;
+        let mapped = mapped_time(&traffic, &fabric, &identity).unwrap();
+        assert!((mapped.0 / direct.0 - 1.0).abs() < 1e-9, "t {t} d {d} p {p} v {v}: {mapped} mapped, {direct} in the step model");
+    }
+}
+
+#[test]
 fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
     let model = Model::load("llama2-7b").unwrap();
     let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
@@ -226,6 +249,7 @@ fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
     let traffic = StepTraffic::of(&mut chip, &model, &fabric, &plan).unwrap();
     let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
     let direct = step_time(&mut chip, &model, &fabric, &plan).unwrap().total;
+    // The step prices every link like the slowest in its pattern, the mapping each like itself: equal where links are (above), close here.
     assert!((mapping.before.0 / direct.0 - 1.0).abs() < 0.01, "rank order takes what the step takes: {mapping:?} {direct:?}");
     assert!(mapping.after < mapping.before && mapping.lower_bound <= mapping.after);
     // Where whole nodes were moved, the step model prices the moved fabric alike.
