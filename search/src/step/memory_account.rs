@@ -236,6 +236,32 @@ impl<'a> Account<'a> {
         self.arrangement.places().map(|(place, stage)| self.host(stage, &holdings[place])).max().unwrap_or_default()
     }
 
+    /// Bytes that a stage holds all the time, and on top of those and of the activations kept while a layer and while the loss runs backward.
+    pub(super) fn resident(&self, stage: u32, held: &Holding) -> [Bytes; 3] {
+        let [framework, collectives, workspace] = self.fixed;
+        let always = framework + collectives + workspace + held.resident.weights + held.resident.states + held.resident.gradients;
+        let activations = self.activations(stage, held);
+        let layers = self.need(held, self.layers_moment(held, activations));
+        let loss = if held.head { self.need(held, self.loss_moment(stage, held, activations)) } else { Bytes::ZERO };
+        let above = |need: Bytes| need.saturating_sub(always + activations);
+        [always, above(layers), above(loss)]
+    }
+
+    /// Activations that a micro-batch keeps in the chunk at a place of the pipeline until its backward pass. The head's, which no schedule but GPipe
+    /// keeps for more than the micro-batch at hand, are the second.
+    pub(super) fn stash(&self, place: u64) -> [Bytes; 2] {
+        let split = &self.arrangement.split;
+        let (first, last) = (place == 0, place + 1 == split.chunks);
+        let layers = match (first, last) {
+            (true, _) => split.first,
+            (_, true) => split.last,
+            _ => split.inner,
+        };
+        let embedding = if first { self.profile.embedding_kept } else { Bytes::ZERO };
+        let head = if last { self.profile.head_kept } else { Bytes::ZERO };
+        [self.profile.kept * layers + embedding, head]
+    }
+
     /// Bytes that the fullest stage needs at least, however `layers` are split: an equal share of what they hold all the time.
     pub(super) fn least(&self, layers: u64) -> Bytes {
         let pieces = &self.profile.parameters;
@@ -253,7 +279,7 @@ impl<'a> Account<'a> {
     }
 
     /// Micro-batches (passes through one chunk) in flight at the peak.
-    fn passes(&self, stage: u32) -> u64 {
+    pub(super) fn passes(&self, stage: u32) -> u64 {
         let (m, p) = (u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX), self.arrangement.layout.pipeline);
         let schedule = self.arrangement.schedule;
         let depth = u64::from(in_flight(schedule, p, stage, m));
@@ -272,13 +298,69 @@ impl<'a> Account<'a> {
 
     /// Activations kept by the layers of a stage, and by its embedding and head.
     fn activations(&self, stage: u32, held: &Holding) -> Bytes {
-        let (passes, chunks) = (self.passes(stage), self.chunks());
-        let layers = Bytes((self.profile.kept * held.layers * passes).0.div_ceil(chunks));
-        let Arrangement { layout, micro_batches, .. } = self.arrangement;
-        let whole = if chunks > 1 { (*micro_batches).min(layout.pipeline.into()) } else { passes };
-        let ends = if held.embedding { self.profile.embedding_kept * whole } else { Bytes::ZERO };
         let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
-        layers + ends + head
+        self.kept(stage, held, self.profile.kept, self.profile.embedding_kept) + head
+    }
+
+    /// What a stage's layers, and its embedding, keep at the peak.
+    fn kept(&self, stage: u32, held: &Holding, layer: Bytes, embedding: Bytes) -> Bytes {
+        let passes = self.passes(stage);
+        let split = &self.arrangement.split;
+        let Schedule::Interleaved { chunks } = self.arrangement.schedule else {
+            // Under ZB-V the first device holds both ends; how many of its passes are through which depends on durations: the longer one counts.
+            let both = self.chunks() > 1 && held.embedding;
+            let layers = if both { split.first.max(split.last) } else { held.layers / self.chunks() };
+            let micro_batches = passes.min(self.arrangement.micro_batches);
+            let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
+            return layer * layers * passes + embedding;
+        };
+        let (inner, signed) = (layer * split.inner, |bytes: Bytes| i128::from(bytes.0));
+        let mut sum = signed(inner * passes);
+        // The first and the last chunk keep more or less than one between them, for as many passes as make the sum largest.
+        let ends = [(held.embedding, 0, layer * split.first + embedding), (held.head, chunks - 1, layer * split.last)];
+        for (_, chunk, end) in ends.into_iter().filter(|(here, ..)| *here) {
+            let more = signed(end) - signed(inner);
+            if more != 0 {
+                let [fewest, most] = self.in_chunk(passes, chunk);
+                sum += (more * i128::from(fewest)).max(more * i128::from(most));
+            }
+        }
+        Bytes(u64::try_from(sum).unwrap_or(0))
+    }
+
+    /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through the last
+    /// on the last, over the moments when there are so many.
+    pub(super) fn in_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
+        let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
+        match (chunk, m / p) {
+            _ if !m.is_multiple_of(p) => self.in_chunk_by_turns(passes, chunk),
+            // In one round of micro-batches all are through the first chunk before any returns; the last has one at a time.
+            (0, 1) => [p, p],
+            (_, 1) => [1, 1],
+            // The second round enters the first chunk while the first round returns through the others, and the third one as that leaves it. The last
+            // chunk is empty while others are at work.
+            (0, _) => [2 * p - 1, 2 * p],
+            _ => [0, 1],
+        }
+    }
+
+    /// [`Self::in_chunk`] of any chunk and device by going through the schedule. Forward passes go through the chunks in turn, a group of micro-batches
+    /// each, backward passes through them in reverse: from one turn to the next the number rises, falls or stays, so that its extremes
+    /// are at turns.
+    pub(super) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
+        let (m, v) = (self.arrangement.micro_batches, self.chunks());
+        let group = u64::from(interleaving_group(self.arrangement.layout.pipeline, u32::try_from(m).unwrap_or(u32::MAX)));
+        let through = |count: u64, chunk: u64| {
+            let (turns, rest) = (count / (group * v), count % (group * v));
+            turns * group + rest.saturating_sub(chunk * group).min(group)
+        };
+        // After `n` forward passes, and as many backward ones less those in flight.
+        let at = |n: u64| through(n, chunk.into()).saturating_sub(through(n - passes, v - 1 - u64::from(chunk)));
+        // What follows a whole cycle of turns repeats it.
+        let end = (m * v).min(passes + 2 * group * v);
+        let turns = |from: u64| (0..=2 * v + 1).map(move |i| from + i * group);
+        let moments = turns(passes).chain(turns(passes.next_multiple_of(group))).filter(|n| *n <= end).chain([end]);
+        moments.map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
     }
 
     /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.
@@ -287,7 +369,7 @@ impl<'a> Account<'a> {
     }
 
     fn host(&self, stage: u32, held: &Holding) -> Bytes {
-        Bytes((self.profile.offloaded * held.layers * self.passes(stage)).0.div_ceil(self.chunks()))
+        self.kept(stage, held, self.profile.offloaded, Bytes::ZERO)
     }
 
     /// Gathered, activations, transients, gradients.

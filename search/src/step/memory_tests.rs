@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sim::pipeline::{Pipeline, Stage};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, ZeroStage};
+use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, SegmentKind, ZeroStage};
 
 const STACKS: [&str; 4] = ["maxtext", "megatron", "pytorch_fsdp", "torchtitan"];
 
@@ -155,6 +155,27 @@ fn activations_are_those_of_the_simulated_timeline() {
             if !ends && stage.moment == Moment::Layers {
                 assert_eq!(activations, device.peak_memory, "{schedule:?} p {pipeline} v {virtual_stages} stage {}", stage.stage);
             }
+        }
+    }
+}
+
+#[test]
+fn rounds_of_micro_batches_fill_the_end_chunks_as_their_turns_do() {
+    let model = Model { layers: 4, ..model() };
+    let stack = SoftwareStack::load("megatron").unwrap();
+    let plan = plan(Layout::default(), 1, 1);
+    let training = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
+    let profile = MemoryProfile::new(&training, &plan.activations, &stack);
+    for (p, v, rounds) in (2..7).flat_map(|p| (2..5).flat_map(move |v| (1..6).map(move |rounds| (p, v, rounds)))) {
+        let layout = Layout { pipeline: p, virtual_stages: v, ..Layout::default() };
+        let split = ChunkSplit { chunks: u64::from(p * v), first: 1, inner: 1, last: 1 };
+        let schedule = Schedule::Interleaved { chunks: v };
+        let arrangement = Arrangement::new(layout, split, schedule, u64::from(p) * rounds);
+        let account = Account::new(&profile, &arrangement, &stack, None);
+        for (stage, chunk) in [(0, 0), (p - 1, v - 1)] {
+            let passes = account.passes(stage);
+            let place = format!("p {p} v {v} rounds {rounds} stage {stage}");
+            assert_eq!(account.in_chunk(passes, chunk), account.in_chunk_by_turns(passes, chunk), "{place}");
         }
     }
 }
