@@ -24,11 +24,11 @@ pub use space::{PlanSpace, Splits};
 
 use crate::step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, lowering,
-    step_memory_of, step_time_of, with_fullest_experts,
+    step_memory_of, step_time_of, step_timeline, with_fullest_experts,
 };
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::{Schedule, Timeline};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, TrainingGraph};
@@ -126,6 +126,16 @@ impl<'a> Job<'a> {
         }
         let fullest = with_fullest_experts(self.model, plan, self.stack);
         Ok(Shape { graph: TrainingGraph::new(&fullest, &lowering(&fullest, plan, self.stack))?, profile })
+    }
+
+    /// A plan's step event by event.
+    ///
+    /// # Errors
+    /// A plan that the model, the fabric or the schedule does not allow.
+    pub fn timeline(&self, plan: &TrainingPlan) -> Result<Timeline, StepError> {
+        let mut chip = ChipTimes::new(self.chip, self.stack)?;
+        let shape = self.shape(&mut chip, plan)?;
+        step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.domain(plan))
     }
 
     /// Tries one plan.

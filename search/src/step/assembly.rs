@@ -66,6 +66,15 @@ impl Arrangement {
         kinds.into_iter().enumerate().filter_map(|(kind, counts)| counts.map(|counts| (kind, counts)))
     }
 
+    /// The kind of a device.
+    pub fn kind_of(&self, device: u32) -> usize {
+        match device {
+            0 => 0,
+            _ if device + 1 == self.layout.pipeline && self.schedule != Schedule::ZbV => 2,
+            _ => 1,
+        }
+    }
+
     /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
     pub fn units(&self) -> [u64; KINDS] {
         let ends = if self.split.chunks == 1 { 2 } else { 1 };
@@ -227,11 +236,17 @@ impl Assembly {
         let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
         let mut once = Once { tied: exchanges.tied, overhead, ..Once::default() };
         for (kind, counts) in arrangement.devices() {
-            let exchange = &exchanges.devices[kind];
-            once.data = once.data.max(exposed_exchange(stack, exchange, self.windows(counts)));
-            once.update = once.update.max(exchange.update);
+            let [data, update] = self.once_on(kind, counts, stack, exchanges);
+            once.data = once.data.max(data);
+            once.update = once.update.max(update);
         }
         once
+    }
+
+    /// What a kind of device exchanges once per step that nothing hides, and its update.
+    pub fn once_on(&self, kind: usize, counts: [u64; KINDS], stack: &SoftwareStack, exchanges: &Exchanges) -> [Seconds; 2] {
+        let exchange = &exchanges.devices[kind];
+        [exposed_exchange(stack, exchange, self.windows(counts)), exchange.update]
     }
 
     /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.

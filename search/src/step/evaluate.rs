@@ -222,12 +222,17 @@ pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<Seconds, St
         return Ok(assembly.alone());
     }
     let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
-    let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
-    let sends = assembly.sends(fabric);
     if schedule == Schedule::OneForwardOneBackward {
+        let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
         let work: Vec<StageWork> = chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect();
-        return Ok(one_f_one_b_exact_time(&work, &sends, m));
+        return Ok(one_f_one_b_exact_time(&work, &assembly.sends(fabric), m));
     }
+    Ok(pipeline(assembly, fabric).measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
+}
+
+/// The passes as the event simulation plays them, without memory and what happens once per step.
+pub(crate) fn pipeline(assembly: &Assembly, fabric: &Fabric) -> Pipeline {
+    let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
     let stage = |c: &Chunk| Stage {
         forward: c.forward,
         recompute: c.recompute,
@@ -235,13 +240,12 @@ pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<Seconds, St
         backward_weight: c.backward / 2.0,
         ..Stage::default()
     };
-    let pipeline = Pipeline {
-        stages: chunks.map(stage).collect(),
-        sends,
-        micro_batches: m,
+    Pipeline {
+        stages: (0..split.chunks).map(|place| stage(assembly.chunk(place))).collect(),
+        sends: assembly.sends(fabric),
+        micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
         schedule,
         reduction: Reduction::AfterBackward,
         optimizer_waits_for_all: true,
-    };
-    Ok(pipeline.measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
+    }
 }

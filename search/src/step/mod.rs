@@ -16,6 +16,7 @@ mod sends;
 mod stack;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
@@ -29,6 +30,7 @@ pub(crate) use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use sends::Sends;
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
+pub use timeline::step_timeline;
 
 use serde::{Deserialize, Serialize};
 use sim::units::Seconds;

@@ -1,0 +1,75 @@
+//! A step played event by event with everything on it: passes, reductions, updates, and memory over time.
+//!
+//! Passes, sends and their times are those of [`super::step_time_of`]; so is what nothing hides of the reductions and the update. There the
+//! slowest device's reduction begins after the pipeline's last pass, here each device's begins after its own: the step here is no longer than there
+//! (without the overhead per step, which has no place in it), and equal where the device that ends last has most to reduce. What hidden
+//! communication there is runs beside the passes and is not shown.
+//!
+//! A device holds weights, gradients and states all the time, a micro-batch's activations from the start of its forward pass to the end of its
+//! backward pass, and while a backward pass runs what [`super::step_memory`] counts for the moment of a layer or of the loss. The moment of the
+//! update is not played.
+
+use super::assembly::{Arrangement, Assembly};
+use super::evaluate::{Step, pipeline};
+use super::memory_account::{Account, MemoryProfile};
+use super::{ChipTimes, StepError, StepProfile, TrainingPlan};
+use sim::network::Fabric;
+use sim::pipeline::{Schedule, Timeline};
+use sim::units::{Bytes, Seconds};
+use workloads::{Model, TrainingGraph};
+
+/// The timeline of a plan's step, from a profile and a lowered model (with the fullest experts) made for a plan that is lowered alike.
+/// `domain`: as in [`super::step_memory`].
+///
+/// # Errors
+/// A pipeline that the schedule cannot run.
+pub fn step_timeline(
+    chip: &mut ChipTimes,
+    model: &Model,
+    fabric: &Fabric,
+    plan: &TrainingPlan,
+    (profile, training): (&StepProfile, &TrainingGraph),
+    domain: Option<u32>,
+) -> Result<Timeline, StepError> {
+    let step = Step { fabric, plan, profile };
+    let arrangement = step.arrangement(model)?;
+    let (exchanges, sends) = (step.exchanges(chip, &arrangement), step.sends(chip));
+    let stack = chip.stack();
+    let assembly = Assembly::new(arrangement, stack, profile, &exchanges, &sends);
+    let mut run = pipeline(&assembly, fabric);
+    let p = arrangement.layout.pipeline;
+    let mut tied = vec![Seconds::ZERO; p as usize];
+    for end in [0, last_device(&arrangement)] {
+        tied[end as usize] = exchanges.tied;
+    }
+    let kinds: Vec<_> = arrangement.devices().collect();
+    for (device, stage) in (0..p).zip(&mut run.stages) {
+        let kind = arrangement.kind_of(device);
+        let Some((_, counts)) = kinds.iter().find(|(known, _)| *known == kind) else { continue };
+        let [data, update] = assembly.once_on(kind, *counts, stack, &exchanges);
+        stage.reduction = data + tied[device as usize];
+        stage.optimizer = update;
+    }
+    let memory = MemoryProfile::new(training, &plan.activations, stack);
+    let account = Account::new(&memory, &arrangement, stack, domain);
+    let held: Vec<[Bytes; 3]> = (0..p).map(|device| account.resident(device, &account.holding(device))).collect();
+    let devices: Vec<usize> = (0..run.stages.len()).map(|place| run.device_of(place)).collect();
+    let last = run.stages.len() - 1;
+    for (place, stage) in run.stages.iter_mut().enumerate() {
+        let [always, layer, loss] = held[devices[place]];
+        let [kept, head] = account.stash(place as u64);
+        let waits = arrangement.schedule == Schedule::GPipe;
+        stage.resident = if place < p as usize { always } else { Bytes::ZERO };
+        stage.stash = if waits { kept + head } else { kept };
+        // The inputs of products, which are most of what is kept, are needed for the weights' gradients.
+        stage.stash_for_weights = stage.stash;
+        let at_hand = if waits { Bytes::ZERO } else { head };
+        stage.working = at_hand + if place == last { layer.max(loss) } else { layer };
+    }
+    run.simulate().map_err(|error| StepError::Hardware(error.to_string()))
+}
+
+/// The device of the last chunk.
+fn last_device(arrangement: &Arrangement) -> u32 {
+    if arrangement.schedule == Schedule::ZbV { 0 } else { arrangement.layout.pipeline - 1 }
+}
