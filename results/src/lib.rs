@@ -19,5 +19,6 @@ pub mod report;
 pub mod run;
 mod seal;
 pub mod store;
+pub mod timeline;
 pub mod trace;
 pub mod validate;

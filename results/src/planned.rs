@@ -1,12 +1,13 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
 use crate::mapped::Mapped;
+use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
 use search::step::{MemoryClass, StageMemory, TrainingPlan};
 use serde::Serialize;
 use sim::kernel::DataType;
-use sim::pipeline::Schedule;
+use sim::pipeline::{Schedule, Timeline};
 use std::collections::BTreeMap;
 
 /// The version of the JSON that this build writes.
@@ -38,6 +39,8 @@ pub struct Planned {
     pub plans: Vec<PlanRow>,
     /// The stages' memory under the fastest plan.
     pub stages: Vec<StageRow>,
+    /// The fastest plan's step event by event, by stage.
+    pub timeline: Vec<TimelineRow>,
     /// What a device has for programs, in GiB.
     pub capacity_gib: Option<f64>,
     /// What there is of the host's memory for one device, in GiB.
@@ -148,12 +151,18 @@ impl Planned {
             },
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
+            timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
             host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
             neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
             mapping: None,
             why,
         }
+    }
+
+    /// Adds the fastest plan's timeline.
+    pub fn played(&mut self, timeline: &Timeline) {
+        self.timeline = timeline::rows(timeline);
     }
 
     /// Adds the mappings of the plans' ranks to measured links, in the plans' order.

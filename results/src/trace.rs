@@ -1,4 +1,4 @@
-//! Passes as a trace that Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>) show: the JSON array format of the Trace
+//! Passes as a trace that Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>) show: the JSON object format of the Trace
 //! Event Format, complete events (`"ph": "X"`) with times in microseconds.
 
 use search::explain::{PassDetail, bound_name, kernel_units};

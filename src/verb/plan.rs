@@ -7,14 +7,14 @@ use clap::{ValueEnum, builder::RangedU64ValueParser};
 use results::emit::Recipe;
 use results::mapped::Mapped;
 use results::planned::Planned;
-use results::{emit, report};
+use results::{emit, files, report, timeline};
 use search::placement::piper;
 use search::planner::{Job, PlanSpace, Splits, map_plans, neighbours, search_plans};
 use search::step::{SoftwareStack, TrainingPlan};
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::{Schedule, Timeline};
 use std::path::PathBuf;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
@@ -126,12 +126,13 @@ impl ContextMethodName {
     after_help = "Examples:\n  coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
     coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n  \
     coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links links.csv\n  \
-    coplace plan gpt2-xl --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --emit piper\n\n\
+    coplace plan gpt2-xl --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --emit piper\n  \
+    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace step.json\n\n\
     Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
     holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
     only, recomputation none, selective and full, schedules 1F1B and interleaved. With --everything it holds all context widths, ZeRO-3 in\n\
     pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded and recomputed.\n\n\
-    JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
+    JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
@@ -222,6 +223,9 @@ pub struct Arguments {
     /// Print the fastest plan in a framework's own words instead, or the problem as Piper's graph (micro-batches of the first --micro-batch, else 1)
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
+    /// Write the fastest plan's step, pass by pass on every stage with its memory, as a trace for Chrome or Perfetto
+    #[arg(long, value_name = "FILE", conflicts_with = "emit")]
+    trace: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -286,11 +290,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let around = answer.best.first().map(|best| neighbours(&job, &asked, best)).transpose().or_input()?;
     let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
+    if let Some(best) = answer.best.first() {
+        let timeline = job.timeline(&best.plan).or_input()?;
+        record.played(&timeline);
+        write_trace(arguments, &timeline)?;
+    } else if let Some(file) = &arguments.trace {
+        tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
+    }
     record.mapped(&mappings);
     match arguments.format {
         Format::Json => answer::json(&record),
         Format::Text => answer::text(&report::planned(&record)),
     }
+}
+
+fn write_trace(arguments: &Arguments, timeline: &Timeline) -> Result<(), Failure> {
+    let Some(file) = &arguments.trace else { return Ok(()) };
+    let title = format!("{} on {} x {}, fastest plan", arguments.model, arguments.devices, arguments.chip);
+    files::write(file, timeline::trace(&title, timeline).as_bytes()).or_input()
 }
 
 /// A plan in a framework's words.

@@ -50,6 +50,36 @@ fn the_text_has_the_list_the_time_the_memory_and_the_neighbours() {
 }
 
 #[test]
+fn the_fastest_plan_is_played_by_stage_and_traced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.json");
+    let path = file.to_str().unwrap();
+    let shape = ["--pipeline", "4", "--virtual-stages", "2", "--tensor", "4", "--top", "1"];
+    let more: Vec<&str> = shape.iter().copied().chain(["--format", "json", "--trace", path]).collect();
+    let answer = coplace(&call(&more)).json();
+    let (stages, timeline) = (answer["stages"].as_array().unwrap(), answer["timeline"].as_array().unwrap());
+    assert_eq!((stages.len(), timeline.len()), (4, 4));
+    let step = number(&answer["plans"][0]["step_s"]);
+    for (memory, row) in stages.iter().zip(timeline) {
+        assert!(number(&row["peak_gib"]) <= number(&memory["need_gib"]) * (1.0 + 1e-9), "{memory} {row}");
+        assert!(number(&row["resident_gib"]) < number(&row["peak_gib"]));
+        assert!(number(&row["end_s"]) <= step && number(&row["end_s"]) > 0.9 * step, "{row}, step {step}");
+    }
+    let text = std::fs::read_to_string(&file).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let layout = &answer["plans"][0]["plan"];
+    let micro_batches = 512.0 / number(&layout["layout"]["data"]) / number(&layout["batch"]["micro_batch"]);
+    let forward = events.iter().filter(|e| e["cat"] == "forward").count();
+    assert_eq!(forward as f64, micro_batches * 4.0 * 2.0, "a forward pass per micro-batch and chunk");
+    let shown = coplace(&call(&shape)).result();
+    assert!(shown.contains("Its stages over a step, seconds\n"), "{shown}");
+    // A place that cannot be written is an error before anything is printed.
+    let error = coplace(&call(&[&shape[..], &["--trace", "/nowhere/step.json"]].concat())).refusal();
+    assert!(error.contains("/nowhere/step.json"), "{error}");
+}
+
+#[test]
 fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
     let step = |domain: &str| {
         let fixed = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--recompute", "full", "--top", "1", "--format", "json"];

@@ -2,6 +2,7 @@
 
 use super::{Align, Table, count, fields, heading, percent, rate, seconds, significant};
 use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
+use crate::timeline::TimelineRow;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use workloads::training::ContextMethod;
@@ -27,6 +28,10 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
             text.push_str(&memory(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
+            if answer.timeline.len() > 1 {
+                text.push_str(&heading("Its stages over a step, seconds"));
+                text.push_str(&timeline(&answer.timeline));
+            }
             text.push_str(&heading("Its neighbours, one decision away"));
             text.push_str(&neighbours(answer));
             if let Some(mapping) = &answer.mapping {
@@ -190,6 +195,40 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
         at += same;
     }
     table.render()
+}
+
+/// Most stages that are shown one by one.
+const STAGES_SHOWN: usize = 16;
+
+/// What every stage does over a step; of many the first and the last ones.
+fn timeline(rows: &[TimelineRow]) -> String {
+    let head = [
+        "stage",
+        "passes",
+        "bubble",
+        "of it, sends",
+        "exchange not hidden",
+        "passes end",
+        "step ends",
+        "GiB at rest",
+        "GiB at most",
+    ];
+    let mut table = Table::new(head);
+    let hidden = if rows.len() > STAGES_SHOWN { STAGES_SHOWN / 2..rows.len() - STAGES_SHOWN / 2 } else { 0..0 };
+    for (i, row) in rows.iter().enumerate().filter(|(i, _)| !hidden.contains(i) || *i == hidden.start) {
+        if hidden.contains(&i) {
+            table.row(
+                std::iter::once(format!("{}-{}", hidden.start, hidden.end - 1)).chain((1..head.len()).map(|_| "...".to_owned())),
+            );
+            continue;
+        }
+        let times = [row.busy_s, row.bubble_s, row.exposed_send_s, row.exposed_reduction_s, row.passes_end_s, row.end_s];
+        let memory = [row.resident_gib, row.peak_gib].map(|gib| format!("{gib:.2}"));
+        table.row(std::iter::once(row.stage.to_string()).chain(times.map(|time| significant(time, 4))).chain(memory));
+    }
+    let mut text = table.render();
+    text.push_str("bubble: without a pass until the pipeline's last one has ended. The overhead per step is not in it, nor is the update's memory.\n");
+    text
 }
 
 fn neighbours(answer: &Planned) -> String {
