@@ -212,6 +212,14 @@ fn cost(instance: &Instance, chain: &Chain, plan: &Plan) -> Evaluation {
 /// Time per micro-batch of the stage at `from_end` (1 = last stage), the unit of the latencies.
 pub(super) fn load(instance: &Instance, chain: &Chain, (first, end): (usize, usize), from_end: usize) -> f64 {
     let layers = &chain.layers[first..end];
+    let again = if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
+    if chain.skips.is_empty() {
+        // Only the first layer waits on the way forward, and only the last on the way back.
+        let transfer = |at: usize| chain.between.get(at).map_or(0.0, |bytes| bytes / instance.bandwidth);
+        let arrival = first.checked_sub(1).map_or(0.0, transfer);
+        let forward = layers.iter().fold(arrival, |done, layer| done + layer.forward);
+        return forward + layers.iter().rev().fold(again.max(transfer(end - 1)), |done, layer| done + layer.backward);
+    }
     let (mut arrive, mut depart) = (vec![0.0_f64; layers.len()], vec![0.0_f64; layers.len()]);
     for link in chain.crossing(first, end) {
         let transfer = link.bytes / instance.bandwidth;
@@ -219,7 +227,6 @@ pub(super) fn load(instance: &Instance, chain: &Chain, (first, end): (usize, usi
         *wait = wait.max(transfer);
     }
     let forward = layers.iter().zip(&arrive).fold(0.0_f64, |done, (layer, &at)| done.max(at) + layer.forward);
-    let again = if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
     let backward = layers.iter().zip(&depart).rev().fold(again, |done, (layer, &at)| done.max(at) + layer.backward);
     forward + backward
 }

@@ -16,9 +16,14 @@ mod error;
 mod evaluate;
 mod infeasible;
 mod instance;
+mod line;
 mod parse;
+mod probe;
 mod rows;
 mod search;
+mod sweep;
+#[cfg(test)]
+mod tests;
 mod width;
 
 pub use error::PlacementError;

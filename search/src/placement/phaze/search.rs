@@ -2,17 +2,22 @@
 //!
 //! PHAZE fills a table over (suffix, devices, stages). Here nothing depends on devices but the number of *narrow* stages
 //! (those without a tensor-parallel layer, which take one device instead of `t`), and that number matters only in a graph
-//! that mixes both kinds of layers. What is left is a minimal bottleneck per (suffix, stages), filled by rising number of
-//! stages under two exact cuts: a stage whose load cannot beat the best time known at any degree is not considered, and
-//! no more stages are tried than a bound on the bottleneck leaves a chance.
+//! that mixes both kinds of layers. Where narrow layers are at the ends of the chain only, no table is needed either
+//! ([`super::sweep`]). The other widths, and those that probes do not decide, keep one ([`super::width`]): a minimal
+//! bottleneck per (suffix, stages), filled by rising number of stages under two exact cuts: a stage whose load cannot beat
+//! the best time known at any degree is not considered, and no more stages are tried than a bound on the bottleneck leaves
+//! a chance.
 
 use super::Plan;
 use super::evaluate;
-use super::instance::{Chain, Instance};
+use super::instance::Instance;
+use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
+use std::ops::Range;
 
-/// Kept apart from equality when a bound is compared with the best time known, so that rounding never cuts a better plan.
-const SAFETY: f64 = 1.0 + 1e-12;
+/// Kept apart from equality when a bound is compared with the best time known, so that rounding never cuts a better plan,
+/// and takes no plan for a better one.
+pub(super) const SAFETY: f64 = 1.0 + 1e-12;
 
 /// The data-parallel degrees worth trying, rising: for every number of micro-batches per copy the smallest degree, since a
 /// larger one costs more synchronisation and leaves fewer devices per copy.
@@ -25,9 +30,12 @@ pub(super) struct Degrees {
 }
 
 impl Degrees {
-    fn new(instance: &Instance) -> Self {
+    pub fn new(instance: &Instance) -> Self {
         let total = instance.micro_batches;
-        let mut degrees = Self { degree: Vec::new(), micro_batches: Vec::new(), synchronization: Vec::new() };
+        // Shares below the root of the total, and degrees below it: no more than twice the root.
+        let most = (2 * total.isqrt() + 1).min(instance.max_devices);
+        let room = || Vec::with_capacity(most);
+        let mut degrees = Self { degree: Vec::with_capacity(most), micro_batches: room(), synchronization: room() };
         let mut degree = 1;
         while degree <= instance.max_devices.min(total) {
             let share = total.div_ceil(degree);
@@ -51,7 +59,7 @@ impl Degrees {
 
     /// The largest bottleneck of `stages` stages that beats `time` at some degree of `range` (indices), if the first stage
     /// holds at least `parameters` bytes of parameters; `-inf` if none does.
-    pub fn limit(&self, range: std::ops::Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
+    pub fn limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut limit = f64::NEG_INFINITY;
         for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
@@ -59,6 +67,48 @@ impl Degrees {
             limit = if candidate > limit { candidate } else { limit };
         }
         limit * SAFETY
+    }
+
+    /// A time that no plan of `stages` stages beats whose bottleneck is at least `bottleneck` and whose first stage holds at
+    /// least `parameters` bytes of parameters, at any degree of `range` (indices, not empty); not below `time` if that is so.
+    pub fn bound(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64, time: f64) -> f64 {
+        let fill = (stages - 1) as f64;
+        let mut least = bottleneck * (self.micro_batches[range.end - 1] + fill);
+        if least >= time {
+            return least;
+        }
+        least = f64::INFINITY;
+        for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
+            let candidate = bottleneck * (micro_batches + fill) + synchronization * parameters;
+            least = if candidate < least { candidate } else { least };
+        }
+        least
+    }
+
+    /// The least time below `time` over a range of degrees, and its degree.
+    pub fn cheapest(
+        &self,
+        range: Range<usize>,
+        stages: usize,
+        bottleneck: f64,
+        parameters: f64,
+        time: f64,
+    ) -> Option<(f64, usize)> {
+        let fill = (stages - 1) as f64;
+        let (mut least, mut found) = (time, None);
+        for at in range.rev() {
+            let pipeline = bottleneck * (self.micro_batches[at] + fill);
+            if pipeline >= least {
+                // Smaller degrees have more micro-batches.
+                break;
+            }
+            let total = pipeline + self.synchronization[at] * parameters;
+            if total < least {
+                least = total;
+                found = Some((total, self.degree[at]));
+            }
+        }
+        found
     }
 }
 
@@ -70,21 +120,47 @@ pub(super) struct Best {
     pub ranges: Vec<(usize, usize)>,
 }
 
+impl Best {
+    /// Takes the plan of one stage that has all of these layers if it is better.
+    pub fn single_stage(
+        &mut self,
+        index: usize,
+        (load, parameters, layers): (f64, f64, usize),
+        copies: usize,
+        degrees: &Degrees,
+    ) {
+        let range = 0..degrees.up_to(copies);
+        if let Some((time, degree)) = degrees.cheapest(range, 1, load, parameters, self.time) {
+            *self = Self { time, chain: index, degree, ranges: vec![(0, layers)] };
+        }
+    }
+}
+
 /// The optimum and its time, `None` if no plan fits.
 pub(super) fn optimum(instance: &Instance) -> Option<(f64, Plan)> {
     let degrees = Degrees::new(instance);
     let mut best = Best { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() };
-    let mut widths: Vec<WidthSearch<'_>> = Vec::with_capacity(instance.chains.len());
+    let mut lines = Vec::with_capacity(instance.chains.len());
+    // Widths for the table: its own single-stage plans first, then all others.
+    let mut tables = Vec::new();
     for (index, chain) in instance.chains.iter().enumerate() {
-        let width = WidthSearch::new(instance, chain, index, &degrees);
-        width.single_stage(&mut best);
-        widths.push(width);
+        if let Some(line) = LineWidth::new(instance, chain, index) {
+            line.single_stage(&degrees, &mut best);
+            lines.push(line);
+        } else {
+            let table = WidthSearch::new(instance, chain, index, &degrees);
+            table.single_stage(&mut best);
+            tables.push(table);
+        }
     }
+    sweep::run(&mut lines, &degrees, &mut best);
+    let undecided = lines.iter().filter_map(LineWidth::undecided);
+    tables.extend(undecided.map(|index| WidthSearch::new(instance, &instance.chains[index], index, &degrees)));
     // The most promising width first: its plan cuts the others short.
-    widths.sort_by(|a, b| a.promise.total_cmp(&b.promise));
-    for width in &mut widths {
-        width.run(&mut best);
+    tables.sort_by(|a, b| a.promise.total_cmp(&b.promise));
+    for table in &mut tables {
+        table.run(&mut best);
     }
-    let chain: &Chain = instance.chains.get(best.chain)?;
+    let chain = instance.chains.get(best.chain)?;
     (best.degree > 0).then(|| evaluate::realise(instance, chain, best.degree, &best.ranges))
 }

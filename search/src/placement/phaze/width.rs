@@ -3,7 +3,6 @@
 use super::instance::{Chain, Instance};
 use super::rows::{Rows, Stages};
 use super::search::{Best, Degrees};
-use std::ops::Range;
 
 /// Minimal bottleneck of each suffix, by its first position, split into a given number of stages of which at least a given
 /// number (the *plane*) are narrow; infinite where no split fits or none is worth having.
@@ -210,36 +209,12 @@ impl<'a> WidthSearch<'a> {
 
     /// Takes the plan of one stage if it fits and is better.
     pub fn single_stage(&self, best: &mut Best) {
-        let count = self.stages.chain.len();
-        if self.most_stages == 0 || !self.stages.fits_last(0, count) {
-            return;
+        let Stages { instance, chain, sums, .. } = &self.stages;
+        let count = chain.len();
+        if self.stages.fits_last(0, count) {
+            let copies = instance.max_devices / chain.devices(0, count);
+            best.single_stage(self.index, (self.stages.last_load(0), sums.parameters[count], count), copies, self.degrees);
         }
-        let plane = usize::from(self.narrow_end[0] == count).min(self.planes);
-        let all = 0..self.end(1, plane);
-        let completion = self.cheapest(all, 1, self.stages.last_load(0), count, best.time);
-        if let Some((time, degree)) = completion {
-            *best = Best { time, chain: self.index, degree, ranges: vec![(0, count)] };
-        }
-    }
-
-    /// The least time below `time` over a range of degrees, and its degree.
-    fn cheapest(&self, range: Range<usize>, stages: usize, bottleneck: f64, end: usize, time: f64) -> Option<(f64, usize)> {
-        let degrees = self.degrees;
-        let (fill, parameters) = ((stages - 1) as f64, self.stages.sums.parameters[end]);
-        let (mut least, mut found) = (time, None);
-        for at in range.rev() {
-            let pipeline = bottleneck * (degrees.micro_batches[at] + fill);
-            if pipeline >= least {
-                // Smaller degrees have more micro-batches.
-                break;
-            }
-            let total = pipeline + degrees.synchronization[at] * parameters;
-            if total < least {
-                least = total;
-                found = Some((total, degrees.degree[at]));
-            }
-        }
-        found
     }
 
     /// Takes the best plan of this width if it is better than the best so far.
@@ -396,7 +371,8 @@ impl<'a> WidthSearch<'a> {
                 continue;
             }
             least = least.min(bottleneck);
-            if let Some((time, degree)) = self.cheapest(range.clone(), stages, bottleneck, end, best.time) {
+            let parameters = self.stages.sums.parameters[end];
+            if let Some((time, degree)) = self.degrees.cheapest(range.clone(), stages, bottleneck, parameters, best.time) {
                 best.time = time;
                 found = Some(Completion { stages, plane, degree, end });
                 cut = self.cut(stages, time);

@@ -1,0 +1,232 @@
+//! A chain prepared for probes ([`super::probe`]): sums of relaxed costs.
+//!
+//! Probes need that a stage inside a good one, neither of which begins at position 0, is good at the same place, and at every
+//! smaller place but 1 too. Loads and bytes that are too low in places make it so:
+//! - A load is arrival + forward + departure + backward, or with recomputation arrival + forward + max(forward, departure) +
+//!   backward (the last stage has no departure and does not recompute, but nothing else can be at its place). A layer off
+//!   either end takes its work off the load and puts a neighbouring transfer in another's stead. So every transfer is lowered
+//!   to the largest values that are not above the transfers and of which no two neighbours differ by more than the work of
+//!   the layer between.
+//! - Skip edges only delay layers, and add to what is stashed: they are left out. One that takes no longer than any transfer
+//!   between neighbours delays nothing anyway: a stage that it enters or leaves waits for its neighbour's tensor.
+//! - Memory is fixed + (place - 1) * stash. Without recomputation both terms are sums over the layers. With it the stash is
+//!   what arrives: it is lowered so that, times the most stages, it rises from one position to the next by no more than the
+//!   fixed bytes of the layer between.
+//!
+//! On most chains none of this changes a cost ([`Line::exact`]). Elsewhere what a probe does not find does not exist, and what
+//! it finds has to be looked at under the true costs ([`Line::settle`]).
+
+use super::evaluate;
+use super::instance::{Chain, Instance};
+
+/// Relative width of the band round the memory limit within which sums are redone in the literal order: prefix sums are off
+/// by a few units in the last place, and exact ties are decided the way PHAZE decides them.
+const MEMORY_TIE: f64 = 1e-12;
+
+pub(super) const fn higher(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+pub(super) const fn lower(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+/// Sums over the layers before a position, as stages that begin or end there need them.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Position {
+    /// Compute time less the arrival: once as it is, once with the forward work doubled.
+    pub from: [f64; 2],
+    /// Compute time with the departure, and with the forward work doubled (if it is recomputed). A load is the larger of
+    /// the two differences.
+    pub to: [f64; 2],
+    /// Parameters times the optimiser's copies, plus activations.
+    pub fixed: f64,
+    /// The stash is the difference of two.
+    pub stash_from: f64,
+    pub stash_to: f64,
+    pub parameters: f64,
+}
+
+/// A chain prepared for probes.
+pub(super) struct Line<'a> {
+    pub instance: &'a Instance,
+    pub chain: &'a Chain,
+    pub positions: Vec<Position>,
+    /// By cut, what its transfer is lowered by and where the transfer is that it was lowered to. Empty if nothing is.
+    pub lowered: Vec<(f64, usize)>,
+    /// Compute time of the whole chain, and the forward part of it.
+    pub work: f64,
+    pub forward: f64,
+    /// Work of the dearest layer.
+    pub dearest: f64,
+    /// The shortest transfer between neighbours.
+    pub transfer: f64,
+    /// Layers without tensor parallelism at the front and at the back, where all the others are tensor parallel.
+    pub prefix: usize,
+    pub suffix: usize,
+    /// Whether the probes know all loads and bytes as they are.
+    pub exact: bool,
+    /// Rounding of a stage's fixed bytes and of its stash.
+    pub tie: [f64; 2],
+}
+
+impl<'a> Line<'a> {
+    /// Prepares the chain for probes; `None` if layers without tensor parallelism lie between layers with it.
+    pub fn new(instance: &'a Instance, chain: &'a Chain) -> Option<Self> {
+        let (layers, count) = (&chain.layers, chain.len());
+        let prefix = layers.iter().take_while(|layer| !layer.tensor_parallel).count();
+        let suffix = layers.iter().rev().take_while(|layer| !layer.tensor_parallel).count();
+        if prefix < count && !layers[prefix..count - suffix].iter().all(|layer| layer.tensor_parallel) {
+            return None;
+        }
+        let mut line = Self {
+            instance,
+            chain,
+            positions: Vec::with_capacity(count + 1),
+            lowered: Vec::new(),
+            work: 0.0,
+            forward: 0.0,
+            dearest: 0.0,
+            transfer: f64::INFINITY,
+            prefix,
+            suffix,
+            exact: true,
+            tie: [0.0; 2],
+        };
+        line.sum_up();
+        let skips = &chain.skips;
+        line.exact &=
+            skips.is_empty() || (!instance.recompute && skips.iter().all(|l| l.bytes / instance.bandwidth <= line.transfer));
+        line.lower_transfers();
+        let incoming = chain.between.iter().sum::<f64>() + skips.iter().map(|link| link.bytes).sum::<f64>();
+        let last = line.positions[count];
+        let stashed = if instance.recompute { incoming } else { last.stash_to };
+        line.tie = [MEMORY_TIE * (instance.max_memory + last.fixed), MEMORY_TIE * stashed];
+        if count == 1 {
+            line.transfer = 0.0;
+        }
+        Some(line)
+    }
+
+    /// Fills the sums, and lowers the stashes.
+    fn sum_up(&mut self) {
+        let Instance { recompute, bandwidth, .. } = *self.instance;
+        let (copies, places) = (self.instance.optimizer.copies(), self.chain.len().saturating_sub(2).max(1) as f64);
+        let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
+        let mut stash = f64::INFINITY;
+        let cuts = self.chain.between.iter().copied().map(Some).chain([None]);
+        self.positions.push(Position::default());
+        for (layer, cut) in self.chain.layers.iter().zip(cuts) {
+            let mut position = Position::default();
+            forward += layer.forward;
+            backward += layer.backward;
+            parameters += layer.parameter_bytes;
+            activations += layer.activation_bytes;
+            self.dearest = higher(self.dearest, layer.forward + layer.backward);
+            let work = forward + backward;
+            position.fixed = copies * parameters + activations;
+            position.parameters = parameters;
+            let Some(bytes) = cut else {
+                position.to = [work, f64::NEG_INFINITY];
+                position.stash_to = if recompute { 0.0 } else { activations };
+                self.positions.push(position);
+                break;
+            };
+            let transfer = bytes / bandwidth;
+            self.transfer = if transfer < self.transfer { transfer } else { self.transfer };
+            position.from = [work - transfer, work - transfer + forward];
+            position.to = [work + transfer, if recompute { work + forward } else { f64::NEG_INFINITY }];
+            if recompute {
+                let most = stash + (copies * layer.parameter_bytes + layer.activation_bytes) / places;
+                self.exact &= bytes <= most;
+                stash = if bytes < most { bytes } else { most };
+                position.stash_from = -stash;
+            } else {
+                position.stash_from = activations;
+                position.stash_to = activations;
+            }
+            self.positions.push(position);
+        }
+        (self.work, self.forward) = (forward + backward, forward);
+    }
+
+    /// Lowers transfers as the probes need it.
+    fn lower_transfers(&mut self) {
+        let layers = &self.chain.layers;
+        let work = |at: usize| layers[at].forward + layers[at].backward;
+        let uneven = |(at, bytes): (usize, &[f64])| (bytes[1] - bytes[0]).abs() > work(at + 1) * self.instance.bandwidth;
+        if !self.chain.between.windows(2).enumerate().any(uneven) {
+            return;
+        }
+        let transfers: Vec<f64> = self.chain.between.iter().map(|bytes| bytes / self.instance.bandwidth).collect();
+        let mut low: Vec<(f64, usize)> = transfers.iter().copied().zip(0..).collect();
+        for at in 1..low.len() {
+            let (near, source) = low[at - 1];
+            if near + work(at) < low[at].0 {
+                low[at] = (near + work(at), source);
+            }
+        }
+        for at in (1..low.len()).rev() {
+            let (near, source) = low[at];
+            if near + work(at) < low[at - 1].0 {
+                low[at - 1] = (near + work(at), source);
+            }
+        }
+        for ((position, transfer), low) in self.positions[1..].iter_mut().zip(transfers).zip(&mut low) {
+            let lowered = transfer - low.0;
+            position.from = position.from.map(|time| time + lowered);
+            position.to[0] -= lowered;
+            low.0 = lowered;
+        }
+        self.exact = false;
+        self.lowered = low;
+    }
+
+    pub fn len(&self) -> usize {
+        self.chain.len()
+    }
+
+    /// Parameters of the layers before a position.
+    pub fn parameters(&self, end: usize) -> f64 {
+        self.positions[end].parameters
+    }
+
+    /// Work of the layers that are tensor parallel where not all are.
+    pub fn parallel_work(&self) -> f64 {
+        self.chain.layers[self.prefix..self.len() - self.suffix].iter().map(|layer| layer.forward + layer.backward).sum()
+    }
+
+    pub fn load(&self, first: usize, to: [f64; 2]) -> f64 {
+        let [once, twice] = self.positions[first].from;
+        higher(to[0] - once, to[1] - twice)
+    }
+
+    /// What the transfer of the cut at a position is lowered by.
+    pub fn lowered(&self, position: usize) -> f64 {
+        self.lowered.get(position - 1).map_or(0.0, |lowered| lowered.0)
+    }
+
+    /// The load of a first stage, one that is not the only one: as it is, and a load that does not fall as `end` rises.
+    pub fn first_load(&self, end: usize) -> (f64, f64) {
+        let to = self.positions[end].to;
+        let low = self.load(0, to);
+        (self.load(0, [to[0] + self.lowered(end), to[1]]), low)
+    }
+
+    /// Whether the memory of a stage is too large for its place.
+    #[inline]
+    pub fn exceeds(&self, first: usize, end: usize, place: usize) -> bool {
+        let (from, to) = (&self.positions[first], &self.positions[end]);
+        let behind = (place - 1) as f64;
+        let excess = to.fixed - from.fixed + behind * (to.stash_to - from.stash_from) - self.instance.max_memory;
+        let tie = self.tie[0] + behind * self.tie[1];
+        if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits((first, end), place) }
+    }
+
+    /// Whether the stage fits, literally.
+    #[cold]
+    #[inline(never)]
+    pub fn fits(&self, range: (usize, usize), place: usize) -> bool {
+        place <= evaluate::deepest(self.instance, self.chain, range)
+    }
+}

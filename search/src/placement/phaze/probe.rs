@@ -1,0 +1,187 @@
+//! Probes of a chain: whether a split into a given number of stages stays below a given load, by filling the stages greedily
+//! from the end of the chain.
+//!
+//! A probe of one-dimensional partitioning (Pınar and Aykanat, "Fast optimal load balancing algorithms for 1D partitioning",
+//! J. Parallel Distrib. Comput. 64, 2004), with a memory limit that depends on the place of a stage. A stage's *place* counts
+//! from the end of the chain, as memory does: the last stage has place 1. A stage is *good* at a place if its load is below
+//! the limit of the probe and its memory within that of the device.
+//!
+//! # Why greedy filling decides
+//! Let a split into `s` stages have them all good, its stages beginning at `y[1] > y[2] > ... > y[s] = 0` by place, and let
+//! `z[j]` be where the greedy stage of place `j` begins: the least position from which a good stage reaches `z[j - 1]`, but
+//! at least a bound that every such split meets (a layer is left for every later stage, the first stage does not end before
+//! `end`, the last stages are narrow if they are to be). Then `z[j] <= y[j]` for `j < s`: given `z[j - 1] <= y[j - 1]`,
+//! either `y[j] >= z[j - 1] > z[j]`, or the stage `y[j]..z[j - 1]` is inside the split's own and so is good.
+//!
+//! If no stage that reaches `z[j - 1]` is good, the one of the last layer before it alone is not. In the split that layer is
+//! then not at place `j` nor at a later one, unless in the first stage, which alone begins at position 0: so `y[s - 1] >=
+//! z[j - 1]`, which exceeds `end`. (At place 1 that layer is the last of the chain, and no split is good.) Either way a
+//! probe that fails names a position before which the first stage cannot end, under this limit or a lower one. A probe that
+//! succeeds has found a split whose first stage ends at `end`; that stage's own load and memory are the caller's to check.
+//! Since the first cut is known to be at `end`, both stages beside it are charged its true transfer.
+//!
+//! The `s - j` stages in front of place `j` hold at least the layers before `z[j]`. Once the mean of their loads cannot be
+//! below the limit, nothing can.
+
+use super::evaluate;
+use super::line::{Line, Position, higher, lower};
+
+/// What a probe looks for: `stages` stages, the first of which ends at `end`.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub stages: usize,
+    pub end: usize,
+    /// How many stages, counted from the first one on, have to be narrow.
+    pub leading: usize,
+    /// How many stages, counted from the last one on, have to be narrow.
+    pub trailing: usize,
+}
+
+/// What a probe found.
+pub(super) enum Outcome {
+    /// A split, with the largest load of its stages behind the first, and a limit up to which a probe goes the same way.
+    Split { bottleneck: f64, next: f64 },
+    /// No split under the limit whose first stage ends before `end`, and none that ends where it was asked to under any
+    /// limit up to `limit`.
+    Nothing { end: usize, limit: f64 },
+}
+
+/// A stage found by [`Line::extend`].
+struct Extended {
+    /// Its first position, its end if no stage is good.
+    first: usize,
+    load: f64,
+    /// The least limit that admits a longer stage; infinite if memory or the bound on its first position forbids one.
+    next: f64,
+}
+
+impl Line<'_> {
+    /// The least position at which a stage of a place that ends at `end` can begin, for memory alone, or `end` if there is none;
+    /// `length` is a guess. At least 1.
+    pub fn reach(&self, place: usize, end: usize, length: usize) -> usize {
+        if end > 1 { self.extend(place, (1, end), length, f64::INFINITY).first } else { end }
+    }
+
+    /// The longest good stage of a place that ends at `end` and begins at `least` or later; `length` is a guess.
+    fn extend(&self, place: usize, (least, end): (usize, usize), length: usize, limit: f64) -> Extended {
+        let Position { to, fixed, stash_to, .. } = self.positions[end];
+        let behind = f64::from(place as u32 - 1);
+        let (most, tie) = (fixed + behind * stash_to - self.instance.max_memory, self.tie[0] + behind * self.tie[1]);
+        let exceeds = |first: usize| {
+            let from = &self.positions[first];
+            let excess = most - (from.fixed + behind * from.stash_from);
+            if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits((first, end), place) }
+        };
+        let mut first = end.saturating_sub(length).max(least);
+        let mut load = self.load(first, to);
+        let mut next = f64::INFINITY;
+        if load < limit && !exceeds(first) {
+            while first > least {
+                let longer = self.load(first - 1, to);
+                if longer >= limit {
+                    next = longer;
+                    break;
+                }
+                if exceeds(first - 1) {
+                    break;
+                }
+                first -= 1;
+                load = longer;
+            }
+            return Extended { first, load, next };
+        }
+        loop {
+            next = if load >= limit { load } else { f64::INFINITY };
+            first += 1;
+            if first == end {
+                return Extended { first, load, next };
+            }
+            load = self.load(first, to);
+            if load < limit && !exceeds(first) {
+                return Extended { first, load, next };
+            }
+        }
+    }
+
+    /// Below the mean load of `stages` stages that hold the layers before `end`, if another stage follows: every cut costs a
+    /// transfer on either side. With recomputation the one behind may hide, but all forward work is done twice.
+    fn mean(&self, end: usize, stages: usize) -> f64 {
+        let [once, twice] = self.positions[end].to;
+        let stages = f64::from(stages as u32);
+        let transfers = (stages - 1.0) * self.transfer;
+        higher(once + transfers + transfers, twice + transfers) / stages
+    }
+
+    /// Looks for a split whose loads are below `limit`, and whose first stage ends at `target.end`; if `later`, there or at
+    /// the next position that is possible under the relaxed costs. `cuts` receives the first positions of its stages, from the last stage on to the second
+    /// one.
+    pub fn probe(&self, target: Target, later: bool, limit: f64, cuts: &mut Vec<usize>) -> Outcome {
+        let Target { stages, end, leading, trailing } = target;
+        let count = self.len();
+        let (mut start, mut length) = (count, count.div_ceil(stages));
+        let (mut bottleneck, mut next) = (0.0, f64::INFINITY);
+        cuts.clear();
+        for place in 1..stages {
+            let mut least = end + stages - 1 - place;
+            if place <= trailing {
+                least = least.max(count - self.suffix + trailing - place);
+            }
+            let stage = self.extend(place, (least, start), length, limit);
+            next = lower(stage.next, next);
+            if stage.first == start {
+                return Outcome::Nothing { end: start, limit: next };
+            }
+            let mut load = stage.load;
+            if stage.first == end && !later {
+                // Only the last stage filled can reach it.
+                load += self.lowered(end);
+                if load >= limit {
+                    return Outcome::Nothing { end: end + 1, limit: lower(load, next) };
+                }
+            }
+            bottleneck = higher(bottleneck, load);
+            length = start - stage.first;
+            start = stage.first;
+            if place + leading == stages && start > self.prefix {
+                return Outcome::Nothing { end: count, limit: next };
+            }
+            cuts.push(start);
+            let mean = self.mean(start, stages - place);
+            if mean >= limit {
+                return Outcome::Nothing { end: count, limit: lower(mean, next) };
+            }
+        }
+        if start > end && !later { Outcome::Nothing { end: start, limit: next } } else { Outcome::Split { bottleneck, next } }
+    }
+
+    /// The bottleneck of a split found by a probe under the true costs, first stage included, after its cuts have been
+    /// moved to where the transfers are that theirs were lowered to; infinite if it does not fit. A stage's load there is no
+    /// larger than the probe took it for, if nothing is recomputed.
+    pub fn settle(&self, target: Target, cuts: &mut [usize]) -> f64 {
+        let count = self.len();
+        for at in 0..cuts.len().saturating_sub(1) {
+            let (below, above) = (cuts[at + 1], at.checked_sub(1).map_or(count, |before| cuts[before]));
+            let source = self.lowered.get(cuts[at] - 1).map_or(cuts[at], |lowered| lowered.1 + 1);
+            if below < source && source < above {
+                cuts[at] = source;
+            }
+        }
+        let Target { stages, leading, trailing, .. } = target;
+        if (trailing > 0 && cuts[trailing - 1] < count - self.suffix) || (leading > 0 && cuts[stages - leading - 1] > self.prefix)
+        {
+            return f64::INFINITY;
+        }
+        let (mut end, mut bottleneck) = (count, 0.0);
+        for (at, &first) in cuts.iter().enumerate() {
+            if !self.fits((first, end), at + 1) {
+                return f64::INFINITY;
+            }
+            bottleneck = higher(bottleneck, evaluate::load(self.instance, self.chain, (first, end), at + 1));
+            end = first;
+        }
+        if !self.fits((0, end), stages) {
+            return f64::INFINITY;
+        }
+        higher(bottleneck, evaluate::load(self.instance, self.chain, (0, end), stages))
+    }
+}

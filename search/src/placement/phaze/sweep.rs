@@ -1,0 +1,292 @@
+//! The exact search over tensor widths without a table: probes in the place of the recurrence, for chains that are tensor
+//! parallel but for their two ends.
+//!
+//! A *candidate* is a width, a number of stages `s` and a number of narrow stages to have at least, with the degrees that so
+//! many devices allow (those that fewer narrow stages allow as well belong to the candidates of fewer). No plan of it takes
+//! less time than `floor * (m + s - 1) + sync * P(e)` at its best degree, where `floor` bounds the bottleneck, `m` is the
+//! number of micro-batches, `P(e)` the parameters of the first `e` layers and `e` the least number of layers that memory
+//! leaves for the first stage. Candidates are taken by rising bound until the
+//! bound reaches the best time known.
+//!
+//! Within a candidate the end `e` of the first stage rises. A better plan that ends its first stage at `e` has all loads
+//! below `L(e) = max (time - sync * P(e)) / (m + s - 1)` over the degrees. `L` falls as `e` rises, and as the best time
+//! falls, while the load and the memory of the first stage rise: once it is not good under `L(e)`, no later end is. Where a
+//! probe under `L(e)` fails, it names the next end that is possible under any limit up to `L(e)`, so the ends between are
+//! passed over. Where it succeeds, bisection finds the least bottleneck for this end: a probe that fails names the least
+//! limit under which it would do anything else, one that succeeds has a split whose own bottleneck is the new upper end
+//! (Nicol, "Rectilinear partitioning of irregular data parallel computations", J. Parallel Distrib. Comput. 23, 1994), so
+//! that the two ends meet at a load, exactly.
+//!
+//! Before the first of these bisections comes one over all ends at once, whose plan is often the best: the greedy split under
+//! a limit has the least end of the first stage that any split has under it, and so the least load there.
+//!
+//! Plans that are better by less than a relative 1e-12 are not looked for: that is rounding.
+//!
+//! Where the probes work on relaxed costs, a split found is settled under the true ones. If that leaves a gap below the best
+//! time known, the width is undecided and is left to the table of [`super::width`].
+
+use super::instance::{Chain, Instance};
+use super::line::Line;
+use super::probe::{Outcome, Target};
+use super::search::{Best, Degrees, SAFETY};
+use std::ops::Range;
+
+/// Plans of one width with so many stages, at least `plane` of them narrow.
+struct Candidate {
+    /// No plan takes less time.
+    bound: f64,
+    width: usize,
+    stages: usize,
+    plane: usize,
+    /// The least end of the first stage.
+    end: usize,
+    /// Indices of the degrees.
+    degrees: Range<usize>,
+}
+
+/// A tensor width that probes can search.
+pub(super) struct LineWidth<'a> {
+    index: usize,
+    line: Line<'a>,
+    /// Devices of a wide stage; a narrow one has one device.
+    wide: usize,
+    max_devices: usize,
+    recompute: bool,
+    /// Most stages of a plan that can be narrow, at a width where that saves devices.
+    planes: usize,
+    /// Work of the tensor-parallel layers, all of which are in wide stages, if that matters.
+    parallel_work: f64,
+    /// Whether a plan better than the best known may have been missed.
+    undecided: bool,
+}
+
+impl<'a> LineWidth<'a> {
+    /// `None` if probes cannot search this width.
+    pub fn new(instance: &'a Instance, chain: &'a Chain, index: usize) -> Option<Self> {
+        let line = Line::new(instance, chain)?;
+        let (wide, planes) = if line.prefix == line.len() { (1, 0) } else { (chain.width, line.prefix + line.suffix) };
+        let parallel_work = if planes > 0 { line.parallel_work() } else { 0.0 };
+        let Instance { max_devices, recompute, .. } = *instance;
+        Some(Self { index, line, wide, max_devices, recompute, planes, parallel_work, undecided: false })
+    }
+
+    /// The index of the width if it has to be searched in another way.
+    pub fn undecided(&self) -> Option<usize> {
+        self.undecided.then_some(self.index)
+    }
+
+    /// Takes the plan of one stage if it fits and is better.
+    pub fn single_stage(&self, degrees: &Degrees, best: &mut Best) {
+        let count = self.line.len();
+        if !self.line.exceeds(0, count, 1) {
+            best.single_stage(
+                self.index,
+                (self.line.work, self.line.parameters(count), count),
+                self.max_devices / self.wide,
+                degrees,
+            );
+        }
+    }
+
+    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or with as many as it has stages.
+    fn devices(&self, stages: usize, plane: usize) -> usize {
+        let narrow = plane.min(stages);
+        self.wide * (stages - narrow) + narrow
+    }
+
+    /// Below the bottleneck of any split into at least two stages, at least `plane` of them narrow: the mean load, the dearest
+    /// layer, and the tensor-parallel work over the wide stages. Every cut costs a transfer before and one behind it, and every
+    /// stage has a cut beside it. With recomputation the transfer behind may hide, but every stage but the last does its
+    /// forward work twice; the last one's forward work is itself below the bottleneck.
+    fn floor(&self, stages: usize, plane: usize) -> f64 {
+        let Line { work, forward, transfer, dearest, .. } = self.line;
+        let cuts = (stages - 1) as f64;
+        let mut floor = ((work + 2.0 * cuts * transfer) / stages as f64).max(dearest + transfer);
+        if self.recompute {
+            floor = floor.max((work + forward + (cuts + 1.0) * transfer) / (stages + 1) as f64);
+        }
+        if plane > 0 { floor.max(self.parallel_work / (stages - plane) as f64) } else { floor }
+    }
+
+    /// The most stages that devices and the memory of the first layer allow.
+    fn most_stages(&self) -> usize {
+        let all = (self.max_devices + (self.wide - 1) * self.planes) / self.wide;
+        (1..=all.min(self.line.len())).rev().find(|&stages| !self.line.exceeds(0, 1, stages)).unwrap_or(0)
+    }
+
+    /// Adds the candidates of this width, the `at`-th, that may beat `time`.
+    fn candidates(&self, at: usize, degrees: &Degrees, time: f64, candidates: &mut Vec<Candidate>) {
+        // A position before which the first stage cannot end, and how many of the degrees (rising) are possible, by plane.
+        let (mut end, mut length) = (self.line.len(), 1);
+        let mut possible = vec![degrees.degree.len(); self.planes + 1];
+        for stages in 2..=self.most_stages() {
+            let next = self.line.reach(stages - 1, end, length);
+            length = (end - next).max(1);
+            end = next;
+            let fits = end + stages <= self.line.len() + 1 && !self.line.exceeds(0, end, stages);
+            let mut start = 0;
+            for (plane, most) in possible.iter_mut().enumerate().take(stages) {
+                let devices = self.devices(stages, plane);
+                while *most > 0 && degrees.degree[*most - 1] * devices > self.max_devices {
+                    *most -= 1;
+                }
+                let range = start..*most;
+                start = range.end;
+                if !fits || range.is_empty() {
+                    continue;
+                }
+                let bound = degrees.bound(range.clone(), stages, self.floor(stages, plane), self.line.parameters(end), time);
+                if bound < time {
+                    candidates.push(Candidate { bound, width: at, stages, plane, end, degrees: range });
+                }
+            }
+        }
+    }
+
+    /// Takes the best plan of a candidate if it is better than the best so far.
+    fn sweep(&mut self, candidate: &Candidate, degrees: &Degrees, cuts: &mut Cuts, best: &mut Best) {
+        let Candidate { stages, plane, end, .. } = *candidate;
+        for leading in plane.saturating_sub(self.line.suffix)..=plane.min(self.line.prefix) {
+            let target = Target { stages, end, leading, trailing: plane - leading };
+            self.sweep_ends(target, candidate, degrees, cuts, best);
+        }
+    }
+
+    /// As [`Self::sweep`], with the narrow stages at given ends of the chain.
+    fn sweep_ends(&mut self, mut target: Target, candidate: &Candidate, degrees: &Degrees, cuts: &mut Cuts, best: &mut Best) {
+        let Candidate { stages, plane, degrees: range, .. } = candidate;
+        let mut last = self.line.len() + 1 - stages;
+        if target.leading > 0 {
+            last = last.min(self.line.prefix + 1 - target.leading);
+        }
+        let mut floor = self.floor(*stages, *plane);
+        let mut descended = false;
+        while target.end <= last {
+            let end = target.end;
+            let limit = degrees.limit(range.clone(), *stages, best.time, self.line.parameters(end)) / (SAFETY * SAFETY);
+            let (own, low) = self.line.first_load(end);
+            if low >= limit || self.line.exceeds(0, end, *stages) {
+                return;
+            }
+            if own >= limit {
+                target.end += 1;
+                continue;
+            }
+            match self.line.probe(target, false, limit, &mut cuts.found) {
+                Outcome::Nothing { end, .. } => target.end = end,
+                Outcome::Split { bottleneck: rest, .. } if descended => {
+                    let bottleneck = own.max(self.refine(target, (own.max(floor), rest), cuts));
+                    self.undecided |= self.take(target, bottleneck, (range, degrees), cuts, best);
+                    // The bottleneck was the least for this end, at any degree.
+                    target.end += 1;
+                }
+                Outcome::Split { bottleneck: rest, .. } => {
+                    // The least bottleneck at any end comes first: its plan cuts most ends off, and it bounds all of them.
+                    descended = true;
+                    floor = self.descend(target, last, (floor, own.max(rest)), cuts);
+                    let found = cuts.found.last().copied().unwrap_or(end);
+                    self.take(Target { end: found, ..target }, floor, (range, degrees), cuts, best);
+                    let bound = degrees.bound(range.clone(), *stages, floor, self.line.parameters(end), best.time);
+                    if bound * SAFETY >= best.time {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the split found if it is better than the best so far. Whether a better one is possible that has the same target
+    /// and no lower bottleneck.
+    fn take(
+        &self,
+        target: Target,
+        bottleneck: f64,
+        (range, degrees): (&Range<usize>, &Degrees),
+        cuts: &mut Cuts,
+        best: &mut Best,
+    ) -> bool {
+        let parameters = self.line.parameters(target.end);
+        let cheapest = |bottleneck, time| degrees.cheapest(range.clone(), target.stages, bottleneck, parameters, time);
+        let settled = if self.line.exact { bottleneck } else { self.line.settle(target, &mut cuts.found) };
+        if let Some((time, degree)) = cheapest(settled, best.time) {
+            *best = Best { time, chain: self.index, degree, ranges: cuts.ranges(self.line.len()) };
+        }
+        !self.line.exact && cheapest(bottleneck * SAFETY, best.time).is_some()
+    }
+
+    /// Lowers the bottleneck of the split found, from `high` to the least one for its target if that is not below `low`.
+    fn refine(&self, target: Target, (mut low, mut high): (f64, f64), cuts: &mut Cuts) -> f64 {
+        while low * SAFETY < high {
+            match self.line.probe(target, false, low + (high - low) / 2.0, &mut cuts.tried) {
+                Outcome::Split { bottleneck, .. } => {
+                    high = bottleneck;
+                    std::mem::swap(&mut cuts.found, &mut cuts.tried);
+                }
+                Outcome::Nothing { limit, .. } => low = limit,
+            }
+        }
+        high
+    }
+
+    /// As [`Self::refine`] for the bottleneck of all stages, the first included, which may end at any position from the target's
+    /// to `last`.
+    fn descend(&self, target: Target, last: usize, (mut low, mut high): (f64, f64), cuts: &mut Cuts) -> f64 {
+        while low * SAFETY < high {
+            let middle = low + (high - low) / 2.0;
+            match self.line.probe(target, true, middle, &mut cuts.tried) {
+                Outcome::Split { bottleneck, next } => {
+                    let end = cuts.tried.last().copied().unwrap_or(target.end);
+                    let (_, own) = self.line.first_load(end);
+                    if end > last || self.line.exceeds(0, end, target.stages) {
+                        low = next;
+                    } else if own >= middle {
+                        low = next.min(own);
+                    } else {
+                        high = own.max(bottleneck);
+                        std::mem::swap(&mut cuts.found, &mut cuts.tried);
+                    }
+                }
+                Outcome::Nothing { limit, .. } => low = limit,
+            }
+        }
+        high
+    }
+}
+
+/// First positions of stages, from the last stage on to the second one: of the best split found, and of one tried.
+struct Cuts {
+    found: Vec<usize>,
+    tried: Vec<usize>,
+}
+
+impl Cuts {
+    /// The stages in chain order.
+    fn ranges(&self, count: usize) -> Vec<(usize, usize)> {
+        let firsts = std::iter::once(0).chain(self.found.iter().rev().copied());
+        let ends = self.found.iter().rev().copied().chain(std::iter::once(count));
+        firsts.zip(ends).collect()
+    }
+}
+
+/// Takes the best plan of any width if it is better than the best so far.
+pub(super) fn run(widths: &mut [LineWidth<'_>], degrees: &Degrees, best: &mut Best) {
+    let mut candidates = Vec::with_capacity(widths.iter().map(|width| width.line.len()).sum());
+    for (at, width) in widths.iter().enumerate() {
+        width.candidates(at, degrees, best.time, &mut candidates);
+    }
+    let stages = widths.iter().map(|width| width.line.len()).max().unwrap_or(0);
+    let mut cuts = Cuts { found: Vec::with_capacity(stages), tried: Vec::with_capacity(stages) };
+    // The first plan cuts most of the others off: they need not be sorted.
+    while let Some(at) = least(&candidates) {
+        let candidate = candidates.swap_remove(at);
+        let before = best.time;
+        widths[candidate.width].sweep(&candidate, degrees, &mut cuts, best);
+        if best.time < before {
+            candidates.retain(|candidate| candidate.bound < best.time);
+        }
+    }
+}
+
+fn least(candidates: &[Candidate]) -> Option<usize> {
+    (0..candidates.len()).min_by(|&a, &b| candidates[a].bound.total_cmp(&candidates[b].bound))
+}
