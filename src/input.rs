@@ -2,6 +2,7 @@
 
 use crate::failure::{self, Failure, OrInput};
 use search::bench::BenchError;
+use search::step::SoftwareStack;
 use sim::hardware::Template;
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
@@ -49,6 +50,15 @@ pub struct Links<'a> {
     pub of: Option<&'a str>,
     /// Whether the links join devices; else the units of the fabric's innermost tier.
     pub between_devices: bool,
+}
+
+/// A software stack, built in or from a file, with options set.
+pub fn stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Failure> {
+    let mut stack = SoftwareStack::load(name_or_path).or_input()?;
+    for option in options {
+        stack = stack.with_option(option).map_err(|error| failure::input(format!("--stack-option: {error}")))?;
+    }
+    Ok(stack)
 }
 
 /// A fabric with measured links between its nodes or devices, cut to the devices of a cluster.

@@ -6,7 +6,6 @@ use crate::input;
 use results::calculon::Ran;
 use results::report;
 use search::calculon::row;
-use search::step::SoftwareStack;
 use sim::import::calculon::System;
 use std::path::PathBuf;
 use workloads::import::calculon::{Application, Execution, VOCABULARY};
@@ -34,6 +33,9 @@ pub struct Arguments {
     /// Software stack: built in (coplace list stacks) or a file (.toml)
     #[arg(long, default_value = "megatron")]
     stack: String,
+    /// An option of the stack to set; `coplace list stacks --format json` has all with their defaults. Can be given several times
+    #[arg(long, value_name = "TABLE.KEY=VALUE")]
+    stack_option: Vec<String>,
     /// Rows of the vocabulary: the application has none
     #[arg(long, value_name = "ROWS", allow_negative_numbers = true, default_value_t = VOCABULARY, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     vocabulary: u64,
@@ -52,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let run = Execution::from_json_str(&execution_text, execution).or_input()?;
     let system_text = input::text(&arguments.system, "a system of Calculon (.json)")?;
     let described = System::from_json_str(&system_text, system).or_input()?;
-    let stack = SoftwareStack::load(&arguments.stack).or_input()?;
+    let stack = input::stack(&arguments.stack, &arguments.stack_option)?;
     let row = row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
     let outcome = row.run().map_err(|why| failure::input(format!("{execution}: {why}")))?;
     let ran = Ran::new([model, execution, system], &row, &outcome);

@@ -158,6 +158,10 @@ pub struct Arguments {
     /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200 and GB200, megatron otherwise]
     #[arg(long)]
     stack: Option<String>,
+    /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...; `coplace list stacks --format json` has all
+    /// with their defaults. Can be given several times
+    #[arg(long, value_name = "TABLE.KEY=VALUE")]
+    stack_option: Vec<String>,
     /// Plans to list
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     top: u16,
@@ -241,7 +245,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let chip = input::chip(&arguments.chip)?.accelerator;
     let fabric = fabric(arguments, &chip.name)?;
     let usual = SoftwareStack::usual(&chip.name);
-    let stack = SoftwareStack::load(arguments.stack.as_deref().unwrap_or(usual)).or_input()?;
+    let stack = input::stack(arguments.stack.as_deref().unwrap_or(usual), &arguments.stack_option)?;
     let asked = space(arguments)?;
     let job = Job {
         model: &model,

@@ -80,6 +80,29 @@ fn the_fastest_plan_is_played_by_stage_and_traced() {
 }
 
 #[test]
+fn options_of_the_stack_are_set_by_name() {
+    let shape = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--top", "1"];
+    let step = |options: &[&str]| {
+        let answer = coplace(&call(&[&shape[..], options, &["--format", "json"]].concat())).json();
+        (answer["stack"].as_str().unwrap().to_owned(), number(&answer["plans"][0]["step_s"]))
+    };
+    let (name, plain) = step(&[]);
+    assert_eq!(name, "megatron");
+    let (name, hidden) = step(&["--stack-option", "overlap.tensor=1", "--stack-option", "overlap.data_reduction=1"]);
+    assert_eq!(name, "megatron with overlap.tensor=1 with overlap.data_reduction=1");
+    assert!(hidden < 0.99 * plain, "{hidden} {plain}");
+    // Hybrid sharding: one rank of tensor groups of 8 a node, so that each keeps its own copy.
+    let flags = coplace(&call(
+        &[&["--tensor", "2"], &shape[2..], &["--stack-option", "kernels.shard_within_domain=true", "--emit", "megatron"]]
+            .concat(),
+    ));
+    let flags = flags.result();
+    assert!(flags.contains("--num-distributed-optimizer-instances 8"), "32 data-parallel ranks, 4 a node: {flags}");
+    let error = coplace(&call(&["--stack-option", "overlap.tensr=1"])).refusal();
+    assert!(error.contains("--stack-option: overlap.tensr: the stack megatron has no such option; it has kernels."), "{error}");
+}
+
+#[test]
 fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
     let step = |domain: &str| {
         let fixed = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--recompute", "full", "--top", "1", "--format", "json"];

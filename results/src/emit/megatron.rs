@@ -239,6 +239,16 @@ impl Arguments {
                 self.note(layout.pipeline > 1, "FSDP in a pipeline: not among what Megatron-LM documents");
             }
         }
+        let inside = (recipe.fast_domain / layout.data_stride().max(1)).max(1);
+        let copies = (layout.data * layout.context) / inside;
+        let hybrid = recipe.stack.kernels.shard_within_domain && sharing != Sharing::Replicated && copies > 1;
+        if hybrid && sharing != Sharing::TorchFsdp {
+            self.set("num-distributed-optimizer-instances", copies);
+        }
+        if hybrid && sharing == Sharing::MegatronFsdp {
+            self.set("outer-dp-sharding-strategy", "no_shard");
+        }
+        self.note(hybrid && sharing == Sharing::TorchFsdp, "hybrid sharding: FSDP2 shards over all data-parallel ranks");
         let fsdp = matches!(sharing, Sharing::TorchFsdp | Sharing::MegatronFsdp);
         let one_queue = layout.tensor > 1 || layout.context > 1;
         self.note(fsdp, "environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1");

@@ -14,6 +14,7 @@ mod plan;
 mod profile;
 mod sends;
 mod stack;
+mod stack_options;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -30,6 +31,7 @@ pub(crate) use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use sends::Sends;
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
+pub use stack_options::OptionError;
 pub use timeline::step_timeline;
 
 use serde::{Deserialize, Serialize};

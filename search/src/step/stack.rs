@@ -300,7 +300,7 @@ impl SoftwareStack {
         ]
     }
 
-    fn check(&self, file: &str) -> Result<(), StackError> {
+    pub(super) fn check(&self, file: &str) -> Result<(), StackError> {
         match self.values().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
             Some((key, value, ..)) => Err(StackError::Value {
                 file: file.to_owned(),
