@@ -69,15 +69,17 @@ impl Degrees {
         limit * SAFETY
     }
 
-    /// A time that no plan of `stages` stages beats whose bottleneck is at least `bottleneck` and whose first stage holds at
-    /// least `parameters` bytes of parameters, at any degree of `range` (indices, not empty); not below `time` if that is so.
-    pub fn bound(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64, time: f64) -> f64 {
+    /// A time that no plan of `stages` stages beats whose bottleneck is at least `bottleneck`, at any of the first `end` degrees
+    /// (at least one).
+    pub fn quickest(&self, end: usize, stages: usize, bottleneck: f64) -> f64 {
+        bottleneck * (self.micro_batches[end - 1] + (stages - 1) as f64)
+    }
+
+    /// As [`Self::quickest`] over a range of degrees (indices), if the first stage holds at least `parameters` bytes of
+    /// parameters.
+    pub fn bound(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
-        let mut least = bottleneck * (self.micro_batches[range.end - 1] + fill);
-        if least >= time {
-            return least;
-        }
-        least = f64::INFINITY;
+        let mut least = f64::INFINITY;
         for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
             let candidate = bottleneck * (micro_batches + fill) + synchronization * parameters;
             least = if candidate < least { candidate } else { least };
@@ -153,7 +155,7 @@ pub(super) fn optimum(instance: &Instance) -> Option<(f64, Plan)> {
             tables.push(table);
         }
     }
-    sweep::run(&mut lines, &degrees, &mut best);
+    sweep::run(&mut lines, &degrees, instance.micro_batches, &mut best);
     let undecided = lines.iter().filter_map(LineWidth::undecided);
     tables.extend(undecided.map(|index| WidthSearch::new(instance, &instance.chains[index], index, &degrees)));
     // The most promising width first: its plan cuts the others short.

@@ -5,8 +5,8 @@
 //! many devices allow (those that fewer narrow stages allow as well belong to the candidates of fewer). No plan of it takes
 //! less time than `floor * (m + s - 1) + sync * P(e)` at its best degree, where `floor` bounds the bottleneck, `m` is the
 //! number of micro-batches, `P(e)` the parameters of the first `e` layers and `e` the least number of layers that memory
-//! leaves for the first stage. Candidates are taken by rising bound until the
-//! bound reaches the best time known.
+//! leaves for the first stage. The candidates of a width are taken by rising bound until the bound reaches the best time
+//! known.
 //!
 //! Within a candidate the end `e` of the first stage rises. A better plan that ends its first stage at `e` has all loads
 //! below `L(e) = max (time - sync * P(e)) / (m + s - 1)` over the degrees. `L` falls as `e` rises, and as the best time
@@ -35,7 +35,6 @@ use std::ops::Range;
 struct Candidate {
     /// No plan takes less time.
     bound: f64,
-    width: usize,
     stages: usize,
     plane: usize,
     /// The least end of the first stage.
@@ -88,6 +87,12 @@ impl<'a> LineWidth<'a> {
         }
     }
 
+    /// An estimate of the time per batch.
+    fn promise(&self, micro_batches: usize) -> f64 {
+        let copies = (self.max_devices / self.wide).clamp(1, micro_batches);
+        self.line.work * micro_batches.div_ceil(copies) as f64
+    }
+
     /// Devices of one copy of a pipeline with at least `plane` narrow stages, or with as many as it has stages.
     fn devices(&self, stages: usize, plane: usize) -> usize {
         let narrow = plane.min(stages);
@@ -114,16 +119,13 @@ impl<'a> LineWidth<'a> {
         (1..=all.min(self.line.len())).rev().find(|&stages| !self.line.exceeds(0, 1, stages)).unwrap_or(0)
     }
 
-    /// Adds the candidates of this width, the `at`-th, that may beat `time`.
-    fn candidates(&self, at: usize, degrees: &Degrees, time: f64, candidates: &mut Vec<Candidate>) {
-        // A position before which the first stage cannot end, and how many of the degrees (rising) are possible, by plane.
-        let (mut end, mut length) = (self.line.len(), 1);
+    /// The candidates of this width that may beat `time`.
+    fn candidates(&self, degrees: &Degrees, time: f64, candidates: &mut Vec<Candidate>) {
+        // How many of the degrees (rising) are possible, by plane; falls as the stages rise.
         let mut possible = vec![degrees.degree.len(); self.planes + 1];
+        // The least end of the first stage for memory alone, if so many stages are to follow, and the length of the last one.
+        let (mut end, mut behind, mut length) = (self.line.len(), 0, 1);
         for stages in 2..=self.most_stages() {
-            let next = self.line.reach(stages - 1, end, length);
-            length = (end - next).max(1);
-            end = next;
-            let fits = end + stages <= self.line.len() + 1 && !self.line.exceeds(0, end, stages);
             let mut start = 0;
             for (plane, most) in possible.iter_mut().enumerate().take(stages) {
                 let devices = self.devices(stages, plane);
@@ -132,12 +134,22 @@ impl<'a> LineWidth<'a> {
                 }
                 let range = start..*most;
                 start = range.end;
-                if !fits || range.is_empty() {
+                let floor = self.floor(stages, plane);
+                if range.is_empty() || degrees.quickest(range.end, stages, floor) >= time {
                     continue;
                 }
-                let bound = degrees.bound(range.clone(), stages, self.floor(stages, plane), self.line.parameters(end), time);
+                while behind + 1 < stages {
+                    behind += 1;
+                    let first = self.line.reach(behind, end, length);
+                    length = (end - first).max(1);
+                    end = first;
+                }
+                if end + stages > self.line.len() + 1 || self.line.exceeds(0, end, stages) {
+                    continue;
+                }
+                let bound = degrees.bound(range.clone(), stages, floor, self.line.parameters(end));
                 if bound < time {
-                    candidates.push(Candidate { bound, width: at, stages, plane, end, degrees: range });
+                    candidates.push(Candidate { bound, stages, plane, end, degrees: range });
                 }
             }
         }
@@ -186,7 +198,7 @@ impl<'a> LineWidth<'a> {
                     floor = self.descend(target, last, (floor, own.max(rest)), cuts);
                     let found = cuts.found.last().copied().unwrap_or(end);
                     self.take(Target { end: found, ..target }, floor, (range, degrees), cuts, best);
-                    let bound = degrees.bound(range.clone(), *stages, floor, self.line.parameters(end), best.time);
+                    let bound = degrees.bound(range.clone(), *stages, floor, self.line.parameters(end));
                     if bound * SAFETY >= best.time {
                         return;
                     }
@@ -269,20 +281,21 @@ impl Cuts {
 }
 
 /// Takes the best plan of any width if it is better than the best so far.
-pub(super) fn run(widths: &mut [LineWidth<'_>], degrees: &Degrees, best: &mut Best) {
-    let mut candidates = Vec::with_capacity(widths.iter().map(|width| width.line.len()).sum());
-    for (at, width) in widths.iter().enumerate() {
-        width.candidates(at, degrees, best.time, &mut candidates);
-    }
-    let stages = widths.iter().map(|width| width.line.len()).max().unwrap_or(0);
-    let mut cuts = Cuts { found: Vec::with_capacity(stages), tried: Vec::with_capacity(stages) };
-    // The first plan cuts most of the others off: they need not be sorted.
-    while let Some(at) = least(&candidates) {
-        let candidate = candidates.swap_remove(at);
-        let before = best.time;
-        widths[candidate.width].sweep(&candidate, degrees, &mut cuts, best);
-        if best.time < before {
-            candidates.retain(|candidate| candidate.bound < best.time);
+pub(super) fn run(widths: &mut [LineWidth<'_>], degrees: &Degrees, micro_batches: usize, best: &mut Best) {
+    // The most promising width first: its plan cuts the others short.
+    widths.sort_by(|a, b| a.promise(micro_batches).total_cmp(&b.promise(micro_batches)));
+    let layers = widths.first().map_or(0, |width| width.line.len());
+    let mut cuts = Cuts { found: Vec::with_capacity(layers), tried: Vec::with_capacity(layers) };
+    let mut candidates = Vec::with_capacity(layers);
+    for width in widths {
+        width.candidates(degrees, best.time, &mut candidates);
+        while let Some(at) = least(&candidates) {
+            let candidate = candidates.swap_remove(at);
+            let before = best.time;
+            width.sweep(&candidate, degrees, &mut cuts, best);
+            if best.time < before {
+                candidates.retain(|candidate| candidate.bound < best.time);
+            }
         }
     }
 }

@@ -93,7 +93,7 @@ fn decided(instance: &Instance) -> bool {
     let degrees = Degrees::new(instance);
     let lines = instance.chains.iter().enumerate().map(|(index, chain)| LineWidth::new(instance, chain, index).unwrap());
     let mut lines: Vec<LineWidth<'_>> = lines.collect();
-    sweep::run(&mut lines, &degrees, &mut nothing_yet());
+    sweep::run(&mut lines, &degrees, instance.micro_batches, &mut nothing_yet());
     lines.iter().all(|line| line.undecided().is_none())
 }
 
