@@ -5,6 +5,7 @@ use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
 use crate::timeline::TimelineRow;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use workloads::training::ContextMethod;
 
 /// The whole report.
@@ -128,7 +129,13 @@ fn plans(rows: &[PlanRow]) -> String {
         cells.extend(row.mapped_step_s.map(|step| significant(step, 4)));
         table.row(cells);
     }
+    let common = table.take_common(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
     let mut text = table.render();
+    let common: Vec<String> =
+        common.iter().filter(|(_, cell)| cell != "-").map(|(head, cell)| format!("{head} {cell}")).collect();
+    if !common.is_empty() {
+        let _ = writeln!(text, "All of them: {}.", common.join(", "));
+    }
     text.push_str(LEGEND);
     if mapped {
         text.push_str(

@@ -44,6 +44,23 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// Takes those of the columns out that say the same in every one of several rows; their heads with what they say.
+    pub fn take_common(&mut self, columns: &[usize]) -> Vec<(String, String)> {
+        let mut taken = Vec::new();
+        for &column in columns.iter().rev() {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            let Some(first) = cells.next().cloned().filter(|_| self.rows.len() > 1) else { continue };
+            if !cells.all(|cell| *cell == first) {
+                continue;
+            }
+            self.align.remove(column);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
+            taken.push((self.header.remove(column), first));
+        }
+        taken.reverse();
+        taken
+    }
+
     /// Whether there is no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -124,6 +141,17 @@ mod tests {
              x               9\n\
              short\n"
         );
+    }
+
+    #[test]
+    fn columns_that_say_one_thing_are_taken_out() {
+        let mut table = Table::new(["plan", "t", "schedule", "step"]).align(2, Align::Left);
+        table.row(["a", "8", "1F1B", "1.0"]);
+        let alone = table.clone().take_common(&[1, 2]);
+        assert!(alone.is_empty(), "one row says all itself");
+        table.row(["b", "4", "1F1B", "1.0"]);
+        assert_eq!(table.take_common(&[1, 2]), [("schedule".to_owned(), "1F1B".to_owned())]);
+        assert_eq!(table.render(), "plan  t  step\n----  -  ----\na     8   1.0\nb     4   1.0\n");
     }
 
     #[test]
