@@ -15,13 +15,19 @@ use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
 pub(super) type Set = u128;
 
 /// The operators of a set, ascending.
-pub(super) fn members(mut set: Set) -> impl Iterator<Item = usize> {
+pub(super) fn members(set: Set) -> impl Iterator<Item = usize> {
+    // Half by half, because most pieces have no more than 64 operators.
+    let (mut half, mut high, mut base) = (set as u64, (set >> 64) as u64, 0);
     std::iter::from_fn(move || {
-        (set != 0).then(|| {
-            let i = set.trailing_zeros() as usize;
-            set &= set - 1;
-            i
-        })
+        if half == 0 {
+            if high == 0 {
+                return None;
+            }
+            (half, high, base) = (high, 0, 64);
+        }
+        let i = half.trailing_zeros() as usize;
+        half &= half - 1;
+        Some(base + i)
     })
 }
 
