@@ -22,6 +22,8 @@ mod cores;
 mod ilp;
 mod improve;
 mod instance;
+mod layer;
+mod left;
 mod list;
 mod memo;
 mod modes;

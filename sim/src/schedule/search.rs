@@ -13,54 +13,14 @@
 //! passes grow from a quick beam to the whole space; all of it is counted in steps, so the answer does not depend on the machine.
 
 use super::bounds::{Set, full, members};
+use super::layer::{DEAD, Held, Layer, Move, NONE, Node, Step};
+use super::left::{Left, Lefts};
 use super::list::Found;
 use super::piece::NEVER;
-use super::state::{Adds, NO_SLOT, Run, Searcher, Since};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use super::state::{NO_SLOT, Run, Searcher, Since};
 
 /// How many states of the same down-set a new one is compared with.
 const COMPARED: usize = 48;
-/// One way to extend a state.
-#[derive(Debug, Clone, Copy)]
-struct Move {
-    op: u8,
-    exclusive: bool,
-    slot: u8,
-    start: u64,
-    finish: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Node {
-    set: Set,
-    time: u64,
-    bound: u64,
-    guide: u64,
-    runs: (u32, u32),
-    /// What had ended when all cores and links were last idle.
-    idle: Set,
-    since: Since,
-    /// What had ended when operators last ran on single cores with nothing running before; everything where none did.
-    stretch: Set,
-    /// The cases that agree with the modes chosen so far.
-    cases: u32,
-    /// The move that led here, and where its parent is in the trail.
-    step: Move,
-    parent: u32,
-    /// Next state of the same down-set.
-    next: u32,
-}
-
-const NONE: u32 = u32::MAX;
-const DEAD: u64 = u64::MAX;
-
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    parent: u32,
-    step: Move,
-}
-
 /// What one pass found.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
@@ -70,54 +30,6 @@ pub(super) struct Pass {
     pub lower_bound: u64,
     /// States generated.
     pub steps: u64,
-}
-
-/// A hash of a down-set: one multiplication per half.
-#[derive(Default)]
-struct SetHasher(u64);
-
-impl Hasher for SetHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u128(&mut self, set: u128) {
-        self.0 = ((set as u64) ^ ((set >> 64) as u64).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 32;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0u8; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = (self.0.rotate_left(29) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-        self.0 ^= self.0 >> 32;
-    }
-}
-
-type ByHash<V> = HashMap<Set, V, BuildHasherDefault<SetHasher>>;
-
-#[derive(Default)]
-struct Layer {
-    nodes: Vec<Node>,
-    runs: Vec<Run>,
-    heads: ByHash<u32>,
-    live: usize,
-}
-
-impl Layer {
-    fn runs_of(&self, node: &Node) -> &[Run] {
-        &self.runs[node.runs.0 as usize..(node.runs.0 + node.runs.1) as usize]
-    }
-
-    fn clear(&mut self) {
-        self.nodes.clear();
-        self.runs.clear();
-        self.heads.clear();
-        self.live = 0;
-    }
 }
 
 impl Searcher<'_> {
@@ -173,6 +85,7 @@ impl Passing<'_, '_> {
             since: Since::default(),
             stretch: Set::MAX,
             cases: self.searcher.all_cases(),
+            held: Held::default(),
             step: nothing,
             parent: NONE,
             next: NONE,
@@ -180,6 +93,7 @@ impl Passing<'_, '_> {
         layer.nodes.push(root);
         let mut moves = Vec::new();
         let mut runs = Vec::new();
+        let mut lefts = Lefts::default();
         for depth in 0..n {
             for at in 0..layer.nodes.len() {
                 let node = layer.nodes[at];
@@ -192,9 +106,9 @@ impl Passing<'_, '_> {
                 }
                 let parent = if depth == 0 { NONE } else { self.remember(&node) };
                 self.moves(&node, layer.runs_of(&node), &mut moves);
-                let adds = self.searcher.adds_of(full(n) & !node.set);
+                let left = lefts.of(self.searcher, node.set);
                 for step in moves.drain(..) {
-                    self.extend((&node, &adds), parent, layer.runs_of(&node), step, &mut runs);
+                    self.extend((&node, left), parent, layer.runs_of(&node), step, &mut runs);
                 }
             }
             self.select(&mut layer);
@@ -268,7 +182,7 @@ impl Passing<'_, '_> {
         }
     }
 
-    fn extend(&mut self, (node, adds): (&Node, &Adds), parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
+    fn extend(&mut self, (node, left): (&Node, &Left), parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {
         self.steps += 1;
         let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
@@ -303,8 +217,9 @@ impl Passing<'_, '_> {
         };
         let stretch = if node.set == node.idle { node.stretch } else { node.idle };
         let cases = self.searcher.cases_with(node.cases, step.op as usize, step.exclusive);
-        let adds = self.searcher.adds_without(adds, step.op as usize);
-        let (bound, guide, next) = self.searcher.bound(set, (time, runs), (since, cases, &adds), self.best, &mut self.ends);
+        let adds = self.searcher.adds_without(&left.adds, step.op as usize);
+        let known = (since, cases, &adds);
+        let (bound, guide, next) = self.searcher.bound((set, left, step.op), (time, runs), known, self.best, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
             // Nothing starts before `next`: what ends until then might as well have ended.
@@ -320,8 +235,9 @@ impl Passing<'_, '_> {
                     (idle, since) = (set, Since { idle: from, work: 0 });
                 }
             }
+            let held = Held::of(piece, time, runs);
             self.insert(
-                Node { set, time, bound, guide, runs: (0, 0), idle, since, stretch, cases, step, parent, next: NONE },
+                Node { set, time, bound, guide, runs: (0, 0), idle, since, stretch, cases, held, step, parent, next: NONE },
                 runs,
             );
         }
@@ -336,18 +252,22 @@ impl Passing<'_, '_> {
             if at == NONE {
                 break;
             }
-            let other = layer.nodes[at as usize];
+            let other = &layer.nodes[at as usize];
             if other.bound != DEAD {
-                let theirs = &layer.runs[other.runs.0 as usize..(other.runs.0 + other.runs.1) as usize];
-                if self.searcher.dominates((other.time, theirs), (node.time, runs), node.set) {
+                let theirs = (other.time, &layer.runs[other.runs.0 as usize..(other.runs.0 + other.runs.1) as usize]);
+                let searcher = self.searcher;
+                let [theirs_may, mine_may] = [other.may_dominate(&node), node.may_dominate(other)];
+                debug_assert!(theirs_may || !searcher.dominates(theirs, (node.time, runs), node.set));
+                debug_assert!(mine_may || !searcher.dominates((node.time, runs), theirs, node.set));
+                if theirs_may && searcher.dominates(theirs, (node.time, runs), node.set) {
                     return;
                 }
-                if self.searcher.dominates((node.time, runs), (other.time, theirs), node.set) {
+                if mine_may && searcher.dominates((node.time, runs), theirs, node.set) {
                     layer.nodes[at as usize].bound = DEAD;
                     layer.live -= 1;
                 }
             }
-            at = other.next;
+            at = layer.nodes[at as usize].next;
         }
         node.next = *head;
         *head = layer.nodes.len() as u32;

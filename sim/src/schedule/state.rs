@@ -1,6 +1,7 @@
 //! States of the exact search: what they may lead to at best, and which of them are beaten by others.
 
 use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
+use super::left::{ACROSS, KNOWN, Left, NOTHING};
 use super::modes::{CASES, CaseTable};
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 use super::slots::Slots;
@@ -14,6 +15,8 @@ const MIXED_ROUNDS: [usize; 2] = [128, 24];
 /// Pieces up to this size are searched through sooner than many mixed bounds are found: they get one, from this many rounds per operator.
 const SMALL: usize = 10;
 const SMALL_ROUNDS: usize = 4;
+/// Operators running on one resource whose tails are told apart; the work of any more counts as done beside everything else.
+const RUNNING: usize = 16;
 
 /// An operator that runs in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +38,14 @@ pub(super) struct Since {
     pub work: u64,
 }
 
+/// What holds up operators that wait for nothing else: when a core of each kind is free, and when all are.
+struct Starts {
+    floor: [u64; 5],
+    idle: u64,
+}
+
 /// What operators that have not started add to the bounds of a state.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Adds {
     mixed: [f64; LANES],
     cases: [f64; CASES],
@@ -46,13 +55,13 @@ pub(super) struct Adds {
 pub(super) struct Searcher<'a> {
     pub piece: &'a Piece,
     pub relation: Relation,
-    after: Vec<u64>,
+    pub after: Vec<u64>,
     /// What must pass before each operator starts, as known from elsewhere.
-    before: Vec<u64>,
+    pub before: Vec<u64>,
     /// Operators per resource by falling `after`, with their energies.
-    by_tail: [Vec<(u8, u64)>; 3],
+    pub by_tail: [Vec<(u8, u64)>; 3],
     /// The shortest mode of each operator.
-    shortest: Vec<u64>,
+    pub shortest: Vec<u64>,
     /// Mixed bounds of the piece and of its later parts, side by side: what each operator adds, and its two weights. Empty where nothing
     /// runs across all cores.
     mixed_adds: Vec<[f64; LANES]>,
@@ -140,8 +149,11 @@ impl<'a> Searcher<'a> {
 
     /// A lower bound on the whole piece, without search.
     pub fn root_bound(&self) -> u64 {
-        let adds = self.adds_of(full(self.piece.n()));
-        self.bound(0, (0, &[]), (Since::default(), self.all_cases(), &adds), u64::MAX, &mut vec![0; self.piece.n()]).0
+        let mut left = Left::default();
+        self.leave(0, &mut left);
+        let adds = left.adds.clone();
+        let known = (Since::default(), self.all_cases(), &adds);
+        self.bound((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.n()]).0
     }
 
     /// What the operators of a set add to each bound.
@@ -183,11 +195,12 @@ impl<'a> Searcher<'a> {
         self.cases.as_ref().map_or(cases, |table| cases & table.with(operator, exclusive))
     }
 
-    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds. `adds` is what the operators that
-    /// have not started add to each mixed bound. Both are vague once they reach `best`.
+    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds, and a time before which nothing
+    /// starts. The state has the operators of `set` started, the last of them `operator`, before which `left` was left; `adds` is what the
+    /// operators that have not started add to each priced bound. All are vague once they reach `best`.
     pub fn bound(
         &self,
-        set: Set,
+        (set, left, operator): (Set, &Left, u8),
         (time, runs): (u64, &[Run]),
         (since, cases, adds): (Since, u32, &Adds),
         best: u64,
@@ -198,7 +211,7 @@ impl<'a> Searcher<'a> {
         if mixed >= best {
             return (mixed, mixed, time);
         }
-        let left = full(piece.n()) & !set;
+        let rest = full(piece.n()) & !set;
         let mut load = [0u64; 3];
         let mut running: Set = 0;
         let mut longest = time;
@@ -211,23 +224,23 @@ impl<'a> Searcher<'a> {
                 *sum += u64::from(need) * (run.finish - time);
             }
         }
-        let floor = self.slots.earliest_single(piece, time, runs);
+        let starts =
+            Starts { floor: self.slots.earliest_single(piece, time, runs), idle: runs.last().map_or(time, |r| r.finish) };
+        // The path through an operator that waits for another one to start is the other's, unless it waits for a core or for what is known
+        // to come first.
+        let ready = self.ready_after(left, operator, set);
         let mut next = u64::MAX;
-        let across = if self.barriers { self.only_across } else { 0 };
-        let idle = runs.last().map_or(time, |r| r.finish);
-        for i in members(left) {
-            let mut start = floor[piece.kind[i] as usize].max(self.before[i]);
-            if across >> i & 1 == 1 {
-                start = start.max(idle);
-            }
-            for p in members(self.relation.preds[i] & (left | running)) {
-                start = start.max(ends[p]);
-            }
+        for i in members(ready) {
+            let start = self.start(i, running, &starts, ends);
             next = next.min(start);
             ends[i] = start + self.shortest[i];
             longest = longest.max(ends[i] + self.after[i]);
         }
-        if longest >= best || self.wasteful(left, runs, since, ends) {
+        for (kind, &floor) in starts.floor.iter().enumerate().skip(1) {
+            longest = longest.max(floor + left.longest(kind, operator));
+        }
+        longest = longest.max(left.longest(KNOWN, operator)).max(starts.idle + left.longest(ACROSS, operator));
+        if longest >= best || self.wasteful((rest, ready, running), runs, since, &starts, ends) {
             return (best, best, time);
         }
         // Nothing starts before `next`: until then only what runs pays.
@@ -235,56 +248,103 @@ impl<'a> Searcher<'a> {
         if mixed >= best {
             return (mixed, mixed, time);
         }
-        let last = runs.last().map_or(0, |r| r.finish - time);
+        let last = starts.idle - time;
         let mut most = next;
         for (k, &busy) in load.iter().enumerate() {
-            if busy > 0 || self.users[k] & left != 0 {
-                most = most.max(time + self.energy_bound(k, (left, running), (busy, last), time, ends));
+            if busy > 0 || self.users[k] & rest != 0 {
+                most = most.max(time + self.energy_bound((k, left, operator), runs, (busy, last), time));
             }
         }
         (longest.max(most).max(mixed), longest + most + mixed, next)
     }
 
+    /// The earliest start of an operator, given the ends of those of its predecessors that are `open`: left or running.
+    fn start(&self, i: usize, open: Set, starts: &Starts, ends: &[u64]) -> u64 {
+        let mut start = starts.floor[self.piece.kind[i] as usize].max(self.before[i]);
+        if self.barriers && self.only_across >> i & 1 == 1 {
+            start = start.max(starts.idle);
+        }
+        for p in members(self.relation.preds[i] & open) {
+            start = start.max(ends[p]);
+        }
+        start
+    }
+
     /// Whether a stretch of the schedule is strictly longer than running everything in it one after the other, each across all cores. Then
     /// no optimal schedule goes on from here: what runs at any time of the stretch can be put there one by one, in the order
     /// of starts, and the rest moved up. Tried: from the last idle moment, and from the start of each operator that runs, to its end.
-    fn wasteful(&self, left: Set, runs: &[Run], since: Since, ends: &[u64]) -> bool {
+    fn wasteful(
+        &self,
+        (rest, ready, running): (Set, Set, Set),
+        runs: &[Run],
+        since: Since,
+        starts: &Starts,
+        ends: &mut [u64],
+    ) -> bool {
         if self.mixed_on.is_empty() {
             return false;
         }
+        let mut all_known = false;
         runs.iter().filter(|r| !r.exclusive).any(|run| {
             let i = run.op as usize;
             let room = (self.piece.lat[i].saturating_sub(run.beside + self.shortest[i]))
                 .max(run.finish.saturating_sub(since.idle + since.work));
-            let mut work = 0;
-            room > 0
-                && members(left & !self.relation.descendants[i] & !self.apart[i]).all(|j| {
-                    if ends[j] - self.shortest[j] < run.finish {
-                        work += self.shortest[j];
-                    }
-                    work < room
-                })
+            let could = rest & !self.relation.descendants[i] & !self.apart[i];
+            if room == 0 || !self.fits((could & ready, room), run.finish, ends) {
+                return false;
+            }
+            if !all_known {
+                for j in members(rest & !ready) {
+                    ends[j] = self.start(j, rest | running, starts, ends) + self.shortest[j];
+                }
+                all_known = true;
+            }
+            self.fits((could, room), run.finish, ends)
+        })
+    }
+
+    /// Whether those of some operators that could start before `finish` take less than `room`, one after the other.
+    fn fits(&self, (operators, room): (Set, u64), finish: u64, ends: &[u64]) -> bool {
+        let mut work = 0;
+        members(operators).all(|j| {
+            if ends[j] - self.shortest[j] < finish {
+                work += self.shortest[j];
+            }
+            work < room
         })
     }
 
     /// Over all sets V of operators with the longest tails: when the work of V fits on resource `k`, plus the shortest tail of V. What runs
     /// outside V counts in full only where it ends before V can; `load` is (work of all that runs, the longest of it).
-    fn energy_bound(&self, k: usize, (left, running): (Set, Set), load: (u64, u64), time: u64, ends: &[u64]) -> u64 {
+    fn energy_bound(&self, (k, left, operator): (usize, &Left, u8), runs: &[Run], load: (u64, u64), time: u64) -> u64 {
         let m = u64::from(self.piece.m[k]);
-        let (mut work, mut beside, mut most) = (0, load.0, 0);
-        for &(i, e) in &self.by_tail[k] {
-            let bit = 1 << i;
-            if left & bit != 0 {
-                work += e;
-            } else if running & bit != 0 {
-                let rest = ends[i as usize] - time;
-                work += rest;
-                beside = beside.saturating_sub(rest);
-            } else {
-                continue;
+        let mut running = [(0, 0); RUNNING];
+        let mut count = 0;
+        for run in runs.iter().filter(|r| self.users[k] >> r.op & 1 == 1) {
+            if count < RUNNING {
+                running[count] = (self.after[run.op as usize], run.finish - time);
+                count += 1;
             }
+        }
+        running[..count].sort_unstable_by(|a, b| b.cmp(a));
+        let mut running = running[..count].iter().peekable();
+        let (mut work, mut beside, mut most) = (0, load.0, 0);
+        let mut note = |tail: u64, own: u64, of_running: u64| {
+            work += own + of_running;
+            beside = beside.saturating_sub(of_running);
             let total = if m * load.1 <= work + beside { work + beside } else { work };
-            most = most.max(total + m * self.after[i as usize]);
+            most = most.max(total + m * tail);
+        };
+        for &(i, e) in left.by_tail[k].iter().filter(|o| o.0 != operator) {
+            let tail = self.after[i as usize];
+            while let Some(&&(after, rest)) = running.peek().filter(|r| r.0 >= tail) {
+                note(after, 0, rest);
+                running.next();
+            }
+            note(tail, e, 0);
+        }
+        for &(after, rest) in running {
+            note(after, 0, rest);
         }
         most.div_ceil(m.max(1))
     }
