@@ -42,6 +42,15 @@ enum AttentionKernel {
     Unfused,
 }
 
+impl AttentionKernel {
+    fn attention(self) -> Attention {
+        match self {
+            Self::Fused => Attention::Fused,
+            Self::Unfused => Attention::Unfused,
+        }
+    }
+}
+
 /// The optimizer, in mixed precision.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OptimizerName {
@@ -55,6 +64,18 @@ enum OptimizerName {
     Adam8bit,
     /// Adafactor
     Adafactor,
+}
+
+impl OptimizerName {
+    fn optimizer(self) -> Optimizer {
+        match self {
+            Self::Sgd => Optimizer::Sgd,
+            Self::Momentum => Optimizer::Momentum,
+            Self::Adam => Optimizer::Adam,
+            Self::Adam8bit => Optimizer::Adam8bit,
+            Self::Adafactor => Optimizer::Adafactor,
+        }
+    }
 }
 
 /// A pipeline schedule.
@@ -255,18 +276,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         devices: arguments.devices,
         global_batch: arguments.global_batch.into(),
         sequence_length: arguments.sequence_length.unwrap_or(model.max_sequence),
-        attention: match arguments.attention {
-            AttentionKernel::Fused => Attention::Fused,
-            AttentionKernel::Unfused => Attention::Unfused,
-        },
+        attention: arguments.attention.attention(),
         precision: stack.precision(precision(arguments.precision, &chip)?),
-        optimizer: match arguments.optimizer {
-            OptimizerName::Sgd => Optimizer::Sgd,
-            OptimizerName::Momentum => Optimizer::Momentum,
-            OptimizerName::Adam => Optimizer::Adam,
-            OptimizerName::Adam8bit => Optimizer::Adam8bit,
-            OptimizerName::Adafactor => Optimizer::Adafactor,
-        },
+        optimizer: arguments.optimizer.optimizer(),
     };
     let space = if arguments.everything { asked.clone().or(PlanSpace::full(&job)) } else { asked.clone() };
     let everything = || arguments.everything.then(|| space.emptiness(&job)).flatten();

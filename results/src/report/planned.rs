@@ -46,6 +46,12 @@ pub fn planned(answer: &Planned) -> String {
         }
     }
     text.push_str(&heading("Search"));
+    text.push_str(&search(answer));
+    text
+}
+
+/// How the plans of the space were decided, and what that proves.
+fn search(answer: &Planned) -> String {
     let c = &answer.counts;
     let mut lines = vec![
         ("plans in the space", count(c.plans as u64)),
@@ -61,7 +67,7 @@ pub fn planned(answer: &Planned) -> String {
     if c.refused > 0 {
         lines.push(("refused", count(c.refused as u64)));
     }
-    text.push_str(&fields(&lines));
+    let mut text = fields(&lines);
     if answer.mapping.is_some() {
         text.push_str(
             "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the links, \
@@ -78,29 +84,31 @@ const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Uly
     ranks: which axis fills the devices first, second and third. layers: those of each model chunk, where they are not equal.\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
+/// The columns of the table of plans.
+const PLAN_COLUMNS: [&str; 18] = [
+    "#",
+    "t",
+    "p",
+    "d",
+    "c",
+    "e",
+    "v",
+    "layers",
+    "ranks",
+    "schedule",
+    "micro-batch",
+    "ZeRO",
+    "seq. parallel",
+    "recompute",
+    "step s",
+    "tokens/s",
+    "MFU",
+    "GiB",
+];
+
 fn plans(rows: &[PlanRow]) -> String {
-    let head = [
-        "#",
-        "t",
-        "p",
-        "d",
-        "c",
-        "e",
-        "v",
-        "layers",
-        "ranks",
-        "schedule",
-        "micro-batch",
-        "ZeRO",
-        "seq. parallel",
-        "recompute",
-        "step s",
-        "tokens/s",
-        "MFU",
-        "GiB",
-    ];
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
-    let mut table = Table::new(head.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right);
+    let mut table = Table::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right);
     for column in [7, 8, 9, 12, 13] {
         table = table.align(column, Align::Left);
     }
