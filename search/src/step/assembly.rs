@@ -124,14 +124,14 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     /// A chunk's passes: what its kernels take, or what the host takes to launch them, and what nothing hides of `gathers`.
-    fn new(stack: &SoftwareStack, pipelined: bool, piece: PieceProfile, gathers: (Seconds, Seconds)) -> Self {
+    fn new(stack: &SoftwareStack, layout: &Layout, piece: PieceProfile, gathers: (Seconds, Seconds)) -> Self {
         let launch = &stack.launch;
         let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
         let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
         let forward_host = host(launch.host_forward_us, f.launches);
         let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
         let busy = r.busy() + b.busy();
-        let exchange = if pipelined { Seconds::from_micros(launch.pipeline_pass_us) } else { Seconds::ZERO };
+        let exchange = if layout.pipeline > 1 { stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO };
         let forward = f.busy().max(forward_host) + exchange + gathers.0;
         let backward = busy.max(backward_host) + exchange + gathers.1;
         let waiting = (forward_host - f.busy()).max(Seconds::ZERO) + (backward_host - busy).max(Seconds::ZERO) + exchange * 2.0;
@@ -218,12 +218,11 @@ impl Assembly {
         exchanges: &Exchanges,
         sends: &Sends,
     ) -> Self {
-        let pipelined = arrangement.layout.pipeline > 1;
         let (pieces, units) = (arrangement.pieces(profile), arrangement.units());
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.kinds() {
             let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
-            chunks[kind] = Chunk::new(stack, pipelined, pieces[kind], gathers);
+            chunks[kind] = Chunk::new(stack, &arrangement.layout, pieces[kind], gathers);
         }
         let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
         let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();

@@ -4,6 +4,7 @@
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
+use sim::units::Seconds;
 use std::collections::BTreeMap;
 use thiserror::Error;
 use workloads::footprint::Precision;
@@ -93,7 +94,7 @@ pub struct LaunchOptions {
     /// Microseconds on the device between two kernels of one stream.
     pub gap_us: f64,
     /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours empties the queue
-    /// of launched kernels.
+    /// of launched kernels. Exchanges that overlap with other passes do not (see [`SoftwareStack::pipeline_pass`]).
     pub pipeline_pass_us: f64,
     /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
     pub per_step_ms: f64,
@@ -244,6 +245,12 @@ impl SoftwareStack {
     #[must_use]
     pub fn hidden_sends(&self, virtual_stages: u32) -> f64 {
         if virtual_stages > 1 { self.overlap.pipeline } else { 0.0 }
+    }
+
+    /// What a pass of a pipelined stage waits for the host: nothing where its sends are hidden behind other chunks' passes.
+    #[must_use]
+    pub fn pipeline_pass(&self, virtual_stages: u32) -> Seconds {
+        Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_sends(virtual_stages))
     }
 
     /// How much of a checkpointed layer runs again.

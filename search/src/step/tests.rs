@@ -214,6 +214,14 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
     assert!(step(&slow, "megatron_core", 1) > step(&fabric, "megatron_core", 1), "plain 1F1B waits for what it sends");
     assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs meanwhile");
     assert!(step(&slow, "megatron", 2) > step(&fabric, "megatron", 2), "nothing overlaps");
+    let core = SoftwareStack::load("megatron_core").unwrap();
+    assert_eq!(
+        [1, 2].map(|chunks| core.pipeline_pass(chunks).micros()),
+        [700.0, 0.0],
+        "the host waits for exchanges that do not overlap"
+    );
+    let old = SoftwareStack::load("megatron").unwrap();
+    assert_eq!([1, 2].map(|chunks| old.pipeline_pass(chunks).micros()), [700.0, 700.0]);
 }
 
 #[test]
