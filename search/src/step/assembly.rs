@@ -5,8 +5,8 @@
 //! [`super::Evaluator`], which times them in closed form.
 
 use super::contention::{Communication, Window};
-use super::memory::effective_schedule;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
+use super::schedule::effective_schedule;
 use super::sends::{ExposedSends, Sends};
 use super::{SoftwareStack, StepTime};
 use sim::network::Fabric;

@@ -14,11 +14,10 @@ use super::memory_account::{Account, GIB, MemoryProfile};
 use super::{SoftwareStack, StepError, TrainingPlan, lowering};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
-use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use std::fmt;
 use thiserror::Error;
-use workloads::{Layout, Model, TrainingGraph};
+use workloads::{Model, TrainingGraph};
 
 /// What memory is used for, in the order in which a device fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -273,25 +272,6 @@ impl StepMemory {
         let fullest = self.stages.iter().max_by_key(|s| s.host);
         fullest.map_or(Ok(()), |s| s.fits_host(self.host_capacity))
     }
-}
-
-/// The schedule that runs: 1F1B over several chunks per stage is interleaved; without a pipeline all schedules are the same.
-#[must_use]
-pub fn effective_schedule(layout: &Layout, schedule: Schedule) -> Schedule {
-    match (schedule, layout.virtual_stages) {
-        _ if layout.pipeline == 1 => Schedule::OneForwardOneBackward,
-        (Schedule::OneForwardOneBackward, chunks) if chunks > 1 => Schedule::Interleaved { chunks },
-        (schedule, _) => schedule,
-    }
-}
-
-/// Micro-batches that a stage passes through one chunk before it turns to the next: the stages' number, or the least above it of
-/// which `m` is a multiple or leaves a rest of at least `p` (Megatron-LM's rule for `microbatch_group_size_per_vp_stage`); `p` where
-/// there is none.
-#[must_use]
-pub fn interleaving_group(p: u32, m: u32) -> u32 {
-    let p = p.max(1);
-    (p..=m).find(|group| m.is_multiple_of(*group) || m % group >= p).unwrap_or(p)
 }
 
 /// The memory of a plan on devices with `memory`. `domain` is the number of data-parallel ranks among which ZeRO shards; all of them

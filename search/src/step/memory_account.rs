@@ -2,8 +2,9 @@
 
 use super::SoftwareStack;
 use super::assembly::Arrangement;
-use super::memory::{Moment, StageMemory, interleaving_group};
+use super::memory::{Moment, StageMemory};
 use super::memory_static::{Resident, Sharding};
+use super::schedule::interleaving_group;
 use sim::pipeline::{Schedule, in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;

@@ -12,6 +12,7 @@ mod memory_account;
 mod memory_static;
 mod plan;
 mod profile;
+mod schedule;
 mod sends;
 mod stack;
 mod stack_options;
