@@ -134,7 +134,8 @@ impl PlanSpace {
         let (l, now) = (&nearest.layout, job.global_batch);
         let copies = u64::from(l.data);
         let steps = [copies, copies * nearest.micro_batch, copies * nearest.micro_batch * u64::from(l.pipeline)];
-        let around = steps.into_iter().flat_map(|step| [now / step * step, (now / step + 1) * step]);
+        // Where a copy of the model takes more devices than there are, no batch helps.
+        let around = steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
         let has_plans = |batch: &u64| *batch > 0 && !self.families(&Job { global_batch: *batch, ..*job }).is_empty();
         near(now, &around.collect::<BTreeSet<u64>>().into_iter().filter(has_plans).collect())
     }

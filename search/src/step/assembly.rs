@@ -196,17 +196,16 @@ pub(crate) struct Assembly {
 /// What a step takes besides its passes, on the device where it takes longest.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Once {
-    /// Gradients and weights, what nothing hides.
+    /// Gradients and weights, tied embeddings' among them: what nothing hides, from the end of the last pass.
     data: Seconds,
     /// The optimizer's update.
     update: Seconds,
-    tied: Seconds,
     overhead: Seconds,
 }
 
 impl Once {
     pub fn total(&self) -> Seconds {
-        self.data + self.update + self.tied + self.overhead
+        self.data + self.update + self.overhead
     }
 }
 
@@ -230,22 +229,37 @@ impl Assembly {
         Self { arrangement, chunks, sends: sends.exposed(window, hidden) }
     }
 
-    /// What the step takes besides its passes, under any degrees that make the same chunks.
+    /// What the step takes besides its passes, under any degrees that make the same chunks. Every device begins to exchange when its own passes have
+    /// ended; all wait for the last before they update (the gradients' norm).
     pub fn once(&self, arrangement: &Arrangement, stack: &SoftwareStack, exchanges: &Exchanges) -> Once {
         let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
-        let mut once = Once { tied: exchanges.tied, overhead, ..Once::default() };
+        let mut once = Once { overhead, ..Once::default() };
         for (kind, counts) in arrangement.devices() {
             let [data, update] = self.once_on(kind, counts, stack, exchanges);
-            once.data = once.data.max(data);
+            once.data = once.data.max(data - self.lead(arrangement, kind));
             once.update = once.update.max(update);
         }
         once
     }
 
+    /// How much earlier than the pipeline's last pass the passes of a kind of device end at least: the last micro-batch goes from there to the first
+    /// device. None where weight gradients are put off, or chunks go both ways.
+    fn lead(&self, arrangement: &Arrangement, kind: usize) -> Seconds {
+        let between = f64::from(arrangement.layout.pipeline.saturating_sub(2));
+        let back = |kind: usize| self.chunks[kind].recompute + self.chunks[kind].backward;
+        match (arrangement.schedule, kind) {
+            (Schedule::ZbH1 | Schedule::ZbV, _) | (_, 0) => Seconds::ZERO,
+            (_, 1) => back(0) + self.sends.least(),
+            _ => back(0) + back(1) * between + self.sends.least() * (between + 1.0) + self.sends.farther(),
+        }
+    }
+
     /// What a kind of device exchanges once per step that nothing hides, and its update.
     pub fn once_on(&self, kind: usize, counts: [u64; KINDS], stack: &SoftwareStack, exchanges: &Exchanges) -> [Seconds; 2] {
         let exchange = &exchanges.devices[kind];
-        [exposed_exchange(stack, exchange, self.windows(counts)), exchange.update]
+        let ends = counts[0] + counts[2] > 0;
+        let tied = if ends { exchanges.tied } else { Seconds::ZERO };
+        [exposed_exchange(stack, exchange, self.windows(counts)) + tied, exchange.update]
     }
 
     /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.
@@ -308,14 +322,14 @@ impl Assembly {
     /// The step's parts, of the device that is busy longest.
     pub fn account(&self, passes: Seconds, once: &Once) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
-        let (mut slowest, mut most, mut gathered) = ([0; KINDS], Seconds(-1.0), Seconds::ZERO);
+        let (mut slowest, mut most) = ([0; KINDS], Seconds(-1.0));
         for (_, counts) in self.arrangement.devices() {
             let busy = self.sum(counts, Chunk::busy);
             if busy > most {
                 (slowest, most) = (counts, busy);
             }
-            gathered = gathered.max(self.sum(counts, |c| c.data));
         }
+        let gathered = self.sum(slowest, |c| c.data);
         let sum = |part: &dyn Fn(&Chunk) -> Seconds| self.sum(slowest, part) * m;
         let passes_of = |part: fn(&PassProfile) -> Seconds| {
             sum(&|c| part(&c.piece.forward) + part(&c.piece.recompute) + part(&c.piece.backward))
@@ -329,7 +343,7 @@ impl Assembly {
             tensor: passes_of(|p| p.tensor),
             context: passes_of(|p| p.context),
             expert: passes_of(|p| p.expert),
-            data: once.data + once.tied + gathered * m,
+            data: once.data + gathered * m,
             offload: passes_of(|p| p.offload),
             bubble: Seconds::ZERO,
             optimizer: once.update,

@@ -1,21 +1,20 @@
 //! A step played event by event with everything on it: passes, reductions, updates, and memory over time.
 //!
-//! Passes, sends and their times are those of [`super::step_time_of`]; so is what nothing hides of the reductions and the update. There the
-//! slowest device's reduction begins after the pipeline's last pass, here each device's begins after its own: the step here is no longer than there
-//! (without the overhead per step, which has no place in it), and equal where the device that ends last has most to reduce. What hidden
-//! communication there is runs beside the passes and is not shown.
+//! Passes, sends and their times are those of [`super::step_time_of`]; so is what nothing hides of the exchanges and the update. There a device's
+//! exchange begins when its passes can have ended at the latest, here when they have: the step here is no longer than there (without the
+//! overhead per step, which has no place in it), and mostly equal. What hidden communication there is runs beside the passes and is not shown.
 //!
 //! A device holds weights, gradients and states all the time, a micro-batch's activations from the start of its forward pass to the end of its
 //! backward pass, and while a backward pass runs what [`super::step_memory`] counts for the moment of a layer or of the loss. The moment of the
 //! update is not played.
 
-use super::assembly::{Arrangement, Assembly};
+use super::assembly::Assembly;
 use super::evaluate::{Step, pipeline};
 use super::memory_account::{Account, MemoryProfile};
 use super::{ChipTimes, StepError, StepProfile, TrainingPlan};
 use sim::network::Fabric;
 use sim::pipeline::{Schedule, Timeline};
-use sim::units::{Bytes, Seconds};
+use sim::units::Bytes;
 use workloads::{Model, TrainingGraph};
 
 /// The timeline of a plan's step, from a profile and a lowered model (with the fullest experts) made for a plan that is lowered alike.
@@ -38,16 +37,12 @@ pub fn step_timeline(
     let assembly = Assembly::new(arrangement, stack, profile, &exchanges, &sends);
     let mut run = pipeline(&assembly, fabric);
     let p = arrangement.layout.pipeline;
-    let mut tied = vec![Seconds::ZERO; p as usize];
-    for end in [0, last_device(&arrangement)] {
-        tied[end as usize] = exchanges.tied;
-    }
     let kinds: Vec<_> = arrangement.devices().collect();
     for (device, stage) in (0..p).zip(&mut run.stages) {
         let kind = arrangement.kind_of(device);
         let Some((_, counts)) = kinds.iter().find(|(known, _)| *known == kind) else { continue };
         let [data, update] = assembly.once_on(kind, *counts, stack, &exchanges);
-        stage.reduction = data + tied[device as usize];
+        stage.reduction = data;
         stage.optimizer = update;
     }
     let memory = MemoryProfile::new(training, &plan.activations, stack);
@@ -67,9 +62,4 @@ pub fn step_timeline(
         stage.working = at_hand + if place == last { layer.max(loss) } else { layer };
     }
     run.simulate().map_err(|error| StepError::Hardware(error.to_string()))
-}
-
-/// The device of the last chunk.
-fn last_device(arrangement: &Arrangement) -> u32 {
-    if arrangement.schedule == Schedule::ZbV { 0 } else { arrangement.layout.pipeline - 1 }
 }
