@@ -25,7 +25,7 @@ mod state;
 mod tests;
 mod traffic;
 
-pub use pace::Pace;
+pub use pace::{Pace, Rhythm};
 pub use traffic::{Demand, Role, StepTraffic, TrafficAxis};
 
 use rayon::prelude::*;

@@ -17,7 +17,9 @@
 //! micro-batch, which is what makes 1F1B slow on slow links.
 //!
 //! # Other schedules
-//! `m max w + (sum w - max w) / v + sum s`, with `v` chunks per stage: sends count while the pipeline fills and drains.
+//! Stage `a` works for all `m` micro-batches between the first's way down to it and the last's way up: `m w_a`, and of every stage before it the share
+//! of its passes that one micro-batch takes on that way ([`Rhythm::Through`]), with the sends between. Interleaved, that is the stage's first
+//! chunk; where weight gradients are put off they are not on the way. Under GPipe, two flow shops, the stages behind `a` count as well.
 //!
 //! Both are the largest of linear functions of the `w` and the `s`, none with a negative factor, which is what the lower bound needs.
 
@@ -28,10 +30,36 @@ use serde::{Deserialize, Serialize};
 pub struct Pace {
     /// Micro-batches of a step.
     pub micro_batches: u32,
-    /// Chunks per stage.
-    pub chunks: u32,
+    /// How micro-batches follow each other.
+    pub rhythm: Rhythm,
+}
+
+/// How micro-batches follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Rhythm {
     /// 1F1B with one chunk per stage, where neighbours wait for each other in every micro-batch.
-    pub alternates: bool,
+    Alternating,
+    /// A stage at work without a gap, and around it the way of one micro-batch.
+    Through {
+        /// The share of the first stage's passes that lies on that way.
+        first: f64,
+        /// The share of any other stage's before the one at work.
+        before: f64,
+        /// The share of those behind it.
+        behind: f64,
+    },
+}
+
+impl Rhythm {
+    /// The share of a stage's passes that lies on the way of a micro-batch to the stage `at` and back.
+    fn share(self, stage: usize, at: usize) -> f64 {
+        match self {
+            Self::Through { behind, .. } if stage > at => behind,
+            Self::Through { first, .. } if stage == 0 => first,
+            Self::Through { before, .. } => before,
+            Self::Alternating => 0.0,
+        }
+    }
 }
 
 /// A path through the schedule.
@@ -84,7 +112,7 @@ impl Sums {
 impl Pace {
     /// The paths among `stages` stages.
     pub(super) fn paths(&self, stages: usize) -> Vec<Path> {
-        if !self.alternates {
+        if self.rhythm != Rhythm::Alternating {
             return (0..stages).map(Path::Slowest).collect();
         }
         let mut paths: Vec<Path> = (0..stages).map(Path::Busy).collect();
@@ -112,7 +140,7 @@ impl Pace {
                 2.0 + if stage <= last { laps } else { 0.0 } + if stage == first { alone } else { 0.0 }
             }
             Path::Slowest(at) if stage == at => f64::from(self.micro_batches),
-            Path::Slowest(_) => 1.0 / f64::from(self.chunks),
+            Path::Slowest(at) => self.rhythm.share(stage, at),
         }
     }
 
@@ -122,7 +150,11 @@ impl Pace {
             Path::Busy(at) => f64::from(u8::from(lower < at)),
             Path::Laps { first, .. } if lower < first => 1.0,
             Path::Laps { last, laps, .. } => 2.0 + if lower < last { laps } else { 0.0 },
-            Path::Slowest(_) => 1.0,
+            // The way round from the last stage to the first is on no path.
+            Path::Slowest(at) => match self.rhythm {
+                Rhythm::Through { behind, .. } if lower >= at => behind,
+                _ => 1.0,
+            },
         }
     }
 
@@ -141,7 +173,7 @@ impl Pace {
     fn measured(&self, passes: &[f64], sends: &[f64]) -> impl Iterator<Item = (Path, f64)> {
         let stages = passes.len();
         let sums = Sums { passes: Sums::of(passes), sends: Sums::of(sends) };
-        let (m, v) = (f64::from(self.micro_batches), f64::from(self.chunks));
+        let (m, rhythm) = (f64::from(self.micro_batches), self.rhythm);
         let length = move |path: &Path| match *path {
             Path::Busy(at) => sums.passes[at] + sums.sends[at] + m * sums.stage(at),
             Path::Laps { first, last, laps, alone } => {
@@ -151,7 +183,12 @@ impl Pace {
                     + laps * sums.between(first, last + 1)
                     + alone * sums.stage(first)
             }
-            Path::Slowest(at) => m * sums.stage(at) + (sums.passes[stages] - sums.stage(at)) / v + sums.sends[stages],
+            Path::Slowest(at) => {
+                let others = (0..stages).filter(|stage| *stage != at);
+                let way: f64 = others.map(|stage| rhythm.share(stage, at) * sums.stage(stage)).sum();
+                let behind = rhythm.share(stages, at) * (sums.sends[stages] - sums.sends[at]);
+                m * sums.stage(at) + way + sums.sends[at] + behind
+            }
         };
         self.paths(stages).into_iter().map(move |path| (path, length(&path)))
     }
@@ -165,7 +202,7 @@ mod tests {
     use sim::units::Seconds;
 
     fn alternating(micro_batches: u32) -> Pace {
-        Pace { micro_batches, chunks: 1, alternates: true }
+        Pace { micro_batches, rhythm: Rhythm::Alternating }
     }
 
     fn exact(passes: &[(f64, f64)], sends: &[f64], m: u32) -> f64 {
@@ -196,14 +233,13 @@ mod tests {
             passes in prop::collection::vec(0.1..5.0_f64, 1..9),
             sends in prop::collection::vec(0.0..3.0_f64, 8),
             m in 1..40_u32,
-            chunks in 1..4_u32,
+            shares in prop::option::of((0.0..1.0_f64, 0.0..1.0_f64, prop::sample::select(vec![0.0, 1.0]))),
         ) {
             let stages = passes.len();
-            let pace = Pace { micro_batches: m, chunks, alternates: chunks == 1 };
+            let through = |(first, before, behind)| Rhythm::Through { first, before, behind };
+            let pace = Pace { micro_batches: m, rhythm: shares.map_or(Rhythm::Alternating, through) };
             let mut sends = sends[..stages].to_vec();
-            if chunks == 1 {
-                sends[stages - 1] = 0.0;
-            }
+            sends[stages - 1] = 0.0;
             let of = |path: &Path| {
                 let passes: f64 = passes.iter().enumerate().map(|(i, w)| pace.passes_on(*path, i) * w).sum();
                 passes + sends.iter().enumerate().map(|(i, s)| pace.sends_on(*path, i) * s).sum::<f64>()

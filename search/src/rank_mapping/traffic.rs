@@ -1,12 +1,14 @@
 //! What the ranks of a step exchange: all axes, all stages.
 
-use super::pace::Pace;
-use crate::step::{Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
+use super::pace::{Pace, Rhythm};
+use crate::step::{
+    Arrangement, Assembly, Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of,
+};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
-use sim::units::Bytes;
+use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 use workloads::{Layout, Model, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
@@ -85,7 +87,8 @@ pub struct StepTraffic {
     pub busy: Vec<f64>,
     /// Everything that is exchanged.
     pub demands: Vec<Demand>,
-    /// Seconds of the step that no assignment changes, added to what the paths give.
+    /// Seconds added to what the paths give, whatever the assignment: on equal links the rank order takes what the step takes. Below 0 where stages
+    /// exchange once per step while others have passes left.
     pub rest: f64,
 }
 
@@ -105,6 +108,7 @@ impl StepTraffic {
         let profile = chip.profile_of(model, &graph, fabric, plan)?;
         let total = step_time_of(chip, model, fabric, plan, &profile)?.total.0;
         let step = Step { fabric, plan, profile: &profile };
+        let rhythm = rhythm(&step.assembly(chip, model)?);
         let mut builder = Builder { chip, step, stage: stage_ranks(plan), demands: Vec::new() };
         let layout = &plan.layout;
         let split = layout.chunk_layers(model.layers)?;
@@ -129,18 +133,13 @@ impl StepTraffic {
         let demands = builder.merged();
         let mut traffic = Self {
             degrees: [layout.tensor, layout.context, layout.data, layout.pipeline],
-            pace: Pace {
-                micro_batches: u32::try_from(plan.micro_batches()).unwrap_or(u32::MAX),
-                chunks: layout.virtual_stages,
-                alternates: plan.schedule == Schedule::OneForwardOneBackward && layout.virtual_stages == 1,
-            },
+            pace: Pace { micro_batches: u32::try_from(plan.micro_batches()).unwrap_or(u32::MAX), rhythm },
             busy,
             demands,
             rest: 0.0,
         };
         if let Ok(time) = super::mapped_time(&traffic, fabric, &(0..traffic.ranks()).collect::<Vec<_>>()) {
-            // The paths are no longer than the passes: less than nothing is rounding.
-            traffic.rest = (total - time.0).max(0.0);
+            traffic.rest = total - time.0;
         }
         Ok(traffic)
     }
@@ -405,6 +404,34 @@ impl Builder<'_, '_> {
             }
         }
         list
+    }
+}
+
+/// How micro-batches follow each other, with the shares of stages' passes that lie on the way of one.
+fn rhythm(assembly: &Assembly) -> Rhythm {
+    let Arrangement { layout, schedule, .. } = &assembly.arrangement;
+    let chunks = f64::from(layout.virtual_stages);
+    // Half of the backward kernels are weight gradients, which zero-bubble schedules put off.
+    let kept = |kind: usize| {
+        let chunk = &assembly.chunks[kind];
+        let all = chunk.forward + chunk.recompute + chunk.backward;
+        let put_off = if schedule.splits_backward() { chunk.backward / 2.0 } else { Seconds::ZERO };
+        ((all - put_off).0, all.0)
+    };
+    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    let (first, inner, last) = (kept(0), kept(1), kept(2));
+    match schedule {
+        Schedule::OneForwardOneBackward => Rhythm::Alternating,
+        Schedule::GPipe => Rhythm::Through { first: 1.0, before: 1.0, behind: 1.0 },
+        // The first stage's other chunks: inner ones, or under ZB-V the last.
+        Schedule::ZbV => {
+            Rhythm::Through { first: share(first.0, first.1 + last.1), before: share(inner.0, inner.1) / chunks, behind: 0.0 }
+        }
+        Schedule::Interleaved { .. } | Schedule::ZbH1 => Rhythm::Through {
+            first: share(first.0, first.1 + inner.1 * (chunks - 1.0)),
+            before: share(inner.0, inner.1) / chunks,
+            behind: 0.0,
+        },
     }
 }
 

@@ -51,6 +51,13 @@ impl Step<'_> {
         Ok(assembly.account(passes(&assembly, self.fabric)?, &once))
     }
 
+    /// The plan put together.
+    pub fn assembly(&self, chip: &mut ChipTimes, model: &Model) -> Result<Assembly, StepError> {
+        let arrangement = self.arrangement(model)?;
+        let (exchanges, sends) = (self.exchanges(chip, &arrangement), self.sends(chip));
+        Ok(Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &sends))
+    }
+
     /// How the plan divides the model.
     pub fn arrangement(&self, model: &Model) -> Result<Arrangement, StepError> {
         let layout = self.plan.layout;

@@ -20,6 +20,7 @@ mod stack_options;
 mod tests;
 mod timeline;
 
+pub(crate) use assembly::{Arrangement, Assembly};
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
