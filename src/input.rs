@@ -55,7 +55,11 @@ pub struct Links<'a> {
 /// A software stack, built in or from a file, with options set.
 pub fn stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Failure> {
     let mut stack = SoftwareStack::load(name_or_path).or_input()?;
-    for option in options {
+    let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
+    for (i, option) in options.iter().enumerate() {
+        if options[..i].iter().any(|other| key(other) == key(option)) {
+            return Err(failure::input(format!("--stack-option {option}: {} is set twice; set it once", key(option))));
+        }
         stack = stack.with_option(option).map_err(|error| failure::input(format!("--stack-option: {error}")))?;
     }
     Ok(stack)

@@ -41,7 +41,14 @@ enum Verb {
 
 fn main() -> ExitCode {
     let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .without_time()
+        .with_target(false)
+        .init();
     let outcome = match Arguments::parse().verb {
         Verb::Search(a) => verb::search::run(&a),
         Verb::Evaluate(a) => verb::evaluate::run(&a),

@@ -21,6 +21,16 @@ fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
+/// Where writing to `path` ends up: the file that a link leads to.
+fn destination(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Whether something else than a file is at `path` (a device, a pipe), which is written to as it is: a rename would put a file in its place.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|at| !at.is_file() && !at.is_dir())
+}
+
 /// Writes `contents` to `path` atomically: to a temporary file beside it, which is flushed to the disk and renamed. On
 /// failure the temporary file is removed and what was at `path` stays.
 ///
@@ -38,16 +48,18 @@ pub fn write(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
 pub fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
     let done = (|| {
         for (path, contents) in files {
-            stage(path, contents).map_err(|why| WriteError { file: path.clone(), why })?;
+            let written = if is_special(path) { fs::write(path, contents) } else { stage(&destination(path), contents) };
+            written.map_err(|why| WriteError { file: path.clone(), why })?;
         }
-        for (path, _) in files {
-            fs::rename(temporary(path), path).map_err(|why| WriteError { file: path.clone(), why })?;
+        for (path, _) in files.iter().filter(|(path, _)| !is_special(path)) {
+            let to = destination(path);
+            fs::rename(temporary(&to), to).map_err(|why| WriteError { file: path.clone(), why })?;
         }
         Ok(())
     })();
     if done.is_err() {
         // The first error is the one to report; a temporary file that cannot be removed either changes nothing.
-        files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary(path))));
+        files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary(&destination(path)))));
     }
     done
 }

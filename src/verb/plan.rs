@@ -195,7 +195,7 @@ pub struct Arguments {
     /// Context-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     context: Option<Vec<u32>>,
-    /// How attention reaches the rest of a sequence that is split, to choose from [default: both; with --everything ring]
+    /// How attention reaches the rest of a sequence that is split, to choose from [default: both; with --everything: ring]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     context_method: Option<Vec<ContextMethodName>>,
     /// Expert-parallel widths to choose from
@@ -211,7 +211,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     order: Option<Vec<OrderName>>,
     /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest
-    /// shared equally; `best` alone for every plan's fastest that fits [default: best, even with --everything]
+    /// shared equally; `best` alone for every plan's fastest that fits [default: best; with --everything: even]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from

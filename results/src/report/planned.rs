@@ -70,8 +70,8 @@ fn search(answer: &Planned) -> String {
     let mut text = fields(&lines);
     if answer.mapping.is_some() {
         text.push_str(
-            "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the links, \
-             and one that is not listed could be faster as mapped.\n",
+            "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the\n\
+             links, and one that is not listed could be faster as mapped.\n",
         );
     } else if !answer.plans.is_empty() {
         text.push_str("Under this model no plan of the space is faster than the first: those that were not timed are ruled out by their bounds.\n");
@@ -81,7 +81,8 @@ fn search(answer: &Planned) -> String {
 
 /// What the letters of the table are.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
-    ranks: which axis fills the devices first, second and third. layers: those of each model chunk, where they are not equal.\n\
+    ranks: which axis fills the devices first, second and third. layers: those of each model chunk\n\
+    where they are not equal (5+4x6+3: 5, then 4 six times, then 3).\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
 /// The columns of the table of plans.

@@ -239,7 +239,7 @@ impl<'a> Table<'a> {
                 Ok(record) => {
                     let line = self.lines.of(record.position().map_or(0, csv::Position::byte));
                     let row = Row::new(self.path, line, &self.header, &record);
-                    let repeated = if self.dataset == Dataset::Kernels { repeated(&row, &mut first_lines) } else { None };
+                    let repeated = repeated(&row, &mut first_lines);
                     take(repeated.map_or(Ok(row), Err));
                 }
                 Err(e) => {
@@ -251,7 +251,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What is wrong with a kernel whose id a row before it has: predictions are told apart by it.
+/// What is wrong with a row whose id a row before it has: predictions are told apart by it.
 fn repeated(row: &Row<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<RowError> {
     let id = row.cell("id")?;
     let first = *first_lines.entry(id.to_owned()).or_insert(row.line());

@@ -182,9 +182,8 @@ impl<'a> Account<'a> {
 
     /// What a stage holds at its moments: gathered, activations, transients, gradients.
     fn moments(&self, stage: u32, held: &Holding) -> impl Iterator<Item = (Moment, [Bytes; 4])> + use<> {
-        let activations = self.activations(stage, held);
-        let layers = (Moment::Layers, self.layers_moment(held, activations));
-        let loss = held.head.then(|| (Moment::Loss, self.loss_moment(stage, held, activations)));
+        let layers = (Moment::Layers, self.layers_moment(held, self.activations(stage, held, false)));
+        let loss = held.head.then(|| (Moment::Loss, self.loss_moment(stage, held, self.activations(stage, held, true))));
         let update = (Moment::Update, self.update_moment(held));
         [Some(layers), loss, Some(update)].into_iter().flatten()
     }
@@ -241,11 +240,10 @@ impl<'a> Account<'a> {
     pub(super) fn resident(&self, stage: u32, held: &Holding) -> [Bytes; 3] {
         let [framework, collectives, workspace] = self.fixed;
         let always = framework + collectives + workspace + held.resident.weights + held.resident.states + held.resident.gradients;
-        let activations = self.activations(stage, held);
-        let layers = self.need(held, self.layers_moment(held, activations));
-        let loss = if held.head { self.need(held, self.loss_moment(stage, held, activations)) } else { Bytes::ZERO };
-        let above = |need: Bytes| need.saturating_sub(always + activations);
-        [always, above(layers), above(loss)]
+        let [in_layers, in_loss] = [false, true].map(|loss| self.activations(stage, held, loss));
+        let layers = self.need(held, self.layers_moment(held, in_layers)).saturating_sub(always + in_layers);
+        let loss = self.need(held, self.loss_moment(stage, held, in_loss)).saturating_sub(always + in_loss);
+        [always, layers, if held.head { loss } else { Bytes::ZERO }]
     }
 
     /// Activations that a micro-batch keeps in the chunk at a place of the pipeline until its backward pass. The head's, which no schedule but GPipe
@@ -297,14 +295,14 @@ impl<'a> Account<'a> {
         u64::from(self.arrangement.schedule.chunks().max(1))
     }
 
-    /// Activations kept by the layers of a stage, and by its embedding and head.
-    fn activations(&self, stage: u32, held: &Holding) -> Bytes {
+    /// Activations kept by the layers of a stage, and by its embedding and head, at the peak or at the peak of those moments when a loss is at work.
+    fn activations(&self, stage: u32, held: &Holding, in_loss: bool) -> Bytes {
         let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
-        self.kept(stage, held, self.profile.kept, self.profile.embedding_kept) + head
+        self.kept(stage, held, self.profile.kept, self.profile.embedding_kept, in_loss) + head
     }
 
     /// What a stage's layers, and its embedding, keep at the peak.
-    fn kept(&self, stage: u32, held: &Holding, layer: Bytes, embedding: Bytes) -> Bytes {
+    fn kept(&self, stage: u32, held: &Holding, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
         let passes = self.passes(stage);
         let split = &self.arrangement.split;
         let Schedule::Interleaved { chunks } = self.arrangement.schedule else {
@@ -323,6 +321,8 @@ impl<'a> Account<'a> {
             let more = signed(end) - signed(inner);
             if more != 0 {
                 let [fewest, most] = self.in_chunk(passes, chunk);
+                // The loss is of a micro-batch in the last chunk.
+                let fewest = if in_loss && chunk > 0 { fewest.max(1) } else { fewest };
                 sum += (more * i128::from(fewest)).max(more * i128::from(most));
             }
         }
@@ -370,7 +370,7 @@ impl<'a> Account<'a> {
     }
 
     fn host(&self, stage: u32, held: &Holding) -> Bytes {
-        self.kept(stage, held, self.profile.offloaded, Bytes::ZERO)
+        self.kept(stage, held, self.profile.offloaded, Bytes::ZERO, false)
     }
 
     /// Gathered, activations, transients, gradients.

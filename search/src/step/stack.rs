@@ -49,7 +49,7 @@ pub enum StackError {
         /// The value.
         value: String,
         /// The rule broken.
-        limit: &'static str,
+        limit: String,
         /// What to do.
         cure: &'static str,
     },
@@ -309,12 +309,12 @@ impl SoftwareStack {
 
     pub(super) fn check(&self, file: &str) -> Result<(), StackError> {
         match self.values().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
-            Some((key, value, ..)) => Err(StackError::Value {
+            Some((key, value, min, max)) => Err(StackError::Value {
                 file: file.to_owned(),
                 key: key.to_owned(),
-                value: value.to_string(),
-                limit: "outside what is physical",
-                cure: "give times of at least 0 and fractions from 0 to 1",
+                value: if value.abs() < 1e9 { value.to_string() } else { format!("{value:e}") },
+                limit: format!("must be from {min} to {max}"),
+                cure: "give a value in that range",
             }),
             None => Ok(()),
         }
@@ -328,7 +328,7 @@ impl SoftwareStack {
                         file: file.to_owned(),
                         key: format!("{name}.{key}"),
                         value: values.get(key).map_or_else(String::new, ToString::to_string),
-                        limit: "has no source",
+                        limit: "has no source".to_owned(),
                         cure: "say under [sources] where it is from or what it was fitted on",
                     });
                 }

@@ -84,7 +84,9 @@ fn options(file: &toml::Table) -> Vec<String> {
 fn parsed(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> {
     match known {
         toml::Value::Boolean(_) => text.parse().map(toml::Value::Boolean).map_err(|_| "true or false"),
-        toml::Value::Integer(_) => text.parse().map(toml::Value::Integer).map_err(|_| "a whole number"),
+        toml::Value::Integer(_) => {
+            text.parse().map(|n: u32| toml::Value::Integer(n.into())).map_err(|_| "a whole number from 0 to 4294967295")
+        }
         _ => text.parse().ok().filter(|value: &f64| value.is_finite()).map(toml::Value::Float).ok_or("a number"),
     }
 }

@@ -153,7 +153,7 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
         |from: &str, to: &str| SoftwareStack::from_toml_str("mine.toml", &text.replace(from, to)).unwrap_err().to_string();
     assert_eq!(
         wrong("\ntensor_fraction = 0.86", "\ntensor_fraction = 1.5"),
-        "mine.toml: sustained.tensor_fraction = 1.5: outside what is physical; give times of at least 0 and fractions from 0 to 1"
+        "mine.toml: sustained.tensor_fraction = 1.5: must be from 0.05 to 1; give a value in that range"
     );
     let unsourced = wrong("\nlaunch = \"", "\nlunch = \"");
     assert!(unsourced.starts_with("mine.toml: launch.gap_us = 7.0: has no source; say under [sources]"), "{unsourced}");

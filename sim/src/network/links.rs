@@ -10,7 +10,7 @@
 use super::error::{Fault, NetworkError};
 use super::fabric::{Fabric, Tier, Topology};
 use super::matrix::LinkMatrix;
-use super::verify::{self, MOST_GB_PER_S};
+use super::verify::{self, LEAST_GB_PER_S, MOST_GB_PER_S};
 use crate::import::lines::Lines;
 use crate::units::BytesPerSecond;
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,8 +180,8 @@ fn averaged<'a>(records: impl Iterator<Item = &'a Record>, from: usize, to: usiz
             continue;
         }
         // One bad measurement must not hide in the mean.
-        if !(mb > 0.0 && mb <= MOST_GB_PER_S * 1e3) {
-            let limit = format!("must be a finite number above 0 and at most {:e}", MOST_GB_PER_S * 1e3);
+        if !(LEAST_GB_PER_S * 1e3..=MOST_GB_PER_S * 1e3).contains(&mb) {
+            let limit = format!("must be a number from {:e} to {:e}", LEAST_GB_PER_S * 1e3, MOST_GB_PER_S * 1e3);
             return Err(format!("line {}, bandwidth_mbytes_per_s = {mb}: {limit}", record.line));
         }
         if let Some(first) = seen.insert(record.cells.iter().collect(), record.line) {

@@ -7,6 +7,8 @@ use super::torus;
 
 /// The fastest measured link that is believed, GB/s of a whole unit: a hundred times what the largest node of 2025 has.
 pub(crate) const MOST_GB_PER_S: f64 = 1e6;
+/// The least, a kilobyte a second: slower is a mistake of units.
+pub(crate) const LEAST_GB_PER_S: f64 = 1e-6;
 
 /// Collects faults under the name of one tier.
 struct Checker {
@@ -207,8 +209,8 @@ fn matrix(c: &mut Checker, rows: &[Vec<f64>]) {
         }
         for (j, &x) in row.iter().enumerate().filter(|(j, _)| *j != i) {
             let key = format!("links_gb_per_s[{i}][{j}]");
-            if !(x > 0.0 && x <= MOST_GB_PER_S) {
-                c.fail(&key, x, "must be above 0 and at most 1e6", "give GB/s of the whole unit, one direction");
+            if !(LEAST_GB_PER_S..=MOST_GB_PER_S).contains(&x) {
+                c.fail(&key, x, "must be from 1e-6 to 1e6", "give GB/s of the whole unit, one direction");
             } else if let Some(&back) = rows.get(j).and_then(|r| r.get(i)).filter(|_| j > i)
                 && (x - back).abs() > 1e-9 * x.abs()
             {
