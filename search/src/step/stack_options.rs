@@ -126,10 +126,8 @@ mod tests {
             "kernels.shard_within_domain = 1: must be true or false; megatron has false"
         );
         assert_eq!(error("overlap.tensor=nan"), "overlap.tensor = nan: must be a number; megatron has 0.0");
-        assert!(
-            error("overlap.tensor=2").starts_with("megatron: overlap.tensor = 2: outside what is physical"),
-            "{}",
-            error("overlap.tensor=2")
-        );
+        assert_eq!(error("overlap.tensor=2"), "megatron: overlap.tensor = 2: must be from 0 to 1; give a value in that range");
+        let layers = error("memory.gathered_layers=99999999999");
+        assert!(layers.contains("must be a whole number from 0 to 4294967295"), "{layers}");
     }
 }

@@ -99,6 +99,13 @@ pub enum NetworkError {
     },
 }
 
-fn list(faults: &[Fault]) -> String {
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and ")
+/// Most faults that a message tells one by one.
+const MOST_FAULTS: usize = 8;
+
+pub(super) fn list(faults: &[Fault]) -> String {
+    let mut told: Vec<String> = faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
+    if faults.len() > MOST_FAULTS {
+        told.push(format!("{} more like these", faults.len() - MOST_FAULTS));
+    }
+    told.join("; and ")
 }

@@ -56,7 +56,7 @@ pub enum LinksError {
         name: String,
     },
     /// Links that cannot be; every fault is listed.
-    #[error("{file}: {}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and "))]
+    #[error("{file}: {}", super::error::list(faults))]
     Invalid {
         /// The file.
         file: String,
@@ -283,8 +283,8 @@ mod tests {
             fault(&TABLE.replace("b,20", "b,21")),
             "x.csv: links_gb_per_s[0][1] = 20 but 21 back: must be symmetric; average the two directions"
         );
-        assert!(fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be above 0 and at most 1e6; give GB/s"));
-        assert!(fault(&TABLE.replace("20", "nan")).contains("NaN: must be above 0 and at most 1e6"));
+        assert!(fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be from 1e-6 to 1e6; give GB/s"));
+        assert!(fault(&TABLE.replace("20", "nan")).contains("NaN: must be from 1e-6 to 1e6"));
         assert!(fault(&TABLE.replace("20", "fast")).contains("line 2, entry 1 = `fast`: must be a number"));
         assert!(fault("gb_per_s,a\na,\n").contains("1 rows: needs 2 to 65536 rows"));
         assert!(fault(&TABLE.replace(",5,\n", ",5\n")).contains("[2] = 2 entries: must have as many entries as there are rows"));
@@ -295,7 +295,7 @@ mod tests {
         assert!(fault(&TABLE.replace("b,20,0", "b,20,-1")).contains("line 3, entry 1 = -1: the diagonal is not used"));
         assert!(fault(&TABLE.replace("\nb,20", "\nd,20")).contains("line 3, name = `d`: must be `b`, as in the first line"));
         assert!(fault(&TABLE.replace("s,a,b,c", "s,a,b,a")).contains("line 1, column 4 = `a`: another column has this name"));
-        assert!(fault(&TABLE.replace("20", "1e30")).contains("must be above 0 and at most 1e6"));
+        assert!(fault(&TABLE.replace("20", "1e30")).contains("must be from 1e-6 to 1e6"));
         let chosen = LinkMatrix::from_csv("x.csv", TABLE, Some("x")).unwrap_err().to_string();
         assert_eq!(chosen, "x.csv: --links-of x: a table of links holds one cluster; leave the option out");
         let head = "src_idx,dst_idx,bandwidth_mbytes_per_s\r\n";

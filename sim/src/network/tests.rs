@@ -260,7 +260,7 @@ fn bad_matrices_are_refused() {
         "my.toml: tier[1] \"outer\".links_gb_per_s[1][2] = 9 but 10 back: must be symmetric; average the two directions"
     );
     let negative = matrix_text(|i, j| if i.min(j) == 0 && i.max(j) == 5 { -1.0 } else { 10.0 });
-    assert!(fault(&negative).contains("links_gb_per_s[0][5] = -1: must be above 0 and at most 1e6"));
+    assert!(fault(&negative).contains("links_gb_per_s[0][5] = -1: must be from 1e-6 to 1e6"));
     let ragged = two_tier("topology = \"matrix\"\nlinks_gb_per_s = [[0.0, 1.0], [1.0]]");
     assert!(fault(&ragged).contains("links_gb_per_s[1] = 1 entries: must have as many entries"));
 }
