@@ -142,9 +142,13 @@ impl Chunk {
         self.forward + self.recompute + self.backward
     }
 
+    /// Of the backward pass, the gradients of weights.
+    pub fn weight(&self) -> Seconds {
+        self.piece.backward.weight.min(self.backward)
+    }
+
     fn work(&self) -> ChunkWork {
-        // Half of the backward kernels are weight gradients.
-        ChunkWork { forward: self.forward, backward: self.recompute + self.backward, weight: self.backward / 2.0 }
+        ChunkWork { forward: self.forward, backward: self.recompute + self.backward, weight: self.weight() }
     }
 }
 
@@ -244,7 +248,7 @@ impl Assembly {
 
     /// How much earlier than the pipeline's last pass the passes of a kind of device end at least: the last micro-batch goes from there to the first
     /// device. None where weight gradients are put off, or chunks go both ways.
-    fn lead(&self, arrangement: &Arrangement, kind: usize) -> Seconds {
+    pub fn lead(&self, arrangement: &Arrangement, kind: usize) -> Seconds {
         let between = f64::from(arrangement.layout.pipeline.saturating_sub(2));
         let back = |kind: usize| self.chunks[kind].recompute + self.chunks[kind].backward;
         match (arrangement.schedule, kind) {

@@ -243,8 +243,8 @@ pub(crate) fn pipeline(assembly: &Assembly, fabric: &Fabric) -> Pipeline {
     let stage = |c: &Chunk| Stage {
         forward: c.forward,
         recompute: c.recompute,
-        backward_input: c.backward / 2.0,
-        backward_weight: c.backward / 2.0,
+        backward_input: c.backward - c.weight(),
+        backward_weight: c.weight(),
         ..Stage::default()
     };
     Pipeline {

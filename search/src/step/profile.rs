@@ -20,6 +20,8 @@ use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
 pub struct PassProfile {
     /// Kernels, one after the other.
     pub device: Seconds,
+    /// Of these, gradients of weights: what zero-bubble schedules put off.
+    pub weight: Seconds,
     /// Kernels and collectives that the host launches.
     pub launches: u32,
     /// Tensor-parallel collectives that nothing hides.
@@ -50,6 +52,7 @@ impl PassProfile {
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
             device: self.device + other.device,
+            weight: self.weight + other.weight,
             launches: self.launches.saturating_add(other.launches),
             tensor: self.tensor + other.tensor,
             context: self.context + other.context,
@@ -63,6 +66,7 @@ impl PassProfile {
         let n = count as f64;
         Self {
             device: self.device * n,
+            weight: self.weight * n,
             launches: self.launches.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)),
             tensor: self.tensor * n,
             context: self.context * n,
@@ -196,6 +200,9 @@ impl ChipTimes {
             let Kernel::Collective(collective) = &node.kernel else {
                 let time = self.kernel(&node.kernel);
                 pass.device += time;
+                if node.name.contains(".backward_weight") {
+                    pass.weight += time;
+                }
                 match node.kernel {
                     Kernel::Contraction(_) if node.name.ends_with(".backward_weight") => weights += time,
                     Kernel::FusedAttention(_) => attention += time,
