@@ -100,7 +100,7 @@ struct Times {
     passes: f64,
     /// Half of its sends with the stage before it, with the one after it, and between the last and the first.
     sends: [f64; 3],
-    /// What follows its passes.
+    /// What follows its passes, behind the pipeline's last one.
     once: f64,
 }
 
@@ -234,7 +234,7 @@ impl Bounds<'_> {
     fn choice(&mut self, stage: usize, demands: &[usize], inside: &[Pattern], open: bool, joined: &Joined, worst: bool) -> Times {
         let traffic = self.traffic;
         let stages = traffic.busy.len();
-        let mut times = Times { passes: traffic.busy[stage], sends: [0.0; 3], once: 0.0 };
+        let mut times = Times { passes: traffic.busy[stage], sends: [0.0; 3], once: -traffic.leads[stage] };
         for &id in demands {
             let demand = &traffic.demands[id];
             let cost = if inside.contains(&pattern(demand)) {

@@ -48,7 +48,14 @@ fn traffic(t: u32, d: u32, p: u32, micro_batches: u32) -> StepTraffic {
         }
     }
     let pace = Pace { micro_batches, rhythm: Rhythm::Alternating };
-    StepTraffic { degrees: [t, 1, d, p], pace, busy: vec![1e-3; p as usize], demands, rest: 0.0 }
+    StepTraffic {
+        degrees: [t, 1, d, p],
+        pace,
+        busy: vec![1e-3; p as usize],
+        leads: (0..p).map(|s| f64::from(s) * 2e-4).collect(),
+        demands,
+        rest: 0.0,
+    }
 }
 
 /// The least time over all assignments, by trying them.

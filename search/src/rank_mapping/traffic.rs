@@ -85,6 +85,8 @@ pub struct StepTraffic {
     pub pace: Pace,
     /// Seconds of a stage's passes for one micro-batch, exposed collectives apart.
     pub busy: Vec<f64>,
+    /// Seconds that a stage's last pass ends before the pipeline's, at least: what it exchanges once begins so much earlier.
+    pub leads: Vec<f64>,
     /// Everything that is exchanged.
     pub demands: Vec<Demand>,
     /// Seconds added to what the paths give, whatever the assignment: on equal links the rank order takes what the step takes. Below 0 where stages
@@ -108,7 +110,10 @@ impl StepTraffic {
         let profile = chip.profile_of(model, &graph, fabric, plan)?;
         let total = step_time_of(chip, model, fabric, plan, &profile)?.total.0;
         let step = Step { fabric, plan, profile: &profile };
-        let rhythm = rhythm(&step.assembly(chip, model)?);
+        let assembly = step.assembly(chip, model)?;
+        let rhythm = rhythm(&assembly);
+        let lead = |stage| assembly.lead(&assembly.arrangement, assembly.arrangement.kind_of(stage)).0;
+        let leads = (0..plan.layout.pipeline).map(lead).collect();
         let mut builder = Builder { chip, step, stage: stage_ranks(plan), demands: Vec::new() };
         let layout = &plan.layout;
         let split = layout.chunk_layers(model.layers)?;
@@ -135,6 +140,7 @@ impl StepTraffic {
             degrees: [layout.tensor, layout.context, layout.data, layout.pipeline],
             pace: Pace { micro_batches: u32::try_from(plan.micro_batches()).unwrap_or(u32::MAX), rhythm },
             busy,
+            leads,
             demands,
             rest: 0.0,
         };
@@ -161,7 +167,8 @@ impl StepTraffic {
     /// What the stages and the sends between them take where the slowest group of a demand takes `cost(demand)`.
     fn parts(&self, cost: impl Fn(usize) -> f64) -> Parts {
         let stages = self.busy.len();
-        let (mut passes, mut once, mut sends) = (self.busy.clone(), vec![0.0; stages], vec![0.0; stages]);
+        let (mut passes, mut sends) = (self.busy.clone(), vec![0.0; stages]);
+        let mut once: Vec<f64> = self.leads.iter().map(|lead| -lead).collect();
         let mut end = 0.0;
         for (id, demand) in self.demands.iter().enumerate() {
             let time = demand.weight * cost(id);
@@ -411,11 +418,11 @@ impl Builder<'_, '_> {
 fn rhythm(assembly: &Assembly) -> Rhythm {
     let Arrangement { layout, schedule, .. } = &assembly.arrangement;
     let chunks = f64::from(layout.virtual_stages);
-    // Half of the backward kernels are weight gradients, which zero-bubble schedules put off.
+    // Zero-bubble schedules put the gradients of weights off.
     let kept = |kind: usize| {
         let chunk = &assembly.chunks[kind];
         let all = chunk.forward + chunk.recompute + chunk.backward;
-        let put_off = if schedule.splits_backward() { chunk.backward / 2.0 } else { Seconds::ZERO };
+        let put_off = if schedule.splits_backward() { chunk.weight() } else { Seconds::ZERO };
         ((all - put_off).0, all.0)
     };
     let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
