@@ -91,6 +91,20 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_devices_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file.json"), dir.path().join("link.json"));
+        write(&file, b"old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write(&link, b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        write(Path::new("/dev/null"), b"nothing").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
     #[test]
     fn a_missing_directory_is_named() {
         let error = write(Path::new("/nonexistent/dir/x.json"), b"").unwrap_err();

@@ -103,6 +103,17 @@ fn options_of_the_stack_are_set_by_name() {
 }
 
 #[test]
+fn a_copy_larger_than_the_cluster_is_refused() {
+    let error = coplace(&call(&["--tensor", "4", "--pipeline", "32"])).refusal();
+    assert!(
+        error.contains("pp = 32: must be a divisor of the 16 devices that tp x cp = 4 leaves of 64; use pp = 16, or tp = 2"),
+        "{error}"
+    );
+    let error = coplace(&call(&["--pipeline", "8", "--virtual-stages", "2,3"])).refusal();
+    assert!(error.contains("virtual_stages = 3: must be such that pp x virtual_stages = 24 divides"), "{error}");
+}
+
+#[test]
 fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
     let step = |domain: &str| {
         let fixed = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--recompute", "full", "--top", "1", "--format", "json"];

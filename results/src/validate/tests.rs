@@ -323,4 +323,12 @@ fn memory_is_predicted_with_what_fits() {
     assert!(json(&[report])["files"][0]["out_of_memory"][0]["caught"].is_u64());
     let two = check(&format!("{MEMORY}{}", memory_row("two", "a100_80gb_sxm", 1, "56.0", 2)));
     assert_eq!(two.row_errors[0].to_string(), "data.csv:2: fits = 2: must be 0 or 1; an empty cell means unknown");
+    let odd = memory_row("odd", "a100_80gb_sxm", 1, "56.0", 1).replace(",32,8,128,", ",32,7,128,");
+    let odd = check(&format!("{MEMORY}{odd}"));
+    let why = "data.csv:2: kv_heads = 7: must be a divisor of heads = 32; an empty cell means as many";
+    assert_eq!(odd.row_errors[0].to_string(), why);
+    let twice = memory_row("one", "a100_80gb_sxm", 1, "56.0", 1).repeat(2);
+    let twice = check(&format!("{MEMORY}{twice}"));
+    let why = "data.csv:3: id = one: the row of line 2 has it; give every row an id of its own";
+    assert_eq!(twice.row_errors[0].to_string(), why);
 }

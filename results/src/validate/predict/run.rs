@@ -128,6 +128,10 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     if sequence > MAX_SEQUENCE {
         return Err(row.fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
     }
+    let kv_heads = row.optional_count("kv_heads")?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(row.fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
+    }
     let hidden = row.count("hidden")?;
     let rate = if megatron { 0.1 } else { 0.0 };
     Ok(Model {
@@ -136,7 +140,7 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
         layers: row.count("layers")?,
         hidden,
         heads,
-        kv_heads: row.optional_count("kv_heads")?.unwrap_or(heads),
+        kv_heads,
         head_dim: row.count("head_dim")?,
         ffn: row.count("ffn_hidden")?,
         experts: experts(row)?,
