@@ -229,7 +229,8 @@ fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
             let (need, have) = (why.need.gib(), why.have.gib());
             (None, format!("stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB", why.stage, more.gib()))
         }
-        Outcome::Refused(why) => (None, why.to_string()),
+        // What would cure it is another neighbour.
+        Outcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
     };
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
 }

@@ -283,7 +283,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let space = if arguments.everything { asked.clone().or(PlanSpace::full(&job)) } else { asked.clone() };
     let everything = || arguments.everything.then(|| space.emptiness(&job)).flatten();
     if let Some(error) = asked.fault(&job).or_else(everything) {
-        return Err(failure::input(error));
+        return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
     if arguments.emit == Some(Framework::Piper) {
         let micro_batch = arguments.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
@@ -317,6 +317,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match arguments.format {
         Format::Json => answer::json(&record),
         Format::Text => answer::text(&report::planned(&record)),
+    }
+}
+
+/// The argument that a decision of a layout is restricted by, before its message.
+fn flag(key: &str) -> &'static str {
+    match key {
+        "tp" => "--tensor: ",
+        "pp" => "--pipeline: ",
+        "cp" => "--context: ",
+        "ep" => "--expert: ",
+        "virtual_stages" => "--virtual-stages: ",
+        "micro_batch" => "--micro-batch: ",
+        "global_batch" => "--global-batch: ",
+        "layer_split" => "--layer-split: ",
+        _ => "",
     }
 }
 
