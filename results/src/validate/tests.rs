@@ -291,6 +291,29 @@ fn training_rows_that_break_a_rule_are_named() {
     assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
 }
 
+#[test]
+fn the_bandwidth_that_a_row_states_goes_before_the_fabrics_own() {
+    let head = RUNS.replace("fabric,tp", "fabric,inter_node_gbytes_per_s_per_chip,tp");
+    let row = |id: &str, fabric: &str, between: &str| {
+        format!(
+            "{id},d,gpt,24,1024,4096,16,16,64,51200,1024,0,unfused,a100_80gb_sxm,32,8,{fabric},{between},2,1,16,1,1,0,0,2,64,full,fp16,adam,\
+             0.5,1\n"
+        )
+    };
+    let own = ["selene_hdr200x8,", "selene_hdr200x8,25", "selene_hdr200x8,5", "another,5"];
+    let rows: String = own
+        .iter()
+        .enumerate()
+        .map(|(i, of)| {
+            let (fabric, between) = of.split_once(',').unwrap();
+            row(&i.to_string(), fabric, between)
+        })
+        .collect();
+    let report = check(&format!("{head}{rows}"));
+    let of = |id: &str| report.predictions.iter().find(|p| p.id == id && p.quantity == "iteration_s").unwrap().predicted;
+    assert!(of("0") == of("1") && of("2") > 1.05 * of("1") && of("3") == of("2"), "{} {} {}", of("1"), of("2"), of("3"));
+}
+
 const MEMORY: &str = "id,dataset,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,chips_per_node,fabric,\
 tp,pp,dp,cp,ep,virtual_stages,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,precision,optimizer,peak_gib,allocator,\
 fits,tied_embeddings,source\n";

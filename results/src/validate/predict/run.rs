@@ -255,7 +255,9 @@ fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Res
             "give GB/s of one chip, one direction; an empty cell means unknown",
         ));
     }
-    if let Some(between) = between.filter(|b| *b > 0.0 && !known) {
+    // What the row states of its cluster goes before what the fabric's file has.
+    let joined = fabric.tiers.get(1).is_some_and(|tier| !matches!(tier.topology, Topology::Matrix(_)));
+    if let Some(between) = between.filter(|b| *b > 0.0 && joined) {
         fabric = fabric.with_bandwidth(1, BytesPerSecond(between * 1e9));
     }
     Ok(fabric)
