@@ -110,7 +110,7 @@ impl StepTraffic {
         let profile = chip.profile_of(model, &graph, fabric, plan)?;
         let total = step_time_of(chip, model, fabric, plan, &profile)?.total.0;
         let step = Step { fabric, plan, profile: &profile };
-        let assembly = step.assembly(chip, model)?;
+        let (assembly, _) = step.assembly(chip, model)?;
         let rhythm = rhythm(&assembly);
         let lead = |stage| assembly.lead(&assembly.arrangement, assembly.arrangement.kind_of(stage)).0;
         let leads = (0..plan.layout.pipeline).map(lead).collect();

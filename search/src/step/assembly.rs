@@ -66,6 +66,16 @@ impl Arrangement {
         kinds.into_iter().enumerate().filter_map(|(kind, counts)| counts.map(|counts| (kind, counts)))
     }
 
+    /// The device of the chunk at a place of the pipeline.
+    pub fn device_of(&self, place: u64) -> u32 {
+        let p = u64::from(self.layout.pipeline);
+        let device = match self.schedule {
+            Schedule::ZbV if place >= p => (2 * p - 1).saturating_sub(place),
+            _ => place % p,
+        };
+        u32::try_from(device).unwrap_or(u32::MAX)
+    }
+
     /// The kind of a device.
     pub fn kind_of(&self, device: u32) -> usize {
         match device {
@@ -290,13 +300,8 @@ impl Assembly {
 
     /// What nothing hides of the ways between neighbouring chunks.
     pub fn sends(&self, fabric: &Fabric) -> Vec<Seconds> {
-        let Arrangement { layout, split, schedule, .. } = &self.arrangement;
-        let p = u64::from(layout.pipeline);
-        let device = |place: u64| match schedule {
-            Schedule::ZbV if place >= p => 2 * p - 1 - place,
-            _ => place % p,
-        };
-        let at = |place: u64| u32::try_from(device(place)).unwrap_or(u32::MAX);
+        let Arrangement { layout, split, .. } = &self.arrangement;
+        let at = |place: u64| self.arrangement.device_of(place);
         (1..split.chunks).map(|place| self.sends.between(fabric, layout, at(place - 1), at(place))).collect()
     }
 

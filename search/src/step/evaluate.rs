@@ -44,18 +44,16 @@ pub(crate) struct Step<'a> {
 
 impl Step<'_> {
     fn time(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
-        let arrangement = self.arrangement(model)?;
-        let (exchanges, sends) = (self.exchanges(chip, &arrangement), self.sends(chip));
-        let assembly = Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &sends);
-        let once = assembly.once(&arrangement, chip.stack(), &exchanges);
+        let (assembly, exchanges) = self.assembly(chip, model)?;
+        let once = assembly.once(&assembly.arrangement, chip.stack(), &exchanges);
         Ok(assembly.account(passes(&assembly, self.fabric)?, &once))
     }
 
-    /// The plan put together.
-    pub fn assembly(&self, chip: &mut ChipTimes, model: &Model) -> Result<Assembly, StepError> {
+    /// The plan put together, with what it exchanges.
+    pub fn assembly(&self, chip: &mut ChipTimes, model: &Model) -> Result<(Assembly, Exchanges), StepError> {
         let arrangement = self.arrangement(model)?;
         let (exchanges, sends) = (self.exchanges(chip, &arrangement), self.sends(chip));
-        Ok(Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &sends))
+        Ok((Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &sends), exchanges))
     }
 
     /// How the plan divides the model.

@@ -133,13 +133,9 @@ impl<'a> Account<'a> {
 
     /// What a stage has.
     pub(super) fn holding(&self, stage: u32) -> Holding {
-        let Arrangement { layout, split, schedule, .. } = self.arrangement;
+        let Arrangement { layout, split, .. } = self.arrangement;
         let p = u64::from(layout.pipeline);
-        let device = |chunk: u64| match schedule {
-            Schedule::ZbV if chunk >= p => (2 * p - 1).saturating_sub(chunk),
-            _ => chunk % p,
-        };
-        let mine = |chunk: u64| device(chunk) == u64::from(stage);
+        let mine = |chunk: u64| self.arrangement.device_of(chunk) == stage;
         let (embedding, head) = (mine(0), mine(split.chunks - 1));
         let layers = match split.chunks {
             1 => split.first,

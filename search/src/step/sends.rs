@@ -75,16 +75,11 @@ fn tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
     // Every rank of the two stages has its fellow in its unit only where one unit holds both stages whole, and all between.
     let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
     let inside = |units: u64| {
-        // Pipelines lie alike on the units again after as many as fill whole units.
-        let unlike = units / gcd(units, length);
-        (0..pipelines.min(unlike)).all(|i| (i * length + from) / units == (i * length + to) / units)
+        // Pipelines lie alike on the units again after as many as a unit has devices, if not before.
+        (0..pipelines.min(units)).all(|i| (i * length + from) / units == (i * length + to) / units)
     };
     let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));
     tier.unwrap_or(fabric.tiers.len().saturating_sub(1))
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

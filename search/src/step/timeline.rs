@@ -8,7 +8,6 @@
 //! backward pass, and while a backward pass runs what [`super::step_memory`] counts for the moment of a layer or of the loss. The moment of the
 //! update is not played.
 
-use super::assembly::Assembly;
 use super::evaluate::{Step, pipeline};
 use super::memory_account::{Account, MemoryProfile};
 use super::{ChipTimes, StepError, StepProfile, TrainingPlan};
@@ -30,11 +29,8 @@ pub fn step_timeline(
     (profile, training): (&StepProfile, &TrainingGraph),
     domain: Option<u32>,
 ) -> Result<Timeline, StepError> {
-    let step = Step { fabric, plan, profile };
-    let arrangement = step.arrangement(model)?;
-    let (exchanges, sends) = (step.exchanges(chip, &arrangement), step.sends(chip));
-    let stack = chip.stack();
-    let assembly = Assembly::new(arrangement, stack, profile, &exchanges, &sends);
+    let (assembly, exchanges) = Step { fabric, plan, profile }.assembly(chip, model)?;
+    let (arrangement, stack) = (assembly.arrangement, chip.stack());
     let mut run = pipeline(&assembly, fabric);
     let p = arrangement.layout.pipeline;
     let kinds: Vec<_> = arrangement.devices().collect();
