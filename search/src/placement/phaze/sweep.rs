@@ -245,7 +245,7 @@ impl<'a> LineWidth<'a> {
     fn descend(&self, target: Target, last: usize, (mut low, mut high): (f64, f64), cuts: &mut Cuts) -> f64 {
         while low * SAFETY < high {
             let middle = low + (high - low) / 2.0;
-            match self.line.probe(target, true, middle, &mut cuts.tried) {
+            match self.probe_ends(target, last, middle, &mut cuts.tried) {
                 Outcome::Split { bottleneck, next } => {
                     let end = cuts.tried.last().copied().unwrap_or(target.end);
                     let (_, own) = self.line.first_load(end);
@@ -262,6 +262,24 @@ impl<'a> LineWidth<'a> {
             }
         }
         high
+    }
+
+    /// Looks for a split below a limit whose first stage ends at any position from the target's to `last`: a probe that is
+    /// stuck names a later end, from which the next one starts. The limits told hold for all of these ends.
+    fn probe_ends(&self, mut target: Target, last: usize, limit: f64, cuts: &mut Vec<usize>) -> Outcome {
+        let mut alike = f64::INFINITY;
+        loop {
+            match self.line.probe(target, true, limit, cuts) {
+                Outcome::Split { bottleneck, next } => return Outcome::Split { bottleneck, next: next.min(alike) },
+                Outcome::Nothing { end, limit } => {
+                    alike = alike.min(limit);
+                    if end > last {
+                        return Outcome::Nothing { end, limit: alike };
+                    }
+                    target.end = end;
+                }
+            }
+        }
     }
 }
 
