@@ -54,27 +54,63 @@ fn split(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit> {
     Some(ChunkSplit { chunks, first, inner, last })
 }
 
+/// The layers of the last chunk, nearest to `last` from below and from above, that a first chunk of `first` allows.
+fn lasts_near(layers: u64, chunks: u64, first: u64, last: u64) -> Vec<u64> {
+    let Some(left) = layers.checked_sub(first) else { return Vec::new() };
+    let Some(between) = chunks.checked_sub(2) else { return Vec::new() };
+    // What is allowed rises from `least` to `most` in steps of a layer for every chunk between.
+    let (least, most) = match between {
+        0 => (left, left),
+        _ if left < between => return Vec::new(),
+        _ => (left % between, left - between),
+    };
+    if last < least {
+        return vec![least];
+    }
+    let below = (least + (last - least) / between.max(1) * between).min(most);
+    let above = below + between.max(1);
+    if above <= most { vec![below, above] } else { vec![below] }
+}
+
 impl Layout {
     /// The split of a layout that states its ends.
     pub(crate) fn ended_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
         let chunks = self.chunks();
         split(layers, chunks, ends).ok_or_else(|| {
-            let fits = |last: &u32| split(layers, chunks, LayerEnds { last: *last, ..ends }).is_some();
-            let most = u32::try_from(layers).unwrap_or(u32::MAX);
-            let (below, above) = ((0..ends.last.min(most)).rev().find(fits), (ends.last.saturating_add(1)..=most).find(fits));
-            let near: Vec<String> = below.into_iter().chain(above).map(|last| LayerEnds { last, ..ends }.to_string()).collect();
+            let held = u64::from(ends.first) + u64::from(ends.last);
             let limit = match chunks {
                 0 | 1 => "left out without a pipeline".to_owned(),
+                _ if held > layers => format!("at most the {layers} layers in the first and the last chunk together"),
                 2 => format!("such that the two chunks hold the {layers} layers"),
                 _ => format!("such that what they leave of the {layers} layers divides among the {} chunks between", chunks - 2),
             };
+            let near: Vec<String> = self.near_ends(layers, ends).iter().map(ToString::to_string).collect();
             let cure = match (chunks, near.is_empty()) {
                 (0 | 1, _) => "leave it out, or use pp of at least 2".to_owned(),
-                (_, true) => "use fewer layers in the first chunk".to_owned(),
+                (_, true) => format!("use at most {} chunks", layers + 2),
                 _ => format!("use {}", near.join(" or ")),
             };
             LayoutError { key: "layer_split", value: ends.to_string(), limit, cure }
         })
+    }
+
+    /// The ends nearest to some that this layout's chunks allow: those with the same first chunk, one with fewer and one with more layers in the
+    /// last; where there are none, the two that differ in fewest layers, in the first chunk before the last.
+    fn near_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
+        let beside =
+            |first: u64| lasts_near(layers, self.chunks(), first, ends.last.into()).into_iter().map(move |last| (first, last));
+        let mut near: Vec<(u64, u64)> = beside(ends.first.into()).collect();
+        if near.is_empty() {
+            near = (0..=layers).flat_map(beside).collect();
+            let away = |near: &(u64, u64)| {
+                let last = near.1.abs_diff(ends.last.into());
+                (near.0.abs_diff(ends.first.into()) + last, last)
+            };
+            near.sort_by_key(away);
+            near.truncate(2);
+        }
+        let ends = |(first, last)| Some(LayerEnds { first: u32::try_from(first).ok()?, last: u32::try_from(last).ok()? });
+        near.into_iter().filter_map(ends).collect()
     }
 
     /// Every split into this layout's chunks in which those between are equal and hold at least one layer: none without a pipeline.
@@ -178,6 +214,36 @@ mod tests {
         }
     }
 
+    /// The nearest ends, found by trying all.
+    #[test]
+    fn the_nearest_ends_are_named() {
+        for (pipeline, layers) in [(2, 7), (3, 9), (4, 10), (5, 13), (9, 7), (10, 7)] {
+            let layout = layout(pipeline, 1, None);
+            let allowed: Vec<LayerEnds> = layout.splits(layers).filter_map(|split| split.ends()).collect();
+            for (first, last) in (0..15).flat_map(|first| (0..15).map(move |last| (first, last))) {
+                let ends = LayerEnds { first, last };
+                if allowed.contains(&ends) {
+                    continue;
+                }
+                let near = layout.near_ends(layers, ends);
+                assert!(
+                    near.iter().all(|near| allowed.contains(near)) && near.is_empty() == allowed.is_empty(),
+                    "{ends}: {near:?}"
+                );
+                let away = |near: &LayerEnds| near.first.abs_diff(first) + near.last.abs_diff(last);
+                let beside: Vec<&LayerEnds> = allowed.iter().filter(|near| near.first == first).collect();
+                if beside.is_empty() {
+                    assert_eq!(near.first().map(away), allowed.iter().map(away).min(), "{ends}: {near:?}");
+                } else {
+                    let below = beside.iter().filter(|near| near.last < last).max();
+                    let above = beside.iter().filter(|near| near.last > last).min();
+                    let expected: Vec<LayerEnds> = below.into_iter().chain(above).map(|near| **near).collect();
+                    assert_eq!(near, expected, "{ends}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn ends_are_read_and_written() {
         let split = layout(4, 1, Some((8, 6))).chunk_split(32).unwrap();
@@ -192,6 +258,13 @@ mod tests {
         );
         assert!(fault(layout(2, 1, Some((8, 7)))).contains("hold the 32 layers; use 8:24"));
         assert!(fault(layout(1, 1, Some((8, 7)))).contains("left out without a pipeline"));
-        assert!(fault(layout(4, 1, Some((40, 0)))).contains("use fewer layers in the first chunk"));
+        assert_eq!(
+            fault(layout(4, 1, Some((99, 1)))),
+            "layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 29:1 or 30:0"
+        );
+        // Nothing that begins so leaves the chunks between a layer each.
+        assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("divides among the 2 chunks between; use 30:0 or 28:0"));
+        assert!(fault(layout(2, 1, Some((u32::MAX, u32::MAX)))).contains("together; use "));
+        assert!(fault(layout(40, 1, Some((1, 1)))).ends_with("among the 38 chunks between; use at most 34 chunks"));
     }
 }
