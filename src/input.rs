@@ -65,7 +65,7 @@ pub fn stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Fa
     Ok(stack)
 }
 
-/// A fabric with measured links between its nodes or devices, cut to the devices of a cluster.
+/// A fabric with measured links between its nodes or devices, if they join the devices of a cluster.
 pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fabric, Failure> {
     let file = links.path.display().to_string();
     let text = text(links.path, "a table of links (.csv)")?;
@@ -84,7 +84,7 @@ pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fa
             matrix.units()
         )));
     }
-    whole.with_links(&matrix, unit, &file).and_then(|f| f.for_devices(devices)).or_input()
+    whole.with_links(&matrix, unit, &file).or_input()
 }
 
 /// The text of a file; `what` says in the message what it should be.

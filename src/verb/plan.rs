@@ -220,7 +220,7 @@ pub struct Arguments {
     /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b); separated by `;`
     #[arg(long, value_name = "LIST", value_delimiter = ';')]
     recompute: Option<Vec<String>>,
-    /// Pipeline schedules to choose from
+    /// Pipeline schedules to choose from; plans of one stage run none of them
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     schedule: Option<Vec<ScheduleName>>,
     /// Search everything that the model can express, where no list restricts it
@@ -264,7 +264,7 @@ fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
     let chip = input::chip(&arguments.chip)?.accelerator;
-    let fabric = fabric(arguments, &chip.name)?;
+    let (cluster, fabric) = fabric(arguments, &chip.name)?;
     let usual = SoftwareStack::usual(&chip.name);
     let stack = input::stack(arguments.stack.as_deref().unwrap_or(usual), &arguments.stack_option)?;
     let asked = space(arguments)?;
@@ -281,8 +281,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         optimizer: arguments.optimizer.optimizer(),
     };
     let space = if arguments.everything { asked.clone().or(PlanSpace::full(&job)) } else { asked.clone() };
-    let everything = || arguments.everything.then(|| space.emptiness(&job)).flatten();
-    if let Some(error) = asked.fault(&job).or_else(everything) {
+    let everything = || arguments.everything.then(|| space.emptiness(&job, &cluster)).flatten();
+    if let Some(error) = asked.fault(&job, &cluster).or_else(everything) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
     if arguments.emit == Some(Framework::Piper) {
@@ -331,6 +331,8 @@ fn flag(key: &str) -> &'static str {
         "micro_batch" => "--micro-batch: ",
         "global_batch" => "--global-batch: ",
         "layer_split" => "--layer-split: ",
+        "schedule" => "--schedule: ",
+        "devices" => "--devices: ",
         _ => "",
     }
 }
@@ -352,14 +354,19 @@ fn written(framework: Framework, job: &Job<'_>, plan: &TrainingPlan, mapping: Op
     .or_input()
 }
 
-fn fabric(arguments: &Arguments, chip: &str) -> Result<Fabric, Failure> {
+/// The fabric with all devices that it can join, and cut to those of the job.
+fn fabric(arguments: &Arguments, chip: &str) -> Result<(Fabric, Fabric), Failure> {
     let whole = input::fabric(&arguments.fabric, chip, arguments.fast_domain)?;
-    let Some(path) = &arguments.links else {
-        return whole.for_devices(arguments.devices).or_input();
+    let whole = match &arguments.links {
+        None => whole,
+        Some(path) => {
+            let between_devices = arguments.links_between == LinkEnds::Devices;
+            let links = input::Links { path, of: arguments.links_of.as_deref(), between_devices };
+            input::linked_fabric(whole, arguments.devices, links)?
+        }
     };
-    let between_devices = arguments.links_between == LinkEnds::Devices;
-    let links = input::Links { path, of: arguments.links_of.as_deref(), between_devices };
-    input::linked_fabric(whole, arguments.devices, links)
+    let cut = whole.for_devices(arguments.devices).or_input()?;
+    Ok((whole, cut))
 }
 
 fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {

@@ -231,7 +231,7 @@ fn faulty_arguments_are_refused() {
             "--precision fp8: a100_80gb_sxm has no matrix products of that type; use bf16 or fp16 or int8",
         ),
         (vec!["--tensor", "7"], "tp = 7: must be a divisor of the 32 heads"),
-        (vec!["--pipeline", "64"], "pp = 64: must be such that"),
+        (vec!["--pipeline", "64"], "--pipeline: pp = 64: must be at most 34: the 32 layers, one for every stage"),
         (vec!["--micro-batch", "7"], "micro_batch = 7: must be a divisor of the 512 sequences"),
         (
             vec!["--layer-split", "9"],
@@ -253,6 +253,14 @@ fn faulty_arguments_are_refused() {
             vec!["--schedule", "gpipe", "--virtual-stages", "2"],
             "virtual_stages = 2: must be 1 under GPipe; use virtual_stages = 1",
         ),
+        (
+            vec!["--schedule", "zb-v", "--pipeline", "1"],
+            "--schedule: schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2",
+        ),
+        (
+            vec!["--layer-split", "99:1"],
+            "--layer-split: layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 31:1 or 32:0",
+        ),
         (vec!["--emit", "megatron", "--format", "json"], "cannot be used with"),
     ];
     for (more, message) in cases {
@@ -262,6 +270,11 @@ fn faulty_arguments_are_refused() {
     let long = ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let long: Vec<&str> = long.into_iter().chain(["--sequence-length", "8192"]).collect();
     assert!(coplace(&long).refusal().contains("sequence length is 8192, but must be "));
+    let mut odd = call(&[]);
+    odd[7] = "1048";
+    let refusal = coplace(&odd).refusal();
+    assert!(refusal.contains("--devices: devices = 1048: must be tp x cp x pp x dp of a plan; "), "{refusal}");
+    assert!(refusal.contains("; use 1024 or 1056 devices, or global_batch = 1048"), "{refusal}");
     let fabric =
         ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "8"];
     assert!(coplace(&fabric).refusal().contains("it holds at most 8"));

@@ -3,8 +3,9 @@
 
 use super::Walk;
 use crate::planner::tests::Hardware;
-use crate::planner::{Job, PlanSpace};
+use crate::planner::{Job, PlanSpace, Splits};
 use sim::pipeline::Schedule;
+use workloads::LayerEnds;
 
 const PLAIN: Schedule = Schedule::OneForwardOneBackward;
 
@@ -43,7 +44,7 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
     {
         let job = hardware.job(devices, batch, tokens);
         for space in spaces() {
-            let walk = Walk::of(&space, &job);
+            let walk = Walk::of(&space, &job, None);
             let plans = space.plans(&job);
             assert_eq!(walk.plans, !plans.is_empty(), "{space:?}: {:?}", walk.nearest);
             assert!(walk.plans || walk.nearest.is_some());
@@ -55,7 +56,7 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
 
 /// The message about a space.
 fn message(job: &Job<'_>, space: &PlanSpace) -> String {
-    space.fault(job).unwrap().to_string()
+    space.fault(job, job.fabric).unwrap().to_string()
 }
 
 #[test]
@@ -92,26 +93,94 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
         only(|s| (s.schedules, s.virtual_stages) = (Some(vec![Schedule::ZbV]), Some(vec![3]))),
         "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2, or the schedule 1f1b"
     );
+    let pipeline = |stages| PlanSpace { pipeline: Some(vec![stages]), ..PlanSpace::default() };
+    assert_eq!(
+        message(&gpt.job(64, 64, 1024), &pipeline(64)),
+        "pp = 64: must be at most 50: the 48 layers, one for every stage, and the embedding's and the head's; use pp = 32"
+    );
+    assert_eq!(
+        only(|s| s.splits = Some(Splits::Listed(vec![Some(LayerEnds { first: 99, last: 1 })]))),
+        "layer_split = 99:1: must be at most the 48 layers in the first and the last chunk together; use 47:1 or 48:0, or the best split of the layers"
+    );
     let mixtral = Hardware::new("mixtral-8x7b");
     let three = PlanSpace { expert: Some(vec![3]), ..PlanSpace::default() };
     assert!(message(&mixtral.job(16, 64, 4096), &three).starts_with("ep = 3: must be a divisor of dp = "));
+}
+
+/// Whether a plan of a space runs a schedule.
+fn runs(space: &PlanSpace, job: &Job<'_>, schedule: Schedule) -> bool {
+    space.plans(job).iter().any(|plan| plan.schedule == schedule && plan.layout.pipeline > 1)
+}
+
+#[test]
+fn a_schedule_that_no_plan_runs_is_refused() {
+    let gpt = Hardware::new("gpt2-xl");
+    let job = gpt.job(8, 24, 1024);
+    let (mut idle, mut run) = (0, 0);
+    for schedule in [Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV] {
+        for pipeline in [None, Some(vec![1]), Some(vec![1, 2]), Some(vec![4])] {
+            for virtual_stages in [None, Some(vec![1]), Some(vec![2]), Some(vec![1, 2])] {
+                let (pipeline, virtual_stages) = (pipeline.clone(), virtual_stages);
+                let space =
+                    PlanSpace { pipeline, virtual_stages, schedules: Some(vec![PLAIN, schedule]), ..PlanSpace::default() };
+                let fault = space.fault(&job, job.fabric);
+                if runs(&space, &job, schedule) {
+                    assert_eq!(fault, None, "{space:?}");
+                    run += 1;
+                } else {
+                    assert!(fault.is_some(), "{space:?}");
+                    idle += 1;
+                }
+            }
+        }
+    }
+    assert!(idle > 10 && run > 10, "{idle} {run}");
+    let one = PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![Schedule::ZbV]), ..PlanSpace::default() };
+    assert_eq!(
+        message(&job, &one),
+        "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2"
+    );
+    assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, Schedule::ZbV));
+    let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..one };
+    assert_eq!(plain.fault(&job, job.fabric), None, "one stage runs one forward, one backward");
+}
+
+#[test]
+fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
+    let gpt = Hardware::new("gpt2-xl");
+    let job = gpt.job(1048, 512, 1024);
+    for space in [PlanSpace::default(), PlanSpace { tensor: Some(vec![5]), ..PlanSpace::default() }, PlanSpace::full(&job)] {
+        assert_eq!(
+            message(&job, &space),
+            "devices = 1048: must be tp x cp x pp x dp of a plan; the nearest product, 1 x 1 x 131 x 8, breaks a rule: pp = 131 must be at most 50: \
+             the 48 layers, one for every stage, and the embedding's and the head's; use 1040 or 1056 devices, or global_batch = 1048"
+        );
+    }
+    // The nearest of all multiples of a node, found by trying each.
+    let plans = |devices: u32| {
+        let job = gpt.job(devices, 512, 1024);
+        !PlanSpace { context: PlanSpace::full(&job).context, ..PlanSpace::default() }.plans(&job).is_empty()
+    };
+    let nodes = |from: u32, to: u32| (from..=to).filter(|n| n % 8 == 0 && plans(*n)).collect::<Vec<u32>>();
+    assert_eq!(nodes(1033, 1063), [1040, 1056]);
 }
 
 #[test]
 fn the_cures_cure() {
     let gpt = Hardware::new("gpt2-xl");
     let large = gpt.job(1024, 1536, 1024);
-    let error = PlanSpace { pipeline: Some(vec![128]), ..PlanSpace::default() }.fault(&large).unwrap();
+    let error = PlanSpace { pipeline: Some(vec![128]), ..PlanSpace::default() }.fault(&large, large.fabric).unwrap();
     assert_eq!((error.key, error.value.as_str()), ("pp", "128"));
     let named = |cure: &str| cure.split([' ', ',']).filter_map(|word| word.parse::<u32>().ok()).collect::<Vec<u32>>();
     assert!(!named(&error.cure).is_empty());
     for pipeline in named(&error.cure) {
         let cured = PlanSpace { pipeline: Some(vec![pipeline]), ..PlanSpace::default() };
-        assert!(cured.fault(&large).is_none() && !cured.plans(&large).is_empty(), "{error}");
+        assert!(cured.fault(&large, large.fabric).is_none() && !cured.plans(&large).is_empty(), "{error}");
     }
     // Where no other value of a decision helps, the cluster may.
     let odd = gpt.job(53, 8, 1024);
-    let error = PlanSpace::default().fault(&odd).unwrap();
+    let error = PlanSpace::default().fault(&odd, odd.fabric).unwrap();
     assert!(error.cure.contains("devices") || error.cure.contains("global_batch"), "{error}");
-    assert!(PlanSpace::default().fault(&gpt.job(8, 8, 1024)).is_none());
+    let even = gpt.job(8, 8, 1024);
+    assert!(PlanSpace::default().fault(&even, even.fabric).is_none());
 }

@@ -16,6 +16,7 @@ mod space;
 mod splits;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use mapped::{PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, Outcome, neighbours};
