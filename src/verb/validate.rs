@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
     (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
     (global_batch, peak_gib); results/README.md describes them all.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
-    unknown chip, kernel or type) is counted and named, and is no error.\n\
+    unknown chip, kernel or type) is counted and named, and is no error. What rows leave open is listed with what was assumed.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
     \"unpredicted\", \"exact\", \"mape_pct\", \"median_pct\", \"bias_pct\", \"worst\": {\"id\", \"measured\", \"predicted\", \"error_pct\"}}],\n\
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
-    \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}]}]};\n\
-    errors are (predicted - measured) / measured in percent."
+    \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
+    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent."
 )]
 pub struct Arguments {
     /// CSV files of measured data

@@ -6,6 +6,7 @@
 
 mod dataset;
 mod figures;
+mod measurements;
 mod out_of_memory;
 mod predict;
 mod ranking;
@@ -15,6 +16,7 @@ mod text;
 
 pub use dataset::{Dataset, Range, Target};
 pub use figures::plots;
+pub use measurements::{Measurements, measurements};
 pub use out_of_memory::OutOfMemory;
 pub use ranking::Ranking;
 pub use row::{Row, RowError, RowFailure};
@@ -24,8 +26,6 @@ pub use text::report;
 use crate::files::{self, WriteError};
 use search::step::StepTime;
 use serde::Serialize;
-use sim::cost::calibrate::Measurement;
-use sim::hardware::Template;
 use sim::import::lines::Lines;
 use std::collections::BTreeMap;
 use std::io;
@@ -128,6 +128,15 @@ pub struct Unpredicted {
     pub why: String,
 }
 
+/// Something that rows do not say, or say in vain, and what was assumed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Assumption {
+    /// What is not said or not used, and what is taken.
+    pub what: String,
+    /// The ids of the rows, in the order of the file.
+    pub rows: Vec<String>,
+}
+
 /// What became of a file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FileReport {
@@ -149,6 +158,8 @@ pub struct FileReport {
     pub row_errors: Vec<RowError>,
     /// Rows that cannot be predicted.
     pub unpredicted: Vec<Unpredicted>,
+    /// What was assumed of rows that were predicted.
+    pub assumed: Vec<Assumption>,
     /// Every prediction, in the order of the rows.
     #[serde(skip)]
     pub predictions: Vec<Prediction>,
@@ -192,6 +203,7 @@ pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileRepor
         out_of_memory: Vec::new(),
         row_errors: Vec::new(),
         unpredicted: Vec::new(),
+        assumed: Vec::new(),
         predictions: Vec::new(),
         steps: Vec::new(),
     };
@@ -261,54 +273,6 @@ fn repeated(row: &Row<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<Ro
     }
 }
 
-/// What a file of measured kernels says of one chip, for `calibrate`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measurements {
-    /// The chip's rows that are sound and whose kernel the model knows; grouped as scores are.
-    pub rows: Vec<Measurement>,
-    /// Rows of other chips.
-    pub other_chips: usize,
-    /// The chip's rows with a fault, and rows that cannot be read at all.
-    pub row_errors: Vec<RowError>,
-    /// The chip's rows whose kernel or type the model does not know, or without a measured time.
-    pub unpredicted: Vec<Unpredicted>,
-}
-
-/// The rows of a kernels file that a chip's physical scalars can be fitted to. `chip` and the rows' chips may be
-/// canonical names or aliases.
-///
-/// # Errors
-/// As [`file()`]; a file of another data set than kernels.
-pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateError> {
-    let text = std::fs::read(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    let mut table = Table::open(path, &text)?;
-    if table.dataset != Dataset::Kernels {
-        return Err(ValidateError::NotKernels { file: path.into(), dataset: table.dataset });
-    }
-    let canonical = |name: &str| Template::find(name).map_or_else(|_| name.to_owned(), |t| t.name.clone());
-    let wanted = canonical(chip);
-    let mut found = Measurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
-    table.each_row(|row| {
-        let row = match row {
-            Ok(row) => row,
-            Err(error) => return found.row_errors.push(error),
-        };
-        if row.cell("chip").is_none_or(|name| canonical(name) != wanted) {
-            found.other_chips += 1;
-            return;
-        }
-        let group = Dataset::Kernels.group(&row);
-        match row.check_width().and_then(|()| predict::kernels::measurement(&row, group.clone())) {
-            Ok(measurement) => found.rows.push(measurement),
-            Err(RowFailure::Fault(error)) => found.row_errors.push(*error),
-            Err(RowFailure::Unpredictable(why)) => {
-                found.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, size: None, why });
-            }
-        }
-    });
-    Ok(found)
-}
-
 impl FileReport {
     /// Predicts a row and files the outcome.
     fn take(&mut self, row: &Row<'_>, predict: dataset::Predictor, prepared: &mut predict::Prepared) {
@@ -327,8 +291,10 @@ impl FileReport {
             }
         });
         let (group, size) = (self.dataset.group(row), self.dataset.size(row));
+        let assumed = prepared.take_assumed();
         match outcome {
             Ok((measured, values)) => {
+                self.assume(&row.id(), assumed);
                 for (target, measured) in measured {
                     let Some((_, predicted)) = values.iter().find(|(column, _)| *column == target.column) else { continue };
                     self.predictions.push(Prediction {
@@ -346,6 +312,16 @@ impl FileReport {
             Err(RowFailure::Fault(error)) => self.row_errors.push(*error),
             Err(RowFailure::Unpredictable(why)) => {
                 self.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, size, why });
+            }
+        }
+    }
+
+    /// Files what was assumed of a row with the rows of which the same was.
+    fn assume(&mut self, id: &str, assumed: Vec<String>) {
+        for what in assumed {
+            match self.assumed.iter_mut().find(|known| known.what == what) {
+                Some(known) => known.rows.push(id.to_owned()),
+                None => self.assumed.push(Assumption { what, rows: vec![id.to_owned()] }),
             }
         }
     }

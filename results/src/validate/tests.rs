@@ -355,3 +355,96 @@ fn memory_is_predicted_with_what_fits() {
     let why = "data.csv:3: id = one: the row of line 2 has it; give every row an id of its own";
     assert_eq!(twice.row_errors[0].to_string(), why);
 }
+
+const RUN: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,fabric,\
+inter_node_gbytes_per_s_per_chip,tp,pp,dp,virtual_stages,micro_batch,global_batch,recompute,iteration_s\n";
+
+/// A small run on A100s: two tensor-parallel chips, the rest copies.
+fn on(id: &str, chips: u32, network: &str) -> String {
+    format!(
+        "{id},mine,4,1024,4096,16,64,51200,1024,a100_80gb_sxm,{chips},{network},2,1,{},1,1,{},full,0.1\n",
+        chips / 2,
+        chips / 2
+    )
+}
+
+#[test]
+fn what_rows_leave_open_is_noted_with_what_is_assumed() {
+    let cases = [
+        ("8,selene_hdr200x8,25", 16, None),
+        ("8,selene_hdr200x8,", 4, None),
+        (",selene_hdr200x8,", 16, None),
+        (
+            "8,mine,",
+            16,
+            Some(
+                "fabric `mine` is not built in and no bandwidth between nodes is stated, taken as selene_hdr200x8, 25 GB/s per chip",
+            ),
+        ),
+        (
+            "8,mine,12",
+            16,
+            Some("fabric `mine` is not built in, taken as nodes of selene_hdr200x8 with the stated bandwidth between them"),
+        ),
+        ("8,,12", 8, Some("no fabric is named, taken as the network inside a node of selene_hdr200x8")),
+        ("4,nvlink3_node,", 8, Some("chips_per_node is not used, nvlink3_node joins all chips in one network")),
+        (
+            "8,vivaldi_mpigraph_0,25",
+            16,
+            Some("inter_node_gbytes_per_s_per_chip is not used, vivaldi_mpigraph_0 has measured links between its nodes"),
+        ),
+        (
+            "16,selene_hdr200x8,25",
+            32,
+            Some("chips_per_node 16 goes before the 8 of selene_hdr200x8, one network joins so many chips"),
+        ),
+    ];
+    for (network, chips, what) in cases {
+        let report = check(&format!("{RUN}{}{}", on("a", chips, network), on("b", chips, network)));
+        assert_eq!((report.predictions.len(), report.row_errors.len()), (2, 0), "{network}: {report:?}");
+        let rows = || vec!["a".to_owned(), "b".to_owned()];
+        let expected: Vec<Assumption> = what.into_iter().map(|what| Assumption { what: what.to_owned(), rows: rows() }).collect();
+        assert_eq!(report.assumed, expected, "{network}");
+        let line = what.map(|what| format!("\nassumed, where rows leave it open\n  2 x {what}: a, b\n"));
+        assert!(line.is_none_or(|line| super::report(&report).contains(&line)), "{network}");
+    }
+    let open = format!("{RUN}{}", on("a", 16, "8,selene_hdr200x8,25")).replace(",2,1,8,1,1,8,", ",2,2,4,,,8,");
+    let noted: Vec<String> = check(&open).assumed.into_iter().map(|assumption| assumption.what).collect();
+    assert_eq!(noted, ["micro_batch is empty, taken as 1", "virtual_stages is empty, taken as 1, the fastest of those that fit"]);
+}
+
+#[test]
+fn nodes_that_a_run_cannot_have_are_refused() {
+    let cases = [
+        (
+            "8,selene_hdr200x8,25",
+            "chips_per_node = 8: the 12 chips of the run are no whole nodes of 8; give the chips of each of its equal nodes; an empty cell means \
+             the 8 of selene_hdr200x8",
+        ),
+        (",selene_hdr200x8,25", "chips_per_node = (empty): the 12 chips of the run are no whole nodes of 8; give"),
+        (
+            "8,nvlink3_node,25",
+            "fabric = nvlink3_node: nvlink3_node joins at most 8 chips, the run has 12; name the fabric that joins its nodes",
+        ),
+        ("5000000000,selene_hdr200x8,25", "chips_per_node = 5000000000: must be below 2^32; correct it"),
+        ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be from 0 to 1e5"),
+    ];
+    for (network, expected) in cases {
+        let report = check(&format!("{RUN}{}", on("a", 12, network)));
+        assert!(report.predictions.is_empty() && report.assumed.is_empty(), "{network}");
+        let error = report.row_errors.first().map(ToString::to_string).unwrap_or_default();
+        assert!(error.starts_with(&format!("data.csv:2: {expected}")), "{error}");
+    }
+    // Six chips are a part of a node; twelve are two nodes of six.
+    for (chips, network) in [(6, "8,selene_hdr200x8,25"), (12, "6,selene_hdr200x8,25")] {
+        assert_eq!(check(&format!("{RUN}{}", on("a", chips, network))).predictions.len(), 1, "{network}");
+    }
+    // The usual node of a chip has no network beyond it where none is described.
+    let v100 = format!("{RUN}{}", on("a", 16, "8,mine,10")).replace("a100_80gb_sxm", "v100_32gb");
+    assert_eq!(
+        check(&v100).unpredicted.first().map(|row| row.why.as_str()),
+        Some(
+            "fabric `mine` is not built in and the usual node does not hold the run: nvlink2_node joins at most 8 chips, the run has 16"
+        )
+    );
+}

@@ -22,6 +22,7 @@ pub fn report(report: &FileReport) -> String {
     }
     text.push_str(&rankings(report));
     text.push_str(&out_of_memory(report));
+    text.push_str(&assumed(report));
     text.push_str(&unpredicted(report));
     text.push_str(&faults(report));
     text
@@ -94,6 +95,19 @@ fn out_of_memory(report: &FileReport) -> String {
         table.row(cells);
     }
     format!("\n{}", table.render())
+}
+
+/// What was assumed, with the rows that it was assumed of.
+fn assumed(report: &FileReport) -> String {
+    if report.assumed.is_empty() {
+        return String::new();
+    }
+    let mut text = "\nassumed, where rows leave it open\n".to_owned();
+    for assumption in &report.assumed {
+        let ids: Vec<&str> = assumption.rows.iter().map(String::as_str).collect();
+        text.push_str(&format!("  {} x {}: {}\n", count(ids.len() as u64), assumption.what, named(&ids)));
+    }
+    text
 }
 
 /// The rows without a prediction, by reason.

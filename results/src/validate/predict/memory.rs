@@ -8,6 +8,9 @@ use search::step::{DeviceMemory, Reading, StepMemory, step_memory};
 /// Predicts the peak in GiB, as the row's instrument shows it, and whether the run fits (1 or 0).
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let run = Run::read(prepared, row)?;
+    if row.cell("virtual_stages").is_none() && run.plan.layout.pipeline > 1 {
+        prepared.assume("virtual_stages is empty, taken as 1".to_owned());
+    }
     of_run(prepared, row, &run)
 }
 

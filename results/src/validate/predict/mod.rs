@@ -1,6 +1,7 @@
 //! From a row of measured data to what `sim` predicts for it. Adapters only translate: nothing here is fitted, and
 //! nothing depends on a row's measured value.
 
+mod cluster;
 pub(super) mod collectives;
 pub(super) mod die_area;
 pub(super) mod kernels;
@@ -27,6 +28,8 @@ pub(super) struct Prepared {
     chips: BTreeMap<(String, &'static str), Result<ChipTimes, String>>,
     stacks: Option<PathBuf>,
     steps: Vec<(String, StepTime)>,
+    /// What was assumed of the row being predicted.
+    assumed: Vec<String>,
 }
 
 impl Prepared {
@@ -37,6 +40,16 @@ impl Prepared {
     /// The steps predicted so far: the row's id and what its time is made of.
     pub(super) fn into_steps(self) -> Vec<(String, StepTime)> {
         self.steps
+    }
+
+    /// Notes what is assumed of the row: what it does not say, or says in vain, and what is taken.
+    fn assume(&mut self, what: String) {
+        self.assumed.push(what);
+    }
+
+    /// What was assumed of the row predicted last.
+    pub(super) fn take_assumed(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.assumed)
     }
 
     /// The fabric with the figures that it has for the chip.

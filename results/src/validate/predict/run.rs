@@ -1,12 +1,11 @@
 //! A row of measured training: the model, the plan, the hardware and the software that it describes.
 
-use super::Prepared;
+use super::{Prepared, cluster};
 use crate::validate::row::{Row, RowFailure};
 use search::step::{SoftwareStack, TrainingPlan};
 use sim::kernel::{DataType, Function};
-use sim::network::{Fabric, NetworkError, Topology};
+use sim::network::Fabric;
 use sim::pipeline::Schedule;
-use sim::units::BytesPerSecond;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};
 use workloads::parallel::MAX_SEQUENCE;
@@ -34,6 +33,9 @@ impl Run {
             let limit = format!("must be tp x pp x dp x cp = {}", layout.devices());
             return Err(row.fault("chips", &limit, "correct the degrees or the number of chips"));
         }
+        if row.cell("micro_batch").is_none() {
+            prepared.assume("micro_batch is empty, taken as 1".to_owned());
+        }
         let stack = stack(row, &chip, &layout);
         let model = model(row, stack)?;
         let plan = TrainingPlan {
@@ -53,7 +55,7 @@ impl Run {
         if let Err(error) = plan.layout.check(&model, &plan.batch) {
             return Err(row.fault(error.key, &format!("must be {}", error.limit), &error.cure));
         }
-        let fabric = fabric(prepared, row, &chip, chips)?;
+        let fabric = cluster::fabric(prepared, row, &chip, chips)?;
         Ok(Self { model, plan, chip, fabric, stack })
     }
 }
@@ -223,70 +225,4 @@ fn activations(row: &Row<'_>, stack: &str) -> Result<ActivationPolicy, RowFailur
         text => text,
     };
     text.parse().map_err(|e: WorkloadError| RowFailure::Unpredictable(e.to_string()))
-}
-
-/// The column of the bandwidth between nodes.
-const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
-/// The most of it that is believed: ten times the NVLink port of a 2025 GPU.
-const MOST_GB_PER_S: f64 = 1e5;
-
-/// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the
-/// bandwidth between nodes that the row states.
-fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Result<Fabric, RowFailure> {
-    let unpredictable = |e: NetworkError| RowFailure::Unpredictable(e.to_string());
-    let chips = u32::try_from(chips).map_err(|_| row.fault("chips", "must be below 2^32", "correct it"))?;
-    let domain = row.optional_count("chips_per_node")?.and_then(|n| u32::try_from(n).ok());
-    let named = row.cell("fabric").unwrap_or_default().to_owned();
-    let known = Fabric::names().contains(&named.as_str());
-    let name = if known { named } else { node_fabric(chip).to_owned() };
-    let mut fabric = named_fabric(prepared, &name, chip)?;
-    let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
-    if torus && fabric.tiers.len() == 1 {
-        return fabric.for_devices(chips).map_err(unpredictable);
-    }
-    if let Some(domain) = domain.filter(|d| *d != fabric.fast_domain() && fabric.tiers.len() > 1) {
-        fabric = fabric.with_fast_domain(domain).map_err(unpredictable)?;
-    }
-    let between = row.number(BETWEEN)?;
-    if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
-        return Err(row.fault(
-            BETWEEN,
-            "must be from 0 to 1e5",
-            "give GB/s of one chip, one direction; an empty cell means unknown",
-        ));
-    }
-    // What the row states of its cluster goes before what the fabric's file has.
-    let joined = fabric.tiers.get(1).is_some_and(|tier| !matches!(tier.topology, Topology::Matrix(_)));
-    if let Some(between) = between.filter(|b| *b > 0.0 && joined) {
-        fabric = fabric.with_bandwidth(1, BytesPerSecond(between * 1e9));
-    }
-    Ok(fabric)
-}
-
-/// The fabric with the figures that it has for the chip. Where slices of this chip are described but not the network between them,
-/// the network between slices is that of the chip that the fabric does describe.
-fn named_fabric(prepared: &mut Prepared, name: &str, chip: &str) -> Result<Fabric, RowFailure> {
-    let fabric = prepared.fabric(name, chip).cloned();
-    let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else { return fabric };
-    let slice = prepared.fabric(slice, chip)?.clone();
-    let mut joined = Fabric::template(name).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
-    if let (Some(tier), Some(inner)) = (joined.tiers.first_mut(), slice.tiers.into_iter().next()) {
-        *tier = inner;
-    }
-    Ok(joined)
-}
-
-/// The cluster fabric of a chip whose own is not described.
-fn node_fabric(chip: &str) -> &'static str {
-    match chip {
-        c if c.starts_with("v100") => "nvlink2_node",
-        c if c.starts_with("a100") => "selene_hdr200x8",
-        c if c.starts_with("h200") => "h200_400g",
-        c if c.starts_with("b200") => "efa_8x400g",
-        c if c.starts_with("gb200") => "nvlink5_domain",
-        c if c.starts_with("gaudi") => "gaudi2_roce",
-        "tpu_v5e" | "tpu_v6e" => "ici_2d_torus",
-        c if c.starts_with("tpu") => "ici_3d_torus",
-        _ => "eos_ndr400x8",
-    }
 }

@@ -12,6 +12,8 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     let mut chosen = predicted(prepared, row, run)?;
     if row.cell("virtual_stages").is_none() && chosen.run.plan.layout.pipeline > 1 {
         chosen = interleaved(prepared, row, chosen)?;
+        let chunks = chosen.run.plan.layout.virtual_stages;
+        prepared.assume(format!("virtual_stages is empty, taken as {chunks}, the fastest of those that fit"));
     }
     prepared.steps.push((row.id(), chosen.time));
     let mut values = vec![("iteration_s", chosen.time.total.0)];

@@ -1,0 +1,151 @@
+//! The network of a row of measured training: the fabric that it names, its nodes, and the bandwidth between them. What a row leaves open
+//! or states in vain is noted.
+
+use super::Prepared;
+use crate::validate::row::{Row, RowFailure};
+use sim::network::{Fabric, NetworkError, Topology};
+use sim::units::BytesPerSecond;
+
+/// The column of the chips of a node.
+const PER_NODE: &str = "chips_per_node";
+/// The column of the bandwidth between nodes.
+const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
+/// The most of it that is believed: ten times the NVLink port of a 2025 GPU.
+const MOST_GB_PER_S: f64 = 1e5;
+
+/// What a row says of its network.
+struct Stated<'a> {
+    /// The built-in fabric that it names.
+    fabric: Option<&'a str>,
+    /// What it names instead, in words.
+    unknown: String,
+    /// Chips of the run.
+    chips: u32,
+    /// Chips of a node.
+    per_node: Option<u32>,
+    /// GB/s of a chip between nodes, one direction.
+    between: Option<f64>,
+}
+
+impl<'a> Stated<'a> {
+    fn read(row: &Row<'a>, chips: u64) -> Result<Self, RowFailure> {
+        let small = |key: &str, n: u64| u32::try_from(n).map_err(|_| row.fault(key, "must be below 2^32", "correct it"));
+        let between = row.number(BETWEEN)?;
+        if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
+            let cure = "give GB/s of one chip, one direction; an empty cell means unknown";
+            return Err(row.fault(BETWEEN, "must be from 0 to 1e5", cure));
+        }
+        let named = row.cell("fabric");
+        Ok(Self {
+            fabric: named.filter(|name| Fabric::names().contains(name)),
+            unknown: named.map_or("no fabric is named".to_owned(), |name| format!("fabric `{name}` is not built in")),
+            chips: small("chips", chips)?,
+            per_node: row.optional_count(PER_NODE)?.map(|n| small(PER_NODE, n)).transpose()?,
+            between: between.filter(|between| *between > 0.0),
+        })
+    }
+}
+
+/// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the
+/// bandwidth between nodes that the row states.
+pub(super) fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Result<Fabric, RowFailure> {
+    let stated = Stated::read(row, chips)?;
+    let name = stated.fabric.unwrap_or_else(|| node_fabric(chip));
+    let (fabric, borrowed) = named_fabric(prepared, name, chip)?;
+    let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
+    if fabric.tiers.len() == 1 && stated.per_node.is_some_and(|chips| chips < stated.chips) {
+        prepared.assume(format!("{PER_NODE} is not used, {} joins all chips in one network", fabric.name));
+    }
+    let fabric = if torus && fabric.tiers.len() == 1 {
+        fabric.for_devices(stated.chips).map_err(|e| RowFailure::Unpredictable(e.to_string()))?
+    } else {
+        noded(prepared, row, &stated, fabric)?
+    };
+    let crosses = stated.chips > fabric.fast_domain();
+    if borrowed && crosses {
+        prepared.assume(format!("{name} does not say what joins slices of {chip}, taken as what joins those of its first chip"));
+    }
+    if stated.fabric.is_none() && stated.chips > 1 {
+        let unknown = &stated.unknown;
+        prepared.assume(match (crosses, stated.between, fabric.tiers.get(1)) {
+            (true, Some(_), _) => format!("{unknown}, taken as nodes of {name} with the stated bandwidth between them"),
+            (true, None, Some(tier)) => {
+                let rate = tier.bandwidth.0 / 1e9;
+                format!("{unknown} and no bandwidth between nodes is stated, taken as {name}, {rate} GB/s per chip")
+            }
+            _ => format!("{unknown}, taken as the network inside a node of {name}"),
+        });
+    }
+    Ok(joined(prepared, &stated, fabric))
+}
+
+/// The fabric with nodes as the row states them, which have to be whole ones.
+fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fabric) -> Result<Fabric, RowFailure> {
+    let (chips, most, own) = (stated.chips, fabric.devices(), fabric.fast_domain());
+    if chips > most {
+        let limit = format!("{} joins at most {most} chips, the run has {chips}", fabric.name);
+        return Err(match stated.fabric {
+            Some(_) => row.fault("fabric", &limit, "name the fabric that joins its nodes"),
+            None => RowFailure::Unpredictable(format!("{} and the usual node does not hold the run: {limit}", stated.unknown)),
+        });
+    }
+    if fabric.tiers.len() == 1 {
+        return Ok(fabric);
+    }
+    let per_node = stated.per_node.unwrap_or(own);
+    if chips > per_node && !chips.is_multiple_of(per_node) {
+        let limit = format!("the {chips} chips of the run are no whole nodes of {per_node}");
+        let nodes = format!("give the chips of each of its equal nodes; an empty cell means the {own} of {}", fabric.name);
+        return Err(row.fault(PER_NODE, &limit, &nodes));
+    }
+    if per_node == own {
+        return Ok(fabric);
+    }
+    if per_node > own && chips > own {
+        prepared
+            .assume(format!("{PER_NODE} {per_node} goes before the {own} of {}, one network joins so many chips", fabric.name));
+    }
+    fabric.with_fast_domain(per_node).map_err(|e: NetworkError| RowFailure::Unpredictable(e.to_string()))
+}
+
+/// The fabric with the bandwidth between nodes that the row states: it goes before what the fabric's file has.
+fn joined(prepared: &mut Prepared, stated: &Stated<'_>, fabric: Fabric) -> Fabric {
+    let Some(between) = stated.between else { return fabric };
+    let why = match fabric.tiers.get(1).map(|tier| &tier.topology) {
+        Some(Topology::Matrix(_)) => "has measured links between its nodes",
+        Some(_) => return fabric.with_bandwidth(1, BytesPerSecond(between * 1e9)),
+        None => "joins all chips in one network",
+    };
+    if stated.chips > stated.per_node.unwrap_or(fabric.fast_domain()) {
+        prepared.assume(format!("{BETWEEN} is not used, {} {why}", fabric.name));
+    }
+    fabric
+}
+
+/// The fabric with the figures that it has for the chip. Where slices of this chip are described but not the network between them,
+/// the network between slices is that of the chip that the fabric does describe, and the second value is true.
+fn named_fabric(prepared: &mut Prepared, name: &str, chip: &str) -> Result<(Fabric, bool), RowFailure> {
+    let fabric = prepared.fabric(name, chip).cloned();
+    let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else { return fabric.map(|fabric| (fabric, false)) };
+    let slice = prepared.fabric(slice, chip)?.clone();
+    let mut joined = Fabric::template(name).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    if let (Some(tier), Some(inner)) = (joined.tiers.first_mut(), slice.tiers.into_iter().next()) {
+        *tier = inner;
+    }
+    Ok((joined, true))
+}
+
+/// The cluster fabric of a chip whose own is not described.
+fn node_fabric(chip: &str) -> &'static str {
+    match chip {
+        c if c.starts_with("v100") => "nvlink2_node",
+        c if c.starts_with("a100") => "selene_hdr200x8",
+        c if c.starts_with("h200") => "h200_400g",
+        c if c.starts_with("b200") => "efa_8x400g",
+        c if c.starts_with("gb200") => "nvlink5_domain",
+        c if c.starts_with("gaudi") => "gaudi2_roce",
+        "tpu_v5e" | "tpu_v6e" => "ici_2d_torus",
+        c if c.starts_with("tpu") => "ici_3d_torus",
+        _ => "eos_ndr400x8",
+    }
+}
