@@ -1,7 +1,7 @@
 //! Designs and runs side by side: a table for people, the same as data.
 
 use crate::design::DesignRow;
-use crate::report::{Align, Table, area, fields, rate, significant};
+use crate::report::{Align, Table, area, fields, folded, rate, significant};
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 
@@ -126,7 +126,7 @@ impl Comparison {
         text.push_str(&self.figures().render());
         for entry in &self.entries {
             if let Some(note) = &entry.note {
-                text.push_str(&format!("{}: {note}\n", entry.label));
+                text.push_str(&folded(&format!("{}: {note}", entry.label)));
             }
         }
         text

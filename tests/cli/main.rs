@@ -10,3 +10,4 @@ mod measured;
 mod plan;
 mod search;
 mod support;
+mod widths;

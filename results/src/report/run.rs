@@ -116,11 +116,21 @@ pub(super) fn stages(stages: &[StageRecord]) -> String {
     }
     let mut text = table.render();
     if !beside {
-        let policies: Vec<(String, &str)> =
-            stages.iter().map(|s| (format!("stage {}", s.stage), s.memory_policy.as_str())).collect();
-        text.push_str(&fields(&policies));
+        text.push_str(&policies(stages));
     }
     text
+}
+
+/// The stages' memory policies: neighbours with the same on one line, a line for each part of a policy.
+fn policies(stages: &[StageRecord]) -> String {
+    let alike = stages.chunk_by(|a, b| a.memory_policy == b.memory_policy);
+    let lines = alike.filter_map(|run| {
+        let (first, last) = (run.first()?, run.last()?);
+        let name =
+            if run.len() == 1 { format!("stage {}", first.stage) } else { format!("stages {}-{}", first.stage, last.stage) };
+        Some((name, first.memory_policy.replace("; ", "\n")))
+    });
+    fields(&lines.collect::<Vec<_>>())
 }
 
 /// A capacity as it is sold: no decimals that it does not have.

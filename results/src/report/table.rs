@@ -1,6 +1,11 @@
-//! Aligned text: tables, key-value blocks, headings.
+//! Aligned text: tables, key-value blocks, headings; what would be wider than a screen goes on below.
 
 use std::fmt::Write as _;
+
+/// The widest line of a report, in characters.
+const WIDEST: usize = 170;
+/// The narrowest column of words that a table is folded to.
+const NARROWEST: usize = 24;
 
 /// Where a column's cells lean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,25 +72,56 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text, one line per row, ending in a line break.
+    /// The table as text, one line per row, ending in a line break. Where that is wider than a screen, cells and heads go on below.
     #[must_use]
     pub fn render(&self) -> String {
-        let width = |column: usize| {
-            let cells = self.rows.iter().map(|row| row[column].chars().count());
-            cells.chain([self.header[column].chars().count()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let widths = self.widths();
         let mut text = String::new();
-        self.line(&mut text, &self.header, &widths);
+        self.lines(&mut text, &self.header, &widths);
         let rule: Vec<String> = widths.iter().map(|w| "-".repeat(*w)).collect();
-        self.line(&mut text, &rule, &widths);
+        self.lines(&mut text, &rule, &widths);
         for row in &self.rows {
-            self.line(&mut text, row, &widths);
+            self.lines(&mut text, row, &widths);
         }
         text
     }
 
-    fn line(&self, text: &mut String, cells: &[String], widths: &[usize]) {
+    /// The columns' widths: of their cells and heads. Where they are too wide together, the widest columns of words but the first are folded, and
+    /// then the heads that are wider than their cells.
+    fn widths(&self) -> Vec<usize> {
+        let cells = |column: usize| self.rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
+        let head = |column: usize| self.header[column].chars().count();
+        let mut widths: Vec<usize> = (0..self.header.len()).map(|column| cells(column).max(head(column))).collect();
+        let excess =
+            |widths: &[usize]| (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(WIDEST);
+        let mut words: Vec<usize> = (1..widths.len()).filter(|column| self.align[*column] == Align::Left).collect();
+        words.sort_by_key(|column| std::cmp::Reverse(widths[*column]));
+        for column in words {
+            let longest =
+                self.rows.iter().flat_map(|row| pieces(&row[column])).map(|piece| piece.trim_end().chars().count()).max();
+            let narrowest = longest.unwrap_or(0).max(head(column)).max(NARROWEST).min(widths[column]);
+            widths[column] = widths[column].saturating_sub(excess(&widths)).max(narrowest);
+        }
+        for column in 0..widths.len() {
+            if excess(&widths) > 0 && head(column) > cells(column) {
+                let longest = self.header[column].split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
+                widths[column] = longest.max(cells(column)).min(widths[column]);
+            }
+        }
+        widths
+    }
+
+    /// A row, of as many lines as its highest cell.
+    fn lines(&self, text: &mut String, cells: &[String], widths: &[usize]) {
+        let folded: Vec<Vec<String>> = cells.iter().zip(widths).map(|(cell, width)| fold(cell, *width)).collect();
+        let height = folded.iter().map(Vec::len).max().unwrap_or(0);
+        for at in 0..height {
+            let cells: Vec<&str> = folded.iter().map(|lines| lines.get(at).map_or("", String::as_str)).collect();
+            self.line(text, &cells, widths);
+        }
+    }
+
+    fn line(&self, text: &mut String, cells: &[&str], widths: &[usize]) {
         let mut line = String::new();
         for ((cell, width), align) in cells.iter().zip(widths).zip(&self.align) {
             let blanks = " ".repeat(width.saturating_sub(cell.chars().count()));
@@ -103,16 +139,70 @@ impl Table {
     }
 }
 
-/// `name   value` lines with the values aligned, indented by two spaces.
+/// The parts that a text may be broken into: behind blanks, and between a comma or a plus sign and a letter.
+fn pieces(text: &str) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        if let Some(piece) = pieces.last_mut() {
+            piece.push(c);
+        }
+        let letter_next = characters.peek().is_some_and(|next| next.is_alphabetic());
+        if c == ' ' || (matches!(c, ',' | '+') && letter_next) {
+            pieces.push(String::new());
+        }
+    }
+    pieces
+}
+
+/// A text in lines of at most `width` characters, as it is if it has no more. A piece that is longer is a line of its own.
+fn fold(text: &str, width: usize) -> Vec<String> {
+    if text.chars().count() <= width {
+        return vec![text.to_owned()];
+    }
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for piece in pieces(text) {
+        if !line.is_empty() && line.chars().count() + piece.trim_end().chars().count() > width {
+            lines.push(line.trim_end().to_owned());
+            line.clear();
+        }
+        line.push_str(&piece);
+    }
+    lines.push(line.trim_end().to_owned());
+    lines
+}
+
+/// A line as it is, or, wider than a screen, in several of which those that follow stand two blanks further in.
+#[must_use]
+pub fn folded(line: &str) -> String {
+    let words = line.trim_start();
+    let indent = line.len() - words.len();
+    let lines = fold(words, WIDEST - indent.min(WIDEST / 2) - 2);
+    let mut text = String::new();
+    for (i, part) in lines.iter().enumerate() {
+        let blanks = " ".repeat(if i == 0 { indent } else { indent + 2 });
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{blanks}{part}");
+    }
+    text
+}
+
+/// `name   value` lines with the values aligned, indented by two spaces; values wider than a screen, and those of several lines, go on below.
 #[must_use]
 pub fn fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     let width = pairs.iter().map(|(key, _)| key.as_ref().chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for (key, value) in pairs {
-        let blanks = " ".repeat(width - key.as_ref().chars().count());
-        let line = format!("  {}{blanks}  {}", key.as_ref(), value.as_ref());
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", line.trim_end());
+        let room = WIDEST.saturating_sub(width + 4).max(NARROWEST);
+        let lines = value.as_ref().split('\n').flat_map(|line| fold(line, room));
+        for (i, part) in lines.enumerate() {
+            let name = if i == 0 { key.as_ref() } else { "" };
+            let blanks = " ".repeat(width - name.chars().count());
+            let line = format!("  {name}{blanks}  {part}");
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
     }
     text
 }
@@ -154,9 +244,58 @@ mod tests {
         assert_eq!(table.render(), "plan  t  step\n----  -  ----\na     8   1.0\nb     4   1.0\n");
     }
 
+    fn widest(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    fn words(text: &str) -> Vec<&str> {
+        text.split_whitespace().collect()
+    }
+
+    #[test]
+    fn what_is_wider_than_a_screen_goes_on_below() {
+        let why = "must be such that pp x virtual_stages = 192 divides the 96 layers ".repeat(4);
+        let mut table = Table::new(["change", "step s", "why not"]).align(2, Align::Left);
+        table.row(["a", "1.0", &why]);
+        table.row(["b", "2,000.0", "short"]);
+        let text = table.render();
+        assert!(widest(&text) <= WIDEST && text.lines().count() == 5, "{text}");
+        assert!(
+            text.lines().nth(3).is_some_and(|line| line.starts_with("                 ") && line.contains("layers")),
+            "{text}"
+        );
+        let all = format!("change step s why not a 1.0 {why} b 2,000.0 short");
+        let without_rule: Vec<&str> = words(&text).into_iter().filter(|word| !word.starts_with("--")).collect();
+        assert_eq!(without_rule, words(&all));
+
+        // Numbers have nothing to fold: their heads are.
+        let mut table = Table::new((0..14).map(|i| format!("gathered weights {i}")));
+        table.row((0..14).map(|i| format!("{i}.00")));
+        let text = table.render();
+        assert!(widest(&text) <= WIDEST && text.lines().count() > 3, "{text}");
+        assert!(text.lines().last().is_some_and(|line| words(line).len() == 14), "{text}");
+    }
+
+    #[test]
+    fn words_are_broken_where_they_may_be() {
+        assert_eq!(
+            fold("custom:offload(qkv_proj,context)+device(out)", 20),
+            ["custom:offload(qkv_proj,", "context)+device(out)"]
+        );
+        assert_eq!(fold("1,025,933 tokens", 9), ["1,025,933", "tokens"]);
+        assert_eq!(fold("of one  line", 12), ["of one  line"]);
+        assert_eq!(fold("", 3), [""]);
+        assert_eq!(folded("  a b"), "  a b\n");
+        let long = folded(&format!("  {}", "word ".repeat(60)));
+        assert!(widest(&long) <= WIDEST && long.lines().skip(1).all(|line| line.starts_with("    word")), "{long}");
+    }
+
     #[test]
     fn fields_align_their_values() {
         assert_eq!(fields(&[("a", "1"), ("long", "2"), ("n", "")]), "  a     1\n  long  2\n  n\n");
+        assert_eq!(fields(&[("stage 1", "a\nb")]), "  stage 1  a\n           b\n");
+        let long = fields(&[("because", "no plan fits ".repeat(30))]);
+        assert!(widest(&long) <= WIDEST && long.lines().skip(1).all(|line| line.starts_with("           ")), "{long}");
         assert_eq!(heading("Best"), "\nBest\n====\n");
     }
 }

@@ -1,7 +1,7 @@
 //! Validation as text.
 
 use super::{FileReport, GroupScore};
-use crate::report::{Align, Table, count, significant};
+use crate::report::{Align, Table, count, folded, significant};
 use std::collections::BTreeMap;
 
 /// How many ids a line names before it says how many more there are.
@@ -105,7 +105,7 @@ fn assumed(report: &FileReport) -> String {
     let mut text = "\nassumed, where rows leave it open\n".to_owned();
     for assumption in &report.assumed {
         let ids: Vec<&str> = assumption.rows.iter().map(String::as_str).collect();
-        text.push_str(&format!("  {} x {}: {}\n", count(ids.len() as u64), assumption.what, named(&ids)));
+        text.push_str(&folded(&format!("  {} x {}: {}", count(ids.len() as u64), assumption.what, named(&ids))));
     }
     text
 }
@@ -121,7 +121,7 @@ fn unpredicted(report: &FileReport) -> String {
     }
     let mut text = format!("\nnot predicted: {} rows\n", count(report.unpredicted.len() as u64));
     for (why, ids) in reasons {
-        text.push_str(&format!("  {} x {why}: {}\n", count(ids.len() as u64), named(&ids)));
+        text.push_str(&folded(&format!("  {} x {why}: {}", count(ids.len() as u64), named(&ids))));
     }
     text
 }
