@@ -3,6 +3,38 @@ use super::*;
 use crate::design::{Dimensions, Outcome};
 use std::path::Path;
 
+fn study() -> StudyRecord {
+    StudyRecord {
+        name: "smoke".into(),
+        model: "llama2-7b".into(),
+        parameters: 6_738_415_616,
+        sequence_tokens: 4096,
+        space_designs: 60,
+        reference_chip: "phaze_tpuv4".into(),
+        devices: 1024,
+        fabric: "phaze_flat".into(),
+        global_batch_sequences: 4096,
+        objective: "throughput".into(),
+        options: BTreeMap::from([("optimizer".into(), "adam".into())]),
+    }
+}
+
+fn certificate() -> Certificate {
+    Certificate {
+        proof: Proof::Gap,
+        designs: 60,
+        evaluated: 10,
+        pruned: 40,
+        infeasible: 5,
+        over_area: 3,
+        open: 2,
+        best_sequences_per_s: Some(0.1 + 0.2),
+        bound_sequences_per_s: Some(0.31),
+        gap: Certificate::relative_gap(0.1 + 0.2, 0.31),
+        why: Some("the limit of 10 evaluations was reached".into()),
+    }
+}
+
 pub(crate) fn record() -> Record {
     let dimensions = Dimensions {
         tensor_cores: 8,
@@ -30,33 +62,9 @@ pub(crate) fn record() -> Record {
     Record {
         format: FORMAT,
         versions: Versions::current(),
-        study: StudyRecord {
-            name: "smoke".into(),
-            model: "llama2-7b".into(),
-            parameters: 6_738_415_616,
-            sequence_tokens: 4096,
-            space_designs: 60,
-            reference_chip: "phaze_tpuv4".into(),
-            devices: 1024,
-            fabric: "phaze_flat".into(),
-            global_batch_sequences: 4096,
-            objective: "throughput".into(),
-            options: BTreeMap::from([("optimizer".into(), "adam".into())]),
-        },
+        study: study(),
         seed: 1,
-        certificate: Certificate {
-            proof: Proof::Gap,
-            designs: 60,
-            evaluated: 10,
-            pruned: 40,
-            infeasible: 5,
-            over_area: 3,
-            open: 2,
-            best_sequences_per_s: Some(0.1 + 0.2),
-            bound_sequences_per_s: Some(0.31),
-            gap: Certificate::relative_gap(0.1 + 0.2, 0.31),
-            why: Some("the limit of 10 evaluations was reached".into()),
-        },
+        certificate: certificate(),
         schedule_methods: BTreeMap::from([("bounds".into(), 7), ("search".into(), 1)]),
         schedule_memo_hit_rate: Some(0.25),
         best: Some(BestDesign {

@@ -177,6 +177,52 @@ fn sync(bytes: Bytes, ranks: u64, _stride: u64) -> Seconds {
     Seconds(2.0 * bytes.as_f64() / 25e9 * (ranks - 1) as f64 / ranks as f64 + 5e-6 * ranks as f64)
 }
 
+/// What the random devices of a model came to, summed over them.
+#[derive(Default)]
+struct Sums {
+    /// Microseconds of every placement.
+    times: Vec<f64>,
+    /// Microseconds of all lower bounds, and of all recompute fronts.
+    bounds: f64,
+    fronts: f64,
+    infeasible: u32,
+    gaps: usize,
+    labels: u64,
+    solved: u64,
+    looseness: f64,
+    stages: usize,
+    policies: usize,
+}
+
+impl Sums {
+    /// Places the model on one more device.
+    fn add(&mut self, model: &Model, space: &RecomputeSpace, work: &[(f64, f64)], draw: &mut Draw, effort: Effort) {
+        let limits =
+            ClusterLimits { devices: 1024, global_batch: 4096, tensor_width: model.tensor_width, micro_batch: model.micro_batch };
+        let (profile, front_seconds) = chain(model, space, work, draw);
+        self.fronts += front_seconds * 1e6;
+        self.policies += profile.segments[1].policies.len();
+        let start = Instant::now();
+        let placement = place_with(&profile, limits, &sync, effort).unwrap();
+        self.times.push(start.elapsed().as_secs_f64() * 1e6);
+        let start = Instant::now();
+        let bound = lower_bound(&profile, limits, &sync).unwrap();
+        self.bounds += start.elapsed().as_secs_f64() * 1e6;
+        self.labels += placement.counts.labels;
+        self.solved += placement.counts.solved;
+        match &placement.outcome {
+            Ok(plan) => {
+                assert_eq!(verify_plan(&profile, limits, &sync, plan), vec![]);
+                self.looseness += 1.0 - bound.0 / plan.step.0;
+                self.stages += plan.pipeline_stages;
+                self.gaps += usize::from(placement.status != SolveStatus::Optimal);
+            }
+            Err(NoPlan::OverCapacity(_)) => self.infeasible += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
 fn main() {
     // `-- proof` proves every mix.
     let effort = if std::env::args().any(|argument| argument == "proof") { Effort::Proof } else { Effort::Sweep };
@@ -185,56 +231,34 @@ fn main() {
         let start = Instant::now();
         let space = RecomputeSpace::new(layer).unwrap();
         let prepared = start.elapsed();
-        let limits =
-            ClusterLimits { devices: 1024, global_batch: 4096, tensor_width: model.tensor_width, micro_batch: model.micro_batch };
         let mut draw = Draw(1);
-        let mut times = Vec::new();
-        let (mut bounds, mut fronts, mut infeasible, mut gaps, mut labels, mut solved, mut looseness, mut stages, mut policies) =
-            (0.0, 0.0, 0, 0, 0, 0, 0.0, 0, 0);
+        let mut sums = Sums::default();
         for _ in 0..500 {
-            let (profile, front_seconds) = chain(model, &space, &work, &mut draw);
-            fronts += front_seconds * 1e6;
-            policies += profile.segments[1].policies.len();
-            let start = Instant::now();
-            let placement = place_with(&profile, limits, &sync, effort).unwrap();
-            times.push(start.elapsed().as_secs_f64() * 1e6);
-            let start = Instant::now();
-            let bound = lower_bound(&profile, limits, &sync).unwrap();
-            bounds += start.elapsed().as_secs_f64() * 1e6;
-            labels += placement.counts.labels;
-            solved += placement.counts.solved;
-            match &placement.outcome {
-                Ok(plan) => {
-                    assert_eq!(verify_plan(&profile, limits, &sync, plan), vec![]);
-                    looseness += 1.0 - bound.0 / plan.step.0;
-                    stages += plan.pipeline_stages;
-                    gaps += usize::from(placement.status != SolveStatus::Optimal);
-                }
-                Err(NoPlan::OverCapacity(_)) => infeasible += 1,
-                Err(other) => panic!("{other}"),
-            }
+            sums.add(model, &space, &work, &mut draw, effort);
         }
+        sums.times.sort_by(f64::total_cmp);
+        let Sums { times, infeasible, gaps, .. } = &sums;
         let n = times.len() as f64;
-        times.sort_by(f64::total_cmp);
-        let found = n - f64::from(infeasible);
+        let found = n - f64::from(*infeasible);
         println!(
-            "{:20} place: mean {:7.1} us, median {:7.1}, 99 % {:7.1}, worst {:8.1}; pairs solved {:.1}, labels {:.0}, infeasible {infeasible}, unproven {gaps}, stages {:.1}",
+            "{:20} place: mean {:7.1} us, median {:7.1}, 99 % {:7.1}, worst {:8.1}; pairs solved {:.1}, labels {:.0}, infeasible \
+             {infeasible}, unproven {gaps}, stages {:.1}",
             model.name,
             times.iter().sum::<f64>() / n,
             times[times.len() / 2],
             times[times.len() * 99 / 100],
             times[times.len() - 1],
-            solved as f64 / n,
-            labels as f64 / n,
-            stages as f64 / found,
+            sums.solved as f64 / n,
+            sums.labels as f64 / n,
+            sums.stages as f64 / found,
         );
         println!(
             "{:20} lower bound: {:.1} us, {:.1} % below; front: {:.1} policies in {:.1} us of {:?} candidates prepared in {:.1?}",
             "",
-            bounds / n,
-            looseness / found * 100.0,
-            policies as f64 / n,
-            fronts / n,
+            sums.bounds / n,
+            sums.looseness / found * 100.0,
+            sums.policies as f64 / n,
+            sums.fronts / n,
             space.candidate_count(),
             prepared,
         );

@@ -102,6 +102,12 @@ impl PhazeConfig {
         let read = (tensor + vector).min(banks);
         (read, read / 2.0)
     }
+
+    /// Its numbers as a name.
+    fn name(&self) -> String {
+        let (buffer, hbm) = (self.global_buffer.0 >> 20, self.hbm.gib());
+        format!("tc{}_vc{}_{}x{}_glb{buffer}MiB_hbm{hbm:.0}GiB", self.num_tc, self.num_vc, self.width, self.depth)
+    }
 }
 
 /// The accelerator of a design point. Nothing is read or searched; cheap enough to be called for every point of a space.
@@ -129,15 +135,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
     let local_write = feed + PARTIAL_SUM_BYTES * columns;
     let hbm_bandwidth = BytesPerSecond(1.2e12); // TPU v4: cloud.google.com/tpu/docs/v4, 1200 GB/s
     let mut accelerator = Accelerator {
-        name: format!(
-            "tc{}_vc{}_{}x{}_glb{}MiB_hbm{:.0}GiB",
-            config.num_tc,
-            config.num_vc,
-            config.width,
-            config.depth,
-            config.global_buffer.0 >> 20,
-            config.hbm.gib()
-        ),
+        name: config.name(),
         clock,
         sustained_clock_fraction: 1.0,
         tensor: TensorCores {

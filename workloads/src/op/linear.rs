@@ -43,11 +43,7 @@ impl Linear<'_> {
         let width = self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w));
         let tokens = if self.split == Split::Replicated { shape.local_tokens() } else { shape.tokens() };
         let result_tokens = if self.split == Split::Columns { tokens } else { shape.local_tokens() };
-        let outputs: Vec<TensorId> = self
-            .outputs
-            .iter()
-            .map(|(part, w)| graph.activation(&format!("{}.{part}", self.name), result_tokens.saturating_mul(*w)))
-            .collect();
+        let outputs = self.results(graph, result_tokens);
         let full_input = shape.bytes(tokens.saturating_mul(self.input));
         let full_output = shape.bytes(tokens.saturating_mul(width));
         let operand = if self.narrow { shape.product } else { shape.operand };
@@ -100,6 +96,13 @@ impl Linear<'_> {
             workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
         });
         outputs
+    }
+
+    /// Adds the parts of the result.
+    fn results(&self, graph: &mut GraphBuilder, tokens: u64) -> Vec<TensorId> {
+        let result =
+            |(part, width): &(&str, u64)| graph.activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width));
+        self.outputs.iter().map(result).collect()
     }
 }
 

@@ -16,6 +16,7 @@ mod error;
 mod evaluate;
 mod infeasible;
 mod instance;
+mod levels;
 mod line;
 mod parse;
 mod probe;

@@ -1,120 +1,9 @@
 //! The exact search at one tensor width: minimal bottleneck by suffix of the chain and number of stages.
 
 use super::instance::{Chain, Instance};
+use super::levels::{Completion, Draft, Table, lower};
 use super::rows::{Rows, Stages};
 use super::search::{Best, Degrees};
-
-/// Minimal bottleneck of each suffix, by its first position, split into a given number of stages of which at least a given
-/// number (the *plane*) are narrow; infinite where no split fits or none is worth having.
-#[derive(Clone, Copy)]
-struct Level<'a> {
-    value: &'a [f64],
-    /// The first position of a finite value.
-    from: usize,
-}
-
-const fn lower(a: f64, b: f64) -> f64 {
-    if a < b { a } else { b }
-}
-
-const fn higher(a: f64, b: f64) -> f64 {
-    if a > b { a } else { b }
-}
-
-impl Level<'_> {
-    /// The least `max(load, value)` over the ends `from..=to` of the stage that begins at `first`.
-    fn join(&self, rows: &Rows, first: usize, from: usize, to: usize) -> f64 {
-        let from = from.max(self.from);
-        if from > to {
-            return f64::INFINITY;
-        }
-        let (values, loads) = (&self.value[from..=to], rows.slice(first, from, to));
-        // Four minima side by side: the compiler may not reorder a single one into vector instructions.
-        let mut least = [f64::INFINITY; 4];
-        let (values4, loads4) = (values.chunks_exact(4), loads.chunks_exact(4));
-        let mut total = f64::INFINITY;
-        for (&value, &load) in values4.remainder().iter().zip(loads4.remainder()) {
-            total = lower(total, higher(value, load));
-        }
-        for (values, loads) in values4.zip(loads4) {
-            for lane in 0..4 {
-                least[lane] = lower(least[lane], higher(values[lane], loads[lane]));
-            }
-        }
-        lower(lower(least[0], least[1]), lower(least[2], lower(least[3], total)))
-    }
-}
-
-/// A level that is being filled.
-struct Draft {
-    value: Vec<f64>,
-    from: usize,
-}
-
-impl Draft {
-    /// Puts a value in, unless it is of no use.
-    fn set(&mut self, first: usize, bottleneck: f64, cut: f64) {
-        if bottleneck <= cut && bottleneck < f64::INFINITY {
-            self.value[first] = bottleneck;
-            self.from = self.from.min(first);
-        }
-    }
-}
-
-/// The levels of every plane filled so far, and the last improvement found in them.
-struct Table {
-    /// Values of a level: one per position, and one for the end.
-    length: usize,
-    /// Values of all levels, one behind the other.
-    values: Vec<f64>,
-    /// `spans[plane][stages]`: where the level's values begin, and its first finite position.
-    spans: Vec<Vec<(usize, usize)>>,
-    found: Option<Completion>,
-}
-
-impl Table {
-    fn new(count: usize) -> Self {
-        Self { length: count + 1, values: Vec::new(), spans: Vec::new(), found: None }
-    }
-
-    fn draft(&self) -> Draft {
-        Draft { value: vec![f64::INFINITY; self.length], from: self.length }
-    }
-
-    /// Takes the draft as the next level of the plane, and empties it.
-    fn push(&mut self, plane: usize, draft: &mut Draft) {
-        self.spans[plane].push((self.values.len(), draft.from));
-        self.values.extend_from_slice(&draft.value);
-        draft.value[draft.from.min(self.length)..].fill(f64::INFINITY);
-        draft.from = self.length;
-    }
-
-    /// `None`: no finite value.
-    fn level(&self, plane: usize, stages: usize) -> Option<Level<'_>> {
-        let &(start, from) = self.spans.get(plane)?.get(stages)?;
-        (from < self.length).then(|| Level { value: &self.values[start..start + self.length], from })
-    }
-
-    /// The levels behind a narrow stage (if that is another one) and behind any other stage of a plane.
-    fn behind(&self, plane: usize, stages: usize) -> (Option<Level<'_>>, Option<Level<'_>>) {
-        (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
-    }
-
-    /// Whether no plan of more stages can be built in the plane from `stages` on.
-    fn exhausted(&self, plane: usize, stages: usize) -> bool {
-        let some = |&(_, from): &(usize, usize)| from < self.length;
-        let below = plane.checked_sub(1).is_some_and(|below| self.spans[below].iter().skip(stages).any(some));
-        self.level(plane, stages).is_none() && !below
-    }
-}
-
-/// A first stage `0..end` and the plan it completes.
-struct Completion {
-    stages: usize,
-    plane: usize,
-    degree: usize,
-    end: usize,
-}
 
 pub(super) struct WidthSearch<'a> {
     stages: Stages<'a>,
@@ -288,8 +177,7 @@ impl<'a> WidthSearch<'a> {
     }
 
     fn fill_plane(&mut self, plane: usize, mut last: usize, rows: &mut Rows, table: &mut Table, best: &mut Best) {
-        // Level 0 is never read: a stage always comes before the end.
-        table.spans.push(vec![(0, usize::MAX)]);
+        table.begin_plane();
         let mut draft = table.draft();
         self.last_stages(plane, self.cut(2, best.time), &mut draft);
         table.push(plane, &mut draft);

@@ -302,6 +302,10 @@ fn faults_of_a_file_name_key_value_limit_and_cure() {
         let found = error(from, to);
         assert!(found.starts_with(&format!("g.json: {expected}")), "{found}");
     }
+}
+
+#[test]
+fn circles_are_named_and_refused() {
     let mut circle = read(GRAPH);
     circle.edges.push(Edge { source: 3, destination: 0, bytes: 0.0 });
     for (id, sync) in [(0, true), (3, false)] {

@@ -1,0 +1,120 @@
+//! The tables of the exact search at one tensor width: the best bottleneck behind every position, by number of stages and plane.
+
+use super::rows::Rows;
+
+/// Minimal bottleneck of each suffix, by its first position, split into a given number of stages of which at least a given
+/// number (the *plane*) are narrow; infinite where no split fits or none is worth having.
+#[derive(Clone, Copy)]
+pub(super) struct Level<'a> {
+    pub value: &'a [f64],
+    /// The first position of a finite value.
+    pub from: usize,
+}
+
+pub(super) const fn lower(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+const fn higher(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+impl Level<'_> {
+    /// The least `max(load, value)` over the ends `from..=to` of the stage that begins at `first`.
+    pub fn join(&self, rows: &Rows, first: usize, from: usize, to: usize) -> f64 {
+        let from = from.max(self.from);
+        if from > to {
+            return f64::INFINITY;
+        }
+        let (values, loads) = (&self.value[from..=to], rows.slice(first, from, to));
+        // Four minima side by side: the compiler may not reorder a single one into vector instructions.
+        let mut least = [f64::INFINITY; 4];
+        let (values4, loads4) = (values.chunks_exact(4), loads.chunks_exact(4));
+        let mut total = f64::INFINITY;
+        for (&value, &load) in values4.remainder().iter().zip(loads4.remainder()) {
+            total = lower(total, higher(value, load));
+        }
+        for (values, loads) in values4.zip(loads4) {
+            for lane in 0..4 {
+                least[lane] = lower(least[lane], higher(values[lane], loads[lane]));
+            }
+        }
+        lower(lower(least[0], least[1]), lower(least[2], lower(least[3], total)))
+    }
+}
+
+/// A level that is being filled.
+pub(super) struct Draft {
+    value: Vec<f64>,
+    from: usize,
+}
+
+impl Draft {
+    /// Puts a value in, unless it is of no use.
+    pub fn set(&mut self, first: usize, bottleneck: f64, cut: f64) {
+        if bottleneck <= cut && bottleneck < f64::INFINITY {
+            self.value[first] = bottleneck;
+            self.from = self.from.min(first);
+        }
+    }
+}
+
+/// The levels of every plane filled so far, and the last improvement found in them.
+pub(super) struct Table {
+    /// Values of a level: one per position, and one for the end.
+    length: usize,
+    /// Values of all levels, one behind the other.
+    values: Vec<f64>,
+    /// `spans[plane][stages]`: where the level's values begin, and its first finite position.
+    spans: Vec<Vec<(usize, usize)>>,
+    pub found: Option<Completion>,
+}
+
+impl Table {
+    pub fn new(count: usize) -> Self {
+        Self { length: count + 1, values: Vec::new(), spans: Vec::new(), found: None }
+    }
+
+    /// Begins the next plane. Its level 0 is never read: a stage always comes before the end.
+    pub fn begin_plane(&mut self) {
+        self.spans.push(vec![(0, usize::MAX)]);
+    }
+
+    pub fn draft(&self) -> Draft {
+        Draft { value: vec![f64::INFINITY; self.length], from: self.length }
+    }
+
+    /// Takes the draft as the next level of the plane, and empties it.
+    pub fn push(&mut self, plane: usize, draft: &mut Draft) {
+        self.spans[plane].push((self.values.len(), draft.from));
+        self.values.extend_from_slice(&draft.value);
+        draft.value[draft.from.min(self.length)..].fill(f64::INFINITY);
+        draft.from = self.length;
+    }
+
+    /// `None`: no finite value.
+    pub fn level(&self, plane: usize, stages: usize) -> Option<Level<'_>> {
+        let &(start, from) = self.spans.get(plane)?.get(stages)?;
+        (from < self.length).then(|| Level { value: &self.values[start..start + self.length], from })
+    }
+
+    /// The levels behind a narrow stage (if that is another one) and behind any other stage of a plane.
+    pub fn behind(&self, plane: usize, stages: usize) -> (Option<Level<'_>>, Option<Level<'_>>) {
+        (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
+    }
+
+    /// Whether no plan of more stages can be built in the plane from `stages` on.
+    pub fn exhausted(&self, plane: usize, stages: usize) -> bool {
+        let some = |&(_, from): &(usize, usize)| from < self.length;
+        let below = plane.checked_sub(1).is_some_and(|below| self.spans[below].iter().skip(stages).any(some));
+        self.level(plane, stages).is_none() && !below
+    }
+}
+
+/// A first stage `0..end` and the plan it completes.
+pub(super) struct Completion {
+    pub stages: usize,
+    pub plane: usize,
+    pub degree: usize,
+    pub end: usize,
+}
