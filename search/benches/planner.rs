@@ -1,9 +1,9 @@
 //! How many plans a second are evaluated in closed form, by the slow paths, and by whole searches.
 //!
-//! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An evaluation is a plan's time and
-//! what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, whose shapes and
-//! degrees are prepared already; searches run whole, preparation included, on all threads: first the default space, then everything that
-//! the model can express (`PlanSpace::full`).
+//! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An evaluation is a plan's
+//! time and what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, whose
+//! shapes and degrees are prepared already; searches run whole, preparation included, on all threads: first the default space, then
+//! everything that the model can express (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanSpace, search_plans};

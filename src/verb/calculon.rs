@@ -37,7 +37,8 @@ pub struct Arguments {
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     stack_option: Vec<String>,
     /// Rows of the vocabulary: the application has none
-    #[arg(long, value_name = "ROWS", allow_negative_numbers = true, default_value_t = VOCABULARY, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "ROWS", allow_negative_numbers = true, default_value_t = VOCABULARY)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     vocabulary: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]

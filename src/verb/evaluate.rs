@@ -55,7 +55,8 @@ pub struct Arguments {
     /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json)
     #[arg(long)]
     chip: String,
-    /// Network between the accelerators: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass or Calculon system (.json) [default: that of the study phaze, phaze_flat]
+    /// Network between the accelerators: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass or Calculon system
+    /// (.json) [default: that of the study phaze, phaze_flat]
     #[arg(long)]
     fabric: Option<String>,
     /// Accelerators in the cluster [default: 1024]

@@ -176,11 +176,12 @@ pub struct Arguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     sequence_length: Option<u64>,
-    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200 and GB200, megatron otherwise]
+    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200 and
+    /// GB200, megatron otherwise]
     #[arg(long)]
     stack: Option<String>,
-    /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...; `coplace list stacks --format json` has all
-    /// with their defaults. Can be given several times
+    /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...;
+    /// `coplace list stacks --format json` has all with their defaults. Can be given several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     stack_option: Vec<String>,
     /// Plans to list

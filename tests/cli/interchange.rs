@@ -1,4 +1,5 @@
-//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and system, Piper's graph.
+//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and
+//! system, Piper's graph.
 
 use crate::support::{coplace, coplace_in, names, text_of};
 use std::path::Path;

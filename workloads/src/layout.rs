@@ -218,9 +218,9 @@ impl Layout {
         batch.global_batch / (batch.micro_batch.max(1).saturating_mul(self.data.max(1).into()))
     }
 
-    /// Layers of each model chunk: those of [`Layout::ends`] where it states any. Otherwise, where the layers do not divide, the embedding and the head count as layers
-    /// (Megatron-LM's `account_for_embedding_in_pipeline_split` and `..._loss_...`): the first and the last chunk hold one layer fewer,
-    /// or only the last one does.
+    /// Layers of each model chunk: those of [`Layout::ends`] where it states any. Otherwise, where the layers do not divide, the embedding
+    /// and the head count as layers (Megatron-LM's `account_for_embedding_in_pipeline_split` and `..._loss_...`): the first and the last
+    /// chunk hold one layer fewer, or only the last one does.
     ///
     /// # Errors
     /// More chunks than layers, layers that divide neither way, or ends that leave no equal shares.

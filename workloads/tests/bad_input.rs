@@ -140,7 +140,8 @@ fn an_unknown_family() {
     );
     assert_eq!(
         llama("\"llama\"", "\"mamba\""),
-        "config.json: key `model_type` is \"mamba\", but must be one of bert, megatron-bert, gpt2, llama, mixtral, opt: give a model of one of these families"
+        "config.json: key `model_type` is \"mamba\", but must be one of bert, megatron-bert, gpt2, llama, mixtral, opt: give a model of \
+         one of these families"
     );
     assert_eq!(llama("\"llama\"", "7"), "config.json: key `model_type` is 7, but must be a string: write for instance \"llama\"");
 }
@@ -185,7 +186,8 @@ fn values_of_other_kinds() {
     );
     assert_eq!(
         gpt2("\"n_head\"", "\"add_cross_attention\": true, \"n_head\""),
-        "config.json: key `add_cross_attention` is true, but must be false: cross-attention is not supported: set it to false or give a model without it"
+        "config.json: key `add_cross_attention` is true, but must be false: cross-attention is not supported: set it to false or give a \
+         model without it"
     );
 }
 

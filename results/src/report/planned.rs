@@ -243,7 +243,10 @@ fn timeline(rows: &[TimelineRow]) -> String {
         table.row(std::iter::once(row.stage.to_string()).chain(times.map(|time| significant(time, 4))).chain(memory));
     }
     let mut text = table.render();
-    text.push_str("bubble: without a pass until the pipeline's last one has ended. The overhead per step is not in it, nor is the update's memory.\n");
+    text.push_str(
+        "bubble: without a pass until the pipeline's last one has ended. The overhead per step is not in it, nor is the \
+        update's memory.\n",
+    );
     text
 }
 

@@ -3,7 +3,8 @@
 use super::labels::{AnyTimes, undominated};
 use super::layer::{LayerTensors, OperatorSet};
 
-/// With more labels than this alive at any moment, finding the candidates (quadratic in their number) costs more than solving afresh for each hardware.
+/// With more labels than this alive at any moment, finding the candidates (quadratic in their number) costs more than solving afresh for each
+/// hardware.
 const CANDIDATE_LIMIT: usize = 8_192;
 
 /// One policy that some times may make optimal.

@@ -1,4 +1,5 @@
-//! Why there is no plan to choose from: the rule that the plans nearest to obeying all rules break, and the nearest values with which there are plans.
+//! Why there is no plan to choose from: the rule that the plans nearest to obeying all rules break, and the nearest values with which there
+//! are plans.
 
 use super::Job;
 use super::space::{Family, PlanSpace, Splits, divisors, small_divisors};

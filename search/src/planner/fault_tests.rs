@@ -100,7 +100,8 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
     );
     assert_eq!(
         only(|s| s.splits = Some(Splits::Listed(vec![Some(LayerEnds { first: 99, last: 1 })]))),
-        "layer_split = 99:1: must be at most the 48 layers in the first and the last chunk together; use 47:1 or 48:0, or the best split of the layers"
+        "layer_split = 99:1: must be at most the 48 layers in the first and the last chunk together; use 47:1 or 48:0, or the best split \
+         of the layers"
     );
     let mixtral = Hardware::new("mixtral-8x7b");
     let three = PlanSpace { expert: Some(vec![3]), ..PlanSpace::default() };

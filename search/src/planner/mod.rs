@@ -1,9 +1,9 @@
 //! The best training plan for hardware that stands already: what a training engineer asks.
 //!
-//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`crate::step::Evaluator`]): what the fullest device needs, and the step's time or, where
-//! only the event simulation has it (zero-bubble schedules, ends lighter than what is between), a bound. Plans of the second kind that
-//! fit are then simulated in the order of their bounds, until no bound is below the last plan of the list asked for. So the list is
-//! the true one of the space under this model. Nothing depends on the number of threads.
+//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`crate::step::Evaluator`]): what the fullest device needs, and the step's time
+//! or, where only the event simulation has it (zero-bubble schedules, ends lighter than what is between), a bound. Plans of the second kind
+//! that fit are then simulated in the order of their bounds, until no bound is below the last plan of the list asked for. So the list is the
+//! true one of the space under this model. Nothing depends on the number of threads.
 //!
 //! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
 //! every plan that can come into the list its best one.

@@ -79,8 +79,8 @@ impl PlanSpace {
     /// the sequence, ZeRO-0, -1 and -3 with and without a pipeline, all schedules, and for every layer's tensors (query, key and value; attention's
     /// result; its output projection; the MLP's products) all choices between keeping, offloading and recomputing, besides the frameworks'
     /// policies; policies that come to the same are counted once. Layers are split evenly: that the best split of every plan be found is asked with
-    /// [`Splits::Best`], and takes about as long again. Sequences are split by rings, not by Ulysses, unless asked. ZeRO-2, which communicates as often as ZeRO-3 and
-    /// keeps more, is left to those who ask for it.
+    /// [`Splits::Best`], and takes about as long again. Sequences are split by rings, not by Ulysses, unless asked. ZeRO-2, which
+    /// communicates as often as ZeRO-3 and keeps more, is left to those who ask for it.
     #[must_use]
     pub fn full(job: &Job<'_>) -> Self {
         use ZeroStage::{None as Copies, OptimizerStates, Parameters};

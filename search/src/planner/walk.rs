@@ -1,4 +1,5 @@
-//! The plans nearest to obeying all rules: a walk through a space's choices, decision by decision, and the rule that the one that comes farthest breaks.
+//! The plans nearest to obeying all rules: a walk through a space's choices, decision by decision, and the rule that the one that comes
+//! farthest breaks.
 
 use super::Job;
 use super::space::{MOST_CHUNKS, PlanSpace, Splits, divisors, small_divisors};

@@ -6,12 +6,14 @@
 //! member of an exchange); the slowest group of an axis in a stage decides for the stage. The step is the longest of some paths through the
 //! schedule (see `pace`), the slowest stage's reductions, the sum of a tied embedding's gradients, and `rest`, which no assignment changes.
 //! `rest`, and the share of each communication that work hides, are such that on links that are all alike (at the harmonic mean of the
-//! measured ones) the step is that of [`crate::step::step_time`]: they depend on which links there are, not on where. On the links as they are the time of
-//! rank order is therefore near the step model's, not equal. Replicas of the pipeline are taken to wait for each other in every micro-batch.
+//! measured ones) the step is that of [`crate::step::step_time`]: they depend on which links there are, not on where. On the links as they
+//! are the time of rank order is therefore near the step model's, not equal. Replicas of the pipeline are taken to wait for each other in
+//! every micro-batch.
 //!
 //! # Search
-//! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks and reverses
-//! runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the optimum it can be.
+//! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks
+//! and reverses runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the optimum
+//! it can be.
 //!
 //! Where units are tori or have several tiers (slices joined by measured links), whole units are moved only: inside, ranks lie in the order
 //! of the axes, and groups are priced by the unit's own tiers and dimensions. The bound is then one on such mappings.

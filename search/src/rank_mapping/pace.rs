@@ -3,23 +3,25 @@
 //! # 1F1B with one chunk per stage
 //! Let `w_i` be the passes of stage `i` for one micro-batch, forward and backward, and `s_i` the way of an activation to stage `i + 1` with that of
 //! its gradient back. Stage `a` of `p` runs `W = p - 1 - a` forward passes ahead, then alternates: `F(W + n)` before `B(n)` before `F(W + n + 1)`.
-//! Every operation waits for the one before it on its stage, `F_i(k)` for `F_(i-1)(k)` and its send, `B_i(k)` for `B_(i+1)(k)` and its send: the step is no
-//! shorter than any path that follows such waits. The paths here lead
+//! Every operation waits for the one before it on its stage, `F_i(k)` for `F_(i-1)(k)` and its send, `B_i(k)` for `B_(i+1)(k)` and its send:
+//! the step is no shorter than any path that follows such waits. The paths here lead
 //! - down to stage `a` with the first micro-batch, on to the last stage, and back to `a`: `F_a(0) .. B_a(0)`, which takes
 //!   `D_a = sum of w_i and s_i from a on`;
-//! - then in laps over the stages `a..=b`: `F_a(W + n) .. F_b(W + n)`, which is `F_b(W_b + n + b - a)` and precedes `B_b(n + b - a)`, `.. B_a(n + b - a)`,
-//!   then `F_a(W + n + b - a + 1)`. A lap takes the `w` of its stages and the `s` between them, and goes on by `k = b - a + 1` micro-batches. Of the
-//!   `m - 2 - W` micro-batches between the first and the last, `q` laps take `q k`, the remaining `r` are laps of stage `a` alone;
+//! - then in laps over the stages `a..=b`: `F_a(W + n) .. F_b(W + n)`, which is `F_b(W_b + n + b - a)` and precedes `B_b(n + b - a)`,
+//!   `.. B_a(n + b - a)`, then `F_a(W + n + b - a + 1)`. A lap takes the `w` of its stages and the `s` between them, and goes on by
+//!   `k = b - a + 1` micro-batches. Of the `m - 2 - W` micro-batches between the first and the last, `q` laps take `q k`, the remaining `r`
+//!   are laps of stage `a` alone;
 //! - at last with the last micro-batch to the last stage and back (`D_a` again), and up to the first stage.
 //!
-//! Besides, stage `a` works for all micro-batches between the first's way down to it and the last's way up. For equal stages without sends the path with
-//! `a = 0` is the step itself, `(m + p - 1) w`. Equal stages with sends repeat every `w + 2 c (p - 1) / p`, twice the one way `c` counted in almost every
-//! micro-batch, which is what makes 1F1B slow on slow links.
+//! Besides, stage `a` works for all micro-batches between the first's way down to it and the last's way up. For equal stages without sends
+//! the path with `a = 0` is the step itself, `(m + p - 1) w`. Equal stages with sends repeat every `w + 2 c (p - 1) / p`, twice the one way
+//! `c` counted in almost every micro-batch, which is what makes 1F1B slow on slow links.
 //!
 //! # Other schedules
-//! Stage `a` works for all `m` micro-batches between the first's way down to it and the last's way up: `m w_a`, and of every stage before it the share
-//! of its passes that one micro-batch takes on that way ([`Rhythm::Through`]), with the sends between. Interleaved, that is the stage's first
-//! chunk; where weight gradients are put off they are not on the way. Under GPipe, two flow shops, the stages behind `a` count as well.
+//! Stage `a` works for all `m` micro-batches between the first's way down to it and the last's way up: `m w_a`, and of every stage before it
+//! the share of its passes that one micro-batch takes on that way ([`Rhythm::Through`]), with the sends between. Interleaved, that is the
+//! stage's first chunk; where weight gradients are put off they are not on the way. Under GPipe, two flow shops, the stages behind `a` count
+//! as well.
 //!
 //! Both are the largest of linear functions of the `w` and the `s`, none with a negative factor, which is what the lower bound needs.
 

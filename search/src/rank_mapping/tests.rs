@@ -313,7 +313,10 @@ proptest! {
     }
 
     #[test]
-    fn on_equal_links_whole_nodes_may_go_anywhere_and_the_bound_is_met(rate in 1.0..40.0_f64, swaps in prop::collection::vec((0..4_usize, 0..4_usize), 1..6)) {
+    fn on_equal_links_whole_nodes_may_go_anywhere_and_the_bound_is_met(
+        rate in 1.0..40.0_f64,
+        swaps in prop::collection::vec((0..4_usize, 0..4_usize), 1..6),
+    ) {
         let (traffic, fabric) = (traffic(2, 2, 2, 8), fabric(2, 4, &[rate]));
         let mut nodes: Vec<u32> = (0..4).collect();
         for (a, b) in swaps {
@@ -330,7 +333,11 @@ proptest! {
     }
 
     #[test]
-    fn slower_links_are_never_faster(rates in prop::collection::vec(2.0..40.0_f64, 6), slow in 0..6_usize, devices in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle()) {
+    fn slower_links_are_never_faster(
+        rates in prop::collection::vec(2.0..40.0_f64, 6),
+        slow in 0..6_usize,
+        devices in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
         let step = traffic(2, 2, 2, 8);
         let before = mapped_time(&step, &fabric(2, 4, &rates), &devices).unwrap();
         let mut slower = rates.clone();

@@ -325,8 +325,8 @@ impl<'a> Account<'a> {
         Bytes(u64::try_from(sum).unwrap_or(0))
     }
 
-    /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through the last
-    /// on the last, over the moments when there are so many.
+    /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through
+    /// the last on the last, over the moments when there are so many.
     pub(super) fn in_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
         match (chunk, m / p) {
@@ -341,9 +341,9 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// [`Self::in_chunk`] of any chunk and device by going through the schedule. Forward passes go through the chunks in turn, a group of micro-batches
-    /// each, backward passes through them in reverse: from one turn to the next the number rises, falls or stays, so that its extremes
-    /// are at turns.
+    /// [`Self::in_chunk`] of any chunk and device by going through the schedule. Forward passes go through the chunks in turn, a group of
+    /// micro-batches each, backward passes through them in reverse: from one turn to the next the number rises, falls or stays, so that its
+    /// extremes are at turns.
     pub(super) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let (m, v) = (self.arrangement.micro_batches, self.chunks());
         let group = u64::from(interleaving_group(self.arrangement.layout.pipeline, u32::try_from(m).unwrap_or(u32::MAX)));

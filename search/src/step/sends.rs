@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn the_worst_pipeline_counts() {
-        // Stages of 2 in pipelines of 6 ranks: the first crosses nowhere, the second between its first and second stage, the third between its second and third.
+        // Stages of 2 in pipelines of 6 ranks: the first crosses nowhere, the second between its first and second stage, the third between
+        // its second and third.
         let layout = Layout { tensor: 2, pipeline: 3, data: 4, order: RankOrder::PipelineFirst, ..Layout::default() };
         assert_eq!(tiers(layout), [1, 1, 1]);
         assert_eq!(tiers(Layout { data: 1, ..layout }), [0, 0, 0]);

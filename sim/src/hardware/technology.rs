@@ -93,7 +93,8 @@ impl Node {
     ///
     /// Sources: 7, 6 and 5 nm from LLMCompass (Zhang et al., ISCA 2024; 0.170, 0.140, 0.125 um^2 per bit of cache, periphery included); 4 nm as
     /// 5 nm; the others by the published high-density cell over 7 nm's 0.027 um^2 (TSMC, ISSCC 2017): 0.346 at 45 nm (Intel, IEDM 2007),
-    /// 0.127 at 28 nm (TSMC), 0.092 at 22 nm (Intel, ISSCC 2012), 0.070 at 16 nm (TSMC, ISSCC 2014); 3 nm has 5 nm's cell (0.021, TSMC N3E, IEDM 2022).
+    /// 0.127 at 28 nm (TSMC), 0.092 at 22 nm (Intel, ISSCC 2012), 0.070 at 16 nm (TSMC, ISSCC 2014); 3 nm has 5 nm's cell (0.021, TSMC N3E,
+    /// IEDM 2022).
     #[must_use]
     pub fn sram_scale(self) -> f64 {
         match self {

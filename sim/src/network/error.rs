@@ -83,7 +83,8 @@ pub enum NetworkError {
     },
     /// A group reaches beyond the fabric.
     #[error(
-        "a group of {ranks} ranks {stride} apart spans {span} devices, fabric `{fabric}` has {devices}; use fewer ranks, a smaller stride or a larger fabric"
+        "a group of {ranks} ranks {stride} apart spans {span} devices, fabric `{fabric}` has {devices}; use fewer ranks, a smaller stride \
+         or a larger fabric"
     )]
     GroupTooLarge {
         /// The fabric.

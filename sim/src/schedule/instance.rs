@@ -4,8 +4,8 @@
 //! {"num_tc": 2, "num_vc": 1, "ops": [{"id": 0, "type": "TC", "latency": 10, "intra_latency": 6}], "edges": []}
 //! ```
 //! `type` is `TC`, `VC`, `TCandVC` or `Nop`. `latency` is on one core, `intra_latency` across all of them (left out or null where the operator
-//! runs on one core only), both whole numbers of one unit (some files write 0 and 1 as `false` and `true`). An edge `[a, b]` says that `a` ends before `b` starts.
-//! `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
+//! runs on one core only), both whole numbers of one unit (some files write 0 and 1 as `false` and `true`). An edge `[a, b]` says that `a`
+//! ends before `b` starts. `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
 
 use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, ScheduleError};
 use crate::import::strict;

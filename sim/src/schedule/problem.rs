@@ -131,7 +131,10 @@ pub enum ScheduleError {
         operators: Vec<u32>,
     },
     /// An edge names an operator that is not there.
-    #[error("edge {edge} goes from operator {from} to operator {to}, but there are only {operators} operators (0 to {}); mend the edge", .operators.saturating_sub(1))]
+    #[error(
+        "edge {edge} goes from operator {from} to operator {to}, but there are only {operators} operators (0 to {}); mend the edge",
+        .operators.saturating_sub(1)
+    )]
     EdgeToNowhere {
         /// The edge's position in the list.
         edge: usize,

@@ -1,6 +1,7 @@
 //! Softmax cross-entropy over the vocabulary. Unfused (eager PyTorch), logits are converted to fp32, the row function reads them twice
-//! (normaliser, then log-probabilities), and its gradient reads those and the gradient that reaches them, before it is converted back. The probabilities are kept in fp32 for the backward pass; with the vocabulary split over
-//! devices, three small all-reduces (maximum, label's logit, sum of exponentials) replace the gathering of logits (Megatron-LM).
+//! (normaliser, then log-probabilities), and its gradient reads those and the gradient that reaches them, before it is converted back. The
+//! probabilities are kept in fp32 for the backward pass; with the vocabulary split over devices, three small all-reduces (maximum, label's
+//! logit, sum of exponentials) replace the gathering of logits (Megatron-LM).
 
 use super::{Shape, elementwise, input_chain, reduction, step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};

@@ -103,7 +103,8 @@ pub enum PlacementError {
     },
     /// The graphs of two tensor widths do not describe the same model.
     #[error(
-        "the graph of tensor width {width} has {what} that width {first} has not, or the reverse: {which}; every width needs the same layers and edges"
+        "the graph of tensor width {width} has {what} that width {first} has not, or the reverse: {which}; every width needs the same \
+         layers and edges"
     )]
     WidthsDiffer {
         /// The width at fault.
@@ -131,7 +132,8 @@ pub enum PlacementError {
     },
     /// The layers do not form a chain.
     #[error(
-        "the layer graph branches: layers {first} and {second} depend on neither the other; only a chain of layers, with or without skip edges, can be placed: merge the branches into one layer"
+        "the layer graph branches: layers {first} and {second} depend on neither the other; only a chain of layers, with or without skip \
+         edges, can be placed: merge the branches into one layer"
     )]
     Branching {
         /// One of two layers without an order.

@@ -113,8 +113,8 @@ impl Line<'_> {
     }
 
     /// Looks for a split whose loads are below `limit`, and whose first stage ends at `target.end`; if `later`, there or at
-    /// the next position that is possible under the relaxed costs. `cuts` receives the first positions of its stages, from the last stage on to the second
-    /// one.
+    /// the next position that is possible under the relaxed costs. `cuts` receives the first positions of its stages, from the last stage on
+    /// to the second one.
     pub fn probe(&self, target: Target, later: bool, limit: f64, cuts: &mut Vec<usize>) -> Outcome {
         let Target { stages, end, leading, trailing } = target;
         let count = self.len();

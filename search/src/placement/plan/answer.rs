@@ -143,8 +143,8 @@ pub enum NoPlan {
     OverCapacity(Shortfall),
     /// The batch cannot be cut into whole micro-batches.
     #[error(
-        "a global batch of {global_batch} sequences is not {data_parallel} replicas times whole micro-batches of {micro_batch}: use a global batch of {}, \
-         or degrees and sizes that divide it",
+        "a global batch of {global_batch} sequences is not {data_parallel} replicas times whole micro-batches of {micro_batch}: use a \
+         global batch of {}, or degrees and sizes that divide it",
         multiples(.global_batch, .micro_batch * .data_parallel)
     )]
     BatchDoesNotDivide {

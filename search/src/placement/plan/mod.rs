@@ -18,7 +18,8 @@
 //! Pairs (p, d) are taken in the order of an admissible lower bound until the bound reaches the best plan. For one pair, labels (sum,
 //! maximum, tail) run over stages and cut positions; dominated labels and labels whose completion cannot beat the best plan are dropped.
 //! A stage's policy mix is an integer knapsack over few distinct policies, solved by its relaxation and labels over
-//! the policies whose reduced cost is below the rounding gap ([`Effort`] says how much that may cost). Equal layers make equal stages: results are kept per content and depth.
+//! the policies whose reduced cost is below the rounding gap ([`Effort`] says how much that may cost). Equal layers make equal stages:
+//! results are kept per content and depth.
 //!
 //! Of plans equal to 1e-12 relative the one with fewer devices, then fewer stages, is returned; between splits of the same pair
 //! the first in a fixed order. Runs are deterministic.

@@ -264,7 +264,8 @@ impl<'a> Reader<'a> {
             "selu" => Function::Selu,
             "linear" => Function::Copy,
             _ => {
-                let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, quick_gelu, relu, selu, sigmoid, silu, tanh";
+                let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, quick_gelu, relu, selu, \
+                    sigmoid, silu, tanh";
                 let near = value.as_str().and_then(|word| nearest(word, names.split(", ")));
                 let cure = near.map_or("use the nearest of these in cost".to_owned(), |near| format!("did you mean \"{near}\"?"));
                 return Err(bad(self.file, key, value, &format!("one of {names}"), &cure));
