@@ -426,6 +426,7 @@ fn nodes_that_a_run_cannot_have_are_refused() {
             "8,nvlink3_node,25",
             "fabric = nvlink3_node: nvlink3_node joins at most 8 chips, the run has 12; name the fabric that joins its nodes",
         ),
+        ("6,vivaldi_mpigraph_0,", "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of 8; give 8"),
         ("5000000000,selene_hdr200x8,25", "chips_per_node = 5000000000: must be below 2^32; correct it"),
         ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be from 0 to 1e5"),
     ];

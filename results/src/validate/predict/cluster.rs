@@ -38,7 +38,8 @@ impl<'a> Stated<'a> {
         let named = row.cell("fabric");
         Ok(Self {
             fabric: named.filter(|name| Fabric::names().contains(name)),
-            unknown: named.map_or("no fabric is named".to_owned(), |name| format!("fabric `{name}` is not built in")),
+            unknown: named
+                .map_or("no fabric is named".to_owned(), |name| format!("fabric `{}` is not built in", name.escape_debug())),
             chips: small("chips", chips)?,
             per_node: row.optional_count(PER_NODE)?.map(|n| small(PER_NODE, n)).transpose()?,
             between: between.filter(|between| *between > 0.0),
@@ -100,6 +101,10 @@ fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fa
     }
     if per_node == own {
         return Ok(fabric);
+    }
+    if fabric.links().is_some() {
+        let limit = format!("the links of {} are measured between nodes of {own}", fabric.name);
+        return Err(row.fault(PER_NODE, &limit, &format!("give {own}, or leave it empty")));
     }
     if per_node > own && chips > own {
         prepared
