@@ -400,7 +400,7 @@ fn splits(list: &[String]) -> Result<Splits, Failure> {
     }
     let ends = |text: &String| match text.as_str() {
         "even" => Ok(None),
-        text => text.parse::<LayerEnds>().map(Some).map_err(failure::input),
+        text => text.parse::<LayerEnds>().map(Some).map_err(|e| failure::input(format!("--layer-split: {e}"))),
     };
     list.iter().map(ends).collect::<Result<_, _>>().map(Splits::Listed)
 }

@@ -82,16 +82,12 @@ impl PlanSpace {
         spaces
     }
 
-    /// Why a schedule asked for is run by no plan of the stages and chunks asked for. Plans of one stage run 1F1B, whatever is asked for.
+    /// Why a schedule asked for is run by no plan of the space. Plans of one stage run 1F1B, whatever is asked for.
     fn idle_schedule(&self, question: &Question<'_>) -> Option<LayoutError> {
         let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != Schedule::OneForwardOneBackward);
         asked.copied().find_map(|schedule| {
-            let alone = Self {
-                schedules: Some(vec![schedule]),
-                pipeline: self.pipeline.clone(),
-                virtual_stages: self.virtual_stages.clone(),
-                ..Self::open(question.job)
-            };
+            let context = self.context.clone().or(Self::open(question.job).context);
+            let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
             Question { running: Some(schedule), ..*question }.emptiness(&alone)
         })
     }

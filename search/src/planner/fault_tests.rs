@@ -142,6 +142,13 @@ fn a_schedule_that_no_plan_runs_is_refused() {
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2"
     );
     assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, Schedule::ZbV));
+    // Other degrees may leave one stage as well.
+    let wide = PlanSpace { context: Some(vec![8]), schedules: Some(vec![Schedule::ZbV]), ..PlanSpace::default() };
+    assert_eq!(
+        message(&job, &wide),
+        "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or cp = 4"
+    );
+    assert!(runs(&PlanSpace { context: Some(vec![4]), ..wide }, &job, Schedule::ZbV));
     let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..one };
     assert_eq!(plain.fault(&job, job.fabric), None, "one stage runs one forward, one backward");
 }
