@@ -449,3 +449,26 @@ fn nodes_that_a_run_cannot_have_are_refused() {
         )
     );
 }
+
+#[test]
+fn collectives_on_nodes_that_a_fabric_has_not_are_refused() {
+    let head = "id,chip,fabric,collective,ranks,nodes,bytes,measured_us\n";
+    let row = |rest: &str| check(&format!("{head}a,a100_80gb_sxm,{rest},1e6,100\n"));
+    let cases = [
+        ("selene_hdr200x8,all_reduce,16,1", "nodes = 1: a node of selene_hdr200x8 has 8 chips, the row 16 ranks; give the nodes"),
+        ("vivaldi_mpigraph_0,all_reduce,64,4", "nodes = 4: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give"),
+        ("vivaldi_mpigraph_0,all_reduce,32,32", "nodes = 32: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give"),
+    ];
+    for (rest, expected) in cases {
+        let error = row(rest).row_errors.first().map(ToString::to_string).unwrap_or_default();
+        assert!(error.starts_with(&format!("data.csv:2: {expected}")), "{error}");
+    }
+    for rest in ["selene_hdr200x8,all_reduce,16,2", "vivaldi_mpigraph_0,all_reduce,16,16", "selene_hdr200x8,all_reduce,4,1"] {
+        let report = row(rest);
+        assert!(report.predictions.len() == 1 && report.assumed.is_empty(), "{rest}");
+    }
+    assert_eq!(
+        row("selene_hdr200x8,all_reduce,64,4").assumed.first().map(|assumption| assumption.what.as_str()),
+        Some("16 ranks of a node go before the 8 chips of one of selene_hdr200x8, one network joins so many")
+    );
+}

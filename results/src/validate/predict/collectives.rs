@@ -30,9 +30,10 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     if !ranks.is_multiple_of(nodes) {
         return Err(row.fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
     }
-    let fabric = prepared.fabric(row.text("fabric")?, row.text("chip")?)?;
+    let fabric = prepared.fabric(row.text("fabric")?, row.text("chip")?)?.clone();
     let bytes = Bytes(row.count("bytes")?);
-    let fabric = occupied(fabric, ranks, nodes)?;
+    check_nodes(prepared, row, &fabric, (ranks, nodes))?;
+    let fabric = occupied(&fabric, ranks, nodes)?;
     let group = Group { ranks, stride: 1 };
     fabric.check_group(group).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     let cost = fabric.collective(&Collective { kind: *kind, bytes, group });
@@ -42,6 +43,24 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
 /// A number of devices or nodes.
 fn devices(row: &Row<'_>, key: &str) -> Result<u32, RowFailure> {
     u32::try_from(row.count(key)?).map_err(|_| row.fault(key, "must be below 2^32", "correct it"))
+}
+
+/// Checks that the fabric has such nodes; on switches nodes larger than its own are taken, and that is noted.
+fn check_nodes(prepared: &mut Prepared, row: &Row<'_>, fabric: &Fabric, (ranks, nodes): (u32, u32)) -> Result<(), RowFailure> {
+    let (name, own, per_node) = (&fabric.name, fabric.fast_domain(), ranks / nodes);
+    if let Some((links, unit)) = fabric.links().filter(|(links, unit)| nodes > links.units() || per_node > *unit) {
+        let limit = format!("{name} has measured links between {} nodes of {unit}", links.units());
+        return Err(row.fault("nodes", &limit, "give ranks and nodes that it has"));
+    }
+    if per_node <= own || fabric.tiers.len() == 1 {
+        return Ok(());
+    }
+    if nodes == 1 {
+        let limit = format!("a node of {name} has {own} chips, the row {ranks} ranks");
+        return Err(row.fault("nodes", &limit, "give the nodes of all ranks together"));
+    }
+    prepared.assume(format!("{per_node} ranks of a node go before the {own} chips of one of {name}, one network joins so many"));
+    Ok(())
 }
 
 /// The part of the fabric that the ranks occupy. On a torus they are its most compact slice, or the slices that the row's nodes
