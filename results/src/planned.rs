@@ -285,6 +285,9 @@ pub fn one_line(plan: &TrainingPlan) -> String {
     }
     if let Some(ends) = l.ends {
         text.push_str(&format!(", {} layers in the first and {} in the last chunk", ends.first, ends.last));
+        if ends.shorter > 0 {
+            text.push_str(&format!(", {} chunks before those with one more", ends.shorter + 1));
+        }
     }
     if l.sequence_parallel {
         text.push_str(", sequence parallel");

@@ -211,8 +211,9 @@ pub struct Arguments {
     /// Orders of ranks on devices to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     order: Option<Vec<OrderName>>,
-    /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest
-    /// shared equally; `best` alone for every plan's fastest that fits [default: best; with --everything: even]
+    /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest shared
+    /// equally or so that chunks side by side hold one layer more, the first of those between or those behind so many (7:9@2); `best` alone for
+    /// every plan's fastest of these that fits [default: best; with --everything: even]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from

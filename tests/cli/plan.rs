@@ -109,7 +109,7 @@ fn a_copy_larger_than_the_cluster_is_refused() {
         error.contains("pp = 32: must be a divisor of the 16 devices that tp x cp = 4 leaves of 64; use pp = 16, or tp = 2"),
         "{error}"
     );
-    let error = coplace(&call(&["--pipeline", "8", "--virtual-stages", "2,3"])).refusal();
+    let error = coplace(&call(&["--pipeline", "8", "--virtual-stages", "2,3", "--layer-split", "even"])).refusal();
     assert!(error.contains("virtual_stages = 3: must be such that pp x virtual_stages = 24 divides"), "{error}");
 }
 
@@ -201,9 +201,32 @@ fn layers_are_split_as_asked_or_as_is_fastest() {
     }
     let alone = with(&["--layer-split", "16:0", "--emit", "megatron"]).result();
     assert!(alone.contains("--pipeline-model-parallel-layout \"E,t*16|t*8|t*8|L\""), "{alone}");
+    let longer = with(&["--layer-split", "8:7@1", "--emit", "megatron"]).result();
+    assert!(longer.contains("--pipeline-model-parallel-layout \"E,t*8|t*8|t*9|t*7,L\""), "{longer}");
     let maxtext = with(&["--layer-split", "9:7", "--emit", "maxtext"]).result();
     assert!(maxtext.contains("# layers 9+8x2+7: MaxText gives every stage as many"), "{maxtext}");
     assert!(with(&["--layer-split", "9:7"]).result().contains("9+8x2+7"));
+}
+
+#[test]
+fn layers_that_do_not_divide_are_split_as_is_fastest() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("thin.json");
+    let source = std::fs::read_to_string("workloads/models/llama2-7b.json").unwrap();
+    std::fs::write(&model, source.replace("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 40")).unwrap();
+    let fixed = ["--tensor", "2", "--micro-batch", "1", "--zero", "1", "--recompute", "none", "--top", "1", "--format", "json"];
+    let with = |more: &[&'static str]| {
+        let mut all = call(&[&fixed[..], more].concat());
+        all[1] = String::leak(model.display().to_string());
+        coplace(&all).json()
+    };
+    // No number of layers of the 14 stages between makes all stages hold 2 or 3.
+    let thin = with(&["--pipeline", "16", "--virtual-stages", "1"]);
+    let layers: Vec<f64> = thin["plans"][0]["layers"].as_array().unwrap().iter().map(number).collect();
+    assert!(layers.iter().all(|n| (2.0..=3.0).contains(n)) && layers.iter().sum::<f64>() == 40.0, "{layers:?}");
+    // Chunks that divide the layers in no way are in the space.
+    let chunks = with(&["--pipeline", "8", "--virtual-stages", "3"]);
+    assert_eq!(chunks["plans"][0]["layers"].as_array().unwrap().len(), 24);
 }
 
 #[test]
@@ -238,8 +261,8 @@ fn faulty_arguments_are_refused() {
             "--layer-split: layer_split = 9: must be `even`, `best` alone, or layers of the first and of the last chunk",
         ),
         (
-            vec!["--layer-split", "9:8", "--pipeline", "4"],
-            "layer_split = 9:8: must be such that what they leave of the 32 layers",
+            vec!["--layer-split", "9:22", "--pipeline", "4"],
+            "layer_split = 9:22: must be such that each of the 2 chunks between has one of the 32 layers; use 9:21",
         ),
         (vec!["--expert", "2"], "ep = 2: must be 1 for a model without experts"),
         (

@@ -1,4 +1,5 @@
-//! Uneven splits of a model's layers: pipelines whose first and last chunk hold other numbers of layers than those between.
+//! Uneven splits of a model's layers: pipelines whose first and last chunk hold other numbers of layers than those between, of which some may
+//! hold one more.
 
 use crate::layout::{ChunkSplit, Layout, LayoutError};
 use serde::{Deserialize, Serialize};
@@ -6,19 +7,23 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Layers of the first and of the last model chunk of a pipeline (of the first and the last stage, where each holds one chunk: Megatron-LM's
-/// `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`). Every chunk between holds an equal share of the rest. An end
-/// without layers holds the embedding or the head alone.
+/// `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`). The chunks between share the rest: equally, or, where it does not
+/// divide, so that chunks side by side hold one layer more. An end without layers holds the embedding or the head alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LayerEnds {
     /// Layers of the first chunk.
     pub first: u32,
     /// Layers of the last chunk.
     pub last: u32,
+    /// Chunks between that come before the longer ones; 0 where all are equal.
+    #[serde(default)]
+    pub shorter: u32,
 }
 
 impl fmt::Display for LayerEnds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.first, self.last)
+        write!(f, "{}:{}", self.first, self.last)?;
+        if self.shorter > 0 { write!(f, "@{}", self.shorter) } else { Ok(()) }
     }
 }
 
@@ -26,15 +31,17 @@ impl FromStr for LayerEnds {
     type Err = LayoutError;
 
     fn from_str(text: &str) -> Result<Self, LayoutError> {
-        let parts = text.split_once(':').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
+        let (ends, shorter) = text.split_once('@').unwrap_or((text, "0"));
+        let parts = ends.split_once(':').map(|(first, last)| (first.trim().parse(), last.trim().parse(), shorter.trim().parse()));
         match parts {
-            Some((Ok(first), Ok(last))) => Ok(Self { first, last }),
+            Some((Ok(first), Ok(last), Ok(shorter))) => Ok(Self { first, last, shorter }),
             _ => Err(LayoutError {
                 key: "layer_split",
                 value: text.to_owned(),
-                limit: "`even`, `best` alone, or layers of the first and of the last chunk as two numbers with a colon"
+                limit: "`even`, `best` alone, or layers of the first and of the last chunk as two numbers with a colon, and behind an @ how \
+                        many of the chunks between come before those that hold one layer more"
                     .to_owned(),
-                cure: "use a value such as 7:8".to_owned(),
+                cure: "use a value such as 7:8 or 7:8@2".to_owned(),
             }),
         }
     }
@@ -42,34 +49,54 @@ impl FromStr for LayerEnds {
 
 /// The split of `layers` into `chunks` with such ends, if there is one.
 fn split(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit> {
-    let (first, last) = (u64::from(ends.first), u64::from(ends.last));
-    let rest = layers.checked_sub(first + last)?;
-    let inner = match chunks {
-        0 | 1 => return None,
-        2 if rest == 0 => first.max(last),
-        2 => return None,
-        _ if rest > 0 && rest.is_multiple_of(chunks - 2) => rest / (chunks - 2),
-        _ => return None,
-    };
-    Some(ChunkSplit { chunks, first, inner, last })
+    let (first, last, shorter) = (u64::from(ends.first), u64::from(ends.last), u64::from(ends.shorter));
+    let rest = layers.checked_sub(first.checked_add(last)?)?;
+    let of_two = ChunkSplit { chunks, first, inner: first.max(last), last, ..ChunkSplit::default() };
+    match chunks {
+        0 | 1 => None,
+        2 => (rest == 0 && shorter == 0).then_some(of_two),
+        _ => Between::new(chunks - 2, rest, shorter).map(|between| between.split(first, last)),
+    }
 }
 
-/// The layers of the last chunk, nearest to `last` from below and from above, that a first chunk of `first` allows.
-fn lasts_near(layers: u64, chunks: u64, first: u64, last: u64) -> Vec<u64> {
-    let Some(left) = layers.checked_sub(first) else { return Vec::new() };
-    let Some(between) = chunks.checked_sub(2) else { return Vec::new() };
-    // What is allowed rises from `least` to `most` in steps of a layer for every chunk between.
-    let (least, most) = match between {
-        0 => (left, left),
-        _ if left < between => return Vec::new(),
-        _ => (left % between, left - between),
-    };
-    if last < least {
-        return vec![least];
+/// How the chunks between the first and the last of a pipeline share layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Between {
+    /// Chunks; 0 in a pipeline of two.
+    pub chunks: u64,
+    /// Layers of each, but for the longer ones.
+    pub inner: u64,
+    /// How many hold one more.
+    pub longer: u64,
+    /// How many come before those.
+    pub shorter: u64,
+}
+
+impl Between {
+    fn new(chunks: u64, layers: u64, shorter: u64) -> Option<Self> {
+        let (inner, longer) = (layers / chunks, layers % chunks);
+        let most = if longer > 0 { chunks - longer } else { 0 };
+        (inner > 0 && shorter <= most).then_some(Self { chunks, inner, longer, shorter })
     }
-    let below = (least + (last - least) / between.max(1) * between).min(most);
-    let above = below + between.max(1);
-    if above <= most { vec![below, above] } else { vec![below] }
+
+    /// Layers of all of them.
+    #[must_use]
+    pub fn layers(&self) -> u64 {
+        self.chunks * self.inner + self.longer
+    }
+
+    /// With ends of so many layers.
+    #[must_use]
+    pub fn split(&self, first: u64, last: u64) -> ChunkSplit {
+        let inner = if self.chunks == 0 { first.max(last) } else { self.inner };
+        let longer_from = if self.longer > 0 { 1 + self.shorter } else { 0 };
+        ChunkSplit { chunks: self.chunks + 2, first, inner, last, longer: self.longer, longer_from }
+    }
+}
+
+/// The most layers that a last chunk may hold beside a first chunk of `first`.
+fn most_last(layers: u64, chunks: u64, first: u64) -> Option<u64> {
+    layers.checked_sub(first)?.checked_sub(chunks.checked_sub(2)?)
 }
 
 impl Layout {
@@ -78,11 +105,13 @@ impl Layout {
         let chunks = self.chunks();
         split(layers, chunks, ends).ok_or_else(|| {
             let held = u64::from(ends.first) + u64::from(ends.last);
+            let alone = split(layers, chunks, LayerEnds { shorter: 0, ..ends });
             let limit = match chunks {
                 0 | 1 => "left out without a pipeline".to_owned(),
                 _ if held > layers => format!("at most the {layers} layers in the first and the last chunk together"),
-                2 => format!("such that the two chunks hold the {layers} layers"),
-                _ => format!("such that what they leave of the {layers} layers divides among the {} chunks between", chunks - 2),
+                2 if alone.is_none() => format!("such that the two chunks hold the {layers} layers"),
+                _ if alone.is_some() => format!("such that the longer ones are among the {} chunks between", chunks - 2),
+                _ => format!("such that each of the {} chunks between has one of the {layers} layers", chunks - 2),
             };
             let near: Vec<String> = self.near_ends(layers, ends).iter().map(ToString::to_string).collect();
             let cure = match (chunks, near.is_empty()) {
@@ -94,63 +123,90 @@ impl Layout {
         })
     }
 
-    /// The ends nearest to some that this layout's chunks allow: those with the same first chunk, one with fewer and one with more layers in the
-    /// last; where there are none, the two that differ in fewest layers, in the first chunk before the last.
+    /// The ends nearest to some that this layout's chunks allow: those with the longer ones as far behind as can be; those with the same first
+    /// chunk; where there are none, the two that differ in fewest layers, in the first chunk before the last.
     fn near_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
-        let beside =
-            |first: u64| lasts_near(layers, self.chunks(), first, ends.last.into()).into_iter().map(move |last| (first, last));
-        let mut near: Vec<(u64, u64)> = beside(ends.first.into()).collect();
-        if near.is_empty() {
-            near = (0..=layers).flat_map(beside).collect();
-            let away = |near: &(u64, u64)| {
-                let last = near.1.abs_diff(ends.last.into());
-                (near.0.abs_diff(ends.first.into()) + last, last)
-            };
-            near.sort_by_key(away);
-            near.truncate(2);
+        let chunks = self.chunks();
+        let alone = LayerEnds { shorter: 0, ..ends };
+        if let Some(split) = split(layers, chunks, alone) {
+            let most = if split.longer > 0 { chunks - 2 - split.longer } else { 0 };
+            return vec![LayerEnds { shorter: u32::try_from(most).unwrap_or(u32::MAX), ..ends }];
         }
-        let ends = |(first, last)| Some(LayerEnds { first: u32::try_from(first).ok()?, last: u32::try_from(last).ok()? });
-        near.into_iter().filter_map(ends).collect()
+        let beside = |first: u64| {
+            let last = most_last(layers, chunks, first)?;
+            let last = if chunks > 2 { last.min(ends.last.into()) } else { last };
+            Some(LayerEnds { first: u32::try_from(first).ok()?, last: u32::try_from(last).ok()?, shorter: 0 })
+        };
+        if let Some(near) = beside(ends.first.into()) {
+            return vec![near];
+        }
+        let mut near: Vec<LayerEnds> = (0..=layers).filter_map(beside).collect();
+        near.sort_by_key(|near| {
+            let last = near.last.abs_diff(ends.last);
+            (u64::from(near.first.abs_diff(ends.first)) + u64::from(last), last)
+        });
+        near.truncate(2);
+        near
     }
 
-    /// Every split into this layout's chunks in which those between are equal and hold at least one layer: none without a pipeline.
-    pub fn splits(&self, layers: u64) -> impl Iterator<Item = ChunkSplit> + use<> {
-        let chunks = self.chunks();
-        let between = chunks.saturating_sub(2);
-        let sizes = match chunks {
+    /// Every way for this layout's chunks between the first and the last to hold at least one layer each, equally many or some of them, side by
+    /// side, one more: none without a pipeline.
+    pub fn betweens(&self, layers: u64) -> impl Iterator<Item = Between> + use<> {
+        let chunks = self.chunks().saturating_sub(2);
+        let rests = match self.chunks() {
             0 | 1 => 1..1,
-            2 => 1..2,
-            _ => 1..layers / between + 1,
+            2 => 0..1,
+            _ => chunks..layers + 1,
         };
-        sizes.flat_map(move |size| {
-            let ends = layers - if chunks == 2 { 0 } else { between * size };
-            (0..=ends).map(move |first| {
-                let last = ends - first;
-                ChunkSplit { chunks, first, inner: if chunks == 2 { first.max(last) } else { size }, last }
-            })
+        rests.flat_map(move |rest| {
+            let (inner, longer) = (rest.checked_div(chunks).unwrap_or(0), rest.checked_rem(chunks).unwrap_or(0));
+            let places = if longer > 0 { chunks - longer } else { 0 };
+            (0..=places).map(move |shorter| Between { chunks, inner, longer, shorter })
+        })
+    }
+
+    /// Every split of which the chunks between are such, whatever its ends.
+    pub fn splits(&self, layers: u64) -> impl Iterator<Item = ChunkSplit> + use<> {
+        self.betweens(layers).flat_map(move |between| {
+            let ends = layers - between.layers();
+            (0..=ends).map(move |first| between.split(first, ends - first))
         })
     }
 
     /// How many [`Layout::splits`] there are.
     #[must_use]
     pub fn split_count(&self, layers: u64) -> u64 {
-        let chunks = self.chunks();
-        let between = chunks.saturating_sub(2);
-        match chunks {
+        let between = self.chunks().saturating_sub(2);
+        match self.chunks() {
             0 | 1 => 0,
             2 => layers + 1,
-            _ => {
-                let sizes = layers / between;
-                sizes * (layers + 1) - between * (sizes * (sizes + 1) / 2)
-            }
+            _ => (between..=layers)
+                .map(|rest| {
+                    let longer = rest % between;
+                    let places = if longer > 0 { between - longer + 1 } else { 1 };
+                    (layers - rest + 1) * places
+                })
+                .sum(),
         }
     }
 
-    /// Of these, the ends of the one whose longest chunk is shortest, and whose ends differ least.
+    /// Of these, the ends of one whose longest chunk is shortest: with equal chunks between where those do, else with the longer ones last, whose
+    /// activations 1F1B keeps for the fewest micro-batches.
     #[must_use]
     pub fn balanced_ends(&self, layers: u64) -> Option<LayerEnds> {
-        let longest = |s: &ChunkSplit| (s.first.max(s.inner).max(s.last), s.first.abs_diff(s.last), s.first);
-        self.splits(layers).min_by_key(longest).and_then(|s| s.ends())
+        let chunks = self.chunks();
+        let between = chunks.checked_sub(2)?;
+        if layers < between {
+            return None;
+        }
+        let most = layers.div_ceil(chunks);
+        let small = |layers: u64| u32::try_from(layers).ok();
+        if let Some(ends) = layers.checked_sub(between * most) {
+            return Some(LayerEnds { first: small(ends / 2)?, last: small(ends - ends / 2)?, shorter: 0 });
+        }
+        // Fewer layers than that, and more than one fewer in every chunk.
+        let end = small(most - 1)?;
+        Some(LayerEnds { first: end, last: end, shorter: small(between - (layers - chunks * (most - 1)))? })
     }
 }
 
@@ -158,23 +214,31 @@ impl ChunkSplit {
     /// Its ends; `None` of one chunk.
     #[must_use]
     pub fn ends(&self) -> Option<LayerEnds> {
-        let end = |layers: u64| u32::try_from(layers).ok();
+        let small = |layers: u64| u32::try_from(layers).ok();
         (self.chunks > 1).then_some(())?;
-        Some(LayerEnds { first: end(self.first)?, last: end(self.last)? })
+        let shorter = self.longer_from.saturating_sub(1);
+        Some(LayerEnds { first: small(self.first)?, last: small(self.last)?, shorter: small(shorter)? })
     }
 }
 
 /// The chunks' layers, equal neighbours together: `8+9x2+6`.
 impl fmt::Display for ChunkSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.first)?;
-        match self.chunks {
-            0 | 1 => return Ok(()),
-            2 => {}
-            3 => write!(f, "+{}", self.inner)?,
-            _ => write!(f, "+{}x{}", self.inner, self.chunks - 2)?,
+        let mut from = 0;
+        while from < self.chunks {
+            let layers = self.layers(from);
+            // The ends stand for themselves.
+            let end = from == 0 || from + 1 == self.chunks;
+            let alike =
+                (from + 1..self.chunks.saturating_sub(1)).take_while(|next| !end && self.layers(*next) == layers).count() as u64;
+            f.write_str(if from > 0 { "+" } else { "" })?;
+            write!(f, "{layers}")?;
+            if alike > 0 {
+                write!(f, "x{}", alike + 1)?;
+            }
+            from += alike + 1;
         }
-        write!(f, "+{}", self.last)
+        Ok(())
     }
 }
 
@@ -184,33 +248,58 @@ mod tests {
     use super::*;
 
     fn layout(pipeline: u32, virtual_stages: u32, ends: Option<(u32, u32)>) -> Layout {
-        let ends = ends.map(|(first, last)| LayerEnds { first, last });
+        let ends = ends.map(|(first, last)| LayerEnds { first, last, shorter: 0 });
         Layout { pipeline, virtual_stages, ends, ..Layout::default() }
     }
 
+    /// All lists of `p` numbers with the sum `n`.
+    fn compositions(n: u64, p: u64) -> Vec<Vec<u64>> {
+        if p == 1 {
+            return vec![vec![n]];
+        }
+        let longer = |last: u64| move |list: Vec<u64>| list.into_iter().chain([last]).collect();
+        (0..=n).flat_map(|last| compositions(n - last, p - 1).into_iter().map(longer(last))).collect()
+    }
+
+    /// Whether the numbers between the ends are some, one at least, of which a row of neighbours is one more.
+    fn has_one_row(list: &[u64]) -> bool {
+        let between = &list[1..list.len() - 1];
+        let least = between.iter().copied().min().unwrap_or(1);
+        let more: Vec<u64> = between.iter().map(|n| n - least).collect();
+        let rises = more.iter().enumerate().filter(|(i, n)| **n > 0 && (*i == 0 || more[i - 1] == 0)).count();
+        least > 0 && more.iter().all(|n| *n < 2) && rises < 2
+    }
+
     #[test]
-    fn splits_are_all_lists_with_equal_chunks_between() {
-        for (pipeline, virtual_stages, layers) in [(2, 1, 7), (3, 1, 9), (4, 1, 10), (6, 1, 6), (2, 2, 11), (3, 2, 13), (9, 1, 7)]
+    fn splits_are_all_lists_whose_chunks_between_differ_by_a_layer_in_one_row() {
+        for (pipeline, virtual_stages, layers) in [(2, 1, 7), (3, 1, 9), (4, 1, 10), (6, 1, 6), (2, 2, 11), (3, 2, 11), (9, 1, 7)]
         {
             let layout = layout(pipeline, virtual_stages, None);
-            let found: Vec<ChunkSplit> = layout.splits(layers).collect();
-            assert_eq!(found.len() as u64, layout.split_count(layers));
             let chunks = layout.chunks();
-            let mut expected = 0;
-            for first in 0..=layers {
-                for last in 0..=layers - first {
-                    let rest = layers - first - last;
-                    let equal = if chunks == 2 { rest == 0 } else { rest > 0 && rest % (chunks - 2) == 0 };
-                    expected += usize::from(equal);
-                }
-            }
-            assert_eq!(found.len(), expected);
-            for split in found {
-                let list: Vec<u64> = (0..split.chunks).map(|c| split.layers(c)).collect();
-                assert_eq!((list.len() as u64, list.iter().sum::<u64>()), (chunks, layers), "{split}");
+            let mut found: Vec<Vec<u64>> = Vec::new();
+            for split in layout.splits(layers) {
+                found.push((0..split.chunks).map(|c| split.layers(c)).collect());
                 let stated = Layout { ends: split.ends(), ..layout };
                 assert_eq!(stated.chunk_split(layers).unwrap(), split);
+                assert_eq!(stated.ends.unwrap().to_string().parse::<LayerEnds>().ok(), split.ends());
             }
+            let mut expected = compositions(layers, chunks);
+            expected.retain(|list| has_one_row(list));
+            assert_eq!(found.len() as u64, layout.split_count(layers));
+            found.sort();
+            expected.sort();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn balanced_ends_leave_no_shorter_longest_chunk() {
+        for (chunks, layers) in (2..13).flat_map(|chunks| (1..40).map(move |layers| (chunks, layers))) {
+            let layout = layout(chunks, 1, None);
+            let longest = |s: &ChunkSplit| (0..s.chunks).map(|c| s.layers(c)).max();
+            let least = layout.splits(layers).map(|s| longest(&s)).min();
+            let balanced = layout.balanced_ends(layers).map(|ends| split(layers, chunks.into(), ends).unwrap());
+            assert_eq!(balanced.map(|s| longest(&s)), least, "{layers} layers, {chunks} chunks");
         }
     }
 
@@ -219,9 +308,10 @@ mod tests {
     fn the_nearest_ends_are_named() {
         for (pipeline, layers) in [(2, 7), (3, 9), (4, 10), (5, 13), (9, 7), (10, 7)] {
             let layout = layout(pipeline, 1, None);
-            let allowed: Vec<LayerEnds> = layout.splits(layers).filter_map(|split| split.ends()).collect();
+            let allowed: Vec<LayerEnds> =
+                layout.splits(layers).filter_map(|split| split.ends()).filter(|ends| ends.shorter == 0).collect();
             for (first, last) in (0..15).flat_map(|first| (0..15).map(move |last| (first, last))) {
-                let ends = LayerEnds { first, last };
+                let ends = LayerEnds { first, last, shorter: 0 };
                 if allowed.contains(&ends) {
                     continue;
                 }
@@ -248,13 +338,23 @@ mod tests {
     fn ends_are_read_and_written() {
         let split = layout(4, 1, Some((8, 6))).chunk_split(32).unwrap();
         assert_eq!((split.to_string(), split.ends().unwrap().to_string()), ("8+9x2+6".to_owned(), "8:6".to_owned()));
-        assert_eq!("8:6".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6 });
+        assert_eq!("8:6".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6, shorter: 0 });
+        assert_eq!("8:6@2".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6, shorter: 2 });
         assert!("8,6".parse::<LayerEnds>().unwrap_err().to_string().contains("use a value such as 7:8"));
-        assert_eq!(layout(20, 1, None).balanced_ends(96), Some(LayerEnds { first: 3, last: 3 }));
+        assert!("8:6@".parse::<LayerEnds>().unwrap_err().to_string().contains("layer_split = 8:6@: must be"));
+        assert_eq!(layout(20, 1, None).balanced_ends(96), Some(LayerEnds { first: 3, last: 3, shorter: 0 }));
+        assert_eq!(layout(16, 1, None).balanced_ends(40), Some(LayerEnds { first: 2, last: 2, shorter: 6 }));
+        let thin = |shorter| Layout { ends: Some(LayerEnds { first: 2, last: 1, shorter }), ..layout(8, 1, None) };
+        let written = |l: Layout| l.chunk_split(26).unwrap().to_string();
+        assert_eq!([0, 1].map(|n| written(thin(n))), ["2+4x5+3+1", "2+3+4x5+1"]);
+        assert_eq!(
+            thin(7).chunk_split(26).unwrap_err().to_string(),
+            "layer_split = 2:1@7: must be such that the longer ones are among the 6 chunks between; use 2:1@1"
+        );
         let fault = |l: Layout| l.chunk_split(32).unwrap_err().to_string();
         assert_eq!(
-            fault(layout(4, 1, Some((8, 7)))),
-            "layer_split = 8:7: must be such that what they leave of the 32 layers divides among the 2 chunks between; use 8:6 or 8:8"
+            fault(layout(4, 1, Some((8, 23)))),
+            "layer_split = 8:23: must be such that each of the 2 chunks between has one of the 32 layers; use 8:22"
         );
         assert!(fault(layout(2, 1, Some((8, 7)))).contains("hold the 32 layers; use 8:24"));
         assert!(fault(layout(1, 1, Some((8, 7)))).contains("left out without a pipeline"));
@@ -263,8 +363,8 @@ mod tests {
             "layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 29:1 or 30:0"
         );
         // Nothing that begins so leaves the chunks between a layer each.
-        assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("divides among the 2 chunks between; use 30:0 or 28:0"));
+        assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("has one of the 32 layers; use 30:0 or 29:0"));
         assert!(fault(layout(2, 1, Some((u32::MAX, u32::MAX)))).contains("together; use "));
-        assert!(fault(layout(40, 1, Some((1, 1)))).ends_with("among the 38 chunks between; use at most 34 chunks"));
+        assert!(fault(layout(40, 1, Some((1, 1)))).ends_with("has one of the 32 layers; use at most 34 chunks"));
     }
 }

@@ -80,7 +80,7 @@ pub struct Layout {
     /// How ranks lie on the devices.
     #[serde(default)]
     pub order: RankOrder,
-    /// Layers of the first and the last chunk, where the layers are not split evenly.
+    /// Layers of the first and the last chunk and which of the others hold more, where the layers are not split evenly.
     #[serde(default)]
     pub ends: Option<LayerEnds>,
 }
@@ -96,17 +96,21 @@ pub struct Batch {
     pub sequence_length: u64,
 }
 
-/// Layers of the model chunks of a pipeline: the same in all but the first and the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Layers of the model chunks of a pipeline: those between the first and the last hold the same, or some side by side one layer more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ChunkSplit {
     /// Chunks.
     pub chunks: u64,
     /// Layers of the first chunk.
     pub first: u64,
-    /// Layers of every chunk between; of the only one, if it is alone.
+    /// Layers of every chunk between but for the longer ones; of the only one, if it is alone.
     pub inner: u64,
     /// Layers of the last chunk.
     pub last: u64,
+    /// Chunks between that hold one layer more than `inner`; not all of them.
+    pub longer: u64,
+    /// The first of them, from 0; 0 where there are none.
+    pub longer_from: u64,
 }
 
 impl ChunkSplit {
@@ -116,8 +120,21 @@ impl ChunkSplit {
         match chunk {
             0 => self.first,
             _ if chunk + 1 == self.chunks => self.last,
-            _ => self.inner,
+            _ => self.inner + u64::from(self.is_longer(chunk)),
         }
+    }
+
+    /// Layers of all chunks before one that is not the first.
+    #[must_use]
+    pub fn layers_before(&self, chunk: u64) -> u64 {
+        let longer = chunk.min(self.longer_from + self.longer).saturating_sub(self.longer_from);
+        self.first + self.inner * chunk.saturating_sub(1) + longer
+    }
+
+    /// Whether a chunk is one of the longer ones between.
+    #[must_use]
+    pub fn is_longer(&self, chunk: u64) -> bool {
+        chunk.wrapping_sub(self.longer_from) < self.longer
     }
 }
 
@@ -223,7 +240,7 @@ impl Layout {
     /// chunk hold one layer fewer, or only the last one does.
     ///
     /// # Errors
-    /// More chunks than layers, layers that divide neither way, or ends that leave no equal shares.
+    /// More chunks than layers, layers that divide neither way, or ends that leave a chunk between them without layers.
     pub fn chunk_split(&self, layers: u64) -> Result<ChunkSplit, LayoutError> {
         if let Some(ends) = self.ends {
             return self.ended_split(layers, ends);
@@ -237,7 +254,7 @@ impl Layout {
             (_, Some(per), _) if per > 1 => (per, 0, 1),
             _ => return Err(self.uneven(layers, chunks)),
         };
-        Ok(ChunkSplit { chunks, first: inner - first, inner, last: inner - last })
+        Ok(ChunkSplit { chunks, first: inner - first, inner, last: inner - last, ..ChunkSplit::default() })
     }
 
     /// [`Layout::chunk_split`] as a list, first chunk first.

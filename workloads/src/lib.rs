@@ -22,7 +22,7 @@ mod working_set;
 
 pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};
-pub use layer_ends::LayerEnds;
+pub use layer_ends::{Between, LayerEnds};
 pub use layout::{Batch, ChunkSplit, Layout, LayoutError, RankOrder, ZeroStage};
 pub use model::Model;
 pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, Treatment};

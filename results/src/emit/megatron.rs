@@ -166,11 +166,12 @@ impl Arguments {
     }
 
     /// How the layers are divided among the stages. Ends that count as layers have flags of their own, and so have other ends that hold some layers
-    /// where every stage is one chunk; everything else is spelled out chunk by chunk (Megatron-LM core 0.13 and later).
+    /// where every stage is one chunk and those between are equal (`arguments.py` asks that what they leave divides); everything else is spelled out
+    /// chunk by chunk (Megatron-LM core 0.13 and later).
     fn stages(&mut self, model: &Model, layout: &Layout) {
         let Ok(split) = layout.chunk_split(model.layers) else { return };
         match layout.ends {
-            Some(ends) if layout.virtual_stages == 1 && ends.first > 0 && ends.last > 0 => {
+            Some(ends) if layout.virtual_stages == 1 && ends.first > 0 && ends.last > 0 && split.longer == 0 => {
                 self.set("decoder-first-pipeline-num-layers", ends.first);
                 self.set("decoder-last-pipeline-num-layers", ends.last);
             }

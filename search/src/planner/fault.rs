@@ -60,10 +60,12 @@ impl PlanSpace {
             for value in list(&mut asked).iter().flatten() {
                 let mut alone = Self::open(job);
                 *list(&mut alone) = Some(vec![*value]);
-                // Under ZB-V and GPipe other chunks are allowed; without being asked for they are no way out. Nor are other stages.
+                // Under ZB-V and GPipe other chunks are allowed; without being asked for they are no way out. Nor are other stages
+                // and other splits.
                 if key == "virtual_stages" {
                     alone.schedules.clone_from(&self.schedules);
                     alone.pipeline.clone_from(&self.pipeline);
+                    alone.splits.clone_from(&self.splits);
                 }
                 spaces.push(alone);
             }

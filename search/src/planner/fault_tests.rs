@@ -99,7 +99,7 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
         "pp = 64: must be at most 50: the 48 layers, one for every stage, and the embedding's and the head's; use pp = 32"
     );
     assert_eq!(
-        only(|s| s.splits = Some(Splits::Listed(vec![Some(LayerEnds { first: 99, last: 1 })]))),
+        only(|s| s.splits = Some(Splits::Listed(vec![Some(LayerEnds { first: 99, last: 1, shorter: 0 })]))),
         "layer_split = 99:1: must be at most the 48 layers in the first and the last chunk together; use 47:1 or 48:0, or the best split \
          of the layers"
     );

@@ -39,7 +39,7 @@ pub enum Outcome {
 
 /// The neighbours of a plan: a factor of two moved between two axes, the next smaller and larger micro-batch and number of chunks, every other
 /// activation policy and ZeRO stage of the space, sequence parallelism toggled. The split of the
-/// layers: even, or a layer moved between the ends. Slowest differences last.
+/// layers: even, a layer moved between the ends, or the row of longer chunks moved by one. Slowest differences last.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -177,7 +177,7 @@ fn chunks(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     nearest.into_iter().flatten().map(|other| (format!("chunks per stage {v} -> {other}"), with(other))).collect()
 }
 
-/// The even split, and a layer moved from one end to the other.
+/// The even split, a layer moved from one end to the other, and the row of longer chunks moved by one.
 fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     let Ok(split) = layout.chunk_split(job.model.layers) else { return Vec::new() };
     let mut found = Vec::new();
@@ -185,9 +185,12 @@ fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     if layout.ends.is_some() && even.chunk_split(job.model.layers).is_ok() {
         found.push((format!("layers {split} -> evenly"), even));
     }
-    let Some(LayerEnds { first, last }) = split.ends() else { return found };
-    let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))];
-    for ends in shifted.into_iter().filter_map(|(first, last)| Some(LayerEnds { first: first?, last: last? })) {
+    let Some(ends) = split.ends() else { return found };
+    let LayerEnds { first, last, shorter } = ends;
+    let end = |(first, last): (Option<u32>, Option<u32>)| Some(LayerEnds { first: first?, last: last?, ..ends });
+    let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))].map(end);
+    let row = [shorter.checked_sub(1), shorter.checked_add(1)].map(|shorter| Some(LayerEnds { shorter: shorter?, ..ends }));
+    for ends in shifted.into_iter().chain(row).flatten() {
         let moved = Layout { ends: Some(ends), ..*layout };
         if let Ok(other) = moved.chunk_split(job.model.layers) {
             found.push((format!("layers {split} -> {other}"), moved));

@@ -13,7 +13,7 @@ use workloads::{ActivationPolicy, LayerEnds};
 const ROUND: usize = 64;
 
 /// Plans kept beyond the list asked for: closed forms and the event simulation round differently, and the simulation decides.
-const SPARE: usize = 16;
+pub(super) const SPARE: usize = 16;
 
 /// A plan by its places.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -76,9 +76,9 @@ impl Found {
         self.rank(candidate, length);
     }
 
-    /// Seconds from which on a plan does not come into the list.
-    pub fn limit(&self, length: usize) -> f64 {
-        if self.best.len() < length { f64::INFINITY } else { self.best.last().map_or(f64::INFINITY, |last| last.time) }
+    /// Seconds from which on a plan is not among the fastest, so many as asked for.
+    pub fn limit_of(&self, count: usize) -> f64 {
+        count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
     }
 
     /// Whether the list is full without a plan.
@@ -123,7 +123,7 @@ pub(super) struct Search<'a> {
     pub families: Vec<Family>,
     policies: Vec<ActivationPolicy>,
     /// Per family, per division.
-    degrees: Vec<Vec<Result<Degrees, StepError>>>,
+    pub degrees: Vec<Vec<Result<Degrees, StepError>>>,
     /// Plans that a list holds.
     pub length: usize,
 }
@@ -219,7 +219,7 @@ impl<'a> Search<'a> {
             };
             loads.push(shape.as_ref().ok().map(|shape| {
                 let [embedding, layer, head] = shape.loads().map(|time| time.0);
-                Loads { embedding, layer, head }
+                Loads { embedding, layer, head, chunk: 0.0, sends: [0.0; 2] }
             }));
             self.policy(chip, &shape, plan, Candidate { policy: policy as u32, ..first }, &mut found);
         }

@@ -50,7 +50,7 @@ pub struct PlanSpace {
 pub enum Splits {
     /// As is fastest and fits.
     Best,
-    /// In one of these ways: evenly (`None`), or with so many layers in the first and the last model chunk.
+    /// In one of these ways: evenly (`None`), or with so many layers in the first and the last model chunk and the longer ones between where stated.
     Listed(Vec<Option<LayerEnds>>),
 }
 
@@ -196,8 +196,8 @@ impl PlanSpace {
         layouts
     }
 
-    /// A layout with the splits of the layers asked for that its chunks allow. Where none is: evenly; where one chunk per stage cannot be even,
-    /// as evenly as equal stages between the ends allow.
+    /// A layout with the splits of the layers asked for that its chunks allow. Where none is: evenly; where that cannot be, as evenly as layers that
+    /// do not divide can.
     pub(super) fn divided(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
         let layers = job.model.layers;
         let with = |ends| Layout { ends, ..layout };
@@ -205,8 +205,7 @@ impl PlanSpace {
         match &self.splits {
             Some(Splits::Listed(list)) => list.iter().map(|ends| with(*ends)).filter(allowed).collect(),
             _ if allowed(&layout) => vec![layout],
-            _ if layout.virtual_stages == 1 => layout.balanced_ends(layers).map(|ends| with(Some(ends))).into_iter().collect(),
-            _ => Vec::new(),
+            _ => layout.balanced_ends(layers).map(|ends| with(Some(ends))).into_iter().collect(),
         }
     }
 

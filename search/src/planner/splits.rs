@@ -1,20 +1,24 @@
-//! Other splits of the layers than the even one: fewer layers in the first and the last chunk, where embedding and head are.
+//! Other splits of the layers than the even one: other numbers of layers in the first and the last chunk, where embedding and head are, and, where
+//! what they leave does not divide among the chunks between, a row of neighbours among these that hold one layer more, anywhere.
 //!
-//! Every plan with a pipeline has as many of these as [`workloads::Layout::splits`] lists: some hundreds. They are not evaluated one by one. A bound
+//! Every plan with a pipeline has as many of these as [`workloads::Layout::splits`] lists: thousands. They are not evaluated one by one. A bound
 //! that no split of a plan's layers goes below, whatever chunks it makes, is held against the list that the even splits have left:
 //! - Let device `j` of `p` work `D_j` per micro-batch. Its first pass waits for one micro-batch's way through the devices before it, and after its
 //!   last one that way goes back: the passes take at least `D_0 + ... + D_(j-1) + m D_j`. With `D` the sum of all devices, the largest of these is
 //!   least where each device does `1 - 1 / m` of what the one before does: `D / (1 - (1 - 1 / m)^p)`.
 //! - With several chunks per device, or backward passes in two parts, `m D / p` is what remains of it.
 //!
-//! For the plans that are left, the splits are bounded one by one by the first rule with their own `D_j`, and those below the list evaluated,
-//! least bound first, until the best is no more than the next bound. So every plan of the list has its best split.
+//! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
+//! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, and those below the list, and below the plan's own
+//! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these. That
+//! one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out: in a hundred pipelines of
+//! 6 to 9 chunks that were tried against others, without limits of memory, by 1.5 % at most and mostly not at all.
 
-use super::search::{Candidate, Found, Search};
-use crate::step::{ChipTimes, Degrees, Lowered, Recent, Shape, TrainingPlan};
+use super::search::{Candidate, Found, SPARE, Search};
+use crate::step::{Alike, Arrangement, ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
 use rayon::prelude::*;
-use sim::pipeline::{PassesTime, Schedule};
-use sim::units::Bytes;
+use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
+use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 use workloads::{ChunkSplit, LayerEnds, Layout};
 
@@ -27,6 +31,10 @@ pub(super) struct Loads {
     pub layer: f64,
     /// The head.
     pub head: f64,
+    /// What every chunk takes besides, at least.
+    pub chunk: f64,
+    /// What nothing hides of a send between chunks, and what the sends between devices farther apart take longer, all together: at least.
+    pub sends: [f64; 2],
 }
 
 impl Loads {
@@ -34,23 +42,81 @@ impl Loads {
         self.embedding + self.layer * layers as f64 + self.head
     }
 
-    /// Seconds that the passes of a split take at least.
+    /// Seconds that the passes of a split take at least: each device's, behind the way to it.
     fn bound(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
-        let (m, p, v) = (micro_batches as f64, layout.pipeline, f64::from(layout.virtual_stages));
-        let part = |layers: u64| self.layer * layers as f64;
-        let (first, inner, last) = (self.embedding + part(split.first), part(split.inner), part(split.last) + self.head);
-        if schedule == Schedule::ZbV {
-            return m * (first + last).max(inner * v);
+        let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
+        let waits = !schedule.splits_backward();
+        let device = |alike: Alike| {
+            let ends = [alike.counts[0], alike.counts[2]].map(|count| count as f64);
+            let chunks = f64::from(layout.virtual_stages) * self.chunk;
+            let work = self.part(arrangement.layers_on(alike.from)) + ends[0] * self.embedding + ends[1] * self.head + chunks;
+            // Of the devices that hold the same the last has the longest way to it.
+            let way = if waits && alike.to > 0 { self.embedding + self.part(split.layers_before(alike.to.into())) } else { 0.0 };
+            way + micro_batches as f64 * work
+        };
+        arrangement.devices().map(device).fold(0.0, f64::max)
+    }
+
+    /// Seconds that the passes of a split take at least under GPipe and 1F1B, plain or interleaved: paths whose bounds ([`RowPipeline`]) are sums of
+    /// whole chunks' passes, forward and backward, or means of two such, so that half of either direction does.
+    fn paths(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
+        let half = |seconds: f64| ChunkWork {
+            forward: Seconds((seconds + self.chunk) / 2.0),
+            backward: Seconds((seconds + self.chunk) / 2.0),
+            ..ChunkWork::default()
+        };
+        let pipeline = EndedPipeline {
+            first: half(self.embedding + self.part(split.first)),
+            inner: half(self.part(split.inner)),
+            last: half(self.part(split.last) + self.head),
+            send: Seconds(self.sends[0]),
+            farther: Seconds(self.sends[1]),
+            devices: layout.pipeline,
+            micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
+        };
+        let longer = half(self.part(split.inner + 1));
+        let row = RowPipeline { pipeline, longer, from: split.longer_from, count: split.longer };
+        row.time(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
+    }
+
+    /// Seconds of so many layers.
+    fn part(&self, layers: u64) -> f64 {
+        self.layer * layers as f64
+    }
+
+    /// All splits of a plan's layers whose bound is below a limit, with their bounds.
+    fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64) -> Vec<(f64, ChunkSplit)> {
+        let (layout, m) = (&plan.layout, plan.micro_batches());
+        let v = u64::from(layout.virtual_stages);
+        let each = limit / m as f64;
+        let mut splits = Vec::new();
+        for between in layout.betweens(layers) {
+            // What a device between works at least, and the ends' devices besides their ends.
+            let inner = if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
+            if self.part(inner) > each {
+                continue;
+            }
+            let others = if plan.schedule == Schedule::ZbV { 0.0 } else { self.part(between.inner * (v - 1)) };
+            // What rounding leaves out of a whole number is given back.
+            let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
+            let (first, last) = (most(self.embedding), most(self.head));
+            if first < 0.0 || last < 0.0 {
+                continue;
+            }
+            let ends = layers - between.layers();
+            for first in ends.saturating_sub(last as u64)..=ends.min(first as u64) {
+                let split = between.split(first, ends - first);
+                let mut bound = self.bound(&split, layout, plan.schedule, m);
+                if bound < limit && !plan.schedule.splits_backward() {
+                    bound = bound.max(self.paths(&split, layout, plan.schedule, m));
+                }
+                if bound < limit {
+                    splits.push((bound, split));
+                }
+            }
         }
-        let others = inner * (v - 1.0);
-        // The way to the last device but one, and to the last.
-        let way = first + inner * f64::from(p.saturating_sub(3));
-        let to = if p > 2 { [way, way + inner] } else { [0.0, first] };
-        let between = if p > 2 { inner * v } else { 0.0 };
-        if schedule == Schedule::ZbH1 {
-            return m * (first + others).max(between).max(last + others);
-        }
-        (m * (first + others)).max(to[0] + m * between).max(to[1] + m * (last + others))
+        splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        splits
     }
 }
 
@@ -70,6 +136,9 @@ struct Open {
     share: f64,
 }
 
+/// Of times that are equal but for rounding, the larger share by which they differ at most.
+const ROUNDING: f64 = 1e-9;
+
 /// Degrees that a lot keeps at most.
 const KEPT: usize = 4096;
 
@@ -78,6 +147,25 @@ struct Shared<'c> {
     chip: &'c mut ChipTimes,
     /// By division and split; none where the split cannot be.
     degrees: BTreeMap<(u32, Option<LayerEnds>), Option<Degrees>>,
+}
+
+impl Shared<'_> {
+    /// The degrees of a plan of a division with a split of its own.
+    fn degrees(
+        &mut self,
+        search: &Search<'_>,
+        shape: &Shape,
+        plan: &TrainingPlan,
+        division: u32,
+        domain: Option<u32>,
+    ) -> Option<&Degrees> {
+        if self.degrees.len() >= KEPT {
+            self.degrees.clear();
+        }
+        let Self { chip, degrees } = self;
+        let degrees = degrees.entry((division, plan.layout.ends));
+        degrees.or_insert_with(|| search.evaluator.degrees(chip, shape, plan, domain).ok()).as_ref()
+    }
 }
 
 /// How the other splits were decided.
@@ -93,7 +181,7 @@ impl Search<'_> {
     /// Gives every plan of the list its best split, and the list every plan that belongs there with its best split. `loads` are those of the
     /// policies of every lot, in the order of [`Search::places`].
     pub(super) fn uneven(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> Tried {
-        let limit = found.limit(self.length);
+        let limit = self.needed(found);
         let places = self.places();
         let each: Vec<(Found, Tried)> = places
             .par_iter()
@@ -106,6 +194,11 @@ impl Search<'_> {
             all = Tried { splits: all.splits + tried.splits, tried: all.tried + tried.tried };
         }
         all
+    }
+
+    /// Seconds from which on a plan is not among those asked for; what the list keeps beyond them is for times that differ by rounding.
+    fn needed(&self, found: &Found) -> f64 {
+        found.limit_of(self.length - SPARE) * (1.0 + ROUNDING)
     }
 
     fn uneven_lot(
@@ -126,12 +219,12 @@ impl Search<'_> {
             let Some(loads) = loads else { continue };
             tried.splits += splits;
             let work = loads.all(layers);
-            if work * least + overhead >= limit.min(found.limit(self.length)) {
+            if work * least + overhead >= limit.min(self.needed(&found)) {
                 continue;
             }
             let mut shape = None;
             for plan in &open {
-                if work * plan.share + overhead >= limit.min(found.limit(self.length)) {
+                if work * plan.share + overhead >= limit.min(self.needed(&found)) {
                     continue;
                 }
                 let candidate = self.candidate((family, lot), policy, plan);
@@ -140,7 +233,7 @@ impl Search<'_> {
                 let Ok(lowered) = lowered else { continue };
                 let shape = shape.get_or_insert_with(|| lowered.shape(shared.chip, self.job.fabric, &first));
                 let Ok(shape) = shape else { continue };
-                let limit = limit.min(found.limit(self.length));
+                let limit = limit.min(self.needed(&found));
                 let (best, count) = self.best_split(&mut shared, shape, &first, candidate, loads, limit);
                 tried.tried += count;
                 if let Some(best) = best {
@@ -154,6 +247,7 @@ impl Search<'_> {
     /// The plans of a lot under one policy that have other splits, and how many of those there are.
     fn open(&self, family: usize, lot: usize) -> (Vec<Open>, u64) {
         let (mut open, mut splits) = (Vec::new(), 0);
+        let mut counted = (0, 0);
         let family = &self.families[family];
         for (pair, &(place, m)) in family.lots[lot].pairs.iter().enumerate() {
             let division = &family.divisions[place];
@@ -161,7 +255,11 @@ impl Search<'_> {
                 continue;
             }
             // The even split, or the one in its place, has been evaluated.
-            let others = division.layout.split_count(self.job.model.layers).saturating_sub(1);
+            let chunks = division.layout.chunks();
+            if counted.0 != chunks {
+                counted = (chunks, division.layout.split_count(self.job.model.layers).saturating_sub(1));
+            }
+            let others = counted.1;
             for (schedule, &kind) in division.schedules.iter().enumerate() {
                 splits += others;
                 open.push(Open { pair, schedule, share: least_share(&division.layout, kind, m) });
@@ -183,6 +281,21 @@ impl Search<'_> {
         }
     }
 
+    /// The time of a plan as it has been evaluated; infinite where it does not fit.
+    fn known(&self, shape: &Shape, plan: &TrainingPlan, candidate: Candidate, sends: &Sends) -> f64 {
+        let degrees = &self.degrees[candidate.family as usize][candidate.division as usize];
+        let (Ok(degrees), m) = (degrees, plan.micro_batches()) else { return f64::INFINITY };
+        if self.evaluator.lack(self.evaluator.need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
+            return f64::INFINITY;
+        }
+        match self.evaluator.time(&mut Recent::default(), shape, degrees, sends, plan.schedule, m) {
+            PassesTime::Exact(time) => time.0,
+            PassesTime::AtLeast(_) => {
+                self.evaluator.simulate(shape, degrees, sends, plan.schedule, m).map_or(f64::INFINITY, |time| time.0)
+            }
+        }
+    }
+
     /// The fastest other split of a plan that fits and is faster than `limit`, and how many were evaluated.
     fn best_split(
         &self,
@@ -193,111 +306,94 @@ impl Search<'_> {
         loads: &Loads,
         limit: f64,
     ) -> (Option<Candidate>, u64) {
-        let (layers, m) = (self.job.model.layers, plan.micro_batches());
-        let domain = self.job.domain(plan);
-        if self.evaluator.least_need(shape, plan, domain) > self.evaluator.capacity().device {
+        let (layers, domain) = (self.job.model.layers, self.job.domain(plan));
+        if !self.evaluator.may_fit(shape, plan, domain) {
             return (None, 0);
         }
-        let (known, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
-        let mut splits: Vec<(f64, ChunkSplit)> = (plan.layout.splits(layers))
-            .filter(|split| Some(*split) != known)
-            .map(|split| (loads.bound(&split, &plan.layout, plan.schedule, m) + overhead, split))
-            .filter(|(bound, _)| *bound < limit)
-            .collect();
-        splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let sends = self.evaluator.sends(shared.chip, shape, plan);
-        let (mut best, mut tried): (Option<Candidate>, u64) = (None, 0);
-        let mut plan = plan.clone();
+        // What is no faster than the split that the plan has been evaluated with is of no use.
+        let limit = limit.min(self.known(shape, plan, candidate, &sends));
+        let (known, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
+        let (chunk, sends_at_least) = (self.evaluator.pass_overhead(plan), self.evaluator.least_sends(plan, &sends));
+        let loads = Loads { chunk: 2.0 * chunk.0, sends: sends_at_least.map(|time| time.0), ..*loads };
+        let splits = loads.splits(layers, plan, limit - overhead).into_iter().filter(|(_, split)| Some(*split) != known);
+        let mut trial = Trial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
+        let (mut open, mut lowest, mut tried): (Vec<(f64, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
         for (bound, split) in splits {
-            let least = best.map_or(limit, |b| b.time);
-            if bound >= least {
+            if bound + overhead >= trial.least() {
                 break;
             }
             tried += 1;
-            plan.layout.ends = split.ends();
-            if shared.degrees.len() >= KEPT {
-                shared.degrees.clear();
-            }
-            let Shared { chip, degrees } = &mut *shared;
-            let degrees = degrees.entry((candidate.division, plan.layout.ends));
-            let degrees = degrees.or_insert_with(|| self.evaluator.degrees(chip, shape, &plan, domain).ok());
-            let Some(degrees) = degrees else { continue };
-            if self.evaluator.lack(self.evaluator.need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
-                continue;
-            }
-            let time = match self.evaluator.time(&mut Recent::default(), shape, degrees, &sends, plan.schedule, m) {
-                PassesTime::AtLeast(bound) if bound.0 < least => {
-                    self.evaluator.simulate(shape, degrees, &sends, plan.schedule, m).ok()
+            match trial.time(shared, split.ends()) {
+                Some(PassesTime::Exact(time)) => trial.take(time),
+                // What has the lowest bound so far is played at once, the others wait for it.
+                Some(PassesTime::AtLeast(bound)) if bound.0 < lowest => {
+                    lowest = bound.0;
+                    trial.play(shared, split.ends());
                 }
-                PassesTime::AtLeast(_) => None,
-                PassesTime::Exact(time) => Some(time),
-            };
-            if let Some(time) = time.filter(|time| time.0 < least) {
-                best = Some(Candidate { time: time.0, ends: plan.layout.ends, ..candidate });
+                Some(PassesTime::AtLeast(bound)) => open.push((bound.0, split.ends())),
+                None => {}
             }
         }
-        (best, tried)
+        open.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        for (bound, ends) in open {
+            if bound >= trial.least() {
+                break;
+            }
+            trial.play(shared, ends);
+        }
+        (trial.best, tried)
+    }
+}
+
+/// A plan under one split of its layers after another.
+struct Trial<'t> {
+    search: &'t Search<'t>,
+    shape: &'t Shape,
+    plan: TrainingPlan,
+    candidate: Candidate,
+    sends: Sends,
+    domain: Option<u32>,
+    limit: f64,
+    /// The fastest so far that is faster than the limit.
+    best: Option<Candidate>,
+}
+
+impl Trial<'_> {
+    /// Seconds from which on a split is of no use.
+    fn least(&self) -> f64 {
+        self.best.map_or(self.limit, |best| best.time)
+    }
+
+    /// Takes the time of the split tried last.
+    fn take(&mut self, time: Seconds) {
+        if time.0 < self.least() {
+            self.best = Some(Candidate { time: time.0, ends: self.plan.layout.ends, ..self.candidate });
+        }
+    }
+
+    /// The time under a split, or its bound; none where it is of no use or does not fit.
+    fn time(&mut self, shared: &mut Shared<'_>, ends: Option<LayerEnds>) -> Option<PassesTime> {
+        self.plan.layout.ends = ends;
+        let (evaluator, schedule, m) = (&self.search.evaluator, self.plan.schedule, self.plan.micro_batches());
+        let degrees = shared.degrees(self.search, self.shape, &self.plan, self.candidate.division, self.domain)?;
+        let time = evaluator.time(&mut Recent::default(), self.shape, degrees, &self.sends, schedule, m);
+        let fits = || evaluator.lack(evaluator.need(self.shape, degrees, schedule, m)) == Bytes::ZERO;
+        (time.seconds().0 < self.least() && fits()).then_some(time)
+    }
+
+    /// Plays the schedule under a split that fits.
+    fn play(&mut self, shared: &mut Shared<'_>, ends: Option<LayerEnds>) {
+        self.plan.layout.ends = ends;
+        let (schedule, m) = (self.plan.schedule, self.plan.micro_batches());
+        let degrees = shared.degrees(self.search, self.shape, &self.plan, self.candidate.division, self.domain);
+        let played = |degrees| self.search.evaluator.simulate(self.shape, degrees, &self.sends, schedule, m).ok();
+        if let Some(time) = degrees.and_then(played) {
+            self.take(time);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use sim::pipeline::{StageWork, one_f_one_b_exact_time};
-    use sim::units::Seconds;
-
-    /// All lists of `p` numbers with the sum `n`.
-    fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
-        if p == 1 {
-            return vec![vec![n]];
-        }
-        (0..=n)
-            .flat_map(|last| {
-                compositions(n - last, p - 1).into_iter().map(move |mut list| {
-                    list.push(last);
-                    list
-                })
-            })
-            .collect()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        /// Against every contiguous split, those with unequal chunks between included.
-        #[test]
-        fn no_contiguous_split_is_below_the_bounds(
-            (p, n, m) in (2_u32..6, 1_u64..9, 1_u64..12),
-            (forward, backward, send) in (0.5_f64..2.0, 0.5_f64..4.0, 0.0_f64..0.5),
-            embedding in 0.0_f64..2.0,
-            head in 0.0_f64..8.0,
-        ) {
-            let layout = Layout { pipeline: p, ..Layout::default() };
-            let loads = Loads { embedding, layer: forward + backward, head };
-            let schedule = Schedule::OneForwardOneBackward;
-            let share = least_share(&layout, schedule, m) * loads.all(n);
-            let third = |x: f64| StageWork { forward: Seconds(x / 3.0), backward: Seconds(x * 2.0 / 3.0) };
-            let sends = vec![Seconds(send); p as usize - 1];
-            for list in compositions(n, p) {
-                let mut work: Vec<StageWork> = list
-                    .iter()
-                    .map(|l| StageWork { forward: Seconds(forward * *l as f64), backward: Seconds(backward * *l as f64) })
-                    .collect();
-                for (end, more) in [(0, third(embedding)), (p as usize - 1, third(head))] {
-                    work[end].forward += more.forward;
-                    work[end].backward += more.backward;
-                }
-                let time = one_f_one_b_exact_time(&work, &sends, m as u32).0;
-                prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
-                let inner = &list[1..p as usize - 1];
-                if inner.iter().all(|l| *l == inner[0]) {
-                    let (first, last) = (list[0], list[p as usize - 1]);
-                    let split = ChunkSplit { chunks: p.into(), first, inner: inner.first().copied().unwrap_or(0), last };
-                    let bound = loads.bound(&split, &layout, schedule, m);
-                    prop_assert!(bound <= time * (1.0 + 1e-9) && share <= bound * (1.0 + 1e-9), "{list:?}: {share} {bound} {time}");
-                }
-            }
-        }
-    }
-}
+#[path = "splits_tests.rs"]
+mod tests;

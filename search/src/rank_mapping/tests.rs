@@ -231,7 +231,7 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
     let fabric = Fabric::template("vivaldi_mpigraph_0").unwrap().with_equal_links();
     let even = |t, d, p, v, schedule| (t, d, p, v, schedule, None);
     let (plain, interleaved) = (Schedule::OneForwardOneBackward, |chunks| Schedule::Interleaved { chunks });
-    let thin = Some(LayerEnds { first: 1, last: 1 });
+    let thin = Some(LayerEnds { first: 1, last: 1, shorter: 0 });
     let cases = [
         // Stages of a node and more, and of half and a quarter of one: of their sends some cross nodes, others do not.
         even(8, 4, 4, 1, plain),
@@ -247,8 +247,8 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
         // Ends lighter than what is between, and heavier.
         (2, 4, 4, 2, interleaved(2), thin),
         (2, 4, 4, 1, plain, thin),
-        (1, 4, 8, 1, Schedule::GPipe, Some(LayerEnds { first: 1, last: 7 })),
-        (1, 4, 8, 2, interleaved(2), Some(LayerEnds { first: 3, last: 1 })),
+        (1, 4, 8, 1, Schedule::GPipe, Some(LayerEnds { first: 1, last: 7, shorter: 0 })),
+        (1, 4, 8, 2, interleaved(2), Some(LayerEnds { first: 3, last: 1, shorter: 0 })),
     ];
     for (t, d, p, v, schedule, ends) in cases {
         let (mut plan, devices) = (plan(t, d, p), t * d * p);

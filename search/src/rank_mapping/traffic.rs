@@ -2,7 +2,7 @@
 
 use super::pace::{Pace, Rhythm};
 use crate::step::{
-    Arrangement, Assembly, Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of,
+    Alike, Assembly, Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of,
 };
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
@@ -112,8 +112,14 @@ impl StepTraffic {
         let step = Step { fabric, plan, profile: &profile };
         let (assembly, _) = step.assembly(chip, model)?;
         let rhythm = rhythm(&assembly);
-        let lead = |stage| assembly.lead(&assembly.arrangement, assembly.arrangement.kind_of(stage)).0;
-        let leads = (0..plan.layout.pipeline).map(lead).collect();
+        let mut leads = vec![0.0; plan.layout.pipeline as usize];
+        for alike in assembly.arrangement.devices() {
+            let lead = assembly.lead(&assembly.arrangement, alike.kind, alike.from).0;
+            (0..)
+                .zip(&mut leads)
+                .filter(|(stage, _)| assembly.arrangement.kind_of(*stage) == alike.kind)
+                .for_each(|(_, l)| *l = lead);
+        }
         let mut builder = Builder { chip, step, stage: stage_ranks(plan), demands: Vec::new() };
         let layout = &plan.layout;
         let split = layout.chunk_layers(model.layers)?;
@@ -416,8 +422,7 @@ impl Builder<'_, '_> {
 
 /// How micro-batches follow each other, with the shares of stages' passes that lie on the way of one.
 fn rhythm(assembly: &Assembly) -> Rhythm {
-    let Arrangement { layout, schedule, .. } = &assembly.arrangement;
-    let chunks = f64::from(layout.virtual_stages);
+    let schedule = assembly.arrangement.schedule;
     // Zero-bubble schedules put the gradients of weights off.
     let kept = |kind: usize| {
         let chunk = &assembly.chunks[kind];
@@ -425,20 +430,22 @@ fn rhythm(assembly: &Assembly) -> Rhythm {
         let put_off = if schedule.splits_backward() { chunk.weight() } else { Seconds::ZERO };
         ((all - put_off).0, all.0)
     };
-    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-    let (first, inner, last) = (kept(0), kept(1), kept(2));
+    // Of the passes of a kind of device, those through its first chunk.
+    let on_the_way = |alike: Alike| {
+        let whole: f64 =
+            (0..).zip(alike.counts).filter(|(_, count)| *count > 0).map(|(kind, count)| kept(kind).1 * count as f64).sum();
+        let part = kept(assembly.arrangement.chunk_kind(alike.from.into())).0;
+        if whole > 0.0 { part / whole } else { 0.0 }
+    };
+    // None but the last device is behind all others; of the kinds between the least share holds for all.
+    let before = assembly.arrangement.devices().filter(|alike| ![0, 2].contains(&alike.kind)).map(on_the_way).reduce(f64::min);
+    let first = assembly.arrangement.devices().next().map_or(0.0, on_the_way);
     match schedule {
         Schedule::OneForwardOneBackward => Rhythm::Alternating,
         Schedule::GPipe => Rhythm::Through { first: 1.0, before: 1.0, behind: 1.0 },
-        // The first stage's other chunks: inner ones, or under ZB-V the last.
-        Schedule::ZbV => {
-            Rhythm::Through { first: share(first.0, first.1 + last.1), before: share(inner.0, inner.1) / chunks, behind: 0.0 }
+        Schedule::ZbV | Schedule::Interleaved { .. } | Schedule::ZbH1 => {
+            Rhythm::Through { first, before: before.unwrap_or(0.0), behind: 0.0 }
         }
-        Schedule::Interleaved { .. } | Schedule::ZbH1 => Rhythm::Through {
-            first: share(first.0, first.1 + inner.1 * (chunks - 1.0)),
-            before: share(inner.0, inner.1) / chunks,
-            behind: 0.0,
-        },
     }
 }
 

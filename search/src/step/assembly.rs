@@ -1,21 +1,17 @@
 //! A plan put together from what its pieces take: chunks and devices by kind, not one by one.
 //!
-//! Layers are alike, so that a pipeline has at most three kinds of chunks (the first with the embedding, the last with the head, those between) and
-//! three kinds of devices. Both ways to a step's time go through here: [`super::step_time_of`], which plays schedules event by event, and
-//! [`super::Evaluator`], which times them in closed form.
+//! Layers are alike, so that a pipeline has few kinds of chunks and of devices ([`Arrangement`]). Both ways to a step's time go through here:
+//! [`super::step_time_of`], which plays schedules event by event, and [`super::Evaluator`], which times them in closed form.
 
+use super::arrangement::{Alike, Arrangement, DEVICE_KINDS, KINDS};
 use super::contention::{Communication, Window};
 use super::profile::{PassProfile, PieceProfile, StepProfile};
-use super::schedule::effective_schedule;
 use super::sends::{ExposedSends, Sends};
 use super::{SoftwareStack, StepTime};
 use sim::network::Fabric;
-use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, Schedule};
+use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
 use sim::units::Seconds;
-use workloads::{ChunkSplit, Layout};
-
-/// Kinds of chunks, and of devices: the first, those between, the last. What is alone is the first.
-pub(crate) const KINDS: usize = 3;
+use workloads::Layout;
 
 /// What a device exchanges once per step for the parameters that it holds, and their update.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,89 +31,9 @@ pub(crate) struct Exchanges {
     /// chunk.
     pub units: [(Communication, Communication); KINDS],
     /// Once per step, by kind of device.
-    pub devices: [Exchange; KINDS],
+    pub devices: [Exchange; DEVICE_KINDS],
     /// The sum of a tied embedding's two gradients.
     pub tied: Seconds,
-}
-
-/// The degrees of a plan and what they make of its layers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Arrangement {
-    pub layout: Layout,
-    pub split: ChunkSplit,
-    pub schedule: Schedule,
-    pub micro_batches: u64,
-}
-
-impl Arrangement {
-    pub fn new(layout: Layout, split: ChunkSplit, schedule: Schedule, micro_batches: u64) -> Self {
-        let schedule = effective_schedule(&layout, schedule);
-        Self { layout, split, schedule, micro_batches }
-    }
-
-    /// Chunks of each kind on a device of each kind, for the kinds of devices that there are.
-    pub fn devices(&self) -> impl Iterator<Item = (usize, [u64; KINDS])> + use<> {
-        let (p, v) = (self.layout.pipeline, u64::from(self.layout.virtual_stages));
-        let kinds = match (p, self.schedule) {
-            (1, _) => [Some([1, 0, 0]), None, None],
-            (_, Schedule::ZbV) => [Some([1, 0, 1]), Some([0, v, 0]), None],
-            _ => [Some([1, v - 1, 0]), (p > 2).then_some([0, v, 0]), Some([0, v - 1, 1])],
-        };
-        kinds.into_iter().enumerate().filter_map(|(kind, counts)| counts.map(|counts| (kind, counts)))
-    }
-
-    /// The device of the chunk at a place of the pipeline.
-    pub fn device_of(&self, place: u64) -> u32 {
-        let p = u64::from(self.layout.pipeline);
-        let device = match self.schedule {
-            Schedule::ZbV if place >= p => (2 * p - 1).saturating_sub(place),
-            _ => place % p,
-        };
-        u32::try_from(device).unwrap_or(u32::MAX)
-    }
-
-    /// The kind of a device.
-    pub fn kind_of(&self, device: u32) -> usize {
-        match device {
-            0 => 0,
-            _ if device + 1 == self.layout.pipeline && self.schedule != Schedule::ZbV => 2,
-            _ => 1,
-        }
-    }
-
-    /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
-    pub fn units(&self) -> [u64; KINDS] {
-        let ends = if self.split.chunks == 1 { 2 } else { 1 };
-        [self.split.first + ends, self.split.inner, self.split.last + 1]
-    }
-
-    /// Stages of which one is the fullest: stages between the first and the last hold the same, the second of them for most micro-batches.
-    pub fn places(&self) -> impl Iterator<Item = (usize, u32)> + use<> {
-        let last = self.layout.pipeline - 1;
-        [(0, 0), (1, 1.min(last)), (2, last)]
-            .into_iter()
-            .filter(move |(place, _)| *place == 0 || (last > 1 || *place == 2 && last > 0))
-    }
-
-    /// The pieces of each kind of chunk.
-    pub fn pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
-        let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
-        if self.split.chunks == 1 {
-            first = first.plus(profile.head);
-        }
-        let mut last = profile.layer.times(self.split.last).plus(profile.head);
-        last.parameters += profile.tied_parameters;
-        [first, profile.layer.times(self.split.inner), last]
-    }
-
-    /// The kinds of chunks that there are.
-    fn kinds(&self) -> &'static [usize] {
-        match self.split.chunks {
-            1 => &[0],
-            2 => &[0, 2],
-            _ => &[0, 1, 2],
-        }
-    }
 }
 
 /// A chunk of the pipeline as it runs one micro-batch.
@@ -248,29 +164,34 @@ impl Assembly {
     pub fn once(&self, arrangement: &Arrangement, stack: &SoftwareStack, exchanges: &Exchanges) -> Once {
         let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
         let mut once = Once { overhead, ..Once::default() };
-        for (kind, counts) in arrangement.devices() {
-            let [data, update] = self.once_on(kind, counts, stack, exchanges);
-            once.data = once.data.max(data - self.lead(arrangement, kind));
+        for alike in arrangement.devices() {
+            let [data, update] = self.once_on(&alike, stack, exchanges);
+            once.data = once.data.max(data - self.lead(arrangement, alike.kind, alike.from));
             once.update = once.update.max(update);
         }
         once
     }
 
-    /// How much earlier than the pipeline's last pass the passes of a kind of device end at least: the last micro-batch goes from there to the first
-    /// device. None where weight gradients are put off, or chunks go both ways.
-    pub fn lead(&self, arrangement: &Arrangement, kind: usize) -> Seconds {
-        let between = f64::from(arrangement.layout.pipeline.saturating_sub(2));
-        let back = |kind: usize| self.chunks[kind].recompute + self.chunks[kind].backward;
-        match (arrangement.schedule, kind) {
-            (Schedule::ZbH1 | Schedule::ZbV, _) | (_, 0) => Seconds::ZERO,
-            (_, 1) => back(0) + self.sends.least(),
-            _ => back(0) + back(1) * between + self.sends.least() * (between + 1.0) + self.sends.farther(),
+    /// How much earlier than the pipeline's last pass the passes of a device, and of those of its kind behind it, end at least: the last micro-batch
+    /// goes from there to the first device. None where weight gradients are put off, or chunks go both ways.
+    pub fn lead(&self, arrangement: &Arrangement, kind: usize, device: u32) -> Seconds {
+        if device == 0 || matches!(arrangement.schedule, Schedule::ZbH1 | Schedule::ZbV) {
+            return Seconds::ZERO;
         }
+        let back = |kind: usize| self.chunks[kind].recompute + self.chunks[kind].backward;
+        let farther = if kind == 2 { self.sends.farther() } else { Seconds::ZERO };
+        // The chunks of the first round before its own.
+        let split = &arrangement.split;
+        let end = u64::from(device).min(split.longer_from + split.longer);
+        let longer = if split.longer > 0 { end.saturating_sub(split.longer_from) } else { 0 };
+        let shorter = u64::from(device) - 1 - longer;
+        let between = back(1) * shorter as f64 + if longer > 0 { back(3) * longer as f64 } else { Seconds::ZERO };
+        back(0) + between + self.sends.least() * f64::from(device) + farther
     }
 
     /// What a kind of device exchanges once per step that nothing hides, and its update.
-    pub fn once_on(&self, kind: usize, counts: [u64; KINDS], stack: &SoftwareStack, exchanges: &Exchanges) -> [Seconds; 2] {
-        let exchange = &exchanges.devices[kind];
+    pub fn once_on(&self, alike: &Alike, stack: &SoftwareStack, exchanges: &Exchanges) -> [Seconds; 2] {
+        let (exchange, counts) = (&exchanges.devices[alike.kind], alike.counts);
         let ends = counts[0] + counts[2] > 0;
         let tied = if ends { exchanges.tied } else { Seconds::ZERO };
         [exposed_exchange(stack, exchange, self.windows(counts)) + tied, exchange.update]
@@ -291,11 +212,7 @@ impl Assembly {
 
     /// The chunk at a place of the pipeline.
     pub fn chunk(&self, place: u64) -> &Chunk {
-        match place {
-            0 => &self.chunks[0],
-            _ if place + 1 == self.arrangement.split.chunks => &self.chunks[2],
-            _ => &self.chunks[1],
-        }
+        &self.chunks[self.arrangement.chunk_kind(place)]
     }
 
     /// What nothing hides of the ways between neighbouring chunks.
@@ -315,7 +232,8 @@ impl Assembly {
         if arrangement.split.chunks == 1 {
             return PassesTime::Exact(self.chunks[0].busy() * arrangement.micro_batches as f64);
         }
-        let [first, inner, last] = self.chunks.each_ref().map(Chunk::work);
+        let [first, inner, last, longer] = self.chunks.each_ref().map(Chunk::work);
+        let split = &arrangement.split;
         let pipeline = EndedPipeline {
             first,
             inner,
@@ -325,14 +243,17 @@ impl Assembly {
             devices: arrangement.layout.pipeline,
             micro_batches: u32::try_from(arrangement.micro_batches).unwrap_or(u32::MAX),
         };
-        pipeline.time(arrangement.schedule)
+        if split.longer == 0 {
+            return pipeline.time(arrangement.schedule);
+        }
+        RowPipeline { pipeline, longer, from: split.longer_from, count: split.longer }.time(arrangement.schedule)
     }
 
     /// The step's parts, of the device that is busy longest.
     pub fn account(&self, passes: Seconds, once: &Once) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
         let (mut slowest, mut most) = ([0; KINDS], Seconds(-1.0));
-        for (_, counts) in self.arrangement.devices() {
+        for Alike { counts, .. } in self.arrangement.devices() {
             let busy = self.sum(counts, Chunk::busy);
             if busy > most {
                 (slowest, most) = (counts, busy);

@@ -1,13 +1,14 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
-use super::assembly::{Arrangement, Assembly, Chunk, Exchange, Exchanges, backward_window, exposed_exchange, exposed_gathers};
+use super::arrangement::{Alike, Arrangement};
+use super::assembly::{Assembly, Chunk, Exchange, Exchanges, backward_window, exposed_exchange, exposed_gathers};
 use super::contention::Communication;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::sends::Sends;
 use super::{StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::Fabric;
-use sim::pipeline::{Pipeline, Reduction, Schedule, Stage, StageWork, one_f_one_b_exact_time};
+use sim::pipeline::{Pipeline, Reduction, Schedule, Stage, StageWork, interleaved_exact_time, one_f_one_b_exact_time};
 use sim::units::{Bytes, Seconds};
 use workloads::{LayoutError, Model, ZeroStage};
 
@@ -76,7 +77,7 @@ impl Step<'_> {
     pub fn exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> Exchanges {
         let (pieces, units) = (arrangement.pieces(self.profile), arrangement.units());
         let mut exchanges = Exchanges { tied: self.tied(chip), ..Exchanges::default() };
-        for (kind, counts) in arrangement.devices() {
+        for Alike { kind, counts, .. } in arrangement.devices() {
             let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();
             let (parameters, experts) = (sum(|p| p.parameters), sum(|p| p.expert_parameters));
             exchanges.devices[kind] = Exchange {
@@ -227,10 +228,14 @@ pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<Seconds, St
         return Ok(assembly.alone());
     }
     let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
-    if schedule == Schedule::OneForwardOneBackward {
-        let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
-        let work: Vec<StageWork> = chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect();
-        return Ok(one_f_one_b_exact_time(&work, &assembly.sends(fabric), m));
+    let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
+    let work = || chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect::<Vec<_>>();
+    match schedule {
+        Schedule::OneForwardOneBackward => return Ok(one_f_one_b_exact_time(&work(), &assembly.sends(fabric), m)),
+        Schedule::Interleaved { chunks } if m.is_multiple_of(assembly.arrangement.layout.pipeline) => {
+            return Ok(interleaved_exact_time(&work(), &assembly.sends(fabric), chunks, m));
+        }
+        _ => {}
     }
     Ok(pipeline(assembly, fabric).measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
 }

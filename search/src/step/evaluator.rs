@@ -11,7 +11,9 @@
 //! pipeline are not lighter than what is between and sends are short and alike (see `sim::pipeline`'s `ends`). Otherwise, and under the
 //! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
 
-use super::assembly::{Arrangement, Assembly, Exchanges, Once};
+use super::arrangement::{Arrangement, DEVICE_KINDS};
+use super::assembly::{Assembly, Exchanges, Once};
+use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile};
@@ -98,7 +100,7 @@ impl<'a> Lowered<'a> {
 pub struct Degrees {
     arrangement: Arrangement,
     exchanges: Exchanges,
-    holdings: [Holding; 3],
+    holdings: [Holding; DEVICE_KINDS],
     domain: Option<u32>,
 }
 
@@ -154,13 +156,30 @@ impl<'a> Evaluator<'a> {
         Seconds(self.stack.launch.per_step_ms * 1e-3)
     }
 
-    /// Bytes that a plan's fullest device needs at least, however its layers are split into stages.
+    /// What a plan's pass of one chunk takes besides its kernels.
     #[must_use]
-    pub fn least_need(&self, shape: &Shape, plan: &TrainingPlan, domain: Option<u32>) -> Bytes {
+    pub fn pass_overhead(&self, plan: &TrainingPlan) -> Seconds {
+        if plan.layout.pipeline > 1 { self.stack.pipeline_pass(plan.layout.virtual_stages) } else { Seconds::ZERO }
+    }
+
+    /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
+    /// what the others take longer, all together.
+    #[must_use]
+    pub fn least_sends(&self, plan: &TrainingPlan, sends: &Sends) -> [Seconds; 2] {
+        let longest = Window { time: Seconds(f64::INFINITY), ..Window::default() };
+        let exposed = sends.exposed(longest, self.stack.hidden_sends(plan.layout.virtual_stages));
+        [exposed.least(), exposed.farther()]
+    }
+
+    /// Whether a plan may fit under some split of its layers into stages: not if its stages have too little room for all of them, however many each
+    /// takes.
+    #[must_use]
+    pub fn may_fit(&self, shape: &Shape, plan: &TrainingPlan, domain: Option<u32>) -> bool {
         // Any split will do: what is asked does not depend on it.
-        let split = ChunkSplit { chunks: plan.layout.chunks(), first: 0, inner: 0, last: 0 };
+        let split = ChunkSplit { chunks: plan.layout.chunks(), ..ChunkSplit::default() };
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
-        Account::new(&shape.memory, &arrangement, self.stack, domain).least(self.model.layers)
+        let account = Account::new(&shape.memory, &arrangement, self.stack, domain);
+        account.room(self.model.layers, self.capacity.device) >= self.model.layers
     }
 
     /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in

@@ -76,6 +76,10 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
     )
 }
 
+fn room(bytes: u64) -> DeviceMemory {
+    DeviceMemory { hbm: Bytes(bytes), host: Bytes(bytes) }
+}
+
 /// Holds one plan against the slow paths; whether its time was exact, if it obeys the rules.
 fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result<Option<bool>, TestCaseError> {
     let stack = SoftwareStack::load(stack).unwrap();
@@ -103,6 +107,14 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let fullest = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
     prop_assert_eq!(found.need, Need { device: fullest(StageMemory::need), host: fullest(|s| s.host) }, "{:?}", plan);
     prop_assert_eq!(evaluator.capacity(), Need { device: memory.capacity, host: memory.host_capacity });
+    // A plan that fits is not said to fit under no split.
+    let exactly =
+        Evaluator::new(model, &fabric, &stack, DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34)), ..room(1 << 50) });
+    let spare = exactly.capacity().device.saturating_sub(found.need.device);
+    let exactly = DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34) - spare.0), ..room(1 << 50) };
+    let exactly = Evaluator::new(model, &fabric, &stack, exactly);
+    prop_assert_eq!(exactly.capacity().device, found.need.device);
+    prop_assert!(exactly.may_fit(&shape, plan, domain), "{:?}", plan);
     // Around what the plan keeps on the host, both ways draw the line at the same byte.
     for host in [found.need.host, Bytes(found.need.host.0.saturating_sub(1))] {
         let room = DeviceMemory { hbm: Bytes(1 << 50), host };

@@ -9,7 +9,7 @@
 //!
 //! [`sim::pipeline::in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
 
-use super::assembly::Arrangement;
+use super::arrangement::Arrangement;
 use super::memory_account::{Account, GIB, MemoryProfile};
 use super::{SoftwareStack, StepError, TrainingPlan, lowering};
 use serde::{Deserialize, Serialize};

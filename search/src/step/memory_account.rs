@@ -1,7 +1,7 @@
 //! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`Holding`]) and the schedule.
 
 use super::SoftwareStack;
-use super::assembly::Arrangement;
+use super::arrangement::{Alike, Arrangement, DEVICE_KINDS};
 use super::memory::{Moment, StageMemory};
 use super::memory_static::{Resident, Sharding};
 use super::schedule::interleaving_group;
@@ -134,17 +134,9 @@ impl<'a> Account<'a> {
     /// What a stage has.
     pub(super) fn holding(&self, stage: u32) -> Holding {
         let Arrangement { layout, split, .. } = self.arrangement;
-        let p = u64::from(layout.pipeline);
         let mine = |chunk: u64| self.arrangement.device_of(chunk) == stage;
         let (embedding, head) = (mine(0), mine(split.chunks - 1));
-        let layers = match split.chunks {
-            1 => split.first,
-            chunks => {
-                let ends = [(embedding, split.first), (head, split.last)].into_iter().filter(|(held, _)| *held);
-                let (count, of_ends) = ends.fold((0, 0), |(count, sum), (_, layers)| (count + 1, sum + layers));
-                split.inner * (chunks / p - count) + of_ends
-            }
-        };
+        let layers = self.arrangement.layers_on(stage);
         let pieces = &self.profile.parameters;
         let mut all = pieces.layer.times(layers);
         if embedding {
@@ -215,21 +207,23 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Bytes that the fullest stage needs, from what the first, the second and the last have ([`Arrangement::places`]).
-    pub(super) fn fullest(&self, holdings: &[Holding; 3]) -> Bytes {
-        let of = |(place, stage): (usize, u32)| {
-            let held = &holdings[place];
-            self.moments(stage, held).map(|(_, moment)| self.need(held, moment)).max()
+    /// Bytes that the fullest stage needs, from what the first device of each kind has: those behind it have the same, in their schedules for fewer
+    /// micro-batches.
+    pub(super) fn fullest(&self, holdings: &[Holding; DEVICE_KINDS]) -> Bytes {
+        let of = |Alike { kind, from, .. }| {
+            let held = &holdings[kind];
+            self.moments(from, held).map(|(_, moment)| self.need(held, moment)).max()
         };
-        self.arrangement.places().filter_map(of).max().unwrap_or_default()
+        self.arrangement.devices().filter_map(of).max().unwrap_or_default()
     }
 
     /// Bytes that the stage which offloads most keeps in its host's memory, from the same.
-    pub(super) fn fullest_host(&self, holdings: &[Holding; 3]) -> Bytes {
+    pub(super) fn fullest_host(&self, holdings: &[Holding; DEVICE_KINDS]) -> Bytes {
         if self.profile.offloaded == Bytes::ZERO {
             return Bytes::ZERO;
         }
-        self.arrangement.places().map(|(place, stage)| self.host(stage, &holdings[place])).max().unwrap_or_default()
+        let of = |Alike { kind, from, .. }| self.host(from, &holdings[kind]);
+        self.arrangement.devices().map(of).max().unwrap_or_default()
     }
 
     /// Bytes that a stage holds all the time, and on top of those and of the activations kept while a layer and while the loss runs backward.
@@ -247,30 +241,40 @@ impl<'a> Account<'a> {
     pub(super) fn stash(&self, place: u64) -> [Bytes; 2] {
         let split = &self.arrangement.split;
         let (first, last) = (place == 0, place + 1 == split.chunks);
-        let layers = match (first, last) {
-            (true, _) => split.first,
-            (_, true) => split.last,
-            _ => split.inner,
-        };
+        let layers = if first { split.first } else { split.layers(place) };
         let embedding = if first { self.profile.embedding_kept } else { Bytes::ZERO };
         let head = if last { self.profile.head_kept } else { Bytes::ZERO };
         [self.profile.kept * layers + embedding, head]
     }
 
-    /// Bytes that the fullest stage needs at least, however `layers` are split: an equal share of what they hold all the time.
-    pub(super) fn least(&self, layers: u64) -> Bytes {
+    /// Layers that all stages together have room for at most, in a device's `capacity` and however `layers` are split. A stage's part of what all
+    /// layers hold all the time is its part of the layers; on top of it each layer keeps its activations for every pass in flight. Of several chunks per
+    /// stage, each has an equal part of those passes on the average over a round, which the peak is not below.
+    pub(super) fn room(&self, layers: u64, capacity: Bytes) -> u64 {
+        let Arrangement { layout, schedule, micro_batches, .. } = self.arrangement;
         let pieces = &self.profile.parameters;
-        let layout = &self.arrangement.layout;
         let held = Sharding::new(layout, self.stack, self.domain).resident(pieces.layer.times(layers), &pieces.per);
+        let always = (held.weights + held.gradients + held.states).as_f64() / layers.max(1) as f64;
         let [framework, collectives, _] = self.fixed;
-        let all = held.weights + held.gradients + held.states;
-        framework + collectives + Bytes(all.0 / u64::from(layout.pipeline.max(1)))
+        let free = capacity.saturating_sub(framework + collectives).as_f64();
+        let (p, v) = (layout.pipeline, self.chunks());
+        let of_stage = |stage: u32| {
+            let passes = self.passes(stage);
+            let round = micro_batches * v >= passes + u64::from(p) * v || !matches!(schedule, Schedule::Interleaved { .. });
+            let kept = if round { self.profile.kept.as_f64() * passes as f64 / v as f64 } else { 0.0 };
+            // What rounding may have added to a whole number is given back.
+            ((free / (always + kept) + 1e-6) as u64).min(layers)
+        };
+        (0..p).map(of_stage).sum()
     }
 
-    /// What the first, the second and the last stage have.
-    pub(super) fn holdings(&self) -> [Holding; 3] {
-        let last = self.arrangement.layout.pipeline - 1;
-        [0, 1.min(last), last].map(|stage| self.holding(stage))
+    /// What each kind of device has.
+    pub(super) fn holdings(&self) -> [Holding; DEVICE_KINDS] {
+        let mut holdings = [self.holding(0); DEVICE_KINDS];
+        for alike in self.arrangement.devices().skip(1) {
+            holdings[alike.kind] = self.holding(alike.from);
+        }
+        holdings
     }
 
     /// Micro-batches (passes through one chunk) in flight at the peak.
@@ -302,13 +306,18 @@ impl<'a> Account<'a> {
         let passes = self.passes(stage);
         let split = &self.arrangement.split;
         let Schedule::Interleaved { chunks } = self.arrangement.schedule else {
-            // Under ZB-V the first device holds both ends; how many of its passes are through which depends on durations: the longer one counts.
-            let both = self.chunks() > 1 && held.embedding;
-            let layers = if both { split.first.max(split.last) } else { held.layers / self.chunks() };
+            // Under ZB-V a device holds two chunks; how many of its passes are through which depends on durations: the longer one counts.
+            let layers = match self.arrangement.schedule {
+                Schedule::ZbV => split.layers(stage.into()).max(split.layers(split.chunks - 1 - u64::from(stage))),
+                _ => held.layers,
+            };
             let micro_batches = passes.min(self.arrangement.micro_batches);
             let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
             return layer * layers * passes + embedding;
         };
+        if split.longer > 0 {
+            return self.kept_by_turns(stage, layer, embedding, in_loss && held.head);
+        }
         let (inner, signed) = (layer * split.inner, |bytes: Bytes| i128::from(bytes.0));
         let mut sum = signed(inner * passes);
         // The first and the last chunk keep more or less than one between them, for as many passes as make the sum largest.
@@ -341,23 +350,56 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// [`Self::in_chunk`] of any chunk and device by going through the schedule. Forward passes go through the chunks in turn, a group of
-    /// micro-batches each, backward passes through them in reverse: from one turn to the next the number rises, falls or stays, so that its
-    /// extremes are at turns.
-    pub(super) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
-        let (m, v) = (self.arrangement.micro_batches, self.chunks());
-        let group = u64::from(interleaving_group(self.arrangement.layout.pipeline, u32::try_from(m).unwrap_or(u32::MAX)));
-        let through = |count: u64, chunk: u64| {
-            let (turns, rest) = (count / (group * v), count % (group * v));
-            turns * group + rest.saturating_sub(chunk * group).min(group)
+    /// What a stage's layers, and its embedding, keep at the peak under interleaved 1F1B, whatever its chunks hold. `in_loss`: of the moments when a
+    /// micro-batch is in the last chunk, from which these are a pass away at most.
+    fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
+        let (passes, p, v) = (self.passes(stage), u64::from(self.arrangement.layout.pipeline), self.chunks());
+        let place = |chunk: u64| chunk * p + u64::from(stage);
+        let kept = |chunk: u64| {
+            let embedding = if place(chunk) == 0 { embedding } else { Bytes::ZERO };
+            layer * self.arrangement.split.layers(place(chunk)) + embedding
         };
-        // After `n` forward passes, and as many backward ones less those in flight.
-        let at = |n: u64| through(n, chunk.into()).saturating_sub(through(n - passes, v - 1 - u64::from(chunk)));
+        let sum = |n: u64| {
+            let in_chunk = self.in_chunks_at(n, passes);
+            (!in_loss || in_chunk(v - 1) > 0).then(|| (0..v).map(|chunk| kept(chunk) * in_chunk(chunk)).sum::<Bytes>())
+        };
+        let turns = self.turns(passes);
+        if !in_loss {
+            return turns.filter_map(sum).max().unwrap_or_default();
+        }
+        let last = self.arrangement.micro_batches * v;
+        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
+    }
+
+    /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
+    pub(super) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
+        let at = |n: u64| self.in_chunks_at(n, passes)(chunk.into());
+        self.turns(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
+    }
+
+    /// Micro-batches that interleaved 1F1B takes through a chunk at a time.
+    fn group(&self) -> u64 {
+        let m = u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX);
+        u64::from(interleaving_group(self.arrangement.layout.pipeline, m))
+    }
+
+    /// Passes through every chunk in flight after `n` forward passes of a device, and as many backward ones less the `passes` in flight.
+    fn in_chunks_at(&self, n: u64, passes: u64) -> impl Fn(u64) -> u64 + use<> {
+        let (v, group) = (self.chunks(), self.group());
+        let [forward, backward] = [n, n - passes].map(|count| (count / (group * v) * group, count % (group * v)));
+        let through = move |(whole, rest): (u64, u64), chunk: u64| whole + rest.saturating_sub(chunk * group).min(group);
+        move |chunk| through(forward, chunk).saturating_sub(through(backward, v - 1 - chunk))
+    }
+
+    /// Forward passes of a device, with `passes` in flight, at the ends of turns: forward passes go through the chunks in turn, a group of
+    /// micro-batches each, backward passes through them in reverse. From one turn to the next the number in a chunk rises, falls or stays, so
+    /// that its extremes, and those of sums over chunks, are at turns.
+    fn turns(&self, passes: u64) -> impl Iterator<Item = u64> + use<> {
+        let (v, group) = (self.chunks(), self.group());
         // What follows a whole cycle of turns repeats it.
-        let end = (m * v).min(passes + 2 * group * v);
-        let turns = |from: u64| (0..=2 * v + 1).map(move |i| from + i * group);
-        let moments = turns(passes).chain(turns(passes.next_multiple_of(group))).filter(|n| *n <= end).chain([end]);
-        moments.map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
+        let end = (self.arrangement.micro_batches * v).min(passes + 2 * group * v);
+        let turns = move |from: u64| (0..=2 * v + 1).map(move |i| from + i * group);
+        turns(passes).chain(turns(passes.next_multiple_of(group))).filter(move |n| *n <= end).chain([end])
     }
 
     /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.

@@ -169,7 +169,7 @@ fn rounds_of_micro_batches_fill_the_end_chunks_as_their_turns_do() {
     let profile = MemoryProfile::new(&training, &plan.activations, &stack);
     for (p, v, rounds) in (2..7).flat_map(|p| (2..5).flat_map(move |v| (1..6).map(move |rounds| (p, v, rounds)))) {
         let layout = Layout { pipeline: p, virtual_stages: v, ..Layout::default() };
-        let split = ChunkSplit { chunks: u64::from(p * v), first: 1, inner: 1, last: 1 };
+        let split = ChunkSplit { chunks: u64::from(p * v), first: 1, inner: 1, last: 1, ..ChunkSplit::default() };
         let schedule = Schedule::Interleaved { chunks: v };
         let arrangement = Arrangement::new(layout, split, schedule, u64::from(p) * rounds);
         let account = Account::new(&profile, &arrangement, &stack, None);

@@ -3,6 +3,7 @@
 //! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
 //! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
 
+mod arrangement;
 mod assembly;
 mod contention;
 mod evaluate;
@@ -20,7 +21,8 @@ mod stack_options;
 mod tests;
 mod timeline;
 
-pub(crate) use assembly::{Arrangement, Assembly};
+pub(crate) use arrangement::{Alike, Arrangement};
+pub(crate) use assembly::Assembly;
 pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};

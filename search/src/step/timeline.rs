@@ -36,8 +36,8 @@ pub fn step_timeline(
     let kinds: Vec<_> = arrangement.devices().collect();
     for (device, stage) in (0..p).zip(&mut run.stages) {
         let kind = arrangement.kind_of(device);
-        let Some((_, counts)) = kinds.iter().find(|(known, _)| *known == kind) else { continue };
-        let [data, update] = assembly.once_on(kind, *counts, stack, &exchanges);
+        let Some(alike) = kinds.iter().find(|known| known.kind == kind) else { continue };
+        let [data, update] = assembly.once_on(alike, stack, &exchanges);
         stage.reduction = data;
         stage.optimizer = update;
     }

@@ -29,15 +29,19 @@
 //! - [`one_f_one_b_upper_bound`] is never below `T`: `U` after every stage is raised to the slowest one.
 //! - [`one_f_one_b_exact_time`] is `T`, by a recurrence of `p (m + p)` steps: six to nine times faster than playing the
 //!   events (2.5 against 15 microseconds for 8 stages and 64 micro-batches on a shared core).
+//! - [`interleaved_exact_time`] is the time of interleaved 1F1B in the same way.
 //! - [`Pipeline::lower_bound`] never exceeds the time of *any* schedule, once-per-step work included.
 //! - [`EndedPipeline::time`] is `T` without a loop over stages or micro-batches where only the first and the last stage differ from the
-//!   others (models of equal layers): 1F1B and interleaved under conditions that such models meet, GPipe always.
+//!   others (models of equal layers): 1F1B and interleaved under conditions that such models meet, GPipe always. [`RowPipeline::time`] is a
+//!   lower bound on it where some of the others, side by side, are longer (layers that do not divide).
 //!
 //! So a search may rank by `U`, prune by the lower bound, and must let the exact time have the last word.
 
 mod closed_form;
 mod ends;
+mod interleaved;
 mod order;
+mod row;
 mod simulate;
 #[cfg(test)]
 mod tests;
@@ -47,6 +51,8 @@ pub use closed_form::{
     one_f_one_b_time, one_f_one_b_upper_bound, zb_h1_time,
 };
 pub use ends::{ChunkWork, EndedPipeline, PassesTime};
+pub use interleaved::interleaved_exact_time;
+pub use row::RowPipeline;
 pub use simulate::{DeviceReport, Event, EventKind, Timeline};
 
 use crate::units::{Bytes, Seconds};

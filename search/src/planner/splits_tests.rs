@@ -1,0 +1,93 @@
+//! The bounds of splits against every contiguous split, played event by event.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use proptest::prelude::*;
+use sim::pipeline::{Pipeline, Stage};
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch};
+
+/// All lists of `p` numbers with the sum `n`.
+fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
+    if p == 1 {
+        return vec![vec![n]];
+    }
+    (0..=n)
+        .flat_map(|last| {
+            compositions(n - last, p - 1).into_iter().map(move |mut list| {
+                list.push(last);
+                list
+            })
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Against every contiguous split, whatever its chunks hold; the bounds of single splits on those that are tried.
+    #[test]
+    fn no_contiguous_split_is_below_the_bounds(
+        (p, v, n, m) in prop_oneof![(2_u32..6, Just(1), 1_u64..9, 1_u64..12), (2_u32..4, 2_u32..3, 1_u64..9, 1_u64..4)],
+        (forward, backward, send) in (0.5_f64..2.0, 0.5_f64..4.0, 0.0_f64..0.5),
+        embedding in 0.0_f64..2.0,
+        head in 0.0_f64..8.0,
+        gpipe in any::<bool>(),
+    ) {
+        let (layout, m) = (Layout { pipeline: p, virtual_stages: v, ..Layout::default() }, if v > 1 { m * u64::from(p) } else { m });
+        let (chunk, sends) = (0.0, [send, 0.0]);
+        let loads = Loads { embedding, layer: forward + backward, head, chunk, sends };
+        let schedule = if gpipe && v == 1 { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
+        let share = least_share(&layout, schedule, m) * loads.all(n);
+        let (chunks, part) = (p * v, |x: f64, of: f64| Seconds(x * of / 3.0));
+        let tried: Vec<ChunkSplit> = layout.splits(n).collect();
+        let listed = |split: &ChunkSplit| (0..split.chunks).map(|chunk| split.layers(chunk)).collect::<Vec<u64>>();
+        for list in compositions(n, chunks) {
+            let stage = |layers: &u64| Stage {
+                forward: Seconds(forward * *layers as f64),
+                backward_input: Seconds(backward * *layers as f64),
+                ..Stage::default()
+            };
+            let mut stages: Vec<Stage> = list.iter().map(stage).collect();
+            for (end, more) in [(0, embedding), (chunks as usize - 1, head)] {
+                stages[end].forward += part(more, 1.0);
+                stages[end].backward_input += part(more, 2.0);
+            }
+            let schedule_of_chunks = if v > 1 { Schedule::Interleaved { chunks: v } } else { schedule };
+            let sends = vec![Seconds(send); chunks as usize - 1];
+            let pipeline =
+                Pipeline { stages, sends, ..Pipeline::uniform(Stage::default(), 1, m as u32, schedule_of_chunks) };
+            let time = pipeline.measure().unwrap().passes_end.0;
+            prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
+            for split in tried.iter().filter(|split| listed(split) == list) {
+                let busy = loads.bound(split, &layout, schedule, m);
+                let paths = loads.paths(split, &layout, schedule, m);
+                prop_assert!(busy.max(paths) <= time * (1.0 + 1e-9), "{list:?}: {busy} {paths} {time}");
+                prop_assert!(share <= busy * (1.0 + 1e-9), "{list:?}: {share} {busy}");
+            }
+        }
+        let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
+        for limit in [1.0, 1.5, 4.0].map(|more| share * more) {
+            let mut found: Vec<ChunkSplit> = loads.splits(n, &plan, limit).into_iter().map(|(_, split)| split).collect();
+            let bound = |s: &ChunkSplit| loads.bound(s, &layout, schedule, m).max(loads.paths(s, &layout, schedule, m));
+            let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
+            found.sort();
+            below.sort();
+            prop_assert_eq!(found, below);
+        }
+    }
+}
+
+/// A plan of so many micro-batches.
+fn any_plan(micro_batches: u64) -> TrainingPlan {
+    TrainingPlan {
+        layout: Layout::default(),
+        batch: Batch { micro_batch: 1, global_batch: micro_batches, sequence_length: 1024 },
+        activations: ActivationPolicy::None,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    }
+}
