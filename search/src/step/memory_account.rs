@@ -353,15 +353,20 @@ impl<'a> Account<'a> {
     /// What a stage's layers, and its embedding, keep at the peak under interleaved 1F1B, whatever its chunks hold. `in_loss`: of the moments when a
     /// micro-batch is in the last chunk, from which these are a pass away at most.
     fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
-        let (passes, p, v) = (self.passes(stage), u64::from(self.arrangement.layout.pipeline), self.chunks());
-        let place = |chunk: u64| chunk * p + u64::from(stage);
-        let kept = |chunk: u64| {
-            let embedding = if place(chunk) == 0 { embedding } else { Bytes::ZERO };
-            layer * self.arrangement.split.layers(place(chunk)) + embedding
-        };
+        let (passes, p, v) = (self.passes(stage), self.arrangement.layout.pipeline, self.chunks());
+        let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
+        // The device's chunks from a place of the pipeline on; the longer ones are neighbours on it too.
+        let from = |place: u64| place.saturating_sub(stage.into()).div_ceil(p.into());
+        let row = [from(split.longer_from), from(split.longer_from + split.longer)];
+        let inner = signed(layer * split.inner);
+        let first = if stage == 0 { signed(layer * split.first + embedding) - inner } else { 0 };
+        let last = if stage + 1 == p { signed(layer * split.last) - inner } else { 0 };
         let sum = |n: u64| {
-            let in_chunk = self.in_chunks_at(n, passes);
-            (!in_loss || in_chunk(v - 1) > 0).then(|| (0..v).map(|chunk| kept(chunk) * in_chunk(chunk)).sum::<Bytes>())
+            let flying = self.in_chunks_at(n, passes);
+            let count = |from, to| i128::from(flying(from, to));
+            let kept =
+                inner * i128::from(passes) + signed(layer) * count(row[0], row[1]) + first * count(0, 1) + last * count(v - 1, v);
+            (!in_loss || count(v - 1, v) > 0).then(|| Bytes(u64::try_from(kept).unwrap_or(0)))
         };
         let turns = self.turns(passes);
         if !in_loss {
@@ -373,7 +378,7 @@ impl<'a> Account<'a> {
 
     /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
     pub(super) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
-        let at = |n: u64| self.in_chunks_at(n, passes)(chunk.into());
+        let at = |n: u64| self.in_chunks_at(n, passes)(chunk.into(), u64::from(chunk) + 1);
         self.turns(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
     }
 
@@ -383,12 +388,15 @@ impl<'a> Account<'a> {
         u64::from(interleaving_group(self.arrangement.layout.pipeline, m))
     }
 
-    /// Passes through every chunk in flight after `n` forward passes of a device, and as many backward ones less the `passes` in flight.
-    fn in_chunks_at(&self, n: u64, passes: u64) -> impl Fn(u64) -> u64 + use<> {
+    /// Passes in flight, by the range of a device's chunks that they go through, after `n` forward passes and as many backward ones less the
+    /// `passes` in flight.
+    fn in_chunks_at(&self, n: u64, passes: u64) -> impl Fn(u64, u64) -> u64 + use<> {
         let (v, group) = (self.chunks(), self.group());
         let [forward, backward] = [n, n - passes].map(|count| (count / (group * v) * group, count % (group * v)));
-        let through = move |(whole, rest): (u64, u64), chunk: u64| whole + rest.saturating_sub(chunk * group).min(group);
-        move |chunk| through(forward, chunk).saturating_sub(through(backward, v - 1 - chunk))
+        let through = move |(whole, rest): (u64, u64), from: u64, to: u64| {
+            whole * (to - from) + rest.saturating_sub(from * group).min((to - from) * group)
+        };
+        move |from, to| through(forward, from, to).saturating_sub(through(backward, v - to, v - from))
     }
 
     /// Forward passes of a device, with `passes` in flight, at the ends of turns: forward passes go through the chunks in turn, a group of
