@@ -27,6 +27,7 @@ mod left;
 mod list;
 mod memo;
 mod modes;
+mod moves;
 mod piece;
 mod portfolio;
 mod problem;

@@ -5,18 +5,16 @@
 //! operator across all cores is a barrier at which a state shrinks to its down-set, so this is the barrier recurrence
 //! f(I+i) <= f(I) + exc(i), f(I+S) <= f(I) + R(S) with R(S), the makespan of S with one core each, built up operator by operator.
 //!
-//! What keeps it small: a state that another one with the same down-set dominates is dropped; no operator may start once
-//! another could have run to its end before (Giffler and Thompson, 1960); a state whose lower bound meets the best schedule is dropped; the
-//! time of a state moves on to the earliest at which anything more can start, which makes more states comparable. Layer `k`
-//! holds states of `k` operators and is cut to a width, best bounds first. A pass in which no layer was cut has proved its answer; the
+//! What keeps it small: a state that another one with the same down-set dominates is dropped; extensions that are not needed are not
+//! tried (see `moves`); a state whose lower bound meets the best schedule is dropped; the time of a state moves on to the earliest at
+//! which anything more can start, which makes more states comparable. Layer `k` holds states of `k` operators and is cut to a width, best bounds first. A pass in which no layer was cut has proved its answer; the
 //! least bound among states that were cut is a lower bound for the whole piece in any case. Width and direction of the
 //! passes grow from a quick beam to the whole space; all of it is counted in steps, so the answer does not depend on the machine.
 
-use super::bounds::{Set, full, members};
+use super::bounds::{Set, full};
 use super::layer::{DEAD, Held, Layer, Move, NONE, Node, Step};
 use super::left::{Left, Lefts};
 use super::list::Found;
-use super::piece::NEVER;
 use super::state::{NO_SLOT, Run, Searcher, Since};
 
 /// How many states of the same down-set a new one is compared with.
@@ -105,7 +103,7 @@ impl Passing<'_, '_> {
                     continue;
                 }
                 let parent = if depth == 0 { NONE } else { self.remember(&node) };
-                self.moves(&node, layer.runs_of(&node), &mut moves);
+                self.searcher.moves(&node, layer.runs_of(&node), &mut moves);
                 let left = lefts.of(self.searcher, node.set);
                 for step in moves.drain(..) {
                     self.extend((&node, left), parent, layer.runs_of(&node), step, &mut runs);
@@ -125,61 +123,6 @@ impl Passing<'_, '_> {
     fn remember(&mut self, node: &Node) -> u32 {
         self.trail.push(Step { parent: node.parent, step: node.step });
         (self.trail.len() - 1) as u32
-    }
-
-    /// The extensions of a state that some active schedule needs.
-    fn moves(&self, node: &Node, runs: &[Run], moves: &mut Vec<Move>) {
-        let (searcher, piece) = (self.searcher, self.searcher.piece);
-        let n = piece.n();
-        let earliest = searcher.slots.earliest(piece, node.time, runs);
-        moves.clear();
-        let mut running: Set = 0;
-        for run in runs {
-            running |= 1 << run.op;
-        }
-        for i in members(full(n) & !node.set) {
-            let preds = searcher.relation.preds[i];
-            if preds & !node.set != 0 {
-                continue;
-            }
-            let mut ready = node.time;
-            if preds & running != 0 {
-                for run in runs.iter().filter(|r| preds >> r.op & 1 == 1) {
-                    ready = ready.max(run.finish);
-                }
-            }
-            // The same operators in the other order, from the same state before, lead here too.
-            let later = node.set != 0 && (i as u8) < node.step.op && preds >> node.step.op & 1 == 0;
-            let swapped = later && node.step.start == node.time && ready <= node.time;
-            let mut push = |exclusive: bool, slot: u8, start: u64| {
-                if !swapped || start != node.time || exclusive || node.step.exclusive {
-                    let length = if exclusive { piece.exc[i] } else { piece.lat[i] };
-                    moves.push(Move { op: i as u8, exclusive, slot, start, finish: start + length });
-                }
-            };
-            if searcher.only_across >> i & 1 == 0 {
-                searcher.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
-            }
-            // At a barrier an operator across all cores could as well have run at the last idle moment at which it was ready, and of those
-            // that follow one another the first in number could have run first.
-            let in_turn = if node.set == node.idle {
-                (node.stretch == Set::MAX || preds & !node.stretch != 0) && !(later && node.step.exclusive)
-            } else {
-                preds & !node.idle != 0
-            };
-            if piece.exc[i] != NEVER && (in_turn || !searcher.barriers) {
-                push(true, NO_SLOT, ready.max(earliest.all_cores(piece, i)));
-            }
-        }
-        let first_end = moves.iter().map(|m| m.finish).min().unwrap_or(u64::MAX);
-        moves.retain(|m| m.start < first_end || m.start == m.finish);
-        if let &[run] = runs
-            && searcher.barriers
-            && node.idle | 1 << run.op == node.set
-            && piece.exc[run.op as usize] != NEVER
-        {
-            moves.retain(|m| m.start < run.finish);
-        }
     }
 
     fn extend(&mut self, (node, left): (&Node, &Left), parent: u32, before: &[Run], step: Move, runs: &mut Vec<Run>) {

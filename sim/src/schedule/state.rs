@@ -3,6 +3,7 @@
 use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
 use super::left::{ACROSS, KNOWN, Left, NOTHING};
 use super::modes::{CASES, CaseTable};
+use super::moves::twins;
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 use super::slots::Slots;
 
@@ -76,6 +77,8 @@ pub(super) struct Searcher<'a> {
     pub slots: Slots,
     /// Operators that only run across all cores.
     pub only_across: Set,
+    /// Per operator, those that start before it if they are ready by then.
+    pub twins: Vec<Set>,
     /// Per operator, those of `only_across` that cannot run while it does.
     apart: Vec<Set>,
     /// An operator across all cores waits for all others and stops all others: it can be moved to an instant at which all are idle.
@@ -97,6 +100,7 @@ impl<'a> Searcher<'a> {
         }
         let n = piece.n();
         let mut searcher = Self {
+            twins: twins(piece, &relation, only_across),
             piece,
             relation,
             after,
