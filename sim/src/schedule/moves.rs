@@ -112,4 +112,13 @@ impl Searcher<'_> {
         (node.stretch == Set::MAX || preds & !node.stretch != 0)
             && !(later && node.step.exclusive && self.twins[last] & freed == 0)
     }
+
+    /// What is left of some cases once an operator starts on one core at an idle moment: those of `ready` that did not run across all cores
+    /// at that moment will not later on. `None` where one of them has to.
+    pub fn settled(&self, cases: u32, ready: Set) -> Option<u32> {
+        if ready & self.only_across != 0 {
+            return None;
+        }
+        Some(if self.cases.is_some() { members(ready).fold(cases, |left, i| self.cases_with(left, i, false)) } else { cases })
+    }
 }

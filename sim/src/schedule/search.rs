@@ -159,7 +159,11 @@ impl Passing<'_, '_> {
             (node.idle, Since { work: node.since.work + shortest, ..node.since })
         };
         let stretch = if node.set == node.idle { node.stretch } else { node.idle };
-        let cases = self.searcher.cases_with(node.cases, step.op as usize, step.exclusive);
+        let mut cases = self.searcher.cases_with(node.cases, step.op as usize, step.exclusive);
+        if self.searcher.barriers && idle == node.set && !step.exclusive {
+            let Some(settled) = self.searcher.settled(cases, left.ready & !(1 << step.op)) else { return };
+            cases = settled;
+        }
         let adds = self.searcher.adds_without(&left.adds, step.op as usize);
         let known = (since, cases, &adds);
         let (bound, guide, next) = self.searcher.bound((set, left, step.op), (time, runs), known, self.best, &mut self.ends);
