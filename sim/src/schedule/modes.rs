@@ -28,31 +28,42 @@ pub(super) struct Case {
 }
 
 /// Cases that hold every schedule shorter than the best one known.
-#[derive(Debug, Clone)]
-pub(super) struct Cases {
+pub(super) struct Cases<'a> {
     pub list: Vec<Case>,
-    /// Work done, in steps of the search.
-    pub steps: u64,
-    /// No schedule is shorter than this, or than the best one known.
-    pub lower_bound: u64,
+    configurations: Configurations<'a>,
+    all: Set,
 }
 
-impl Cases {
-    /// Splits the schedules of a piece in which `across` run across all cores and `single` do not. `None` where the relaxation is too hard.
-    pub fn split(piece: &Piece, relation: &Relation, (across, single): (Set, Set), best: u64) -> Option<Self> {
+impl<'a> Cases<'a> {
+    /// The schedules of a piece in which `across` run across all cores and `single` do not, as one case. `None` where the relaxation is too hard.
+    pub fn of(piece: &'a Piece, relation: &Relation, (across, single): (Set, Set)) -> Option<Self> {
         let mut configurations = Configurations::of(piece, relation)?;
         let all = relation.all();
         let (prices, share) = configurations.solve(all, across, single)?;
         let value = prices.value;
-        let mut open = vec![Case { across, single, prices, share, value }];
+        Some(Self { list: vec![Case { across, single, prices, share, value }], configurations, all })
+    }
+
+    /// Leaves cases out that hold nothing better than `best`, and splits the others as far as there is room.
+    pub fn split(&mut self, piece: &Piece, best: u64) {
+        let open = &mut self.list;
+        open.retain(|case| case.bound() < best);
         while open.len() < CASES && !open.is_empty() {
             let Some(at) = (0..open.len()).min_by(|&a, &b| open[a].value.total_cmp(&open[b].value)) else { break };
-            let Some(parts) = open[at].split(piece, &mut configurations, all) else { break };
+            let Some(parts) = open[at].split(piece, &mut self.configurations, self.all) else { break };
             open.swap_remove(at);
             open.extend(parts.into_iter().filter(|case| case.bound() < best));
         }
-        let lower_bound = open.iter().map(Case::bound).min().unwrap_or(best);
-        Some(Self { list: open, steps: configurations.steps(), lower_bound })
+    }
+
+    /// Work done so far, in steps of the search.
+    pub fn steps(&self) -> u64 {
+        self.configurations.steps()
+    }
+
+    /// No schedule is shorter than this, or than `best` where nothing is left.
+    pub fn lower_bound(&self, best: u64) -> u64 {
+        self.list.iter().map(Case::bound).min().unwrap_or(best)
     }
 
     /// The operators that run across all cores in every case, and those that do in none.
@@ -98,7 +109,7 @@ pub(super) struct CaseTable {
 
 impl CaseTable {
     /// The cases of a piece of `n` operators, or of the piece reversed.
-    pub fn of(cases: &Cases, n: usize, reversed: bool) -> Self {
+    pub fn of(cases: &Cases<'_>, n: usize, reversed: bool) -> Self {
         let mut table = Self {
             adds: vec![[0.0; CASES]; n],
             on: vec![[0.0; CASES]; n],
@@ -175,6 +186,7 @@ mod tests {
     use super::super::list::{Exclusive, list_schedule};
     use super::super::piece;
     use super::super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem};
+    use super::super::search::Aim;
     use super::super::state::Searcher;
     use super::*;
 
@@ -224,12 +236,14 @@ mod tests {
                 let relation = Relation::of(piece);
                 let listed = list_schedule(piece, &chain_tails(piece), Exclusive::Alone).makespan + 1;
                 let optimum = |searcher: &Searcher<'_>| {
-                    let pass = searcher.pass(listed, 1 << 20, false, u64::MAX);
+                    let pass = searcher.pass(listed, 1 << 20, Aim::Bounds, u64::MAX);
                     pass.found.map_or(listed, |found| found.makespan)
                 };
                 let plain = optimum(&Searcher::new(piece, 0));
-                let cases = Cases::split(piece, &relation, (0, 0), listed).unwrap();
-                assert!(cases.lower_bound <= plain, "seed {seed}: {} <= {plain}", cases.lower_bound);
+                let mut cases = Cases::of(piece, &relation, (0, 0)).unwrap();
+                cases.split(piece, listed);
+                let bound = cases.lower_bound(listed);
+                assert!(bound <= plain, "seed {seed}: {bound} <= {plain}");
                 let reversed = piece.reversed();
                 for (way, turned) in [(piece, false), (&reversed, true)] {
                     let mut searcher = Searcher::new(way, 0);
@@ -238,9 +252,9 @@ mod tests {
                     assert_eq!(optimum(&searcher), plain, "seed {seed} reversed {turned}");
                 }
                 // With the optimum known all that is left are cases that could hold one as good.
-                let tight = Cases::split(piece, &relation, (0, 0), plain).unwrap();
-                assert!(tight.lower_bound <= plain && tight.list.len() <= CASES, "seed {seed}");
                 split += usize::from(cases.list.len() > 1);
+                cases.split(piece, plain);
+                assert!(cases.lower_bound(plain) <= plain && cases.list.len() <= CASES, "seed {seed}");
             }
         }
         assert!(split > 200, "{split}");

@@ -6,21 +6,22 @@ use super::cores::pair_by_index;
 use super::list::{Exclusive, Found, list_schedule};
 use super::modes::{CaseTable, Cases};
 use super::piece::{NEVER, Piece, SEARCHABLE};
-use super::search::Pass;
+use super::search::{Aim, Pass};
 use super::state::Searcher;
 use super::{Limits, Method, improve};
 use std::time::Instant;
 
-/// Widths of the search passes that are tried in both directions.
-const NARROW: [usize; 2] = [64, 512];
+/// Width of the first passes: forwards alone, then, where more is known, both ways.
+const FIRST_WIDTH: usize = 64;
+/// A pass of this width then tries for a proof.
+const TRIAL_WIDTH: usize = 4_096;
+/// Width of the passes after that, both ways.
+const SECOND_WIDTH: usize = 512;
 /// Widths of the passes that prove, in the direction that did better.
 const WIDE: [usize; 3] = [16_384, 131_072, 1_048_576];
-/// Width of the first pass, forwards only.
-const FIRST_WIDTH: usize = 64;
-/// Passes up to this width look for schedules, wider ones for proofs.
-const GUIDED: usize = 256;
-/// Before the pass of this width, local search has a go, with this many steps and no more than this part of all.
-const IMPROVED: usize = 512;
+/// Rounds of passes.
+const ROUNDS: usize = 3;
+/// Before the second round local search has a go, with this many steps and no more than this part of all.
 const IMPROVING_STEPS: u64 = 10_000;
 const IMPROVING_SHARE: u64 = 10;
 /// Rounds of play for the quick mixed bound.
@@ -185,23 +186,25 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     let forward = Searcher::new(&hard, decided.across);
     answer.raise(forward.root_bound());
     // Most pieces are small and fall to the first pass: what costs more is set up for those that do not.
-    if one_pass(piece, answer, &forward, (FIRST_WIDTH, false), budget).is_none() {
+    if one_pass(piece, answer, (&forward, false), (FIRST_WIDTH, Aim::Schedules), budget).is_none() {
         return;
     }
     let mut forward = Some(forward);
-    let mut follow = [true, true];
-    for widths in [&NARROW[..], &WIDE[..]] {
+    let mut cases = Cases::of(piece, &relation, (decided.across, decided.single));
+    let (mut round, mut side, mut counted) = (0, 0, 0);
+    while round < ROUNDS {
         let best = answer.found.makespan;
         let before = decided;
-        let cases = Cases::split(piece, &relation, (decided.across, decided.single), best);
-        if let Some(cases) = &cases {
-            answer.steps += cases.steps;
-            answer.raise(cases.lower_bound);
+        if let Some(cases) = &mut cases {
+            cases.split(piece, best);
+            answer.steps += cases.steps() - counted;
+            counted = cases.steps();
+            answer.raise(cases.lower_bound(best));
             if answer.lower_bound >= best || budget.spent(answer.steps) {
                 return;
             }
             (decided.across, decided.single) = cases.common();
-        } else if widths.len() == WIDE.len() {
+        } else if round + 1 == ROUNDS {
             decided = decided.probe(piece, &relation, best);
         }
         let hard = decided.apply(piece);
@@ -209,12 +212,13 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
         let known = forward.take().filter(|_| decided == before);
         let forward = known.unwrap_or_else(|| Searcher::new(&hard, decided.across));
         let searchers = both_ways(forward, &reversed, cases.as_ref(), answer);
-        let Some(better) = passes(piece, answer, &searchers, (widths, follow), budget) else { return };
-        follow = better;
-        // With no better schedule than before there are no better cases either.
-        if answer.found.makespan == best && cases.is_some() && widths.len() == NARROW.len() {
-            passes(piece, answer, &searchers, (&WIDE, follow), budget);
-            return;
+        loop {
+            let Some(better) = passes(piece, answer, &searchers, (round, side), budget) else { return };
+            (round, side) = (round + 1, better);
+            // A better schedule leaves fewer cases. Without cases modes are probed before the last round.
+            if round == ROUNDS || answer.found.makespan < best || cases.is_none() && round + 1 == ROUNDS {
+                break;
+            }
         }
     }
 }
@@ -223,7 +227,7 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
 fn both_ways<'a>(
     mut forward: Searcher<'a>,
     reversed: &'a Piece,
-    cases: Option<&Cases>,
+    cases: Option<&Cases<'_>>,
     answer: &mut Answer,
 ) -> [Searcher<'a>; 2] {
     let last = reversed.n() - 1;
@@ -236,27 +240,50 @@ fn both_ways<'a>(
     [forward, backward]
 }
 
-/// Search passes of growing widths in the directions to `follow`. Answers which direction did better on the last; `None` when done.
+/// A round of search passes; `side` is the direction that did better so far, and answered is the one that does now. `None` when done.
 fn passes(
     piece: &Piece,
     answer: &mut Answer,
     searchers: &[Searcher<'_>; 2],
-    (widths, follow): (&[usize], [bool; 2]),
+    (round, side): (usize, usize),
     budget: Budget,
-) -> Option<[bool; 2]> {
-    let mut scores = [(0, 0); 2];
-    for &width in widths {
-        if width == IMPROVED && answer.lower_bound < answer.found.makespan {
+) -> Option<usize> {
+    let along = |side: usize| (&searchers[side], side == 1);
+    match round {
+        0 => {
+            let side = both_passes(piece, answer, searchers, (FIRST_WIDTH, Aim::Schedules), budget)?;
+            one_pass(piece, answer, along(side), (TRIAL_WIDTH, Aim::Proof), budget)?;
+            Some(side)
+        }
+        1 => {
             let steps = answer.steps + IMPROVING_STEPS.min(budget.steps / IMPROVING_SHARE);
             improve::improve(piece, answer, Budget { steps, ..budget });
+            both_passes(piece, answer, searchers, (SECOND_WIDTH, Aim::Bounds), budget)
         }
-        for (side, searcher) in searchers.iter().enumerate().filter(|&(s, _)| follow[s]) {
-            let before = answer.steps;
-            let bound = one_pass(piece, answer, searcher, (width, side == 1), budget)?;
-            scores[side] = (bound, u64::MAX - (answer.steps - before));
+        _ => {
+            for width in WIDE {
+                one_pass(piece, answer, along(side), (width, Aim::Bounds), budget)?;
+            }
+            Some(side)
         }
     }
-    Some([scores[0] >= scores[1], scores[0] < scores[1]])
+}
+
+/// Passes of a width both ways; which of the two did better.
+fn both_passes(
+    piece: &Piece,
+    answer: &mut Answer,
+    searchers: &[Searcher<'_>; 2],
+    kind: (usize, Aim),
+    budget: Budget,
+) -> Option<usize> {
+    let mut scores = [(0, 0); 2];
+    for (side, searcher) in searchers.iter().enumerate() {
+        let before = answer.steps;
+        let bound = one_pass(piece, answer, (searcher, side == 1), kind, budget)?;
+        scores[side] = (bound, u64::MAX - (answer.steps - before));
+    }
+    Some(usize::from(scores[0] < scores[1]))
 }
 
 /// Runs one search pass of a width, forwards or backwards, and answers its lower bound. `None` when there is nothing left to do, or
@@ -264,15 +291,15 @@ fn passes(
 fn one_pass(
     piece: &Piece,
     answer: &mut Answer,
-    searcher: &Searcher<'_>,
-    (width, reversed): (usize, bool),
+    (searcher, reversed): (&Searcher<'_>, bool),
+    (width, aim): (usize, Aim),
     budget: Budget,
 ) -> Option<u64> {
     if answer.lower_bound >= answer.found.makespan || budget.spent(answer.steps) {
         return None;
     }
     answer.method = Method::Search;
-    let pass = searcher.pass(answer.found.makespan, width, width <= GUIDED, budget.steps - answer.steps);
+    let pass = searcher.pass(answer.found.makespan, width, aim, budget.steps - answer.steps);
     answer.steps += pass.steps;
     let bound = pass.lower_bound;
     take(answer, piece, pass, reversed);

@@ -19,6 +19,17 @@ use super::state::{NO_SLOT, Run, Searcher, Since};
 
 /// How many states of the same down-set a new one is compared with.
 const COMPARED: usize = 48;
+/// What a pass is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Schedules.
+    Schedules,
+    /// Lower bounds.
+    Bounds,
+    /// A proof: as lower bounds, but it gives up as soon as a layer has to be cut.
+    Proof,
+}
+
 /// What one pass found.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
@@ -31,9 +42,8 @@ pub(super) struct Pass {
 }
 
 impl Searcher<'_> {
-    /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`. A guided pass looks for
-    /// schedules rather than bounds.
-    pub fn pass(&self, best: u64, width: usize, guided: bool, budget: u64) -> Pass {
+    /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`.
+    pub fn pass(&self, best: u64, width: usize, aim: Aim, budget: u64) -> Pass {
         Passing {
             searcher: self,
             best,
@@ -42,7 +52,7 @@ impl Searcher<'_> {
             steps: 0,
             budget,
             width,
-            guided,
+            aim,
             least: self.root_bound().min(best),
             trail: Vec::new(),
             next: Layer::default(),
@@ -60,7 +70,7 @@ struct Passing<'s, 'a> {
     steps: u64,
     budget: u64,
     width: usize,
-    guided: bool,
+    aim: Aim,
     /// A lower bound on the whole piece.
     least: u64,
     trail: Vec<Step>,
@@ -110,6 +120,10 @@ impl Passing<'_, '_> {
                 }
             }
             self.select(&mut layer);
+            if self.aim == Aim::Proof && self.dropped < self.best {
+                layer.nodes.iter().for_each(|node| self.drop_state(node.bound));
+                break;
+            }
         }
         Pass { lower_bound: self.dropped.min(self.best), found: self.found, steps: self.steps }
     }
@@ -249,7 +263,7 @@ impl Passing<'_, '_> {
     /// more behind them; the mean of the bounds tells more states apart than the largest does.
     fn rank(&self, node: &Node) -> (u128, u64, u64, Set, u32) {
         let mean = u128::from(node.guide);
-        let first = if self.guided {
+        let first = if self.aim == Aim::Schedules {
             mean + (mean - 3 * u128::from(node.time)) * u128::from(self.best - self.least) / u128::from(self.least.max(1))
         } else {
             u128::from(node.bound)
