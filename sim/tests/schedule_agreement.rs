@@ -3,7 +3,10 @@
 
 mod schedule_support;
 
-use coplace_sim::schedule::{Backend, Exclusivity, Formulation, IlpOptions, Limits, Pairing, bounds, solve, solve_ilp, verify};
+use coplace_sim::schedule::{
+    Backend, Cores, Exclusivity, Formulation, IlpOptions, Limits, Operator, OperatorKind, Pairing, Problem, bounds, solve,
+    solve_ilp, verify,
+};
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Random, STYLES, Spec, Style, brute_force, generate};
 use std::time::Duration;
@@ -39,6 +42,88 @@ fn the_search_finds_what_brute_force_finds_on_500_problems() {
         assert_eq!(schedule.makespan, optimum, "seed {seed} {spec:?}");
         let (lower, upper) = bounds(&problem);
         assert!(lower <= optimum && optimum <= upper, "seed {seed} {spec:?}: {lower} <= {optimum} <= {upper}");
+    }
+}
+
+/// Problem number `seed` of few operators with few different latencies, much shorter ones across all cores among them, or none at all:
+/// many are alike, and many schedules tie.
+fn alike(seed: u64) -> Problem {
+    let mut random = Random(seed);
+    let least = seed % 2;
+    let (operators, longest) = (random.range(3, 8), random.pick(&[2, 3, 4, 8]));
+    let (edges_in_100, across_in_100) = (random.pick(&[0, 5, 10, 20, 35]), random.pick(&[30, 60, 90]));
+    let most_across = random.pick(&[3, longest]);
+    let cores = Cores {
+        tensor_cores: random.pick(&[1, 1, 2, 2, 3]),
+        vector_cores: random.pick(&[1, 1, 2, 2, 3]),
+        network_links: random.pick(&[0, 0, 0, 0, 1]),
+        pairing: random.pick(&[Pairing::AnyPair, Pairing::SameIndex]),
+        exclusivity: random.pick(&[Exclusivity::AllCores, Exclusivity::AllCores, Exclusivity::AllCores, Exclusivity::OwnKind]),
+    };
+    let (mut list, mut edges) = (Vec::new(), Vec::new());
+    for i in 0..operators as u32 {
+        let kind = match random.range(0, 9) {
+            0 | 1 => OperatorKind::TensorVector,
+            2..=5 => OperatorKind::Tensor,
+            9 if cores.network_links > 0 => OperatorKind::Network,
+            _ => OperatorKind::Vector,
+        };
+        let latency = random.range(least, longest);
+        let across = kind != OperatorKind::Network && latency > 0 && random.chance(across_in_100);
+        list.push(if across {
+            Operator::with_exclusive(kind, latency, random.range(least, latency.min(most_across)))
+        } else {
+            Operator::new(kind, latency)
+        });
+        edges.extend((0..i).filter(|_| random.chance(edges_in_100)).map(|before| (before, i)));
+    }
+    Problem::new(cores, list, edges).unwrap()
+}
+
+#[test]
+fn the_search_finds_what_brute_force_finds_where_operators_are_alike() {
+    for seed in 0..4_000 {
+        let problem = alike(seed);
+        let schedule = solve(&problem, &Limits::default());
+        assert_eq!(verify(&problem, &schedule), Vec::new(), "seed {seed}");
+        assert_eq!((schedule.lower_bound, schedule.makespan), (schedule.makespan, brute_force(&problem)), "seed {seed}");
+    }
+}
+
+/// Their optimum runs an operator across all cores where a state that dominates must not, and one that does not was never reached when the
+/// order of operators across all cores was a rule.
+#[test]
+fn rules_and_states_that_defer_to_each_other_lose_no_optimum() {
+    let cores = |tensor_cores, vector_cores| Cores {
+        tensor_cores,
+        vector_cores,
+        network_links: 0,
+        pairing: Pairing::AnyPair,
+        exclusivity: Exclusivity::AllCores,
+    };
+    let (tensor, vector) = (OperatorKind::Tensor, OperatorKind::Vector);
+    let six = vec![
+        Operator::new(vector, 4),
+        Operator::with_exclusive(vector, 4, 1),
+        Operator::new(vector, 2),
+        Operator::with_exclusive(vector, 7, 3),
+        Operator::with_exclusive(vector, 8, 2),
+        Operator::new(tensor, 4),
+    ];
+    let four = vec![
+        Operator::new(vector, 2),
+        Operator::new(tensor, 1),
+        Operator::with_exclusive(OperatorKind::TensorVector, 2, 1),
+        Operator::with_exclusive(tensor, 4, 0),
+    ];
+    let problems = [
+        (Problem::new(cores(1, 2), six, vec![(3, 1), (5, 4)]).unwrap(), 10),
+        (Problem::new(cores(1, 1), four, vec![]).unwrap(), 3),
+    ];
+    for (problem, optimum) in problems {
+        let schedule = solve(&problem, &Limits::default());
+        assert_eq!(verify(&problem, &schedule), Vec::new());
+        assert_eq!((schedule.lower_bound, schedule.makespan, brute_force(&problem)), (optimum, optimum, optimum));
     }
 }
 

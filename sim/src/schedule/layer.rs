@@ -27,8 +27,8 @@ pub(super) struct Node {
     /// What had ended when all cores and links were last idle.
     pub idle: Set,
     pub since: Since,
-    /// What had ended when operators last ran on single cores with nothing running before; everything where none did.
-    pub stretch: Set,
+    /// Operators that could run across all cores, and no longer do (see `moves`).
+    pub settled: Set,
     /// The cases that agree with the modes chosen so far.
     pub cases: u32,
     pub held: Held,
@@ -63,10 +63,11 @@ impl Held {
 
 impl Node {
     /// Whether this state can dominate another one of the same down-set, as far as sums tell: at every time from the other's on it must hold
-    /// no more cores.
+    /// no more cores. And it must leave every completion open that the other does, unless all of them end sooner.
     pub fn may_dominate(&self, other: &Self) -> bool {
         let (mine, theirs) = (&self.held, &other.held);
         self.time <= other.time
+            && (self.settled & !other.settled == 0 || self.set == self.idle && self.time < other.time)
             && mine.last <= theirs.last
             && mine.area <= theirs.area.saturating_add(mine.cores.saturating_mul(other.time - self.time))
     }

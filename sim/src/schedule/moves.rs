@@ -1,31 +1,29 @@
 //! Which extensions of a state the search tries.
 //!
 //! # What is left out
-//! - *Not active*: no operator starts once another could have run to its end before (Giffler and Thompson, 1960).
-//! - *Twins*: of operators of the same kind and latencies, the first in number starts first, if it is ready by then and all that waits for
-//!   the other waits for it too. In a schedule in which it starts later the two can change places, modes included.
 //! - *Barriers*: where an operator across all cores waits for all others and stops all others, it runs at the first idle moment at which it
-//!   is ready, or on one core. Later on it could be moved there, between two stretches of the schedule. Of those that follow
-//!   one another and do not wait for one another the first in number runs first.
-//! - *The other order*: where two operators start at the same time and the same state before allows both orders, the first in number goes
-//!   first: both lead to the same state.
+//!   is ready, or on one core. From later on it could be moved there, in front of a stretch of the schedule with operators on single cores.
+//!   So when a stretch begins at an idle moment, what is ready and did not run across all cores is *settled*: it never will.
+//! - *Not active*: no operator starts once another could have run to its end before (Giffler and Thompson, 1960).
+//! - *Twins*: of operators of the same kind and latencies, the first in number starts first, if it is ready by then, if all that waits for
+//!   the other waits for it too, and if both are settled or neither is. In a schedule in which it starts later the two can change places,
+//!   modes included.
 //!
 //! # Why no optimum is lost
-//! These rules and dominance each speak of another schedule that is as good; together they must not send the search round in a circle. Call
-//! a state that was expanded *good* if some completion of it, allowed or not, has the optimal makespan. The root is good. A good state with
-//! an active completion has a next operator there, and leads on to another good state unless that operator is left out. Let `x` be the
-//! number of operators across all cores in the completion. It never grows from here on:
-//! - A state that is dropped because another dominates it leaves that one, with the same completion, as many operators on.
-//! - Twins change places within the completion; the next operator is now an earlier one, and there are finitely many.
-//! - An operator across all cores that could have run at an earlier idle moment is taken out of the completion and put there: the state at
-//!   that moment was expanded, and with the operator added to it is good, and `x` is one less. (It is that state at which an
-//!   operator that is ready and does not run becomes one that runs on one core only: `Searcher::settled`.)
-//! - Operators in the other order lead from the same state before to this one with the next operator added. The first of them may be added
-//!   there: what would forbid it, forbids it here. So may the second then, or, should another state dominate in between
-//!   at which it may not, its place is at an earlier idle moment and `x` is one less. The rule holds back where the first would make a twin of
-//!   the second ready, which then had to come before it.
+//! A completion of a state is *legal* if every operator across all cores runs at the first idle moment at which it is ready, and none is
+//! settled. A state has a legal completion as good as any that runs no settled operator across all cores: an operator moved to the first
+//! idle moment at which it is ready has fewer operators on single cores before it, and no other one has more, so the moves come to an
+//! end; and where it has to move to lies behind the state, or it would be settled. So the empty schedule has a legal completion that is
+//! optimal. And a state with one leads to a state with one that has an operator more, until nothing is left:
+//! - If the next operator of the completion is not active, put the one that ends first before it, in the mode in which it does. If it has a
+//!   twin to wait for, let the first of its twins change places with it. What has to move then for the completion to be legal lies behind
+//!   this operator, which is tried.
+//! - Should another state dominate the one that the operator leads to, the completion is one of that state too, no later, and it runs
+//!   nothing across all cores that is settled there: a state dominates only where it has settled nothing that the other has not. Unless
+//!   it is idle before the other one's time: every completion then ends sooner, and the other has no optimal one.
 //!
-//! So either the state has more operators than before, or `x` is less: the search gets to the end of a schedule of optimal makespan.
+//! So what is left out depends on the state alone, and dominance heeds it. Rules that go by how a state was reached would not do: such
+//! rules, and states that dominate each other, can each defer to the next, in a circle.
 
 use super::bounds::{Relation, Set, full, members};
 use super::layer::{Move, Node};
@@ -59,10 +57,8 @@ impl Searcher<'_> {
             }
             let ready = self.ready(i, running, (node.time, runs));
             let turn = self.twins_turn(i, running, (node, runs));
-            let later = node.set != 0 && (i as u8) < node.step.op && preds >> node.step.op & 1 == 0;
-            let swapped = later && node.step.start == node.time && ready <= node.time;
             let mut push = |exclusive: bool, slot: u8, start: u64| {
-                if start < turn && (!swapped || start != node.time || exclusive || node.step.exclusive) {
+                if start < turn {
                     let length = if exclusive { piece.exc[i] } else { piece.lat[i] };
                     moves.push(Move { op: i as u8, exclusive, slot, start, finish: start + length });
                 }
@@ -70,7 +66,7 @@ impl Searcher<'_> {
             if self.only_across >> i & 1 == 0 {
                 self.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
             }
-            if piece.exc[i] != NEVER && (!self.barriers || self.in_turn(i, later, node)) {
+            if piece.exc[i] != NEVER && node.settled >> i & 1 == 0 {
                 push(true, NO_SLOT, ready.max(earliest.all_cores(piece, i)));
             }
         }
@@ -97,28 +93,20 @@ impl Searcher<'_> {
 
     /// From when on an operator has to wait for a twin to start first.
     fn twins_turn(&self, i: usize, running: Set, (node, runs): (&Node, &[Run])) -> u64 {
-        let twins = members(self.twins[i] & !node.set).filter(|&j| self.relation.preds[j] & !node.set == 0);
+        let twins = members(self.twins[i] & !node.set)
+            .filter(|&j| self.relation.preds[j] & !node.set == 0 && (node.settled >> j ^ node.settled >> i) & 1 == 0);
         twins.map(|j| self.ready(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether an operator may run across all cores at the next barrier. `later`: the last operator has a higher number, and this one does not
-    /// wait for it.
-    fn in_turn(&self, i: usize, later: bool, node: &Node) -> bool {
-        let (preds, last) = (self.relation.preds[i], node.step.op as usize);
-        if node.set != node.idle {
-            return preds & !node.idle != 0;
-        }
-        let freed = self.relation.descendants[i] & !node.set;
-        (node.stretch == Set::MAX || preds & !node.stretch != 0)
-            && !(later && node.step.exclusive && self.twins[last] & freed == 0)
-    }
-
-    /// What is left of some cases once an operator starts on one core at an idle moment: those of `ready` that did not run across all cores
-    /// at that moment will not later on. `None` where one of them has to.
-    pub fn settled(&self, cases: u32, ready: Set) -> Option<u32> {
+    /// What is settled once an operator starts on one core at an idle moment: of `ready`, which did not run across all cores at that moment,
+    /// all that could have. And what is left of some cases. `None` where one of them only runs across all cores.
+    pub fn settled(&self, cases: u32, ready: Set) -> Option<(Set, u32)> {
         if ready & self.only_across != 0 {
             return None;
         }
-        Some(if self.cases.is_some() { members(ready).fold(cases, |left, i| self.cases_with(left, i, false)) } else { cases })
+        let settled = ready & self.can_across;
+        let left =
+            if self.cases.is_some() { members(settled).fold(cases, |left, i| self.cases_with(left, i, false)) } else { cases };
+        Some((settled, left))
     }
 }

@@ -4,7 +4,7 @@ use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, stro
 use super::left::{ACROSS, KNOWN, Left, NOTHING};
 use super::modes::{CASES, CaseTable};
 use super::moves::twins;
-use super::piece::{LINK, Piece, TENSOR, VECTOR};
+use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
 use super::slots::Slots;
 
 /// No core index.
@@ -77,6 +77,8 @@ pub(super) struct Searcher<'a> {
     pub slots: Slots,
     /// Operators that only run across all cores.
     pub only_across: Set,
+    /// The operators that can run across all cores.
+    pub can_across: Set,
     /// Per operator, those that start before it if they are ready by then.
     pub twins: Vec<Set>,
     /// Per operator, those of `only_across` that cannot run while it does.
@@ -100,6 +102,7 @@ impl<'a> Searcher<'a> {
         }
         let n = piece.n();
         let mut searcher = Self {
+            can_across: (0..n).filter(|&i| piece.exc[i] != NEVER).fold(0, |set, i| set | 1 << i),
             twins: twins(piece, &relation, only_across),
             piece,
             relation,
