@@ -117,7 +117,7 @@ fn other_graphs_of_80_operators_have_a_bounded_gap() {
         (81_000 + i, Spec { style, ..Spec::drawn(80, 81_000 + i) })
     });
     let (open, widest) = run("layered and series-parallel, 80 operators", &LIMITS, specs);
-    assert!(open <= 14 && widest <= 0.041, "{open} open, widest gap {widest}");
+    assert!(open <= 9 && widest <= 0.03, "{open} open, widest gap {widest}");
 }
 
 #[test]

@@ -44,11 +44,11 @@ impl<'a> Cases<'a> {
         Some(Self { list: vec![Case { across, single, prices, share, value }], configurations, all })
     }
 
-    /// Leaves cases out that hold nothing better than `best`, and splits the others as far as there is room.
-    pub fn split(&mut self, piece: &Piece, best: u64) {
+    /// Leaves cases out that hold nothing better than `best`, and splits the others as far as there is room, until `most` steps are done.
+    pub fn split(&mut self, piece: &Piece, best: u64, most: u64) {
         let open = &mut self.list;
         open.retain(|case| case.bound() < best);
-        while open.len() < CASES && !open.is_empty() {
+        while open.len() < CASES && !open.is_empty() && self.configurations.steps() < most {
             let Some(at) = (0..open.len()).min_by(|&a, &b| open[a].value.total_cmp(&open[b].value)) else { break };
             let Some(parts) = open[at].split(piece, &mut self.configurations, self.all) else { break };
             open.swap_remove(at);
@@ -241,7 +241,7 @@ mod tests {
                 };
                 let plain = optimum(&Searcher::new(piece, 0));
                 let mut cases = Cases::of(piece, &relation, (0, 0)).unwrap();
-                cases.split(piece, listed);
+                cases.split(piece, listed, u64::MAX);
                 let bound = cases.lower_bound(listed);
                 assert!(bound <= plain, "seed {seed}: {bound} <= {plain}");
                 let reversed = piece.reversed();
@@ -253,7 +253,7 @@ mod tests {
                 }
                 // With the optimum known all that is left are cases that could hold one as good.
                 split += usize::from(cases.list.len() > 1);
-                cases.split(piece, plain);
+                cases.split(piece, plain, u64::MAX);
                 assert!(cases.lower_bound(plain) <= plain && cases.list.len() <= CASES, "seed {seed}");
             }
         }

@@ -13,8 +13,9 @@ use std::time::Instant;
 
 /// Width of the first passes: forwards alone, then, where more is known, both ways.
 const FIRST_WIDTH: usize = 64;
-/// A pass of this width then tries for a proof.
+/// A pass of this width then tries for a proof, with no more than this part of what steps are left.
 const TRIAL_WIDTH: usize = 4_096;
+const TRIAL_SHARE: u64 = 8;
 /// Width of the passes after that, both ways.
 const SECOND_WIDTH: usize = 512;
 /// Widths of the passes that prove, in the direction that did better.
@@ -24,6 +25,8 @@ const ROUNDS: usize = 3;
 /// Before the second round local search has a go, with this many steps and no more than this part of all.
 const IMPROVING_STEPS: u64 = 10_000;
 const IMPROVING_SHARE: u64 = 10;
+/// Cases are split until that has taken this part of all steps.
+const CASES_SHARE: u64 = 6;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
 /// Rounds of play to rule out a mode of an operator.
@@ -196,7 +199,7 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
         let best = answer.found.makespan;
         let before = decided;
         if let Some(cases) = &mut cases {
-            cases.split(piece, best);
+            cases.split(piece, best, budget.steps / CASES_SHARE);
             answer.steps += cases.steps() - counted;
             counted = cases.steps();
             answer.raise(cases.lower_bound(best));
@@ -252,7 +255,8 @@ fn passes(
     match round {
         0 => {
             let side = both_passes(piece, answer, searchers, (FIRST_WIDTH, Aim::Schedules), budget)?;
-            one_pass(piece, answer, along(side), (TRIAL_WIDTH, Aim::Proof), budget)?;
+            let steps = answer.steps + budget.steps.saturating_sub(answer.steps) / TRIAL_SHARE;
+            one_pass(piece, answer, along(side), (TRIAL_WIDTH, Aim::Proof), Budget { steps, ..budget })?;
             Some(side)
         }
         1 => {
