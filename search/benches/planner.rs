@@ -1,9 +1,9 @@
 //! How many plans a second are evaluated in closed form, by the slow paths, and by whole searches.
 //!
 //! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An evaluation is a plan's
-//! time and what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, whose
-//! shapes and degrees are prepared already; searches run whole, preparation included, on all threads: first the default space, then
-//! everything that the model can express (`PlanSpace::full`).
+//! time and what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, those whose
+//! chunks of layers are equal and the others apart, shapes and degrees prepared already; searches run whole, preparation included, on all
+//! threads: first the default space, then everything that the model can express (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanSpace, search_plans};
@@ -24,7 +24,7 @@ use workloads::{Layout, Model};
 /// Plans that the slow paths time and size: every n-th of the space.
 const SAMPLE: usize = 500;
 
-/// Times that every plan of the space is evaluated.
+/// Times that every plan of equal chunks is evaluated.
 const ROUNDS: usize = 50;
 
 fn rate(what: &str, count: usize, seconds: f64) {
@@ -51,14 +51,17 @@ fn main() {
     };
     let schedules = PlanSpace::full(&job).schedules;
     let plans = PlanSpace { schedules, ..PlanSpace::default() }.plans(&job);
-    evaluations(&job, &plans);
+    let (even, uneven): (Vec<TrainingPlan>, Vec<TrainingPlan>) =
+        plans.iter().cloned().partition(|plan| plan.layout.ends.is_none());
+    evaluations("chunks of equal layers", &job, &even, ROUNDS);
+    evaluations("chunks of several lengths", &job, &uneven, 1);
     slow(&job, &plans);
     search("search, default space", &job, &PlanSpace::default());
     search("search, full space", &job, &PlanSpace::full(&job));
 }
 
-/// Shapes and degrees once, then evaluations only.
-fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
+/// Shapes and degrees once, then evaluations only, so many times.
+fn evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: usize) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
     let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip));
     let shape_of = |plan: &TrainingPlan| (lowering(job.model, plan, job.stack), plan.activations.clone());
@@ -85,7 +88,7 @@ fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
         .collect();
     let (mut exact, mut fit) = (0, 0);
     let start = Instant::now();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         (exact, fit) = (0, 0);
         for (shape, degrees, sends, plan) in &prepared {
             let found = black_box(evaluator.evaluate(shape, degrees, sends, plan.schedule, plan.micro_batches()));
@@ -93,8 +96,8 @@ fn evaluations(job: &Job<'_>, plans: &[TrainingPlan]) {
             fit += usize::from(evaluator.lack(found.need) == Bytes::ZERO);
         }
     }
-    rate("evaluated: time and memory, one thread", ROUNDS * prepared.len(), start.elapsed().as_secs_f64());
-    println!("    of {} plans {exact} timed exactly, the others bounded; {fit} fit", plans.len());
+    rate("evaluated: time and memory, one thread", rounds * prepared.len(), start.elapsed().as_secs_f64());
+    println!("    {what}: of {} plans {exact} timed exactly, the others bounded; {fit} fit", plans.len());
 }
 
 /// The same answers by lowering each plan, playing its schedule, sizing every stage.
