@@ -67,6 +67,44 @@ fn schedules_take_the_recorded_makespans() {
     assert_eq!((proven, open), (45, 3));
 }
 
+/// Operators of the stored instances run as the answer says: after what they wait for, as long as they take, and as long as stated in all.
+#[test]
+fn schedules_say_when_and_where_each_operator_runs() {
+    for answer in call("schedule", &files("results/reference/phaze/schedule", ".json")) {
+        let instance = stored(&answer["file"]);
+        let operators = instance["ops"].as_array().unwrap();
+        for pairing in ["unpaired", "paired"] {
+            let placed = answer[pairing]["operators"].as_array().unwrap();
+            let of = |id: &Value| placed.iter().find(|one| one["id"] == *id).unwrap();
+            let number = |value: &Value| value.as_u64().unwrap_or_else(|| u64::from(value.as_bool().unwrap()));
+            for operator in operators {
+                let one = of(&operator["id"]);
+                let length = if one["across"] == true { &operator["intra_latency"] } else { &operator["latency"] };
+                assert_eq!(number(&one["end"]) - number(&one["start"]), number(length), "{} {one}", answer["file"]);
+            }
+            for edge in instance["edges"].as_array().unwrap() {
+                assert!(number(&of(&edge[0])["end"]) <= number(&of(&edge[1])["start"]), "{} {edge}", answer["file"]);
+            }
+            assert_eq!(placed.iter().map(|one| number(&one["end"])).max(), answer[pairing]["makespan"].as_u64());
+            assert_eq!((placed.len(), &answer[pairing]["contradicts"]), (operators.len(), &Value::Null));
+        }
+    }
+}
+
+#[test]
+fn a_stored_answer_that_cannot_be_true_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("untrue.json").display().to_string();
+    let stored = |makespan: u64| json!({"makespan": makespan, "lower_bound": makespan, "proved": true});
+    let operators = json!([{"id": 0, "type": "TC", "latency": 3}]);
+    let instance = json!({"num_tc": 1, "num_vc": 1, "ops": operators, "edges": [], "optimal_unpaired": stored(2), "optimal_paired": stored(4)});
+    std::fs::write(&file, instance.to_string()).unwrap();
+    let answer = &call("schedule", std::slice::from_ref(&file))[0];
+    assert_eq!([&answer["unpaired"]["contradicts"], &answer["paired"]["contradicts"]], [2, 4]);
+    let text = coplace(&["schedule", &file]).result();
+    assert_eq!(text.matches("that cannot be true").count(), 2, "{text}");
+}
+
 #[test]
 fn a_bad_file_among_good_ones_is_named_and_the_rest_answered() {
     for (verb, ending) in [("place", "placement/instance_000.json"), ("schedule", "schedule/instance_000.json")] {

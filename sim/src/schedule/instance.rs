@@ -17,6 +17,8 @@ use thiserror::Error;
 /// An instance: the same operators under both pairings, with the answers that the file knows.
 #[derive(Debug, Clone)]
 pub struct Instance {
+    /// The id of each operator, in the order of the problems' operators.
+    pub ids: Vec<u64>,
     /// Fused operators take any tensor and any vector core.
     pub unpaired: Problem,
     /// Fused operators take cores of the same index.
@@ -146,10 +148,15 @@ pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError
     };
     let (operators, numbers) = reader.operators(root)?;
     let edges = reader.edges(root, &numbers)?;
+    let mut ids = vec![0; operators.len()];
+    for (&id, &number) in &numbers {
+        ids[number as usize] = id;
+    }
     let make = |pairing| Problem::new(Cores { pairing, ..cores }, operators.clone(), edges.clone());
     let checked =
         |made: Result<Problem, ScheduleError>| made.map_err(|source| InstanceError::Problem { path: path.into(), source });
     Ok(Instance {
+        ids,
         unpaired: checked(make(Pairing::AnyPair))?,
         paired: checked(make(Pairing::SameIndex))?,
         stored_unpaired: reader.stored(root, "optimal_unpaired")?,
