@@ -79,26 +79,25 @@ impl Mul<f64> for Communication {
 /// Work that communication can be hidden behind: how long it takes, and how long its own collectives have the ports.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Window {
-    /// Computing and communicating.
+    /// Computing, communicating, and waiting for launches.
     pub time: Seconds,
     /// The ports' busy times.
     pub ports: PortTimes,
 }
 
 impl Window {
-    /// The most of a communication's time that the window hides: no more than the window, and on no port more than the window's own
-    /// collectives leave.
+    /// The most of a communication's time that the window hides: no more than the window, and less what its ports still have to carry when the
+    /// window ends, both its bytes and the window's own being sent. Latencies keep no port busy and pass meanwhile. A second of the window never
+    /// hides more than a second, so that slower collectives inside the window never make both together faster.
     #[must_use]
     pub fn hides(&self, communication: &Communication) -> Seconds {
         let whole = communication.time;
-        let mut hidden = whole.min(self.time);
-        for (own, asked) in self.ports.0.iter().zip(communication.ports.0) {
+        let late = self.ports.0.iter().zip(communication.ports.0).map(|(own, asked)| {
             let left = (self.time - *own).max(Seconds::ZERO);
-            if asked > left {
-                hidden = hidden.min(whole * (left.0 / asked.0));
-            }
-        }
-        hidden
+            asked - left
+        });
+        let exposed = late.fold(whole - self.time, Seconds::max).max(Seconds::ZERO);
+        (whole - exposed).max(Seconds::ZERO)
     }
 }
 
@@ -120,5 +119,11 @@ mod tests {
         assert_eq!(window(0.0, 12.0).hides(&reduction), Seconds::ZERO);
         let long = Communication { time: Seconds(40.0), ports: ports(0.0, 4.0) };
         assert_eq!(window(0.0, 0.0).hides(&long), Seconds(10.0), "never more than the window");
+        let slow = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0) };
+        assert_eq!(
+            window(0.0, 7.0).hides(&slow),
+            Seconds(7.0),
+            "of 4 seconds of bytes the port has 3 left; latencies pass meanwhile"
+        );
     }
 }
