@@ -51,17 +51,14 @@ pub(crate) struct Chunk {
 impl Chunk {
     /// A chunk's passes: what its kernels take, or what the host takes to launch them, and what nothing hides of `gathers`.
     fn new(stack: &SoftwareStack, layout: &Layout, piece: PieceProfile, gathers: (Seconds, Seconds)) -> Self {
-        let launch = &stack.launch;
-        let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
         let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
-        let forward_host = host(launch.host_forward_us, f.launches);
-        let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
-        let busy = r.busy() + b.busy();
+        let busy = [f.busy(), r.busy() + b.busy()];
+        let [forward, backward] = windows(stack, &piece).map(|window| window.time);
+        let waiting = (forward - busy[0]) + (backward - busy[1]);
         let exchange = if layout.pipeline > 1 { stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO };
-        let forward = f.busy().max(forward_host) + exchange + gathers.0;
-        let backward = busy.max(backward_host) + exchange + gathers.1;
-        let waiting = (forward_host - f.busy()).max(Seconds::ZERO) + (backward_host - busy).max(Seconds::ZERO) + exchange * 2.0;
-        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), data: gathers.0 + gathers.1, host: waiting }
+        let (forward, backward) = (forward + exchange + gathers.0, backward + exchange + gathers.1);
+        let host = waiting + exchange * 2.0;
+        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), data: gathers.0 + gathers.1, host }
     }
 
     fn busy(&self) -> Seconds {
@@ -96,13 +93,23 @@ pub(crate) fn exposed_gathers(
         let each = Window { time: all.time / n, ports: all.ports * (1.0 / n) };
         (communication.time - each.hides(&communication) * hidden) * (n - 1.0) + communication.time
     };
-    let backward = piece.recompute.plus(piece.backward);
-    (exposed(gather, piece.forward.window()), exposed(gather + scatter, backward.window()))
+    let [forward, backward] = windows(stack, piece);
+    (exposed(gather, forward), exposed(gather + scatter, backward))
 }
 
-/// The backward pass of a device's pieces, what runs again included, as work to hide communication behind.
-pub(crate) fn backward_window(piece: &PieceProfile) -> Window {
-    piece.recompute.plus(piece.backward).window()
+/// A piece's forward pass, and its backward pass with what runs again, as work to hide communication behind: for as long as they really take, which
+/// is what the host takes to launch them where that is longer. A transfer in flight needs no host, and goes on while the device waits for its
+/// next kernel; a window of busy time alone would grow with slower collectives of the piece's own, though these only fill time that the device
+/// waits anyway.
+pub(crate) fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
+    let launch = &stack.launch;
+    let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
+    let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
+    let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
+    [
+        Window { time: f.busy().max(host(launch.host_forward_us, f.launches)), ports: f.ports },
+        Window { time: (r.busy() + b.busy()).max(backward_host), ports: r.ports + b.ports },
+    ]
 }
 
 /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's
@@ -202,7 +209,8 @@ impl Assembly {
         let mut windows = [Window::default(); 2];
         for (chunk, count) in self.chunks.iter().zip(counts).filter(|(_, count)| *count > 0) {
             let forward = Window { time: chunk.forward, ports: chunk.piece.forward.ports };
-            let backward = Window { time: chunk.recompute + chunk.backward, ..backward_window(&chunk.piece) };
+            let ports = chunk.piece.recompute.ports + chunk.piece.backward.ports;
+            let backward = Window { time: chunk.recompute + chunk.backward, ports };
             for (window, one) in windows.iter_mut().zip([forward, backward]) {
                 *window = Window { time: window.time + one.time * count as f64, ports: window.ports + one.ports * count as f64 };
             }

@@ -1,7 +1,7 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
 use super::arrangement::{Alike, Arrangement};
-use super::assembly::{Assembly, Chunk, Exchange, Exchanges, backward_window, exposed_exchange, exposed_gathers};
+use super::assembly::{Assembly, Chunk, Exchange, Exchanges, exposed_exchange, exposed_gathers, windows};
 use super::contention::Communication;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::sends::Sends;
@@ -155,7 +155,7 @@ impl Step<'_> {
     /// Gradients (and updated weights) of all of a device's pieces once per step, less what their passes hide.
     pub fn synchronisation(&self, chip: &ChipTimes, all: &PieceProfile) -> Seconds {
         let exchange = self.exchange(chip, all.parameters, all.expert_parameters);
-        exposed_exchange(chip.stack(), &exchange, [all.forward.window(), backward_window(all)])
+        exposed_exchange(chip.stack(), &exchange, windows(chip.stack(), all))
     }
 
     /// Gradients (and updated weights) once per step.

@@ -1,7 +1,7 @@
 //! What one micro-batch costs on one device, per segment: the part of a step that does not depend on how many micro-batches, stages and
 //! data-parallel ranks there are.
 
-use super::contention::{Communication, PortTimes, Window};
+use super::contention::{Communication, PortTimes};
 use super::{SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, Span};
@@ -41,12 +41,6 @@ impl PassProfile {
     #[must_use]
     pub fn busy(&self) -> Seconds {
         self.device + self.tensor + self.context + self.expert + self.offload
-    }
-
-    /// The pass as work to hide communication behind.
-    #[must_use]
-    pub fn window(&self) -> Window {
-        Window { time: self.busy(), ports: self.ports }
     }
 
     pub(super) fn plus(self, other: Self) -> Self {
