@@ -62,12 +62,16 @@ impl Held {
 }
 
 impl Node {
-    /// Whether this state can dominate another one of the same down-set, as far as sums tell: at every time from the other's on it must hold
-    /// no more cores. And it must leave every completion open that the other does, unless all of them end sooner.
+    /// Whether this state can dominate another one of the same down-set: as far as sums tell, and by leaving every completion open that the
+    /// other does, unless all of them end sooner (see `moves`).
     pub fn may_dominate(&self, other: &Self) -> bool {
+        (self.settled & !other.settled == 0 || self.set == self.idle && self.time < other.time) && self.holds_no_more(other)
+    }
+
+    /// Whether at every time from the other state's on this one holds no more cores, as far as sums tell.
+    pub fn holds_no_more(&self, other: &Self) -> bool {
         let (mine, theirs) = (&self.held, &other.held);
         self.time <= other.time
-            && (self.settled & !other.settled == 0 || self.set == self.idle && self.time < other.time)
             && mine.last <= theirs.last
             && mine.area <= theirs.area.saturating_add(mine.cores.saturating_mul(other.time - self.time))
     }

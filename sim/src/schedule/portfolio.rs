@@ -13,7 +13,8 @@ use std::time::Instant;
 
 /// Width of the first passes: forwards alone, then, where more is known, both ways.
 const FIRST_WIDTH: usize = 64;
-/// A pass of this width then tries for a proof, with no more than this part of what steps are left.
+/// A pass of this width then tries for a proof, with no more than this part of what steps are left. This share and that of cases were chosen
+/// on the 30 graphs of 80 operators of `schedule_unseen`, which holds 60 others against the choice.
 const TRIAL_WIDTH: usize = 4_096;
 const TRIAL_SHARE: u64 = 8;
 /// Width of the passes after that, both ways.

@@ -147,20 +147,10 @@ impl Passing<'_, '_> {
         self.steps += 1;
         let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
-        runs.clear();
         // Cores that an operator across all of them holds are free again when it ends; with no links in play nothing can start earlier.
         let time = if step.exclusive && self.searcher.barriers { step.finish } else { step.start };
         let shortest = piece.shortest(step.op as usize);
-        let mut beside = 0;
-        for run in before.iter().filter(|r| r.finish > time) {
-            beside += piece.shortest(run.op as usize);
-            runs.push(Run { beside: run.beside + shortest, ..*run });
-        }
-        if step.finish > time {
-            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot, beside };
-            let at = runs.partition_point(|r| *r < run);
-            runs.insert(at, run);
-        }
+        self.run_beside(before, step, time, runs);
         if set == full(piece.n()) {
             let makespan = runs.last().map_or(time, |r| r.finish).max(time);
             if makespan < self.best {
@@ -210,6 +200,23 @@ impl Passing<'_, '_> {
         }
     }
 
+    /// What runs at `time`, once `step` has started beside what ran before.
+    fn run_beside(&self, before: &[Run], step: Move, time: u64, runs: &mut Vec<Run>) {
+        let piece = self.searcher.piece;
+        let shortest = piece.shortest(step.op as usize);
+        let mut beside = 0;
+        runs.clear();
+        for run in before.iter().filter(|r| r.finish > time) {
+            beside += piece.shortest(run.op as usize);
+            runs.push(Run { beside: run.beside + shortest, ..*run });
+        }
+        if step.finish > time {
+            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot, beside };
+            let at = runs.partition_point(|r| *r < run);
+            runs.insert(at, run);
+        }
+    }
+
     /// Whether a state of the next layer dominates one there might be, as far as a short look tells.
     fn dominated(&self, set: Set, mine: (u64, &[Run]), settled: Set) -> bool {
         let layer = &self.next;
@@ -244,6 +251,8 @@ impl Passing<'_, '_> {
                 let theirs = (other.time, &layer.runs[other.runs.0 as usize..(other.runs.0 + other.runs.1) as usize]);
                 let searcher = self.searcher;
                 let [theirs_may, mine_may] = [other.may_dominate(&node), node.may_dominate(other)];
+                debug_assert!(other.holds_no_more(&node) || !searcher.dominates(theirs, (node.time, runs), node.set));
+                debug_assert!(node.holds_no_more(other) || !searcher.dominates((node.time, runs), theirs, node.set));
                 if theirs_may && searcher.dominates(theirs, (node.time, runs), node.set) {
                     return;
                 }
