@@ -202,6 +202,24 @@ fn plans_of_a_large_model_are_timed_exactly() {
 }
 
 #[test]
+fn a_last_chunk_of_many_layers_may_fit() {
+    // Interleaved, a third of the layers are in the last chunk, which holds one micro-batch at a time.
+    let ends = Some(workloads::LayerEnds { first: 0, last: 8, shorter: 11 });
+    let layout =
+        Layout { tensor: 8, pipeline: 8, data: 8, virtual_stages: 2, zero: ZeroStage::Gradients, ends, ..Layout::default() };
+    let plan = TrainingPlan {
+        layout,
+        batch: Batch { micro_batch: 2, global_batch: 384, sequence_length: 1024 },
+        activations: ActivationPolicy::None,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    };
+    assert!(hold(&models()[0], &plan, "pytorch_fsdp", "selene_hdr200x8").unwrap().is_some());
+}
+
+#[test]
 fn policies_share_all_but_the_backward_pass() {
     let stack = SoftwareStack::load("megatron").unwrap();
     let fabric = Fabric::template("selene_hdr200x8").unwrap();

@@ -248,8 +248,12 @@ impl<'a> Account<'a> {
     }
 
     /// Layers that all stages together have room for at most, in a device's `capacity` and however `layers` are split. A stage's part of what all
-    /// layers hold all the time is its part of the layers; on top of it each layer keeps its activations for every pass in flight. Of several chunks per
-    /// stage, each has an equal part of those passes on the average over a round, which the peak is not below.
+    /// layers hold all the time is its part of the layers; on top of it each layer keeps its activations for every pass in flight.
+    ///
+    /// Of several chunks per stage, passes in flight differ: the peak is not below the average over a round, in which chunk `c` of `v` has, of `P` passes
+    /// in flight and with `g` micro-batches taken through a chunk at a time, `P / v + g (1 - (2 c + 1) / v)`: forward passes come to it `c g` passes after
+    /// the first one's, backward passes `c g` earlier than to that. The last chunk has fewest, and the first and the last stage may hold all their layers
+    /// there but for the chunks that are no end. On the others chunks differ by a layer at most: of `n` layers at least `(n - v + 1) / v` are in each.
     pub(super) fn room(&self, layers: u64, capacity: Bytes) -> u64 {
         let Arrangement { layout, schedule, micro_batches, .. } = self.arrangement;
         let pieces = &self.profile.parameters;
@@ -260,10 +264,17 @@ impl<'a> Account<'a> {
         let (p, v) = (layout.pipeline, self.chunks());
         let of_stage = |stage: u32| {
             let passes = self.passes(stage);
-            let round = micro_batches * v >= passes + u64::from(p) * v || !matches!(schedule, Schedule::Interleaved { .. });
-            let kept = if round { self.profile.kept.as_f64() * passes as f64 / v as f64 } else { 0.0 };
+            let interleaved = matches!(schedule, Schedule::Interleaved { .. });
+            let round = micro_batches / self.group() * self.group() * v >= passes + self.group() * v;
+            let (fewest, spread) = match (interleaved, stage == 0 || stage + 1 == p) {
+                (false, _) => (passes as f64 / v as f64, 0.0),
+                (true, _) if !round => (0.0, 0.0),
+                (true, true) => (passes.saturating_sub((v - 1) * self.group()) as f64 / v as f64, 0.0),
+                (true, false) => (passes as f64 / v as f64, (v - 1) as f64),
+            };
+            let kept = self.profile.kept.as_f64() * fewest;
             // What rounding may have added to a whole number is given back.
-            ((free / (always + kept) + 1e-6) as u64).min(layers)
+            (((free + kept * spread) / (always + kept) + 1e-6) as u64).min(layers)
         };
         (0..p).map(of_stage).sum()
     }
