@@ -75,5 +75,6 @@ pub fn axis_name(axis: TrafficAxis) -> &'static str {
         TrafficAxis::Data => "data",
         TrafficAxis::Pipeline => "pipeline",
         TrafficAxis::Expert => "expert",
+        TrafficAxis::Tied => "tied embeddings",
     }
 }

@@ -247,6 +247,7 @@ pub fn part_name(part: &str) -> &str {
         "context" => "context-parallel communication",
         "expert" => "expert-parallel communication",
         "data" => "data-parallel communication",
+        "tied" => "sum of tied embeddings' gradients",
         "offload" => "copying to the host",
         "bubble" => "pipeline bubble and sends",
         "optimizer" => "optimizer",

@@ -142,7 +142,7 @@ impl Outcome {
             ("optim_step_time", time.optimizer.0),
             ("tp_comm_exposed_time", time.tensor.0 - again),
             ("recomm_exposed_time", again),
-            ("dp_comm_exposed_time", time.data.0),
+            ("dp_comm_exposed_time", (time.data + time.tied).0),
             ("fw_offload_exposed_time", layer.forward.offload.0 * passes),
             ("bw_offload_exposed_time", layer.backward.offload.0 * passes),
             ("total_time", time.total.0),

@@ -26,6 +26,8 @@ pub enum TrafficAxis {
     Pipeline,
     /// Expert parallelism (a part of the data axis).
     Expert,
+    /// The sum of a tied embedding's two gradients, between the first stage and the last.
+    Tied,
 }
 
 impl TrafficAxis {
@@ -372,13 +374,13 @@ impl Builder<'_, '_> {
             let group = Group { ranks: 2, stride: self.stage * (p as u32 - 1) };
             let bytes = profile.gradient_bytes * profile.tied_parameters;
             let collective = Collective { kind: CollectiveKind::AllReduce, bytes, group };
-            self.lanes(Role::End, collective, 0, 1.0);
+            self.lanes(TrafficAxis::Tied, Role::End, collective, 0, 1.0);
         }
     }
 
     /// Pairs of ranks that lie a number of stages apart.
-    fn lanes(&mut self, role: Role, collective: Collective, first: u32, weight: f64) {
-        let (axis, lanes) = (TrafficAxis::Pipeline, self.stage);
+    fn lanes(&mut self, axis: TrafficAxis, role: Role, collective: Collective, first: u32, weight: f64) {
+        let lanes = self.stage;
         if collective.bytes > Bytes::ZERO && weight > 0.0 {
             self.demands.push(Demand { axis, role, collective, weight, first, lanes, blocks: 1 });
         }
@@ -398,7 +400,7 @@ impl Builder<'_, '_> {
             let group = Group { ranks: 2, stride: self.stage * (high - low) as u32 };
             let send = Collective { kind: CollectiveKind::SendRecv, bytes: slice, group };
             let role = Role::Send(low, high);
-            self.lanes(role, send, low as u32 * self.stage, exposed);
+            self.lanes(TrafficAxis::Pipeline, role, send, low as u32 * self.stage, exposed);
             if sliced {
                 let group = Group { ranks: layout.tensor, stride: 1 };
                 let gather = Collective { kind: CollectiveKind::AllGather, bytes, group };

@@ -9,7 +9,7 @@ use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::sends::{ExposedSends, Sends};
 use super::{SoftwareStack, StepTime};
 use sim::network::Fabric;
-use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
+use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline};
 use sim::units::Seconds;
 use workloads::Layout;
 
@@ -133,16 +133,38 @@ pub(crate) struct Assembly {
 /// What a step takes besides its passes, on the device where it takes longest.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Once {
-    /// Gradients and weights, tied embeddings' among them: what nothing hides, from the end of the last pass.
+    /// Gradients and weights: what nothing hides, from the end of the last pass.
     data: Seconds,
+    /// Of tied embeddings, the sum of their two gradients, behind that.
+    tied: Seconds,
     /// The optimizer's update.
     update: Seconds,
     overhead: Seconds,
 }
 
+/// What a device does once per step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exchanged {
+    /// Gradients and weights: what nothing hides.
+    pub data: Seconds,
+    /// The sum of a tied embedding's two gradients.
+    pub tied: Seconds,
+    /// The optimizer's update.
+    pub update: Seconds,
+}
+
+/// How much earlier than the pipeline's last pass each device's passes end.
+#[derive(Debug, Clone)]
+pub(crate) enum Leads {
+    /// As the last micro-batch goes back through the pipeline.
+    Closed,
+    /// As the schedule has been played, by device.
+    Played(Vec<Seconds>),
+}
+
 impl Once {
     pub fn total(&self) -> Seconds {
-        self.data + self.update + self.overhead
+        self.data + self.tied + self.update + self.overhead
     }
 }
 
@@ -166,14 +188,24 @@ impl Assembly {
         Self { arrangement, chunks, sends: sends.exposed(window, hidden) }
     }
 
-    /// What the step takes besides its passes, under any degrees that make the same chunks. Every device begins to exchange when its own passes have
-    /// ended; all wait for the last before they update (the gradients' norm).
-    pub fn once(&self, arrangement: &Arrangement, stack: &SoftwareStack, exchanges: &Exchanges) -> Once {
-        let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
-        let mut once = Once { overhead, ..Once::default() };
+    /// What the step takes besides its passes, under any degrees that make the same chunks, where devices' passes end `leads` before the pipeline's
+    /// last. Every device begins to exchange when its own passes have ended; all wait for the last before they update (the gradients' norm).
+    pub fn once(&self, arrangement: &Arrangement, stack: &SoftwareStack, exchanges: &Exchanges, leads: &Leads) -> Once {
+        let mut once = Once { overhead: Seconds(stack.launch.per_step_ms * 1e-3), ..Once::default() };
         for alike in arrangement.devices() {
-            let [data, update] = self.once_on(&alike, stack, exchanges);
-            once.data = once.data.max(data - self.lead(arrangement, alike.kind, alike.from));
+            let Exchanged { data, tied, update } = self.once_on(&alike, stack, exchanges);
+            let lead = match leads {
+                Leads::Closed => self.lead(arrangement, alike.kind, alike.from),
+                Leads::Played(leads) => {
+                    leads[alike.from as usize..=alike.to as usize].iter().copied().fold(Seconds(f64::INFINITY), Seconds::min)
+                }
+            };
+            let end = data + tied - lead;
+            if end > once.data + once.tied {
+                // What is summed ends last.
+                once.tied = tied.min(end);
+                once.data = end - once.tied;
+            }
             once.update = once.update.max(update);
         }
         once
@@ -182,26 +214,71 @@ impl Assembly {
     /// How much earlier than the pipeline's last pass the passes of a device, and of those of its kind behind it, end at least: the last micro-batch
     /// goes from there to the first device. None where weight gradients are put off, or chunks go both ways.
     pub fn lead(&self, arrangement: &Arrangement, kind: usize, device: u32) -> Seconds {
-        if device == 0 || matches!(arrangement.schedule, Schedule::ZbH1 | Schedule::ZbV) {
+        if arrangement.schedule.splits_backward() {
             return Seconds::ZERO;
         }
-        let back = |kind: usize| self.chunks[kind].recompute + self.chunks[kind].backward;
+        self.way(arrangement, kind, device, |chunk| chunk.recompute + chunk.backward)
+    }
+
+    /// A micro-batch's way between the first device and another, in its chunks of the first round and between them, at least.
+    fn way(&self, arrangement: &Arrangement, kind: usize, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
+        if device == 0 {
+            return Seconds::ZERO;
+        }
+        let pass = |kind: usize| pass(&self.chunks[kind]);
         let farther = if kind == 2 { self.sends.farther() } else { Seconds::ZERO };
         // The chunks of the first round before its own.
         let split = &arrangement.split;
         let end = u64::from(device).min(split.longer_from + split.longer);
         let longer = if split.longer > 0 { end.saturating_sub(split.longer_from) } else { 0 };
         let shorter = u64::from(device) - 1 - longer;
-        let between = back(1) * shorter as f64 + if longer > 0 { back(3) * longer as f64 } else { Seconds::ZERO };
-        back(0) + between + self.sends.least() * f64::from(device) + farther
+        let between = pass(1) * shorter as f64 + if longer > 0 { pass(3) * longer as f64 } else { Seconds::ZERO };
+        pass(0) + between + self.sends.least() * f64::from(device) + farther
+    }
+
+    /// The step's time, exact or a bound, of passes in closed form: `passes`, under any degrees that make the same chunks.
+    ///
+    /// Where weight gradients are put off, it is known of a device's end only that it is no earlier than its own work behind the way to it: its
+    /// exchange ends no earlier than so long after that. The device that ends last exchanges behind the last pass what the device that exchanges least
+    /// does, or more.
+    pub fn step(
+        &self,
+        arrangement: &Arrangement,
+        stack: &SoftwareStack,
+        exchanges: &Exchanges,
+        passes: PassesTime,
+    ) -> PassesTime {
+        let seconds = match passes {
+            _ if !arrangement.schedule.splits_backward() => {
+                let once = self.once(arrangement, stack, exchanges, &Leads::Closed);
+                return match passes {
+                    PassesTime::Exact(passes) => PassesTime::Exact(passes + once.total()),
+                    PassesTime::AtLeast(passes) => PassesTime::AtLeast(passes + once.total()),
+                };
+            }
+            PassesTime::Exact(seconds) | PassesTime::AtLeast(seconds) => seconds,
+        };
+        let (mut least, mut ends, mut most) = (Seconds(f64::INFINITY), Seconds::ZERO, Seconds::ZERO);
+        for alike in arrangement.devices() {
+            let Exchanged { data, tied, update } = self.once_on(&alike, stack, exchanges);
+            let work = self.sum(alike.counts, Chunk::busy) * arrangement.micro_batches as f64;
+            least = least.min(data + tied);
+            ends = ends.max(self.way(arrangement, alike.kind, alike.to, |chunk| chunk.forward) + work + data + tied);
+            most = most.max(update);
+        }
+        let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
+        PassesTime::AtLeast((seconds + least).max(ends) + most + overhead)
     }
 
     /// What a kind of device exchanges once per step that nothing hides, and its update.
-    pub fn once_on(&self, alike: &Alike, stack: &SoftwareStack, exchanges: &Exchanges) -> [Seconds; 2] {
+    pub fn once_on(&self, alike: &Alike, stack: &SoftwareStack, exchanges: &Exchanges) -> Exchanged {
         let (exchange, counts) = (&exchanges.devices[alike.kind], alike.counts);
         let ends = counts[0] + counts[2] > 0;
-        let tied = if ends { exchanges.tied } else { Seconds::ZERO };
-        [exposed_exchange(stack, exchange, self.windows(counts)) + tied, exchange.update]
+        Exchanged {
+            data: exposed_exchange(stack, exchange, self.windows(counts)),
+            tied: if ends { exchanges.tied } else { Seconds::ZERO },
+            update: exchange.update,
+        }
     }
 
     /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.
@@ -282,6 +359,7 @@ impl Assembly {
             context: passes_of(|p| p.context),
             expert: passes_of(|p| p.expert),
             data: once.data + gathered * m,
+            tied: once.tied,
             offload: passes_of(|p| p.offload),
             bubble: Seconds::ZERO,
             optimizer: once.update,

@@ -1,7 +1,7 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
 use super::arrangement::{Alike, Arrangement};
-use super::assembly::{Assembly, Chunk, Exchange, Exchanges, exposed_exchange, exposed_gathers, windows};
+use super::assembly::{Assembly, Chunk, Exchange, Exchanges, Leads, exposed_exchange, exposed_gathers, windows};
 use super::contention::Communication;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::sends::Sends;
@@ -46,8 +46,9 @@ pub(crate) struct Step<'a> {
 impl Step<'_> {
     fn time(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
         let (assembly, exchanges) = self.assembly(chip, model)?;
-        let once = assembly.once(&assembly.arrangement, chip.stack(), &exchanges);
-        Ok(assembly.account(passes(&assembly, self.fabric)?, &once))
+        let (passes, leads) = passes(&assembly, self.fabric)?;
+        let once = assembly.once(&assembly.arrangement, chip.stack(), &exchanges, &leads);
+        Ok(assembly.account(passes, &once))
     }
 
     /// The plan put together, with what it exchanges.
@@ -221,23 +222,31 @@ impl Step<'_> {
     }
 }
 
-/// All passes of all micro-batches through the pipeline, as the schedule plays them.
-pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<Seconds, StepError> {
+/// All passes of all micro-batches through the pipeline, as the schedule plays them, and how much earlier than the last devices end.
+pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<(Seconds, Leads), StepError> {
     let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
     if split.chunks == 1 {
-        return Ok(assembly.alone());
+        return Ok((assembly.alone(), Leads::Closed));
     }
     let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
     let chunks = (0..split.chunks).map(|place| assembly.chunk(place));
     let work = || chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect::<Vec<_>>();
     match schedule {
-        Schedule::OneForwardOneBackward => return Ok(one_f_one_b_exact_time(&work(), &assembly.sends(fabric), m)),
+        Schedule::OneForwardOneBackward => {
+            return Ok((one_f_one_b_exact_time(&work(), &assembly.sends(fabric), m), Leads::Closed));
+        }
         Schedule::Interleaved { chunks } if m.is_multiple_of(assembly.arrangement.layout.pipeline) => {
-            return Ok(interleaved_exact_time(&work(), &assembly.sends(fabric), chunks, m));
+            return Ok((interleaved_exact_time(&work(), &assembly.sends(fabric), chunks, m), Leads::Closed));
         }
         _ => {}
     }
-    Ok(pipeline(assembly, fabric).measure().map_err(|e| StepError::Hardware(e.to_string()))?.passes_end)
+    let played = pipeline(assembly, fabric).measure().map_err(|e| StepError::Hardware(e.to_string()))?;
+    let leads = if schedule.splits_backward() {
+        Leads::Played(played.devices.iter().map(|device| played.passes_end - device.passes_end).collect())
+    } else {
+        Leads::Closed
+    };
+    Ok((played.passes_end, leads))
 }
 
 /// The passes as the event simulation plays them, without memory and what happens once per step.

@@ -12,7 +12,7 @@
 //! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
 
 use super::arrangement::{Arrangement, DEVICE_KINDS};
-use super::assembly::{Assembly, Exchanges, Once};
+use super::assembly::{Assembly, Exchanges};
 use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
@@ -249,19 +249,13 @@ impl<'a> Evaluator<'a> {
             let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
             *recent = Recent { assembly: Some(fresh), sends: *sends, gathers: degrees.gathers(), passes: [None; SCHEDULES] };
         }
-        let (mut passes, mut once) = (PassesTime::AtLeast(Seconds::ZERO), Once::default());
-        if let Some(assembly) = &recent.assembly {
-            let known = &mut recent.passes[place(arrangement.schedule)];
-            passes = match known {
-                Some((m, passes)) if *m == micro_batches => *passes,
-                _ => known.insert((micro_batches, assembly.closed(&arrangement))).1,
-            };
-            once = assembly.once(&arrangement, self.stack, &degrees.exchanges);
-        }
-        match passes {
-            PassesTime::Exact(passes) => PassesTime::Exact(passes + once.total()),
-            PassesTime::AtLeast(passes) => PassesTime::AtLeast(passes + once.total()),
-        }
+        let Some(assembly) = &recent.assembly else { return PassesTime::AtLeast(Seconds::ZERO) };
+        let known = &mut recent.passes[place(arrangement.schedule)];
+        let passes = match known {
+            Some((m, passes)) if *m == micro_batches => *passes,
+            _ => known.insert((micro_batches, assembly.closed(&arrangement))).1,
+        };
+        assembly.step(&arrangement, self.stack, &degrees.exchanges, passes)
     }
 
     /// The step's time with the schedule played event by event: exact always.
@@ -278,8 +272,8 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Seconds, StepError> {
         let arrangement = degrees.under(schedule, micro_batches);
         let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
-        let once = assembly.once(&arrangement, self.stack, &degrees.exchanges);
-        Ok(passes(&assembly, self.fabric)? + once.total())
+        let (passes, leads) = passes(&assembly, self.fabric)?;
+        Ok(passes + assembly.once(&arrangement, self.stack, &degrees.exchanges, &leads).total())
     }
 }
 

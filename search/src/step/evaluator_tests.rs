@@ -142,8 +142,11 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
 fn played(timeline: &Timeline, slow: &StepTime, memory: &StepMemory, plan: &TrainingPlan) -> Result<(), TestCaseError> {
     let slowest = timeline.total + slow.overhead;
     prop_assert!(slowest.0 <= slow.total.0 * (1.0 + 1e-9), "{plan:?}: {slowest}, {}", slow.total);
+    if plan.layout.pipeline > 1 && plan.schedule.splits_backward() {
+        prop_assert!(slowest.0 >= slow.total.0 * (1.0 - 1e-9), "{plan:?}: {slowest}, {}", slow.total);
+    }
     let once = slow.optimizer + slow.overhead;
-    let passes = slow.total - slow.data - once;
+    let passes = slow.total - slow.data - slow.tied - once;
     prop_assert!(timeline.passes_end.0 >= passes.0 * (1.0 - 1e-9), "{plan:?}: {}, {passes}", timeline.passes_end);
     for (stage, device) in memory.stages.iter().zip(&timeline.devices) {
         let (played, need) = (device.peak_memory.as_f64(), stage.need().as_f64());

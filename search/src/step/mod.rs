@@ -84,6 +84,8 @@ pub struct StepTime {
     pub expert: Seconds,
     /// Data-parallel communication that nothing hides: gradients, and weights under ZeRO.
     pub data: Seconds,
+    /// The sum of a tied embedding's two gradients, between the first stage and the last: what follows the last pass of it.
+    pub tied: Seconds,
     /// Copies to and from the host that nothing hides.
     pub offload: Seconds,
     /// Sends between stages that nothing hides, and stages that wait for each other.
@@ -97,7 +99,7 @@ pub struct StepTime {
 impl StepTime {
     /// The total and its parts, by name.
     #[must_use]
-    pub fn parts(&self) -> [(&'static str, Seconds); 13] {
+    pub fn parts(&self) -> [(&'static str, Seconds); 14] {
         [
             ("total", self.total),
             ("forward", self.forward),
@@ -108,6 +110,7 @@ impl StepTime {
             ("context", self.context),
             ("expert", self.expert),
             ("data", self.data),
+            ("tied", self.tied),
             ("offload", self.offload),
             ("bubble", self.bubble),
             ("optimizer", self.optimizer),

@@ -2,7 +2,7 @@
 //!
 //! Passes, sends and their times are those of [`super::step_time_of`]; so is what nothing hides of the exchanges and the update. There a device's
 //! exchange begins when its passes can have ended at the latest, here when they have: the step here is no longer than there (without the
-//! overhead per step, which has no place in it), and mostly equal. What hidden communication there is runs beside the passes and is not shown.
+//! overhead per step, which has no place in it), and mostly equal; always where weight gradients are put off. What hidden communication there is runs beside the passes and is not shown.
 //!
 //! A device holds weights, gradients and states all the time, a micro-batch's activations from the start of its forward pass to the end of its
 //! backward pass, and while a backward pass runs what [`super::step_memory`] counts for the moment of a layer or of the loss. The moment of the
@@ -37,9 +37,9 @@ pub fn step_timeline(
     for (device, stage) in (0..p).zip(&mut run.stages) {
         let kind = arrangement.kind_of(device);
         let Some(alike) = kinds.iter().find(|known| known.kind == kind) else { continue };
-        let [data, update] = assembly.once_on(alike, stack, &exchanges);
-        stage.reduction = data;
-        stage.optimizer = update;
+        let once = assembly.once_on(alike, stack, &exchanges);
+        stage.reduction = once.data + once.tied;
+        stage.optimizer = once.update;
     }
     let memory = MemoryProfile::new(training, &plan.activations, stack);
     let account = Account::new(&memory, &arrangement, stack, domain);
