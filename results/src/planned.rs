@@ -34,7 +34,7 @@ pub struct Planned {
     pub sequence_tokens: u64,
     /// How the plans of the space were decided.
     pub counts: Counts,
-    /// The fastest plans that fit, fastest first; empty where none does. On a fabric of measured links, those fastest with ranks in the order of the
+    /// The fastest plans that fit, fastest first; empty where none does. Where ranks are mapped, those fastest with ranks in the order of the
     /// devices, in the order of their steps as mapped.
     pub plans: Vec<PlanRow>,
     /// The stages' memory under the fastest plan.
@@ -47,7 +47,7 @@ pub struct Planned {
     pub host_capacity_gib: Option<f64>,
     /// The plans one decision away from the fastest one.
     pub neighbours: Vec<NeighbourRow>,
-    /// Where ranks of the fastest plan run, on a fabric of measured links.
+    /// Where ranks of the fastest plan run, on links that differ or where mapping was asked for.
     pub mapping: Option<Mapped>,
     /// Where no plan fits: what the nearest one lacks, or why plans were refused.
     pub why: Option<String>,
@@ -81,9 +81,9 @@ pub struct PlanRow {
     pub plan: TrainingPlan,
     /// Layers of every model chunk, first to last.
     pub layers: Vec<u64>,
-    /// Time of one optimizer step in seconds; on measured links, with ranks in the order of the devices.
+    /// Time of one optimizer step in seconds, with ranks in the order of the devices.
     pub step_s: f64,
-    /// On measured links: the step in seconds with its ranks mapped to them.
+    /// Where ranks are mapped to the fabric's links: the step in seconds as mapped.
     pub mapped_step_s: Option<f64>,
     /// Tokens per second over the whole cluster.
     pub tokens_per_s: f64,

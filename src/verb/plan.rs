@@ -9,7 +9,7 @@ use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{emit, files, report, timeline};
 use search::placement::piper;
-use search::planner::{Job, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use search::planner::{Job, MapRanks, PlanSpace, Splits, map_plans, neighbours, search_plans};
 use search::step::{SoftwareStack, TrainingPlan};
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
@@ -238,7 +238,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     optimizer: OptimizerName,
     /// Measured links (.csv) between the nodes of the fabric: `gb_per_s,NAME,...` and a line `NAME,x,...` per node, or one measurement
-    /// per line with the columns src_idx, dst_idx, bandwidth_mbytes_per_s. The fastest plan's ranks are mapped to them
+    /// per line with the columns src_idx, dst_idx, bandwidth_mbytes_per_s. Where they differ, the listed plans' ranks are mapped to them
     #[arg(long, value_name = "FILE")]
     links: Option<PathBuf>,
     /// Which cluster of a file of several (its column `file`)
@@ -247,6 +247,9 @@ pub struct Arguments {
     /// What the links join
     #[arg(long, value_enum, default_value_t = LinkEnds::Nodes, requires = "links")]
     links_between: LinkEnds,
+    /// Map the listed plans' ranks where all links are alike as well: which ranks share a node. Takes minutes for 1024 devices
+    #[arg(long)]
+    map_ranks: bool,
     /// Print the fastest plan in a framework's own words instead, or the problem as Piper's graph (micro-batches of the first --micro-batch, else 1)
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
@@ -269,7 +272,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (cluster, fabric) = fabric(arguments, &chip.name)?;
     let usual = SoftwareStack::usual(&chip.name);
     let stack = input::stack(arguments.stack.as_deref().unwrap_or(usual), &arguments.stack_option)?;
-    let asked = space(arguments)?;
+    let mut asked = space(arguments)?;
+    if arguments.map_ranks {
+        // The mapping orders the ranks.
+        asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
+    }
     let job = Job {
         model: &model,
         chip: &chip,
@@ -297,7 +304,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));
     }
-    let mappings = map_plans(&job, &mut answer).or_input()?;
+    let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
+    let mappings = map_plans(&job, &mut answer, which).or_input()?;
     if let Some(framework) = arguments.emit {
         let Some(best) = answer.best.first() else {
             let why = Planned::new(&job, &arguments.model, &answer, &[]).why.unwrap_or_default();

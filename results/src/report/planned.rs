@@ -36,7 +36,7 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&heading("Its neighbours, one decision away"));
             text.push_str(&neighbours(answer));
             if let Some(mapping) = &answer.mapping {
-                text.push_str(&heading("Its ranks on the measured links"));
+                text.push_str(&heading("Its ranks on the links"));
                 text.push_str(&super::mapped::mapped(mapping));
             }
         }

@@ -4,6 +4,7 @@ use super::{Job, PlanAnswer, RankedPlan};
 use crate::rank_mapping::{Effort, MappingError, RankMapping, StepTraffic, map_ranks};
 use crate::step::{ChipTimes, StepError};
 use rayon::prelude::*;
+use sim::network::MOST_UNITS;
 
 /// Why plans cannot be mapped.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -14,23 +15,46 @@ pub enum PlanMappingError {
     /// The fabric.
     #[error(transparent)]
     Mapping(#[from] MappingError),
+    /// Mapping was asked for where no links can be written down.
+    #[error(
+        "fabric `{fabric}` cut to {devices} devices: ranks are mapped to measured links, \
+         and to a switch or a fat tree of 2 to {MOST_UNITS} units; \
+         its outermost tier is neither: leave --map-ranks out"
+    )]
+    NoUnits {
+        /// The fabric.
+        fabric: String,
+        /// Devices.
+        devices: u32,
+    },
 }
 
-/// Maps the ranks of every plan of an answer to the fabric's measured links and puts the plan first that is fastest as mapped. Returns the mappings
-/// in the plans' new order; none where the fabric has no measured links.
+/// Which fabrics ranks are mapped to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapRanks {
+    /// Those whose links differ. Where all are alike, measured or not, ranks stay in the order of the devices.
+    WhereLinksDiffer,
+    /// All: where every link is as fast as the others it still matters which ranks share a unit.
+    Always,
+}
+
+/// Maps the ranks of every plan of an answer to the fabric's links and puts the plan first that is fastest as mapped. Returns the mappings
+/// in the plans' new order; none where ranks stay in the order of the devices. A switch, and a matrix of equal links, are treated alike.
 ///
 /// Only the plans of the answer's list are mapped: one that is slower than all of them in rank order is left out even where it would win as mapped.
 ///
 /// # Errors
-/// A plan that cannot be lowered, a fabric of several tiers below the links.
-pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer) -> Result<Vec<RankMapping>, PlanMappingError> {
-    if job.fabric.links().is_none() {
+/// A plan that cannot be lowered, a fabric whose links cannot be written down where mapping is asked for.
+pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer, which: MapRanks) -> Result<Vec<RankMapping>, PlanMappingError> {
+    if which == MapRanks::WhereLinksDiffer && !job.fabric.links_differ() {
         return Ok(Vec::new());
     }
+    let no_units = || PlanMappingError::NoUnits { fabric: job.fabric.name.clone(), devices: job.devices };
+    let fabric = &job.fabric.as_links().ok_or_else(no_units)?;
     let times = ChipTimes::new(job.chip, job.stack)?;
     let map = |chip: &mut ChipTimes, ranked: &RankedPlan| -> Result<RankMapping, PlanMappingError> {
-        let traffic = StepTraffic::of(chip, job.model, job.fabric, &ranked.plan)?;
-        Ok(map_ranks(&traffic, job.fabric, Effort::default())?)
+        let traffic = StepTraffic::of(chip, job.model, fabric, &ranked.plan)?;
+        Ok(map_ranks(&traffic, fabric, Effort::default())?)
     };
     let mappings: Result<Vec<RankMapping>, PlanMappingError> =
         answer.best.par_iter().map_init(|| times.clone(), |chip, ranked| map(chip, ranked)).collect();

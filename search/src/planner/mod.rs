@@ -18,7 +18,7 @@ mod splits;
 mod tests;
 mod walk;
 
-pub use mapped::{PlanMappingError, map_plans};
+pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use search::search_plans;
 pub use space::{PlanSpace, Splits};

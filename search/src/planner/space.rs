@@ -33,7 +33,8 @@ pub struct PlanSpace {
     /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 and ZeRO-1 with one (ZeRO-2 and -3 would
     /// communicate in every micro-batch; no framework combines them with a pipeline by default).
     pub zero: Option<Vec<ZeroStage>>,
-    /// How ranks lie on the devices; `None` is both orders where they differ. With measured links, whose mapping orders the ranks, only the first.
+    /// How ranks lie on the devices; `None` is both orders where they differ. On links that differ, where the mapping orders the ranks, only the
+    /// first.
     pub orders: Option<Vec<RankOrder>>,
     /// How layers are split into stages; `None` is [`Splits::Best`].
     pub splits: Option<Splits>,
@@ -210,7 +211,7 @@ impl PlanSpace {
     }
 
     fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
-        let alike = layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links().is_some();
+        let alike = layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links_differ();
         if alike || layout.context > 1 || layout.expert > 1 {
             return vec![RankOrder::DataFirst];
         }

@@ -1,7 +1,8 @@
 //! The search over plans against trying every one of them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use super::{Job, Outcome, PlanSpace, Splits, neighbours, search_plans};
+use super::{Job, MapRanks, Outcome, PlanAnswer, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use crate::rank_mapping::RankMapping;
 use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -9,7 +10,7 @@ use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
-use workloads::{Model, ZeroStage};
+use workloads::{Model, RankOrder, ZeroStage};
 
 pub(super) struct Hardware {
     model: Model,
@@ -209,4 +210,71 @@ fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
     assert!(answer.best.is_empty() && answer.rejected_by_bound == 0);
     let (_, why) = answer.nearest.unwrap();
     assert!(why.need > why.have);
+}
+
+/// The fastest plans on a fabric, as listed and with their ranks mapped.
+fn listed(hardware: &Hardware, devices: u32, space: &PlanSpace, which: MapRanks) -> (PlanAnswer, Vec<RankMapping>) {
+    let job = hardware.job(devices, u64::from(devices) * 2, 1024);
+    let orders = (which == MapRanks::Always).then(|| vec![RankOrder::DataFirst]);
+    let mut answer = search_plans(&job, &PlanSpace { orders, ..space.clone() }, 2).unwrap();
+    let mappings = map_plans(&job, &mut answer, which).unwrap();
+    (answer, mappings)
+}
+
+#[test]
+fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
+    let only = |tensor: u32, pipeline: u32, context: u32, expert: u32| PlanSpace {
+        tensor: Some(vec![tensor]),
+        pipeline: Some(vec![pipeline]),
+        context: Some(vec![context]),
+        expert: Some(vec![expert]),
+        micro_batch: Some(vec![1]),
+        ..PlanSpace::default()
+    };
+    let zero_bubble = PlanSpace { virtual_stages: Some(vec![1]), schedules: Some(vec![Schedule::ZbH1]), ..only(1, 4, 1, 1) };
+    let cases = [
+        ("gpt2-xl", 16, PlanSpace::default()),
+        ("llama2-7b", 32, PlanSpace::default()),
+        ("llama2-7b", 64, only(2, 4, 2, 1)),
+        ("gpt2-xl", 16, zero_bubble),
+        ("mixtral-8x7b", 32, PlanSpace { micro_batch: Some(vec![1]), ..PlanSpace::default() }),
+        ("mixtral-8x7b", 64, only(1, 4, 1, 8)),
+        ("mixtral-8x7b", 32, only(2, 2, 2, 4)),
+    ];
+    let (mut mapped, mut gained) = (0, 0);
+    for (name, devices, space) in cases {
+        let flat = Hardware::new(name);
+        let flat = Hardware { fabric: flat.fabric.for_devices(devices).unwrap(), ..flat };
+        let matrix = Hardware { fabric: flat.fabric.as_links().unwrap(), ..Hardware::new(name) };
+        assert!(flat.fabric.links().is_none() && matrix.fabric.links().is_some());
+        for which in [MapRanks::WhereLinksDiffer, MapRanks::Always] {
+            let [(a, on_flat), (b, on_matrix)] = [&flat, &matrix].map(|hardware| listed(hardware, devices, &space, which));
+            let close = |x: f64, y: f64, what: &str| {
+                assert!(
+                    (x / y - 1.0).abs() <= 1e-9,
+                    "{name} on {devices}, {which:?}, {what}: {x} on the switch, {y} on the matrix"
+                );
+            };
+            assert!(!a.best.is_empty() && a.best.len() == b.best.len());
+            assert_eq!((a.plans, a.over_capacity, a.refused), (b.plans, b.over_capacity, b.refused));
+            for (one, other) in a.best.iter().zip(&b.best) {
+                for ((what, x), (_, y)) in one.time.parts().into_iter().zip(other.time.parts()) {
+                    close((one.time.total + x).0, (other.time.total + y).0, what);
+                }
+            }
+            assert_eq!(
+                (on_flat.len(), on_matrix.len()),
+                if which == MapRanks::Always { (a.best.len(), a.best.len()) } else { (0, 0) }
+            );
+            for (one, other) in on_flat.iter().zip(&on_matrix) {
+                close(one.before.0, other.before.0, "rank order");
+                close(one.after.0, other.after.0, "as mapped");
+                close(one.lower_bound.0, other.lower_bound.0, "bound");
+                mapped += 1;
+                gained += usize::from(one.after.0 < one.before.0 * 0.99);
+            }
+        }
+    }
+    // Which ranks share a node matters where all links are alike as well.
+    assert!(gained > 0 && mapped > gained, "{gained} of {mapped}");
 }

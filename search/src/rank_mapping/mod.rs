@@ -41,10 +41,8 @@ use thiserror::Error;
 /// Why ranks cannot be mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MappingError {
-    /// All devices are alike.
-    #[error(
-        "fabric `{fabric}`: its outermost tier is not a measured matrix, so every mapping takes as long; give --links FILE.csv"
-    )]
+    /// The fabric does not say which links there are.
+    #[error("fabric `{fabric}`: its outermost tier is not a matrix of links; give --links FILE.csv")]
     NoLinks {
         /// The fabric.
         fabric: String,

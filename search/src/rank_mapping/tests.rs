@@ -180,7 +180,7 @@ fn axes_that_talk_most_are_put_inside_units() {
 fn what_cannot_be_mapped_is_refused() {
     let step = traffic(2, 2, 1, 1);
     let flat = Fabric::template("selene_hdr200x8").unwrap();
-    assert!(map_ranks(&step, &flat, QUICK).unwrap_err().to_string().contains("not a measured matrix"));
+    assert!(map_ranks(&step, &flat, QUICK).unwrap_err().to_string().contains("not a matrix of links"));
     let wrong = map_ranks(&step, &fabric(2, 3, &[5.0]), QUICK).unwrap_err().to_string();
     assert!(wrong.starts_with("4 ranks on 6 devices"), "{wrong}");
 }

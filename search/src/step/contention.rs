@@ -14,14 +14,14 @@ use std::ops::{Add, Mul};
 pub struct PortTimes([Seconds; MAX_TIERS]);
 
 impl PortTimes {
-    /// The ports' times at their full achieved rate, the least that the bytes of a collective take: a group that uses some dimensions of a
-    /// torus leaves the others' links to other groups.
+    /// The ports' times at the full achieved rate that each has while all send, the least that the bytes of a collective take: a group that uses
+    /// some dimensions of a torus leaves the others' links to other groups.
     #[must_use]
     pub fn of(fabric: &Fabric, cost: &CollectiveCost) -> Self {
         let mut times = Self::default();
         for ((time, tier), bytes) in times.0.iter_mut().zip(&fabric.tiers).zip(cost.link_bytes) {
             if bytes > Bytes::ZERO {
-                *time = Seconds(bytes.as_f64() / (tier.bandwidth.0 * tier.achieved_fraction));
+                *time = Seconds(bytes.as_f64() / (tier.shared_rate() * tier.achieved_fraction));
             }
         }
         times

@@ -104,6 +104,18 @@ pub struct Fabric {
     pub fitted_on: String,
 }
 
+impl Tier {
+    /// Nominal bytes per second that a device has of this tier, one direction, while all devices use theirs: its port, or its part of the links
+    /// above where a fat tree is thinner there.
+    #[must_use]
+    pub fn shared_rate(&self) -> f64 {
+        match self.topology {
+            Topology::FatTree { oversubscription } => self.bandwidth.0 / oversubscription,
+            _ => self.bandwidth.0,
+        }
+    }
+}
+
 impl Fabric {
     /// Devices of the whole fabric (`u32::MAX` where it sets no limit).
     #[must_use]

@@ -16,6 +16,9 @@ use crate::units::BytesPerSecond;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
+/// Units whose links are written out at most where all are alike.
+pub const MOST_UNITS: u32 = 4096;
+
 /// Why links cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LinksError {
@@ -241,6 +244,34 @@ impl Fabric {
         fabric.tiers.truncate(inner);
         fabric.tiers.push(tier);
         Ok(fabric)
+    }
+
+    /// This fabric with the links of its outermost tier written out: as they are where they were measured, all alike between the units of a switch
+    /// or of a fat tree. Every collective takes as long. `None` for other topologies, and for switches of one unit, of no size, or of more than
+    /// [`MOST_UNITS`].
+    #[must_use]
+    pub fn as_links(&self) -> Option<Self> {
+        let unit = self.unit_devices(self.tiers.len().checked_sub(1)?);
+        let mut fabric = self.clone();
+        let tier = fabric.tiers.last_mut()?;
+        let units = tier.devices / unit.max(1);
+        match tier.topology {
+            Topology::Matrix(_) => return Some(fabric),
+            Topology::Switch | Topology::FatTree { .. } => {}
+            Topology::FullyConnected { .. } | Topology::Torus { .. } => return None,
+        }
+        if !(2..=MOST_UNITS).contains(&units) {
+            return None;
+        }
+        tier.bandwidth = BytesPerSecond(tier.shared_rate());
+        tier.topology = Topology::Matrix(LinkMatrix::uniform(units, tier.bandwidth.0 * f64::from(unit)));
+        Some(fabric)
+    }
+
+    /// Whether some of the outermost tier's links are slower than others.
+    #[must_use]
+    pub fn links_differ(&self) -> bool {
+        self.links().is_some_and(|(links, _)| links.differ())
     }
 
     /// The measured links of the outermost tier, and the devices of one of its units.

@@ -32,9 +32,25 @@ impl LinkMatrix {
         self.rates[[(a % units) as usize, (b % units) as usize]]
     }
 
+    /// So many units with links of `rate` bytes per second.
+    #[must_use]
+    pub(crate) fn uniform(units: u32, rate: f64) -> Self {
+        Self { rates: Array2::from_elem((units as usize, units as usize), rate) }
+    }
+
+    /// Whether some links are slower than others.
+    #[must_use]
+    pub(crate) fn differ(&self) -> bool {
+        let links = || self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate);
+        links().next().is_some_and(|first| links().any(|rate| rate != first))
+    }
+
     /// As many units, all joined by links of the harmonic mean of these: what is the same whatever the units' order.
     #[must_use]
     pub(crate) fn equal(&self) -> Self {
+        if !self.differ() {
+            return self.clone();
+        }
         let units = self.units();
         let pairs = (0..units).flat_map(|a| (0..units).filter(move |b| *b != a).map(move |b| (a, b)));
         let (count, time) = pairs.fold((0.0, 0.0), |(n, sum), (a, b)| (n + 1.0, sum + 1.0 / self.rate(a, b)));

@@ -56,6 +56,6 @@ pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use error::{Fault, NetworkError};
 pub use fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
 pub use level::Spread;
-pub use links::LinksError;
+pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;
 pub use torus::TorusDim;

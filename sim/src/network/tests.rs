@@ -269,12 +269,24 @@ fn bad_matrices_are_refused() {
 fn a_matrix_of_equal_links_is_the_flat_switch() {
     let flat = flat_switch();
     let equal = Fabric::from_toml_str("t", &matrix_text(|_, _| 20.0)).unwrap();
+    let tree = "topology = \"fat_tree\"\noversubscription = 2.0\ndevices = 32\nbandwidth_gb_per_s = 10.0";
+    let tree = Fabric::from_toml_str("t", &two_tier(tree)).unwrap();
+    let [written, thinner] = [&flat, &tree].map(|fabric| fabric.as_links().unwrap());
+    assert!(!equal.links_differ() && !flat.links_differ());
+    let slower = |i: usize, j: usize| if (i.min(j), i.max(j)) == (2, 5) { 19.0 } else { 20.0 };
+    assert!(Fabric::from_toml_str("t", &matrix_text(slower)).unwrap().links_differ());
+    assert!(Fabric::template("tpu_v4_ici").unwrap().as_links().is_none());
+    assert!(
+        Fabric::template("selene_hdr200x8").unwrap().for_devices(8).unwrap().as_links().is_some_and(|node| node.devices() == 8)
+    );
     for kind in KINDS {
         for (ranks, stride) in [(2, 1), (4, 1), (8, 1), (32, 1), (8, 4), (4, 8), (2, 16), (16, 2)] {
             for bytes in [1_u64 << 10, 1 << 20, 1 << 30] {
-                let (a, b) =
-                    (flat.collective(&op(kind, bytes, ranks, stride)), equal.collective(&op(kind, bytes, ranks, stride)));
-                assert!((a.latency.0 / b.latency.0 - 1.0).abs() < 1e-12, "{kind:?} {ranks} {stride}: {a:?} {b:?}");
+                let of = |fabric: &Fabric| fabric.collective(&op(kind, bytes, ranks, stride));
+                let a = of(&flat);
+                for b in [&equal, &tree, &written, &thinner].map(of) {
+                    assert!((a.latency.0 / b.latency.0 - 1.0).abs() < 1e-12, "{kind:?} {ranks} {stride}: {a:?} {b:?}");
+                }
             }
         }
     }
