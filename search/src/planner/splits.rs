@@ -8,6 +8,9 @@
 //!   least where each device does `1 - 1 / m` of what the one before does: `D / (1 - (1 - 1 / m)^p)`.
 //! - With several chunks per device, or backward passes in two parts, `m D / p` is what remains of it.
 //!
+//! What the first device exchanges once per step, and its update, follow the last pass and are added to a split's bound
+//! ([`crate::step::Evaluator::least_once`]).
+//!
 //! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
 //! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, and those below the list, and below the plan's own
 //! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these. That
@@ -83,8 +86,9 @@ impl Loads {
         self.layer * layers as f64
     }
 
-    /// All splits of a plan's layers whose bound is below a limit, with their bounds.
-    fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64) -> Vec<(f64, ChunkSplit)> {
+    /// All splits of a plan's layers whose bound is below a limit, with their bounds: of the passes, and what follows them at least where the first
+    /// device holds so many layers.
+    fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64, mut once: impl FnMut(u64) -> f64) -> Vec<(f64, ChunkSplit)> {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let v = u64::from(layout.virtual_stages);
         let each = limit / m as f64;
@@ -106,11 +110,15 @@ impl Loads {
             for first in ends.saturating_sub(last as u64)..=ends.min(first as u64) {
                 let split = between.split(first, ends - first);
                 let mut bound = self.bound(&split, layout, plan.schedule, m);
-                if bound < limit && !plan.schedule.splits_backward() {
+                if bound >= limit {
+                    continue;
+                }
+                let once = once(Arrangement::new(*layout, split, plan.schedule, m).layers_on(0));
+                if bound + once < limit && !plan.schedule.splits_backward() {
                     bound = bound.max(self.paths(&split, layout, plan.schedule, m));
                 }
-                if bound < limit {
-                    splits.push((bound, split));
+                if bound + once < limit {
+                    splits.push((bound + once, split));
                 }
             }
         }
@@ -146,6 +154,8 @@ struct Shared<'c> {
     chip: &'c mut ChipTimes,
     /// By division and split; none where the split cannot be.
     degrees: BTreeMap<(u32, Option<LayerEnds>), Option<Degrees>>,
+    /// What a step takes at least besides its passes, by division, whether weight gradients are put off, and layers on the first device.
+    once: BTreeMap<(u32, bool, u64), f64>,
 }
 
 impl Shared<'_> {
@@ -161,7 +171,7 @@ impl Shared<'_> {
         if self.degrees.len() >= KEPT {
             self.degrees.clear();
         }
-        let Self { chip, degrees } = self;
+        let Self { chip, degrees, .. } = self;
         let degrees = degrees.entry((division, plan.layout.ends));
         degrees.or_insert_with(|| search.evaluator.degrees(chip, shape, plan, domain).ok()).as_ref()
     }
@@ -212,7 +222,7 @@ impl Search<'_> {
         let (open, splits) = self.open(family, lot);
         let least = open.iter().map(|o| o.share).fold(f64::INFINITY, f64::min);
         let overhead = self.evaluator.overhead().0;
-        let mut shared = Shared { chip, degrees: BTreeMap::new() };
+        let mut shared = Shared { chip, degrees: BTreeMap::new(), once: BTreeMap::new() };
         let mut lowered = None;
         for (policy, loads) in loads.iter().enumerate() {
             let Some(loads) = loads else { continue };
@@ -315,7 +325,12 @@ impl Search<'_> {
         let (known, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
         let (chunk, sends_at_least) = (self.evaluator.pass_overhead(plan), self.evaluator.least_sends(plan, &sends));
         let loads = Loads { chunk: 2.0 * chunk.0, sends: sends_at_least.map(|time| time.0), ..*loads };
-        let splits = loads.splits(layers, plan, limit - overhead).into_iter().filter(|(_, split)| Some(*split) != known);
+        let Shared { chip, once, .. } = &mut *shared;
+        let once = |first: u64| {
+            let known = once.entry((candidate.division, plan.schedule.splits_backward(), first));
+            *known.or_insert_with(|| self.evaluator.least_once(chip, shape, plan, first).0)
+        };
+        let splits = loads.splits(layers, plan, limit - overhead, once).into_iter().filter(|(_, split)| Some(*split) != known);
         let mut trial = Trial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
         let (mut open, mut lowest, mut tried): (Vec<(f64, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
         for (bound, split) in splits {

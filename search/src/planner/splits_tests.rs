@@ -69,7 +69,7 @@ proptest! {
         }
         let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
         for limit in [1.0, 1.5, 4.0].map(|more| share * more) {
-            let mut found: Vec<ChunkSplit> = loads.splits(n, &plan, limit).into_iter().map(|(_, split)| split).collect();
+            let mut found: Vec<ChunkSplit> = loads.splits(n, &plan, limit, |_| 0.0).into_iter().map(|(_, split)| split).collect();
             let bound = |s: &ChunkSplit| loads.bound(s, &layout, schedule, m).max(loads.paths(s, &layout, schedule, m));
             let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
             found.sort();

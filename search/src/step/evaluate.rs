@@ -145,7 +145,7 @@ impl Step<'_> {
     }
 
     /// Parameters that one device updates.
-    fn share(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> u64 {
+    pub fn share(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> u64 {
         if self.plan.layout.zero == ZeroStage::None {
             return parameters.saturating_add(experts);
         }
@@ -160,7 +160,7 @@ impl Step<'_> {
     }
 
     /// Gradients (and updated weights) once per step.
-    fn exchange(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> Exchange {
+    pub fn exchange(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> Exchange {
         let mut exchange = Exchange::default();
         for (count, group) in self.held(parameters, experts) {
             let [first, second, weights] = self.reductions(chip, count, group);
@@ -195,7 +195,7 @@ impl Step<'_> {
     }
 
     /// The sum of the gradients of a tied embedding's two copies.
-    fn tied(&self, chip: &ChipTimes) -> Seconds {
+    pub fn tied(&self, chip: &ChipTimes) -> Seconds {
         let layout = &self.plan.layout;
         if layout.pipeline == 1 || self.profile.tied_parameters == 0 {
             return Seconds::ZERO;

@@ -171,6 +171,24 @@ impl<'a> Evaluator<'a> {
         [exposed.least(), exposed.farther()]
     }
 
+    /// What a step takes at least besides its passes and the overhead, where the first device holds so many layers beside the embedding. The last
+    /// backward pass ends on that device, but for zero-bubble schedules: what nothing hides of its exchange follows the last pass whole. Work hides
+    /// no more of a communication than the stack's share of all of it. All updates follow, the longest is no shorter than this device's.
+    #[must_use]
+    pub fn least_once(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
+        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let held = profile.embedding.plus(profile.layer.times(layers));
+        let (parameters, experts) = (held.parameters, held.expert_parameters);
+        let update = chip.update(profile, step.share(chip, parameters, experts));
+        if plan.schedule.splits_backward() {
+            return update;
+        }
+        let (exchange, overlap) = (step.exchange(chip, parameters, experts), &self.stack.overlap);
+        let late =
+            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
+        late + step.tied(chip) + update
+    }
+
     /// Whether a plan may fit under some split of its layers into stages: not if its stages have too little room for all of them, however many each
     /// takes.
     #[must_use]
