@@ -122,7 +122,8 @@ pub(super) struct Layer {
     pub nodes: Vec<Node>,
     pub runs: Vec<Run>,
     pub heads: ByHash<u32>,
-    pub live: usize,
+    /// The states that have not been extended.
+    pub open: Vec<u32>,
 }
 
 impl Layer {
@@ -134,6 +135,6 @@ impl Layer {
         self.nodes.clear();
         self.runs.clear();
         self.heads.clear();
-        self.live = 0;
+        self.open.clear();
     }
 }

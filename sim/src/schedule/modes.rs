@@ -186,7 +186,7 @@ mod tests {
     use super::super::list::{Exclusive, list_schedule};
     use super::super::piece;
     use super::super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem};
-    use super::super::search::Aim;
+    use super::super::search::{Aim, Exploration};
     use super::super::state::Searcher;
     use super::*;
 
@@ -236,7 +236,7 @@ mod tests {
                 let relation = Relation::of(piece);
                 let listed = list_schedule(piece, &chain_tails(piece), Exclusive::Alone).makespan + 1;
                 let optimum = |searcher: &Searcher<'_>| {
-                    let pass = searcher.pass(listed, 1 << 20, Aim::Bounds, u64::MAX);
+                    let pass = Exploration::new(searcher).wave(listed, usize::MAX, Aim::Bounds, u64::MAX);
                     pass.found.map_or(listed, |found| found.makespan)
                 };
                 let plain = optimum(&Searcher::new(piece, 0));

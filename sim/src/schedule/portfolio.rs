@@ -1,4 +1,4 @@
-//! How one piece is solved: bounds and list schedules first, then search passes that widen until one proves the answer or the
+//! How one piece is solved: bounds and list schedules first, then waves of search that widen until one proves the answer or the
 //! work limit is spent.
 
 use super::bounds::{Mixed, Relation, Set, chain_tails, members, only_across, quick_lower_bound, urgency};
@@ -6,24 +6,20 @@ use super::cores::pair_by_index;
 use super::list::{Exclusive, Found, list_schedule};
 use super::modes::{CaseTable, Cases};
 use super::piece::{NEVER, Piece, SEARCHABLE};
-use super::search::{Aim, Pass};
+use super::search::{Aim, Exploration, Wave};
 use super::state::Searcher;
 use super::{Limits, Method, improve};
 use std::time::Instant;
 
-/// Width of the first passes: forwards alone, then, where more is known, both ways.
+/// Width of the first waves: forwards before anything costly is known, then forwards and backwards, for schedules.
 const FIRST_WIDTH: usize = 64;
-/// A pass of this width then tries for a proof, with no more than this part of what steps are left. This share and that of cases were chosen
-/// on the 30 graphs of 80 operators of `schedule_unseen`, which holds 60 others against the choice.
-const TRIAL_WIDTH: usize = 4_096;
-const TRIAL_SHARE: u64 = 8;
-/// Width of the passes after that, both ways.
-const SECOND_WIDTH: usize = 512;
-/// Widths of the passes that prove, in the direction that did better.
-const WIDE: [usize; 3] = [16_384, 131_072, 1_048_576];
-/// Rounds of passes.
-const ROUNDS: usize = 3;
-/// Before the second round local search has a go, with this many steps and no more than this part of all.
+/// The waves that follow, forwards: most layers of models are proven forwards in a fraction of the steps that it takes backwards.
+const FORWARDS: [(usize, Aim); 3] = [(128, Aim::Schedules), (COMPARED, Aim::Bounds), (4_096, Aim::Bounds)];
+/// Where they prove nothing, a wave of this width backwards tells which way gets further with as much.
+const COMPARED: usize = 512;
+/// Widths of the last waves, in the direction that does.
+const WIDE: [usize; 3] = [16_384, 131_072, usize::MAX];
+/// Before that wave local search has a go, with this many steps and no more than this part of all.
 const IMPROVING_STEPS: u64 = 10_000;
 const IMPROVING_SHARE: u64 = 10;
 /// Cases are split until that has taken this part of all steps.
@@ -189,42 +185,50 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     let hard = decided.apply(piece);
     let forward = Searcher::new(&hard, decided.across);
     answer.raise(forward.root_bound());
-    // Most pieces are small and fall to the first pass: what costs more is set up for those that do not.
-    if one_pass(piece, answer, (&forward, false), (FIRST_WIDTH, Aim::Schedules), budget).is_none() {
+    // Most pieces are small and fall to the first wave: what costs more is set up for those that do not.
+    let first = &mut Exploration::new(&forward);
+    if one_wave(piece, answer, (first, false), (FIRST_WIDTH, Aim::Schedules), budget).is_none() {
         return;
     }
-    let mut forward = Some(forward);
+    let best = answer.found.makespan;
     let mut cases = Cases::of(piece, &relation, (decided.across, decided.single));
-    let (mut round, mut side, mut counted) = (0, 0, 0);
-    while round < ROUNDS {
-        let best = answer.found.makespan;
-        let before = decided;
-        if let Some(cases) = &mut cases {
-            cases.split(piece, best, budget.steps / CASES_SHARE);
-            answer.steps += cases.steps() - counted;
-            counted = cases.steps();
-            answer.raise(cases.lower_bound(best));
-            if answer.lower_bound >= best || budget.spent(answer.steps) {
-                return;
-            }
-            (decided.across, decided.single) = cases.common();
-        } else if round + 1 == ROUNDS {
-            decided = decided.probe(piece, &relation, best);
+    if let Some(cases) = &mut cases {
+        cases.split(piece, best, budget.steps / CASES_SHARE);
+        answer.steps += cases.steps();
+        answer.raise(cases.lower_bound(best));
+        if answer.lower_bound >= best || budget.spent(answer.steps) {
+            return;
         }
-        let hard = decided.apply(piece);
-        let reversed = hard.reversed();
-        let known = forward.take().filter(|_| decided == before);
-        let forward = known.unwrap_or_else(|| Searcher::new(&hard, decided.across));
-        let searchers = both_ways(forward, &reversed, cases.as_ref(), answer);
-        loop {
-            let Some(better) = passes(piece, answer, &searchers, (round, side), budget) else { return };
-            (round, side) = (round + 1, better);
-            // A better schedule leaves fewer cases. Without cases modes are probed before the last round.
-            if round == ROUNDS || answer.found.makespan < best || cases.is_none() && round + 1 == ROUNDS {
-                break;
-            }
+        (decided.across, decided.single) = cases.common();
+    } else {
+        decided = decided.probe(piece, &relation, best);
+    }
+    let hard = decided.apply(piece);
+    let reversed = hard.reversed();
+    let searchers = both_ways(Searcher::new(&hard, decided.across), &reversed, cases.as_ref(), answer);
+    waves(piece, answer, &searchers, budget);
+}
+
+/// Wave after wave, wider and wider, until one proves the answer. `None` when there is nothing left to do, or nothing left to do it with.
+fn waves(piece: &Piece, answer: &mut Answer, searchers: &[Searcher<'_>; 2], budget: Budget) -> Option<()> {
+    let [mut forwards, mut backwards] = searchers.each_ref().map(Exploration::new);
+    one_wave(piece, answer, (&mut forwards, false), (FIRST_WIDTH, Aim::Schedules), budget)?;
+    one_wave(piece, answer, (&mut backwards, true), (FIRST_WIDTH, Aim::Schedules), budget)?;
+    let mut ahead = 0;
+    for (width, aim) in FORWARDS {
+        let bound = one_wave(piece, answer, (&mut forwards, false), (width, aim), budget)?;
+        if width == COMPARED {
+            ahead = bound;
         }
     }
+    let steps = answer.steps + IMPROVING_STEPS.min(budget.steps / IMPROVING_SHARE);
+    improve::improve(piece, answer, Budget { steps, ..budget });
+    let turned = one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Bounds), budget)? > ahead;
+    let mut way = if turned { backwards } else { forwards };
+    for width in WIDE {
+        one_wave(piece, answer, (&mut way, turned), (width, Aim::Bounds), budget)?;
+    }
+    Some(())
 }
 
 /// The searcher of a piece and that of its reverse, which tell each other what they know; their bounds are noted.
@@ -244,59 +248,11 @@ fn both_ways<'a>(
     [forward, backward]
 }
 
-/// A round of search passes; `side` is the direction that did better so far, and answered is the one that does now. `None` when done.
-fn passes(
+/// One wave of the search forwards or backwards, and its lower bound. `None` when there is nothing left to do, or nothing left to do it with.
+fn one_wave(
     piece: &Piece,
     answer: &mut Answer,
-    searchers: &[Searcher<'_>; 2],
-    (round, side): (usize, usize),
-    budget: Budget,
-) -> Option<usize> {
-    let along = |side: usize| (&searchers[side], side == 1);
-    match round {
-        0 => {
-            let side = both_passes(piece, answer, searchers, (FIRST_WIDTH, Aim::Schedules), budget)?;
-            let steps = answer.steps + budget.steps.saturating_sub(answer.steps) / TRIAL_SHARE;
-            one_pass(piece, answer, along(side), (TRIAL_WIDTH, Aim::Proof), Budget { steps, ..budget })?;
-            Some(side)
-        }
-        1 => {
-            let steps = answer.steps + IMPROVING_STEPS.min(budget.steps / IMPROVING_SHARE);
-            improve::improve(piece, answer, Budget { steps, ..budget });
-            both_passes(piece, answer, searchers, (SECOND_WIDTH, Aim::Bounds), budget)
-        }
-        _ => {
-            for width in WIDE {
-                one_pass(piece, answer, along(side), (width, Aim::Bounds), budget)?;
-            }
-            Some(side)
-        }
-    }
-}
-
-/// Passes of a width both ways; which of the two did better.
-fn both_passes(
-    piece: &Piece,
-    answer: &mut Answer,
-    searchers: &[Searcher<'_>; 2],
-    kind: (usize, Aim),
-    budget: Budget,
-) -> Option<usize> {
-    let mut scores = [(0, 0); 2];
-    for (side, searcher) in searchers.iter().enumerate() {
-        let before = answer.steps;
-        let bound = one_pass(piece, answer, (searcher, side == 1), kind, budget)?;
-        scores[side] = (bound, u64::MAX - (answer.steps - before));
-    }
-    Some(usize::from(scores[0] < scores[1]))
-}
-
-/// Runs one search pass of a width, forwards or backwards, and answers its lower bound. `None` when there is nothing left to do, or
-/// nothing left to do it with.
-fn one_pass(
-    piece: &Piece,
-    answer: &mut Answer,
-    (searcher, reversed): (&Searcher<'_>, bool),
+    (way, reversed): (&mut Exploration<'_, '_>, bool),
     (width, aim): (usize, Aim),
     budget: Budget,
 ) -> Option<u64> {
@@ -304,18 +260,18 @@ fn one_pass(
         return None;
     }
     answer.method = Method::Search;
-    let pass = searcher.pass(answer.found.makespan, width, aim, budget.steps - answer.steps);
-    answer.steps += pass.steps;
-    let bound = pass.lower_bound;
-    take(answer, piece, pass, reversed);
+    let wave = way.wave(answer.found.makespan, width, aim, budget.steps - answer.steps);
+    answer.steps += wave.steps;
+    let bound = wave.lower_bound;
+    take(answer, piece, wave, reversed);
     (answer.lower_bound < answer.found.makespan).then_some(bound)
 }
 
-fn take(answer: &mut Answer, piece: &Piece, pass: Pass, reversed: bool) {
-    if let Some(found) = pass.found {
+fn take(answer: &mut Answer, piece: &Piece, wave: Wave, reversed: bool) {
+    if let Some(found) = wave.found {
         answer.found = if reversed { turn_round(piece, &found) } else { found };
     }
-    answer.lower_bound = answer.lower_bound.max(pass.lower_bound.min(answer.found.makespan));
+    answer.lower_bound = answer.lower_bound.max(wave.lower_bound.min(answer.found.makespan));
 }
 
 /// A schedule of the reversed piece as one of the piece.

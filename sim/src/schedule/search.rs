@@ -7,9 +7,17 @@
 //!
 //! What keeps it small: a state that another one with the same down-set dominates is dropped; extensions that are not needed are not
 //! tried (see `moves`); a state whose lower bound meets the best schedule is dropped; the time of a state moves on to the earliest at
-//! which anything more can start, which makes more states comparable. Layer `k` holds states of `k` operators and is cut to a width, best bounds first. A pass in which no layer was cut has proved its answer; the
-//! least bound among states that were cut is a lower bound for the whole piece in any case. Width and direction of the
-//! passes grow from a quick beam to the whole space; all of it is counted in steps, so the answer does not depend on the machine.
+//! which anything more can start, which makes more states comparable.
+//!
+//! Layer `k` holds states of `k` operators. The search comes in waves: each goes through all layers and extends the best states of
+//! each that no wave has extended before, so that nothing is done twice (a complete anytime beam search: Zhang, "Complete anytime beam
+//! search", 1998, that keeps what it has). A wave that leaves no state has proved the best schedule; the least bound among those
+//! it leaves is a lower bound for the whole piece. Waves and their directions grow from a quick beam to the whole space; all of it is
+//! counted in steps, so the answer does not depend on the machine.
+//!
+//! States that have been extended go on dominating new ones. Of a state with a completion better than all known, not dominated by
+//! another in its layer, one extension has that completion, and so has what dominates that; so as long as there is such a
+//! completion, there is a state that has it and that has not been extended.
 
 use super::bounds::{Set, full};
 use super::layer::{DEAD, Held, Layer, Move, NONE, Node, Step};
@@ -22,21 +30,21 @@ const COMPARED: usize = 48;
 /// How many it is compared with before its bound is worked out, which costs more than a few comparisons: a third of new states
 /// fall to one.
 const LOOKED: usize = 4;
+/// A layer has room for this many states: some hundred bytes each.
+const MOST_STATES: usize = 1 << 20;
 
-/// What a pass is for.
+/// What a wave is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aim {
     /// Schedules.
     Schedules,
     /// Lower bounds.
     Bounds,
-    /// A proof: as lower bounds, but it gives up as soon as a layer has to be cut.
-    Proof,
 }
 
-/// What one pass found.
+/// What one wave found.
 #[derive(Debug, Clone)]
-pub(super) struct Pass {
+pub(super) struct Wave {
     /// A schedule better than the one it was given.
     pub found: Option<Found>,
     /// No schedule is below this (or below the best schedule known).
@@ -45,49 +53,39 @@ pub(super) struct Pass {
     pub steps: u64,
 }
 
-impl Searcher<'_> {
-    /// One pass with layers of at most `width` states and at most `budget` steps, for a schedule below `best`.
-    pub fn pass(&self, best: u64, width: usize, aim: Aim, budget: u64) -> Pass {
-        Passing {
-            searcher: self,
-            best,
-            found: None,
-            dropped: u64::MAX,
-            steps: 0,
-            budget,
-            width,
-            aim,
-            least: self.root_bound().min(best),
-            trail: Vec::new(),
-            next: Layer::default(),
-            ends: vec![0; self.piece.n()],
-        }
-        .run()
-    }
-}
-
-struct Passing<'s, 'a> {
+/// The search in one direction, as far as it has come.
+pub(super) struct Exploration<'s, 'a> {
     searcher: &'s Searcher<'a>,
     best: u64,
     found: Option<Found>,
+    /// The least bound of states for which there was no room.
     dropped: u64,
     steps: u64,
     budget: u64,
-    width: usize,
     aim: Aim,
     /// A lower bound on the whole piece.
     least: u64,
     trail: Vec<Step>,
+    /// The states of as many operators as the index says.
+    layers: Vec<Layer>,
+    /// The layer that is being extended.
     next: Layer,
+    /// Layers that are done with, to be used again.
+    spare: Vec<Layer>,
+    lefts: Lefts,
+    moves: Vec<Move>,
+    runs: Vec<Run>,
     ends: Vec<u64>,
 }
 
-impl Passing<'_, '_> {
-    fn run(mut self) -> Pass {
-        let n = self.searcher.piece.n();
-        let mut layer = Layer::default();
+impl<'s, 'a> Exploration<'s, 'a> {
+    /// Nothing but the empty schedule.
+    pub fn new(searcher: &'s Searcher<'a>) -> Self {
+        let n = searcher.piece.n();
+        let mut layers: Vec<Layer> = Vec::new();
+        layers.resize_with(n + 1, Layer::default);
         let nothing = Move { op: 0, exclusive: false, slot: NO_SLOT, start: 0, finish: 0 };
-        let root = Node {
+        layers[0].nodes.push(Node {
             set: 0,
             time: 0,
             bound: 0,
@@ -96,40 +94,95 @@ impl Passing<'_, '_> {
             idle: 0,
             since: Since::default(),
             settled: 0,
-            cases: self.searcher.all_cases(),
+            cases: searcher.all_cases(),
             held: Held::default(),
             step: nothing,
             parent: NONE,
             next: NONE,
-        };
-        layer.nodes.push(root);
-        let mut moves = Vec::new();
-        let mut runs = Vec::new();
-        let mut lefts = Lefts::default();
-        for depth in 0..n {
-            for at in 0..layer.nodes.len() {
-                let node = layer.nodes[at];
-                if node.bound >= self.best {
-                    continue;
-                }
-                if self.steps >= self.budget {
-                    self.drop_state(node.bound);
-                    continue;
-                }
-                let parent = if depth == 0 { NONE } else { self.remember(&node) };
-                self.searcher.moves(&node, layer.runs_of(&node), &mut moves);
-                let left = lefts.of(self.searcher, node.set);
-                for step in moves.drain(..) {
-                    self.extend((&node, left), parent, layer.runs_of(&node), step, &mut runs);
-                }
+        });
+        layers[0].open.push(0);
+        Self {
+            searcher,
+            best: u64::MAX,
+            found: None,
+            dropped: u64::MAX,
+            steps: 0,
+            budget: 0,
+            aim: Aim::Bounds,
+            least: searcher.root_bound(),
+            trail: Vec::new(),
+            layers,
+            next: Layer::default(),
+            spare: Vec::new(),
+            lefts: Lefts::default(),
+            moves: Vec::new(),
+            runs: Vec::new(),
+            ends: vec![0; n],
+        }
+    }
+
+    /// Goes on, for a schedule below `best`: extends at most `width` more states of each layer, and no more once `budget` steps are done.
+    pub fn wave(&mut self, best: u64, width: usize, aim: Aim, budget: u64) -> Wave {
+        (self.best, self.aim, self.found, self.steps, self.budget) = (best, aim, None, 0, budget);
+        let mut closed = true;
+        for depth in 0..self.ends.len() {
+            let mut layer = std::mem::take(&mut self.layers[depth]);
+            self.next = std::mem::take(&mut self.layers[depth + 1]);
+            if self.next.nodes.is_empty()
+                && let Some(spare) = self.spare.pop()
+            {
+                self.next = spare;
             }
-            self.select(&mut layer);
-            if self.aim == Aim::Proof && self.dropped < self.best {
-                layer.nodes.iter().for_each(|node| self.drop_state(node.bound));
-                break;
+            self.extend_best(depth, &mut layer, width);
+            self.layers[depth + 1] = std::mem::take(&mut self.next);
+            closed &= layer.open.is_empty();
+            if closed {
+                layer.clear();
+                self.spare.push(layer);
+            } else {
+                self.layers[depth] = layer;
             }
         }
-        Pass { lower_bound: self.dropped.min(self.best), found: self.found, steps: self.steps }
+        let best = self.best;
+        let open = self.layers.iter().filter_map(|layer| layer.open.iter().map(|&at| layer.nodes[at as usize].bound).min()).min();
+        Wave { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
+    }
+
+    /// Extends the best states of a layer that have not been.
+    fn extend_best(&mut self, depth: usize, layer: &mut Layer, width: usize) {
+        let chosen = self.choose(layer, width);
+        let (mut moves, mut runs, mut lefts) =
+            (std::mem::take(&mut self.moves), std::mem::take(&mut self.runs), std::mem::take(&mut self.lefts));
+        for (k, &at) in chosen.iter().enumerate() {
+            let node = layer.nodes[at as usize];
+            if node.bound >= self.best {
+                continue;
+            }
+            if self.steps >= self.budget {
+                layer.open.extend(&chosen[k..]);
+                break;
+            }
+            let parent = if depth == 0 { NONE } else { self.remember(&node) };
+            self.searcher.moves(&node, layer.runs_of(&node), &mut moves);
+            let left = lefts.of(self.searcher, node.set);
+            for step in moves.drain(..) {
+                self.extend((&node, left), parent, layer.runs_of(&node), step, &mut runs);
+            }
+        }
+        (self.moves, self.runs, self.lefts) = (moves, runs, lefts);
+    }
+
+    /// Takes the best `width` states of a layer from those that have not been extended, best first.
+    fn choose(&self, layer: &mut Layer, width: usize) -> Vec<u32> {
+        let (nodes, best) = (&layer.nodes, self.best);
+        layer.open.retain(|&at| nodes[at as usize].bound < best);
+        let mut ranked: Vec<_> = layer.open.drain(..).map(|at| (self.rank(&nodes[at as usize]), at)).collect();
+        if ranked.len() > width {
+            ranked.select_nth_unstable(width);
+            layer.open.extend(ranked.drain(width..).map(|r| r.1));
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().map(|r| r.1).collect()
     }
 
     fn drop_state(&mut self, bound: u64) {
@@ -258,42 +311,24 @@ impl Passing<'_, '_> {
                 }
                 if mine_may && searcher.dominates((node.time, runs), theirs, node.set) {
                     layer.nodes[at as usize].bound = DEAD;
-                    layer.live -= 1;
                 }
             }
             at = layer.nodes[at as usize].next;
+        }
+        if layer.nodes.len() >= MOST_STATES {
+            return self.drop_state(node.bound);
         }
         node.next = *head;
         *head = layer.nodes.len() as u32;
         node.runs = (layer.runs.len() as u32, runs.len() as u32);
         layer.runs.extend_from_slice(runs);
+        layer.open.push(layer.nodes.len() as u32);
         layer.nodes.push(node);
-        layer.live += 1;
-        if layer.live > 4 * self.width.max(64) {
-            self.shrink();
-        }
     }
 
-    /// Cuts the layer under construction to its width, so that memory stays bounded.
-    fn shrink(&mut self) {
-        let mut full_layer = std::mem::take(&mut self.next);
-        let kept = self.best_of(&full_layer);
-        for mut node in kept {
-            let runs = full_layer.runs_of(&node);
-            node.runs = (self.next.runs.len() as u32, runs.len() as u32);
-            self.next.runs.extend_from_slice(runs);
-            let head = self.next.heads.entry(node.set).or_insert(NONE);
-            node.next = *head;
-            *head = self.next.nodes.len() as u32;
-            self.next.nodes.push(node);
-            self.next.live += 1;
-        }
-        full_layer.clear();
-    }
-
-    /// Which states are kept when a layer is cut: the lowest bounds, or in a guided pass the lowest expected makespans. What is left to do is
-    /// expected to exceed its bound by as much as the best schedule known exceeds the bound of the whole, which favours states that have
-    /// more behind them; the mean of the bounds tells more states apart than the largest does.
+    /// Which states are extended first: those of the lowest bounds, or of the lowest makespans expected. What is left to do is expected to
+    /// exceed its bound by as much as the best schedule known exceeds the bound of the whole, which favours states that have more behind
+    /// them; the mean of the bounds tells more states apart than the largest does.
     fn rank(&self, node: &Node) -> (u128, u64, u64, Set, u32) {
         let mean = u128::from(node.guide);
         let first = if self.aim == Aim::Schedules {
@@ -302,30 +337,6 @@ impl Passing<'_, '_> {
             u128::from(node.bound)
         };
         (first, node.guide, node.time, node.set, node.runs.0)
-    }
-
-    /// The best `width` states of a layer, the rest recorded as cut.
-    fn best_of(&mut self, layer: &Layer) -> Vec<Node> {
-        let best = self.best;
-        let mut kept: Vec<Node> = layer.nodes.iter().filter(|n| n.bound < best).copied().collect();
-        if kept.len() > self.width {
-            kept.select_nth_unstable_by_key(self.width, |n| self.rank(n));
-            for node in kept.drain(self.width..).collect::<Vec<_>>() {
-                self.drop_state(node.bound);
-            }
-        }
-        kept
-    }
-
-    /// Makes the next layer the current one, cut to its width, best states first.
-    fn select(&mut self, layer: &mut Layer) {
-        let next = std::mem::take(&mut self.next);
-        let mut kept = self.best_of(&next);
-        kept.sort_unstable_by_key(|n| self.rank(n));
-        let mut used = std::mem::replace(layer, next);
-        layer.nodes = kept;
-        used.clear();
-        self.next = used;
     }
 
     fn trace(&self, parent: u32, last: Move, makespan: u64) -> Found {
