@@ -1,7 +1,6 @@
 //! Layers of the exact search: its states, and which of them have the same down-set.
 
 use super::bounds::Set;
-use super::piece::Piece;
 use super::state::{Run, Since};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -50,10 +49,10 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub fn of(piece: &Piece, time: u64, runs: &[Run]) -> Self {
+    pub fn of(time: u64, runs: &[Run]) -> Self {
         let (mut cores, mut area) = (0, 0u64);
         for run in runs {
-            let need = u64::from(piece.need(run.op as usize, run.exclusive).iter().sum::<u32>());
+            let need = u64::from(run.need.total());
             cores += need;
             area = area.saturating_add(need.saturating_mul(run.finish - time));
         }

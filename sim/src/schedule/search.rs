@@ -245,7 +245,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
                     (idle, since) = (set, Since { idle: from, work: 0 });
                 }
             }
-            let held = Held::of(piece, time, runs);
+            let held = Held::of(time, runs);
             self.insert(
                 Node { set, time, bound, guide, runs: (0, 0), idle, since, settled, cases, held, step, parent, next: NONE },
                 runs,
@@ -264,7 +264,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
             runs.push(Run { beside: run.beside + shortest, ..*run });
         }
         if step.finish > time {
-            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot, beside };
+            let need = self.searcher.needs[step.op as usize][usize::from(step.exclusive)];
+            let run = Run { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot, need, beside };
             let at = runs.partition_point(|r| *r < run);
             runs.insert(at, run);
         }

@@ -3,6 +3,41 @@
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 use super::state::{NO_SLOT, Run};
 
+/// Bits per kind in a [`Need`].
+const BITS: u32 = 10;
+/// The highest bit of each kind.
+const GUARDS: u32 = 1 << (BITS - 1) | 1 << (2 * BITS - 1) | 1 << (3 * BITS - 1);
+
+/// How many tensor cores, vector cores and links something takes, in one number, so that needs are added and compared at once. A searchable
+/// piece has no more than 128 of each, which leaves the highest bit of each kind free.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Need(u32);
+
+impl Need {
+    pub fn of(need: [u32; 3]) -> Self {
+        debug_assert!(need.iter().all(|&n| n < 1 << (BITS - 1)));
+        Self(need[0] | need[1] << BITS | need[2] << (2 * BITS))
+    }
+
+    /// Of one kind.
+    pub fn get(self, k: usize) -> u32 {
+        self.0 >> (BITS * k as u32) & ((1 << BITS) - 1)
+    }
+
+    /// Of all kinds.
+    pub fn total(self) -> u32 {
+        self.get(0) + self.get(1) + self.get(2)
+    }
+
+    fn no_more_than(self, other: Self) -> bool {
+        ((other.0 | GUARDS) - self.0) & GUARDS == GUARDS
+    }
+
+    fn add(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+
 /// The two ways of keeping book over cores.
 #[derive(Debug, Clone)]
 pub(super) struct Slots {
@@ -44,11 +79,8 @@ impl Slots {
     pub fn earliest(&self, piece: &Piece, time: u64, runs: &[Run]) -> Earliest {
         let mut all = [time; 2];
         for run in runs {
-            let need = piece.need(run.op as usize, run.exclusive);
-            for (last, n) in all.iter_mut().zip(need) {
-                if n > 0 {
-                    *last = (*last).max(run.finish);
-                }
+            for (_, last) in all.iter_mut().enumerate().filter(|&(k, _)| run.need.get(k) > 0) {
+                *last = (*last).max(run.finish);
             }
         }
         let cores = if self.by_index { core_times(piece, time, runs) } else { Vec::new() };
@@ -91,18 +123,17 @@ impl Slots {
                 return false;
             }
         }
-        let mut used = [0u32; 3];
-        let mut theirs = [0u32; 3];
+        let (mut used, mut theirs) = (Need::default(), Need::default());
         let mut rest = b.1.iter().rev().peekable();
         for run in a.iter().rev() {
             if run.finish <= b.0 {
                 break;
             }
             while let Some(other) = rest.next_if(|r| r.finish >= run.finish) {
-                add(&mut theirs, piece.need(other.op as usize, other.exclusive));
+                theirs.add(other.need);
             }
-            add(&mut used, piece.need(run.op as usize, run.exclusive));
-            if used.iter().zip(theirs).any(|(u, t)| *u > t) {
+            used.add(run.need);
+            if !used.no_more_than(theirs) {
                 return false;
             }
         }
@@ -110,32 +141,24 @@ impl Slots {
     }
 }
 
-fn add(sum: &mut [u32; 3], need: [u32; 3]) {
-    for (s, n) in sum.iter_mut().zip(need) {
-        *s += n;
-    }
-}
-
 /// Earliest time at which one tensor core, one vector core and one link are free. `runs` are sorted by their end.
 fn counts(piece: &Piece, time: u64, runs: &[Run]) -> [u64; 3] {
-    let mut used = [0u32; 3];
+    let mut all = Need::default();
     for run in runs {
-        add(&mut used, piece.need(run.op as usize, run.exclusive));
+        all.add(run.need);
     }
-    let mut earliest = [time; 3];
-    for k in 0..3 {
-        if used[k] < piece.m[k] || piece.m[k] == 0 {
-            continue;
+    let free = |k: usize| {
+        let (mut used, most) = (all.get(k), piece.m[k]);
+        if used < most || most == 0 {
+            return time;
         }
-        for run in runs {
-            used[k] -= piece.need(run.op as usize, run.exclusive)[k];
-            if used[k] < piece.m[k] {
-                earliest[k] = run.finish;
-                break;
-            }
-        }
-    }
-    earliest
+        let first = runs.iter().find(|run| {
+            used -= run.need.get(k);
+            used < most
+        });
+        first.map_or(time, |run| run.finish)
+    };
+    [free(0), free(1), free(2)]
 }
 
 fn core_times(piece: &Piece, time: u64, runs: &[Run]) -> Vec<(u64, u64)> {
@@ -144,7 +167,7 @@ fn core_times(piece: &Piece, time: u64, runs: &[Run]) -> Vec<(u64, u64)> {
         .map(|c| (if c < tensor { time } else { u64::MAX }, if c < vector { time } else { u64::MAX }))
         .collect();
     for run in runs {
-        let need = piece.need(run.op as usize, run.exclusive);
+        let need = [run.need.get(0), run.need.get(1)];
         if run.exclusive {
             for core in &mut cores {
                 if need[0] > 0 && core.0 != u64::MAX {

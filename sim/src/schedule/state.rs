@@ -5,7 +5,7 @@ use super::left::{ACROSS, KNOWN, Left, NOTHING};
 use super::modes::{CASES, CaseTable};
 use super::moves::twins;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
-use super::slots::Slots;
+use super::slots::{Need, Slots};
 
 /// No core index.
 pub(super) const NO_SLOT: u8 = u8::MAX;
@@ -26,6 +26,8 @@ pub(super) struct Run {
     pub op: u8,
     pub exclusive: bool,
     pub slot: u8,
+    /// The cores and links that it holds.
+    pub need: Need,
     /// What everything that ran beside it so far takes at least, in sum.
     pub beside: u64,
 }
@@ -63,6 +65,8 @@ pub(super) struct Searcher<'a> {
     pub by_tail: [Vec<(u8, u64)>; 3],
     /// The shortest mode of each operator.
     pub shortest: Vec<u64>,
+    /// What each operator holds on one core, and across all.
+    pub needs: Vec<[Need; 2]>,
     /// Mixed bounds of the piece and of its later parts, side by side: what each operator adds, and its two weights. Empty where nothing
     /// runs across all cores.
     mixed_adds: Vec<[f64; LANES]>,
@@ -110,6 +114,7 @@ impl<'a> Searcher<'a> {
             before: vec![0; n],
             by_tail,
             shortest: (0..n).map(|i| piece.shortest(i)).collect(),
+            needs: (0..n).map(|i| [false, true].map(|across| Need::of(piece.need(i, across)))).collect(),
             mixed_adds: Vec::new(),
             mixed_on: Vec::new(),
             mixed_stops: Vec::new(),
@@ -227,8 +232,8 @@ impl<'a> Searcher<'a> {
             running |= 1 << i;
             ends[i] = run.finish;
             longest = longest.max(run.finish + self.after[i]);
-            for (sum, need) in load.iter_mut().zip(piece.need(i, run.exclusive)) {
-                *sum += u64::from(need) * (run.finish - time);
+            for (k, sum) in load.iter_mut().enumerate() {
+                *sum += u64::from(run.need.get(k)) * (run.finish - time);
             }
         }
         let starts =
