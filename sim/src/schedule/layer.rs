@@ -2,6 +2,7 @@
 
 use super::bounds::Set;
 use super::state::{Run, Since};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -30,49 +31,56 @@ pub(super) struct Node {
     pub settled: Set,
     /// The cases that agree with the modes chosen so far.
     pub cases: u32,
-    pub held: Held,
     /// The move that led here, and where its parent is in the trail.
     pub step: Move,
     pub parent: u32,
+}
+
+/// What tells whether states of the same down-set dominate one another, or at least most that do not. It is looked at far more often than the
+/// rest of a state and fits one line of a cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    pub time: u64,
+    /// When the last of the operators that run ends.
+    last: u64,
+    /// For how long they hold cores and links in sum, from the time of the state on, and how many.
+    area: u64,
+    cores: u32,
+    /// See [`Node`].
+    pub settled: Set,
+    /// Where what runs is.
+    pub runs: (u32, u32),
     /// Next state of the same down-set.
     pub next: u32,
+    /// Whether nothing runs.
+    idle: bool,
 }
 
-/// What the operators that run hold: enough to tell most states apart that do not dominate one another.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Held {
-    /// When the last of them ends.
-    last: u64,
-    /// How many cores and links they hold, and for how long in sum, from the time of the state on.
-    cores: u64,
-    area: u64,
-}
-
-impl Held {
-    pub fn of(time: u64, runs: &[Run]) -> Self {
+impl Known {
+    /// Of a state in which `runs` run, that is nowhere yet.
+    pub fn of(node: &Node, runs: &[Run]) -> Self {
         let (mut cores, mut area) = (0, 0u64);
         for run in runs {
-            let need = u64::from(run.need.total());
+            let need = run.need.total();
             cores += need;
-            area = area.saturating_add(need.saturating_mul(run.finish - time));
+            area = area.saturating_add(u64::from(need).saturating_mul(run.finish - node.time));
         }
-        Self { last: runs.last().map_or(time, |r| r.finish), cores, area }
+        let last = runs.last().map_or(node.time, |r| r.finish);
+        let idle = node.set == node.idle;
+        Self { time: node.time, last, area, cores, settled: node.settled, runs: (0, 0), next: NONE, idle }
     }
-}
 
-impl Node {
     /// Whether this state can dominate another one of the same down-set: as far as sums tell, and by leaving every completion open that the
     /// other does, unless all of them end sooner (see `moves`).
     pub fn may_dominate(&self, other: &Self) -> bool {
-        (self.settled & !other.settled == 0 || self.set == self.idle && self.time < other.time) && self.holds_no_more(other)
+        (self.settled & !other.settled == 0 || self.idle && self.time < other.time) && self.holds_no_more(other)
     }
 
     /// Whether at every time from the other state's on this one holds no more cores, as far as sums tell.
     pub fn holds_no_more(&self, other: &Self) -> bool {
-        let (mine, theirs) = (&self.held, &other.held);
         self.time <= other.time
-            && mine.last <= theirs.last
-            && mine.area <= theirs.area.saturating_add(mine.cores.saturating_mul(other.time - self.time))
+            && self.last <= other.last
+            && self.area <= other.area.saturating_add(u64::from(self.cores).saturating_mul(other.time - self.time))
     }
 }
 
@@ -115,10 +123,27 @@ impl Hasher for SetHasher {
 
 type ByHash<V> = HashMap<Set, V, BuildHasherDefault<SetHasher>>;
 
+/// Room for this many states stays with a thread: some 50 MB.
+const SPARE_STATES: usize = 1 << 17;
+
+/// Layers that a thread is done with. Memory that is new to a process has to be mapped page by page, which took up to a fifth of the
+/// time of a search.
+struct Spare {
+    layers: Vec<Layer>,
+    /// The states that there is room for in them.
+    states: usize,
+}
+
+thread_local! {
+    static SPARE: RefCell<Spare> = const { RefCell::new(Spare { layers: Vec::new(), states: 0 }) };
+}
+
 /// The states of as many operators.
 #[derive(Default)]
 pub(super) struct Layer {
     pub nodes: Vec<Node>,
+    /// Of the same states.
+    pub known: Vec<Known>,
     pub runs: Vec<Run>,
     pub heads: ByHash<u32>,
     /// The states that have not been extended.
@@ -126,12 +151,51 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    /// Adds a state in which `runs` run, in front of those of the same down-set.
+    pub fn push(&mut self, mut node: Node, mut known: Known, runs: &[Run]) {
+        let at = self.nodes.len() as u32;
+        node.runs = (self.runs.len() as u32, runs.len() as u32);
+        known.runs = node.runs;
+        known.next = self.heads.insert(node.set, at).unwrap_or(NONE);
+        self.runs.extend_from_slice(runs);
+        self.open.push(at);
+        self.nodes.push(node);
+        self.known.push(known);
+    }
+
+    /// What runs in a state.
+    pub fn runs_at(&self, known: &Known) -> &[Run] {
+        &self.runs[known.runs.0 as usize..(known.runs.0 + known.runs.1) as usize]
+    }
+
     pub fn runs_of(&self, node: &Node) -> &[Run] {
         &self.runs[node.runs.0 as usize..(node.runs.0 + node.runs.1) as usize]
     }
 
-    pub fn clear(&mut self) {
+    /// An empty layer, with the room of one that this thread is done with, if there is one.
+    pub fn spare() -> Self {
+        SPARE.with_borrow_mut(|spare| {
+            let layer = spare.layers.pop().unwrap_or_default();
+            spare.states -= layer.nodes.capacity();
+            layer
+        })
+    }
+
+    /// Keeps the room of a layer for another one.
+    pub fn put_by(mut self) {
+        self.clear();
+        SPARE.with_borrow_mut(|spare| {
+            let states = spare.states + self.nodes.capacity();
+            if states <= SPARE_STATES {
+                spare.states = states;
+                spare.layers.push(self);
+            }
+        });
+    }
+
+    fn clear(&mut self) {
         self.nodes.clear();
+        self.known.clear();
         self.runs.clear();
         self.heads.clear();
         self.open.clear();

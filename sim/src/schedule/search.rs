@@ -20,7 +20,7 @@
 //! completion, there is a state that has it and that has not been extended.
 
 use super::bounds::{Set, full};
-use super::layer::{DEAD, Held, Layer, Move, NONE, Node, Step};
+use super::layer::{DEAD, Known, Layer, Move, NONE, Node, Step};
 use super::left::{Left, Lefts};
 use super::list::Found;
 use super::state::{NO_SLOT, Run, Searcher, Since};
@@ -70,12 +70,16 @@ pub(super) struct Exploration<'s, 'a> {
     layers: Vec<Layer>,
     /// The layer that is being extended.
     next: Layer,
-    /// Layers that are done with, to be used again.
-    spare: Vec<Layer>,
     lefts: Lefts,
     moves: Vec<Move>,
     runs: Vec<Run>,
     ends: Vec<u64>,
+}
+
+impl Drop for Exploration<'_, '_> {
+    fn drop(&mut self) {
+        self.layers.drain(..).for_each(Layer::put_by);
+    }
 }
 
 impl<'s, 'a> Exploration<'s, 'a> {
@@ -85,7 +89,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         let mut layers: Vec<Layer> = Vec::new();
         layers.resize_with(n + 1, Layer::default);
         let nothing = Move { op: 0, exclusive: false, slot: NO_SLOT, start: 0, finish: 0 };
-        layers[0].nodes.push(Node {
+        let empty = Node {
             set: 0,
             time: 0,
             bound: 0,
@@ -95,12 +99,10 @@ impl<'s, 'a> Exploration<'s, 'a> {
             since: Since::default(),
             settled: 0,
             cases: searcher.all_cases(),
-            held: Held::default(),
             step: nothing,
             parent: NONE,
-            next: NONE,
-        });
-        layers[0].open.push(0);
+        };
+        layers[0].push(empty, Known::of(&empty, &[]), &[]);
         Self {
             searcher,
             best: u64::MAX,
@@ -113,7 +115,6 @@ impl<'s, 'a> Exploration<'s, 'a> {
             trail: Vec::new(),
             layers,
             next: Layer::default(),
-            spare: Vec::new(),
             lefts: Lefts::default(),
             moves: Vec::new(),
             runs: Vec::new(),
@@ -128,17 +129,14 @@ impl<'s, 'a> Exploration<'s, 'a> {
         for depth in 0..self.ends.len() {
             let mut layer = std::mem::take(&mut self.layers[depth]);
             self.next = std::mem::take(&mut self.layers[depth + 1]);
-            if self.next.nodes.is_empty()
-                && let Some(spare) = self.spare.pop()
-            {
-                self.next = spare;
+            if self.next.nodes.is_empty() {
+                self.next = Layer::spare();
             }
             self.extend_best(depth, &mut layer, width);
             self.layers[depth + 1] = std::mem::take(&mut self.next);
             closed &= layer.open.is_empty();
             if closed {
-                layer.clear();
-                self.spare.push(layer);
+                layer.put_by();
             } else {
                 self.layers[depth] = layer;
             }
@@ -245,11 +243,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
                     (idle, since) = (set, Since { idle: from, work: 0 });
                 }
             }
-            let held = Held::of(time, runs);
-            self.insert(
-                Node { set, time, bound, guide, runs: (0, 0), idle, since, settled, cases, held, step, parent, next: NONE },
-                runs,
-            );
+            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, since, settled, cases, step, parent }, runs);
         }
     }
 
@@ -279,12 +273,12 @@ impl<'s, 'a> Exploration<'s, 'a> {
             if at == NONE {
                 return false;
             }
-            let other = &layer.nodes[at as usize];
-            if other.time <= mine.0 && other.settled & !settled == 0 && other.bound != DEAD {
-                let theirs = (other.time, &layer.runs[other.runs.0 as usize..(other.runs.0 + other.runs.1) as usize]);
-                if self.searcher.dominates(theirs, mine, set) {
-                    return true;
-                }
+            let other = &layer.known[at as usize];
+            if other.time <= mine.0
+                && other.settled & !settled == 0
+                && self.searcher.dominates((other.time, layer.runs_at(other)), mine, set)
+            {
+                return true;
             }
             at = other.next;
         }
@@ -292,39 +286,37 @@ impl<'s, 'a> Exploration<'s, 'a> {
     }
 
     /// Adds a state to the next layer unless one there dominates it, and drops those that it dominates.
-    fn insert(&mut self, mut node: Node, runs: &[Run]) {
-        let layer = &mut self.next;
-        let head = layer.heads.entry(node.set).or_insert(NONE);
-        let mut at = *head;
+    fn insert(&mut self, node: Node, runs: &[Run]) {
+        let (searcher, layer) = (self.searcher, &mut self.next);
+        let known = Known::of(&node, runs);
+        let mut at = layer.heads.get(&node.set).copied().unwrap_or(NONE);
+        let mut before = NONE;
         for _ in 0..COMPARED {
             if at == NONE {
                 break;
             }
-            let other = &layer.nodes[at as usize];
-            if other.bound != DEAD {
-                let theirs = (other.time, &layer.runs[other.runs.0 as usize..(other.runs.0 + other.runs.1) as usize]);
-                let searcher = self.searcher;
-                let [theirs_may, mine_may] = [other.may_dominate(&node), node.may_dominate(other)];
-                debug_assert!(other.holds_no_more(&node) || !searcher.dominates(theirs, (node.time, runs), node.set));
-                debug_assert!(node.holds_no_more(other) || !searcher.dominates((node.time, runs), theirs, node.set));
-                if theirs_may && searcher.dominates(theirs, (node.time, runs), node.set) {
-                    return;
-                }
-                if mine_may && searcher.dominates((node.time, runs), theirs, node.set) {
-                    layer.nodes[at as usize].bound = DEAD;
-                }
+            let other = layer.known[at as usize];
+            let [mine, theirs] = [(node.time, runs), (other.time, layer.runs_at(&other))];
+            debug_assert!(other.holds_no_more(&known) || !searcher.dominates(theirs, mine, node.set));
+            debug_assert!(known.holds_no_more(&other) || !searcher.dominates(mine, theirs, node.set));
+            if other.may_dominate(&known) && searcher.dominates(theirs, mine, node.set) {
+                return;
             }
-            at = layer.nodes[at as usize].next;
+            if known.may_dominate(&other) && searcher.dominates(mine, theirs, node.set) {
+                layer.nodes[at as usize].bound = DEAD;
+                match layer.known.get_mut(before as usize) {
+                    Some(before) => before.next = other.next,
+                    None => _ = layer.heads.insert(node.set, other.next),
+                }
+            } else {
+                before = at;
+            }
+            at = other.next;
         }
         if layer.nodes.len() >= MOST_STATES {
             return self.drop_state(node.bound);
         }
-        node.next = *head;
-        *head = layer.nodes.len() as u32;
-        node.runs = (layer.runs.len() as u32, runs.len() as u32);
-        layer.runs.extend_from_slice(runs);
-        layer.open.push(layer.nodes.len() as u32);
-        layer.nodes.push(node);
+        layer.push(node, known, runs);
     }
 
     /// Which states are extended first: those of the lowest bounds, or of the lowest makespans expected. What is left to do is expected to
