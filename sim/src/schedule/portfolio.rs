@@ -22,7 +22,8 @@ const WIDE: [usize; 3] = [16_384, 131_072, usize::MAX];
 /// Before that wave local search has a go, with this many steps and no more than this part of all.
 const IMPROVING_STEPS: u64 = 10_000;
 const IMPROVING_SHARE: u64 = 10;
-/// Cases are split until that has taken this part of all steps.
+/// Cases are split until that has taken this part of all steps. The share was chosen on the 30 graphs of 80 operators of `schedule_unseen`,
+/// which holds 60 others against the choice.
 const CASES_SHARE: u64 = 6;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
