@@ -91,12 +91,24 @@ pub enum InstanceError {
         /// What belongs there.
         expected: &'static str,
     },
+    /// An edge names an operator that is not there.
+    #[error("{}: `{key}` is {value}, but no operator of `ops` has the id {id}; correct the edge, or add the operator", path.display())]
+    NoOperator {
+        /// The file.
+        path: PathBuf,
+        /// The edge, by its place.
+        key: String,
+        /// The edge.
+        value: String,
+        /// The id that no operator has.
+        id: u64,
+    },
     /// The parts do not make a problem.
     #[error("{}: {source}", path.display())]
     Problem {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong, with operators by their ids.
         source: ScheduleError,
     },
 }
@@ -153,12 +165,14 @@ pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError
         ids[number as usize] = id;
     }
     let make = |pairing| Problem::new(Cores { pairing, ..cores }, operators.clone(), edges.clone());
-    let checked =
-        |made: Result<Problem, ScheduleError>| made.map_err(|source| InstanceError::Problem { path: path.into(), source });
+    let checked = |made: Result<Problem, ScheduleError>| {
+        made.map_err(|source| InstanceError::Problem { path: path.into(), source: source.with_ids(&ids) })
+    };
+    let [unpaired, paired] = [checked(make(Pairing::AnyPair))?, checked(make(Pairing::SameIndex))?];
     Ok(Instance {
         ids,
-        unpaired: checked(make(Pairing::AnyPair))?,
-        paired: checked(make(Pairing::SameIndex))?,
+        unpaired,
+        paired,
         stored_unpaired: reader.stored(root, "optimal_unpaired")?,
         stored_paired: reader.stored(root, "optimal_paired")?,
     })
@@ -227,6 +241,7 @@ impl Reader<'_> {
             if numbers.insert(number, index).is_some() {
                 return Err(self.wrong(&format!("{place}id"), id, "an id that no other operator has"));
             }
+            let place = format!("ops[{index}] (id {number}).");
             let kind = self.kind(map, &place)?;
             let latency = self.ticks(map, &place, "latency")?;
             let across = match map.get("intra_latency") {
@@ -257,10 +272,15 @@ impl Reader<'_> {
         const PAIR: &str = "a pair [from, to] of operator ids that occur in `ops`";
         let value = self.get(root, "", "edges", "a list of pairs [from, to]")?;
         let list = value.as_array().ok_or_else(|| self.wrong("edges", value, "a list of pairs [from, to]"))?;
-        let number = |id: &Value| id.as_u64().and_then(|id| numbers.get(&id).copied());
-        let pair = |(index, item): (usize, &Value)| match item.as_array().map(Vec::as_slice) {
-            Some([from, to]) => number(from).zip(number(to)).ok_or_else(|| self.wrong(&format!("edges[{index}]"), item, PAIR)),
-            _ => Err(self.wrong(&format!("edges[{index}]"), item, PAIR)),
+        let pair = |(index, item): (usize, &Value)| {
+            let key = format!("edges[{index}]");
+            let Some([from, to]) = item.as_array().map(Vec::as_slice) else { return Err(self.wrong(&key, item, PAIR)) };
+            let number = |id: &Value| {
+                let id = id.as_u64().ok_or_else(|| self.wrong(&key, item, PAIR))?;
+                let nowhere = || InstanceError::NoOperator { path: self.path.into(), key: key.clone(), value: item.to_string(), id };
+                numbers.get(&id).copied().ok_or_else(nowhere)
+            };
+            Ok((number(from)?, number(to)?))
         };
         list.iter().enumerate().map(pair).collect()
     }

@@ -121,14 +121,14 @@ pub struct Cores {
     pub exclusivity: Exclusivity,
 }
 
-/// Why a problem is not one.
+/// Why a problem is not one. Operators are told by their number in the problem, or by their ids where [`Self::with_ids`] gave them.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleError {
     /// The edges go round.
     #[error("the operators form a cycle: {}; remove one of its edges", display_cycle(.operators))]
     Cycle {
         /// The operators on the cycle, in order, the first repeated at the end.
-        operators: Vec<u32>,
+        operators: Vec<u64>,
     },
     /// An edge names an operator that is not there.
     #[error(
@@ -149,7 +149,7 @@ pub enum ScheduleError {
     #[error("operator {operator} is a {kind} operator, but the chip has 0 {resource}; give it at least 1 or remove the operator")]
     NoCores {
         /// The operator.
-        operator: u32,
+        operator: u64,
         /// Its kind.
         kind: OperatorKind,
         /// What is missing.
@@ -159,7 +159,7 @@ pub enum ScheduleError {
     #[error("the latencies up to operator {operator} add up to more than {MAX_TOTAL_TICKS} ticks; use a coarser tick")]
     TooLong {
         /// The operator at which the sum passes the limit.
-        operator: u32,
+        operator: u64,
     },
     /// A no-operation that takes time.
     #[error(
@@ -167,7 +167,7 @@ pub enum ScheduleError {
     )]
     NopTakesTime {
         /// The operator.
-        operator: u32,
+        operator: u64,
         /// Its latency in ticks.
         latency: u64,
     },
@@ -177,7 +177,7 @@ pub enum ScheduleError {
     )]
     ExclusiveNetwork {
         /// The operator.
-        operator: u32,
+        operator: u64,
         /// Its exclusive latency in ticks.
         latency: u64,
     },
@@ -189,9 +189,30 @@ pub enum ScheduleError {
     },
 }
 
-fn display_cycle(operators: &[u32]) -> String {
+impl ScheduleError {
+    /// The same error in the words of who numbered the operators otherwise: `ids` holds the id of each operator of the problem. An edge to nowhere has
+    /// no id to name and stays as it is.
+    #[must_use]
+    pub fn with_ids(mut self, ids: &[u64]) -> Self {
+        let rename = |number: &mut u64| {
+            let id = usize::try_from(*number).ok().and_then(|at| ids.get(at));
+            *number = id.copied().unwrap_or(*number);
+        };
+        match &mut self {
+            Self::Cycle { operators } => operators.iter_mut().for_each(rename),
+            Self::NoCores { operator, .. }
+            | Self::TooLong { operator }
+            | Self::NopTakesTime { operator, .. }
+            | Self::ExclusiveNetwork { operator, .. } => rename(operator),
+            Self::EdgeToNowhere { .. } | Self::TooManyOperators { .. } => {}
+        }
+        self
+    }
+}
+
+fn display_cycle(operators: &[u64]) -> String {
     const SHOWN: usize = 12;
-    let mut text: Vec<String> = operators.iter().take(SHOWN).map(u32::to_string).collect();
+    let mut text: Vec<String> = operators.iter().take(SHOWN).map(u64::to_string).collect();
     if operators.len() > SHOWN {
         text.push(format!("... ({} more)", operators.len() - SHOWN));
     }
@@ -262,7 +283,7 @@ impl Problem {
 
 fn check_operators(cores: &Cores, operators: &[Operator]) -> Result<(), ScheduleError> {
     let mut total: u64 = 0;
-    for (index, operator) in (0u32..).zip(operators) {
+    for (index, operator) in (0u64..).zip(operators) {
         let kind = operator.kind;
         let missing = if kind.uses_tensor() && cores.tensor_cores == 0 {
             Some("tensor cores")
@@ -307,7 +328,7 @@ fn topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, Schedul
             }
         }
     }
-    if order.len() == n { Ok(order) } else { Err(ScheduleError::Cycle { operators: find_cycle(edges, &waiting) }) }
+    if order.len() == n { Ok(order) } else { Err(ScheduleError::Cycle { operators: find_cycle(edges, &waiting).into_iter().map(u64::from).collect() }) }
 }
 
 /// Compressed adjacency: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
