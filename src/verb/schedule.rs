@@ -80,14 +80,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     for path in &arguments.files {
         match schedule::read_instance(path) {
             Ok(instance) => {
-                let (mut unpaired, paired) =
-                    (Answer::to(&instance, Pairing::AnyPair, limits), Answer::to(&instance, Pairing::SameIndex, limits));
-                // A schedule whose cores pair by index is one whose cores pair.
-                if paired.makespan < unpaired.makespan {
-                    let status = if paired.makespan == unpaired.lower_bound { OPTIMAL } else { GAP };
-                    let (lower_bound, seconds) = (unpaired.lower_bound, unpaired.seconds);
-                    unpaired = Answer { lower_bound, status, seconds, contradicts: unpaired.contradicts, ..paired.clone() };
-                }
+                let mut unpaired = Answer::to(&instance, Pairing::AnyPair, limits);
+                let paired = Answer::to(&instance, Pairing::SameIndex, limits);
+                unpaired.shorten(&paired, instance.stored_unpaired);
                 show(&Line { file: path.display().to_string(), unpaired, paired }, arguments.format)?;
             }
             Err(error) => faults.push(error.to_string()),
@@ -106,7 +101,6 @@ impl Answer {
         let schedule = Memo::new(limits, 1 << 12).solve(problem);
         let seconds = begun.elapsed().as_secs_f64();
         let Schedule { makespan, lower_bound, .. } = schedule;
-        let untrue = |stored: &Stored| stored.makespan < lower_bound || stored.proved && stored.makespan > makespan;
         let ends = schedule.ends(problem);
         let placed = |(at, &id): (usize, &u64)| Placed {
             id,
@@ -122,10 +116,32 @@ impl Answer {
             status: if schedule.status == SolveStatus::Optimal { OPTIMAL } else { GAP },
             method: schedule.method.to_string(),
             seconds,
-            contradicts: stored.filter(untrue).map(|stored| stored.makespan),
+            contradicts: contradicted(stored, makespan, lower_bound),
             operators: instance.ids.iter().enumerate().map(placed).collect(),
         }
     }
+
+    /// Takes over the schedule of the same operators under the stricter rule, where it is shorter: one whose cores pair by index is one whose cores
+    /// pair. `stored` is what the file says of this answer's own rule.
+    fn shorten(&mut self, stricter: &Self, stored: Option<Stored>) {
+        if stricter.makespan >= self.makespan {
+            return;
+        }
+        let (makespan, lower_bound) = (stricter.makespan, self.lower_bound);
+        *self = Self {
+            lower_bound,
+            status: if makespan == lower_bound { OPTIMAL } else { GAP },
+            seconds: self.seconds,
+            contradicts: contradicted(stored, makespan, lower_bound),
+            ..stricter.clone()
+        };
+    }
+}
+
+/// The makespan that a file states, where it cannot be true: shorter than any schedule is, or proven although a schedule of `makespan` is shorter.
+fn contradicted(stored: Option<Stored>, makespan: u64, lower_bound: u64) -> Option<u64> {
+    let untrue = |stored: &Stored| stored.makespan < lower_bound || stored.proved && stored.makespan > makespan;
+    stored.filter(untrue).map(|stored| stored.makespan)
 }
 
 fn show(line: &Line, format: Format) -> Result<(), Failure> {
@@ -150,4 +166,44 @@ fn show(line: &Line, format: Format) -> Result<(), Failure> {
         }
     }
     answer::text(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(makespan: u64, lower_bound: u64, stored: Option<Stored>) -> Answer {
+        Answer {
+            makespan,
+            lower_bound,
+            status: if makespan == lower_bound { OPTIMAL } else { GAP },
+            method: format!("{makespan}"),
+            seconds: 1.0,
+            contradicts: contradicted(stored, makespan, lower_bound),
+            operators: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_shorter_paired_schedule_contradicts_what_the_file_states_without_pairing() {
+        let stored = |makespan| Some(Stored { makespan, lower_bound: makespan, proved: true });
+        // What no schedule of 12 contradicts, one of 10 does.
+        let mut unpaired = answer(12, 8, stored(11));
+        assert_eq!((unpaired.contradicts, unpaired.status), (None, GAP));
+        unpaired.shorten(&answer(10, 9, None), stored(11));
+        let Answer { makespan, lower_bound, status, contradicts, .. } = unpaired;
+        assert_eq!((makespan, lower_bound, status, contradicts), (10, 8, GAP, Some(11)));
+        // What is below the bound without pairing stays untrue, what is above it need not be: the bound with pairing is another.
+        for (stated, untrue) in [(7, Some(7)), (8, None), (9, None), (10, None)] {
+            let mut unpaired = answer(12, 8, stored(stated));
+            unpaired.shorten(&answer(10, 10, None), stored(stated));
+            assert_eq!((unpaired.contradicts, unpaired.method.as_str()), (untrue, "10"), "{stated}");
+        }
+        let mut optimal = answer(12, 10, None);
+        optimal.shorten(&answer(10, 9, stored(4)), None);
+        assert_eq!((optimal.status, optimal.contradicts), (OPTIMAL, None));
+        // A longer one changes nothing.
+        optimal.shorten(&answer(11, 11, None), stored(1));
+        assert_eq!((optimal.makespan, optimal.contradicts), (10, None));
+    }
 }
