@@ -11,7 +11,11 @@ use std::time::{Duration, Instant};
 /// Schedule operator graphs on tensor and vector cores: the optimum, proven
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace schedule results/reference/phaze/schedule/instance_000.json\n\n\
+    A file: {\"num_tc\", \"num_vc\", \"ops\": [{\"id\", \"type\", \"latency\", \"intra_latency\"}], \"edges\": [[from, to]], \"exclusivity\"}; type is \"TC\",\n\
+    \"VC\", \"TCandVC\" or \"Nop\", times are whole numbers of one unit, edges name ids.\n\
     An operator without intra_latency, or with null there, runs on one core and never across all.\n\
+    exclusivity, which may be left out, says what an operator across all cores blocks: \"all_cores\" (the default) every core of both\n\
+    kinds, \"own_kind\" those of the kinds that it uses.\n\
     Where the file holds a proven answer (optimal_unpaired, optimal_paired) that cannot be true, the answer says so.\n\
     JSON: one object per line and file: {\"file\", \"unpaired\": {\"makespan\", \"lower_bound\", \"status\", \"method\", \"seconds\",\n\
     \"contradicts\", \"operators\": [{\"id\", \"start\", \"end\", \"across\", \"tensor_core\", \"vector_core\"}]}, \"paired\": {...}};\n\

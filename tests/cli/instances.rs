@@ -91,6 +91,31 @@ fn schedules_say_when_and_where_each_operator_runs() {
     }
 }
 
+/// A tensor operator across both tensor cores (4, against 9 on one) and a vector operator that is as long: side by side where the one blocks tensor
+/// cores only, one after the other where it blocks all.
+#[test]
+fn an_instance_says_what_an_operator_across_all_cores_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("own.json").display().to_string();
+    let tensor = json!({"id": 7, "type": "TC", "latency": 9, "intra_latency": 4});
+    let mut instance = json!({"num_tc": 2, "num_vc": 2, "ops": [tensor, {"id": 3, "type": "VC", "latency": 4}], "edges": [], "exclusivity": null});
+    let mut solve = |rule: Value| {
+        instance["exclusivity"] = rule;
+        std::fs::write(&file, instance.to_string()).unwrap();
+        coplace(&["schedule", "--format", "json", &file])
+    };
+    for (rule, makespan) in [(Value::Null, 8), ("all_cores".into(), 8), ("own_kind".into(), 4)] {
+        let answer = &lines(solve(rule.clone()))[0];
+        for pairing in ["unpaired", "paired"] {
+            let found = &answer[pairing];
+            assert_eq!((&found["makespan"], &found["status"]), (&makespan.into(), &"optimal".into()), "{rule}: {found}");
+        }
+    }
+    let refused = solve("own".into());
+    let expected = format!("error: {file}: `exclusivity` is \"own\"; give \"all_cores\" or \"own_kind\"\n");
+    assert_eq!((refused.code, refused.stderr), (2, expected));
+}
+
 #[test]
 fn a_stored_answer_that_cannot_be_true_is_named() {
     let dir = tempfile::tempdir().unwrap();

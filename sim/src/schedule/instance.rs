@@ -5,7 +5,8 @@
 //! ```
 //! `type` is `TC`, `VC`, `TCandVC` or `Nop`. `latency` is on one core, `intra_latency` across all of them (left out or null where the operator
 //! runs on one core only), both whole numbers of one unit (some files write 0 and 1 as `false` and `true`). An edge `[a, b]` says that `a`
-//! ends before `b` starts. `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
+//! ends before `b` starts. `exclusivity` says what an operator across all cores blocks: `"all_cores"` of both kinds, as where the key is left out
+//! or null, or `"own_kind"`, those of the kinds that it uses. `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
 
 use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, ScheduleError};
 use crate::import::strict;
@@ -124,8 +125,19 @@ fn cure(error: &serde_json::Error) -> &'static str {
 }
 
 /// Keys of an instance. The last six say where it is from, what its times are in and what its optimum is.
-const INSTANCE_KEYS: [&str; 10] =
-    ["num_tc", "num_vc", "ops", "edges", "optimal_unpaired", "optimal_paired", "seed", "style", "intra_family", "unit"];
+const INSTANCE_KEYS: [&str; 11] = [
+    "num_tc",
+    "num_vc",
+    "ops",
+    "edges",
+    "exclusivity",
+    "optimal_unpaired",
+    "optimal_paired",
+    "seed",
+    "style",
+    "intra_family",
+    "unit",
+];
 /// Keys of an operator.
 const OPERATOR_KEYS: [&str; 5] = ["id", "type", "latency", "intra_latency", "desc"];
 
@@ -156,7 +168,7 @@ pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError
         vector_cores: reader.count(root, "num_vc")?,
         network_links: 0,
         pairing: Pairing::AnyPair,
-        exclusivity: Exclusivity::AllCores,
+        exclusivity: reader.exclusivity(root)?,
     };
     let (operators, numbers) = reader.operators(root)?;
     let edges = reader.edges(root, &numbers)?;
@@ -214,6 +226,18 @@ impl Reader<'_> {
         const EXPECTED: &str = "a whole number of cores, 0 to 4294967295";
         let value = self.get(root, "", key, EXPECTED)?;
         value.as_u64().and_then(|v| u32::try_from(v).ok()).ok_or_else(|| self.wrong(key, value, EXPECTED))
+    }
+
+    /// What an operator across all cores blocks; every core where the file does not say.
+    fn exclusivity(&self, root: &Map<String, Value>) -> Result<Exclusivity, InstanceError> {
+        match root.get("exclusivity").filter(|value| !value.is_null()) {
+            None => Ok(Exclusivity::default()),
+            Some(value) => match value.as_str() {
+                Some("all_cores") => Ok(Exclusivity::AllCores),
+                Some("own_kind") => Ok(Exclusivity::OwnKind),
+                _ => Err(self.wrong("exclusivity", value, "\"all_cores\" or \"own_kind\"")),
+            },
+        }
     }
 
     /// A time. Python writes 0 and 1 as booleans where they came from comparisons.
@@ -277,7 +301,8 @@ impl Reader<'_> {
             let Some([from, to]) = item.as_array().map(Vec::as_slice) else { return Err(self.wrong(&key, item, PAIR)) };
             let number = |id: &Value| {
                 let id = id.as_u64().ok_or_else(|| self.wrong(&key, item, PAIR))?;
-                let nowhere = || InstanceError::NoOperator { path: self.path.into(), key: key.clone(), value: item.to_string(), id };
+                let nowhere =
+                    || InstanceError::NoOperator { path: self.path.into(), key: key.clone(), value: item.to_string(), id };
                 numbers.get(&id).copied().ok_or_else(nowhere)
             };
             Ok((number(from)?, number(to)?))

@@ -328,7 +328,11 @@ fn topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, Schedul
             }
         }
     }
-    if order.len() == n { Ok(order) } else { Err(ScheduleError::Cycle { operators: find_cycle(edges, &waiting).into_iter().map(u64::from).collect() }) }
+    if order.len() == n {
+        Ok(order)
+    } else {
+        Err(ScheduleError::Cycle { operators: find_cycle(edges, &waiting).into_iter().map(u64::from).collect() })
+    }
 }
 
 /// Compressed adjacency: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
