@@ -89,7 +89,7 @@ pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fa
 
 /// The text of a file; `what` says in the message what it should be.
 pub fn text(path: &Path, what: &str) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
+    sim::import::text::read(path)
         .map_err(|e| failure::input(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
 }
 

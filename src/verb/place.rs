@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn place(path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
-    if let Some(text) = std::fs::read_to_string(path).ok().filter(|text| piper::Instance::claims(text)) {
+    if let Some(text) = sim::import::text::read(path).ok().filter(|text| piper::Instance::claims(text)) {
         let instance = piper::Instance::from_json_str(&text, &file).or_input()?;
         let solution = piper::solve(&instance).map_err(|why| failure::input(format!("{file}: {why}")))?;
         return show_piper(&file, &instance, &solution, format);

@@ -256,3 +256,64 @@ fn chips() {
     calls.push(&["evaluate", "llama2-7b", "--chip", "abacus"]);
     insta::assert_snapshot!("chips", messages(dir.path(), &calls));
 }
+
+/// Every kind of file that a command reads: a built-in one, and a call that reads it as FILE.
+const KINDS: &[(&str, &[&str])] = &[
+    ("workloads/models/llama2-7b.json", &["evaluate", "FILE", "--chip", "a100_80gb", "--micro-batch", "1"]),
+    ("sim/templates/chips/a100_80gb_sxm.toml", &["evaluate", "llama2-7b", "--chip", "FILE", "--micro-batch", "1"]),
+    (
+        "sim/templates/fabrics/selene_hdr200x8.toml",
+        &["evaluate", "llama2-7b", "--chip", "a100_80gb", "--fabric", "FILE", "--micro-batch", "1"],
+    ),
+    ("search/stacks/megatron.toml", &["calculon", "MODEL", "EXECUTION", "SYSTEM", "--stack", "FILE"]),
+    ("workloads/tests/calculon/model.json", &["calculon", "FILE", "EXECUTION", "SYSTEM"]),
+    ("workloads/tests/calculon/execution.json", &["calculon", "MODEL", "FILE", "SYSTEM"]),
+    ("sim/tests/data/calculon/system.json", &["calculon", "MODEL", "EXECUTION", "FILE"]),
+    ("results/reference/phaze/placement/instance_000.json", &["place", "FILE"]),
+    ("search/tests/piper/small.json", &["place", "FILE"]),
+    ("results/reference/phaze/schedule/instance_000.json", &["schedule", "FILE"]),
+    ("sim/tests/data/collectives.csv", &["validate", "FILE"]),
+    ("sim/tests/data/scale_sim/array_8x4.cfg", &["scalesim", "FILE", "sim/tests/data/scale_sim/convolutions.csv"]),
+    ("sim/tests/data/scale_sim/convolutions.csv", &["scalesim", "sim/tests/data/scale_sim/array_8x4.cfg", "FILE"]),
+];
+
+/// A byte order mark is skipped; UTF-16 and a directory in place of a file are named as such.
+#[test]
+fn files_in_other_encodings_and_directories() {
+    for (file, call) in KINDS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(Path::new(file).file_name().unwrap());
+        let called = || {
+            let word = |word: &&str| match *word {
+                "FILE" => path.display().to_string(),
+                "MODEL" => "workloads/tests/calculon/model.json".to_owned(),
+                "EXECUTION" => "workloads/tests/calculon/execution.json".to_owned(),
+                "SYSTEM" => "sim/tests/data/calculon/system.json".to_owned(),
+                other => other.to_owned(),
+            };
+            let call: Vec<String> = call.iter().map(word).collect();
+            coplace(&call.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let text = text_of(file);
+        std::fs::write(&path, &text).unwrap();
+        let plain = called();
+        std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+        let marked = called();
+        assert_eq!((marked.code, &marked.stderr), (0, &String::new()), "{file}");
+        assert_eq!(plain.stdout.lines().count(), marked.stdout.lines().count(), "{file}");
+        let wide: Vec<u8> = "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+        std::fs::write(&path, wide).unwrap();
+        let refused = called().refusal();
+        assert!(
+            refused.contains("UTF-16 or no text at all, save it as UTF-8") && refused.contains(path.to_str().unwrap()),
+            "{refused}"
+        );
+        // A model may be given as the directory of its config.json.
+        if !file.starts_with("workloads/models") {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::create_dir(&path).unwrap();
+            let refused = called().refusal();
+            assert!(refused.contains("it is a directory, not a file") && refused.contains(path.to_str().unwrap()), "{refused}");
+        }
+    }
+}

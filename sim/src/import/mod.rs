@@ -6,6 +6,7 @@ pub mod lines;
 pub mod llm_compass;
 pub mod scale_sim;
 pub mod strict;
+pub mod text;
 
 use crate::hardware::{Fault, Template};
 use crate::network::Fabric;

@@ -105,7 +105,7 @@ impl Fabric {
         if !json && !name_or_path.ends_with(".toml") {
             return Self::template(name_or_path);
         }
-        let text = std::fs::read_to_string(name_or_path)
+        let text = crate::import::text::read(name_or_path.as_ref())
             .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
         if json {
             return import::fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });

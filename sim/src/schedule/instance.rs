@@ -148,7 +148,7 @@ const WHOLE: &str = "a whole number, 0 or more";
 /// # Errors
 /// An [`InstanceError`] that names what is wrong and where.
 pub fn read_instance(path: &Path) -> Result<Instance, InstanceError> {
-    let text = std::fs::read_to_string(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
+    let text = crate::import::text::read(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
     parse_instance(path, &text)
 }
 

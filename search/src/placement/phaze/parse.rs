@@ -52,7 +52,7 @@ impl Instance {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
         let text =
-            std::fs::read_to_string(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
+            sim::import::text::read(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
         Self::from_json_str(&text).map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
     }
 }

@@ -1,0 +1,68 @@
+//! Text files as people save them: what makes one unreadable is said in words, before a parser stumbles over its first bytes.
+
+use std::io::{Error, ErrorKind, Result};
+use std::path::Path;
+
+/// UTF-8's byte order mark, which some editors write.
+const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
+
+/// The text of a file in UTF-8, without its byte order mark.
+///
+/// # Errors
+/// Whatever the system reports; a directory; a file in UTF-16, or with a line that is not UTF-8.
+pub fn read(path: &Path) -> Result<String> {
+    String::from_utf8(bytes(path)?).map_err(|error| {
+        let sound = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..sound].iter().filter(|byte| **byte == b'\n').count();
+        Error::new(ErrorKind::InvalidData, format!("line {line} is not UTF-8, save it as UTF-8"))
+    })
+}
+
+/// The bytes of a file that may be text, without UTF-8's byte order mark: for readers that tell line by line what is not UTF-8.
+///
+/// # Errors
+/// Whatever the system reports; a directory; a file in UTF-16.
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    if path.is_dir() {
+        return Err(Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
+    }
+    let mut bytes = std::fs::read(path)?;
+    // With a mark, or with the zero half of a first character that is ASCII: no text in UTF-8 has a zero byte.
+    if matches!(bytes[..], [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..]) {
+        return Err(Error::new(ErrorKind::InvalidData, "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8"));
+    }
+    if bytes.starts_with(MARK) {
+        bytes.drain(..MARK.len());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_and_what_is_no_text_is_said() {
+        let dir = std::env::temp_dir().join(format!("coplace-text-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("x.csv");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            super::read(&file).map_err(|error| error.to_string())
+        };
+        for (bytes, text) in [(&b""[..], ""), (b"a,\xc3\xa9\n", "a,\u{e9}\n"), (b"\xef\xbb\xbfa\n", "a\n"), (b"{", "{")] {
+            assert_eq!(read(bytes).unwrap(), text);
+        }
+        let wide = "{}\n".encode_utf16();
+        let little: Vec<u8> = wide.clone().flat_map(u16::to_le_bytes).collect();
+        let big: Vec<u8> = wide.flat_map(u16::to_be_bytes).collect();
+        for bytes in [&little, &big, &[&[0xff, 0xfe], &little[..]].concat(), &[&[0xfe, 0xff], &big[..]].concat()] {
+            assert_eq!(read(bytes).unwrap_err(), "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8", "{bytes:?}");
+        }
+        assert_eq!(read(b"a\nb\n\xe9\n").unwrap_err(), "line 3 is not UTF-8, save it as UTF-8");
+        assert_eq!(super::read(&dir).unwrap_err().to_string(), "it is a directory, not a file");
+        assert_eq!(super::bytes(&dir.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
