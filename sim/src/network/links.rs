@@ -2,10 +2,12 @@
 //!
 //! Two forms are read:
 //! - a square table: first line `gb_per_s,NAME,NAME,...`, then one line `NAME,x,x,...` per unit, GB/s of the whole unit in one
-//!   direction, in the order of the ranks; symmetric; the diagonal is not used and may be empty or 0;
+//!   direction, in the order of the ranks; symmetric; the diagonal is empty or 0;
 //! - measurements, one per line, with the columns `src_idx`, `dst_idx` and `bandwidth_mbytes_per_s` (MB/s; other columns are
-//!   ignored). `file` tells several clusters in one file apart; `diagonal` = 1 marks what was not measured. All measurements
-//!   of a pair, in either direction, are averaged; either all pairs are measured in both directions or all in one.
+//!   ignored). `file` tells several clusters in one file apart; `diagonal` = 1 marks the lines of a unit with itself, which measure no link and are
+//!   skipped. From one unit to another there is one line, or one for each `direction` where the file has that column (mpiGraph measures every
+//!   transfer twice, once at its sender and once at its receiver). The model has one rate per pair of units, the mean of all that is measured between
+//!   them, there and back; either all pairs are measured both ways or all one way.
 
 use super::error::{Fault, NetworkError};
 use super::fabric::{Fabric, Tier, Topology};
@@ -31,6 +33,16 @@ pub enum LinksError {
         file: String,
         /// What is wrong, with the line.
         why: String,
+    },
+    /// A line that cannot be.
+    #[error("{file}: line {line}{what}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line, the first being 1.
+        line: u64,
+        /// The key and its value, the limit and the cure, behind a comma or a colon.
+        what: String,
     },
     /// Measurements of several clusters, and no word which.
     #[error("{file}: holds measurements of {known}; choose one with --links-of")]
@@ -69,10 +81,10 @@ pub enum LinksError {
 }
 
 impl LinkMatrix {
-    /// From GB/s of the whole unit, one row per unit; the diagonal is not used.
+    /// From GB/s of the whole unit, one row per unit; the diagonal is 0.
     ///
     /// # Errors
-    /// Rows that are not square, not symmetric or not positive: all that is wrong.
+    /// Rows that are not square, not symmetric, not positive or not 0 on the diagonal: all that is wrong.
     pub fn from_gb_per_s(rows: &[Vec<f64>]) -> Result<Self, Vec<Fault>> {
         let faults = verify::link_faults(rows);
         if !faults.is_empty() {
@@ -101,7 +113,7 @@ impl LinkMatrix {
             (Some("gb_per_s"), None) => square(&head, &records),
             _ => measured(file, &head, &records, of)?,
         };
-        let rows = rows.map_err(malformed)?;
+        let rows = rows.map_err(|Wrong { line, what }| LinksError::Line { file: file.into(), line, what })?;
         Self::from_gb_per_s(&rows).map_err(|faults| LinksError::Invalid { file: file.into(), faults })
     }
 }
@@ -117,27 +129,38 @@ impl Record {
         self.cells.get(at).unwrap_or_default()
     }
 
-    fn number(&self, at: usize, what: &str) -> Result<f64, String> {
+    fn number(&self, at: usize, what: &str) -> Result<f64, Wrong> {
         let text = self.get(at);
-        text.parse().map_err(|_| format!("line {}, {what} = `{text}`: must be a number", self.line))
+        text.parse().map_err(|_| self.wrong(format!(", {what} = `{text}`: must be a number; correct it")))
     }
+
+    fn wrong(&self, what: String) -> Wrong {
+        Wrong { line: self.line, what }
+    }
+}
+
+/// What is wrong with a line.
+struct Wrong {
+    line: u64,
+    what: String,
 }
 
 /// The rows of a square table, whose lines carry the header's names in its order.
 fn square(head: &csv::StringRecord, records: &[Record]) -> Rows {
     let names: Vec<&str> = head.iter().skip(1).collect();
     if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(*name)) {
-        return Err(format!("line 1, column {} = `{name}`: another column has this name", at + 2));
+        return Err(Wrong { line: 1, what: format!(", column {} = `{name}`: another column has this name; rename one", at + 2) });
     }
     let row = |(unit, record): (usize, &Record)| {
         if let Some(name) = names.get(unit).filter(|name| **name != record.get(0)) {
-            return Err(format!("line {}, name = `{}`: must be `{name}`, as in the first line", record.line, record.get(0)));
+            let limit = format!("must be `{name}`, as in the first line; list the units in one order");
+            return Err(record.wrong(format!(", name = `{}`: {limit}", record.get(0))));
         }
         let entry = |other: usize| match record.get(other + 1) {
             "" if unit == other => Ok(0.0),
             _ => match record.number(other + 1, &format!("entry {other}"))? {
-                x if unit == other && !(0.0..=MOST_GB_PER_S).contains(&x) => {
-                    Err(format!("line {}, entry {other} = {x}: the diagonal is not used: must be empty or 0", record.line))
+                x if unit == other && x != 0.0 => {
+                    Err(record.wrong(format!(", entry {other} = {x}: no link leads from a unit to itself; leave it empty")))
                 }
                 x => Ok(x),
             },
@@ -147,7 +170,7 @@ fn square(head: &csv::StringRecord, records: &[Record]) -> Rows {
     records.iter().enumerate().map(row).collect()
 }
 
-type Rows = Result<Vec<Vec<f64>>, String>;
+type Rows = Result<Vec<Vec<f64>>, Wrong>;
 
 fn measured(file: &str, head: &csv::StringRecord, records: &[Record], of: Option<&str>) -> Result<Rows, LinksError> {
     let column = |name: &str| head.iter().position(|h| h == name);
@@ -155,7 +178,7 @@ fn measured(file: &str, head: &csv::StringRecord, records: &[Record], of: Option
         let why = format!("line 1: the columns are {}", head.iter().collect::<Vec<_>>().join(", "));
         return Err(LinksError::Malformed { file: file.into(), why });
     };
-    let (cluster, diagonal) = (column("file"), column("diagonal"));
+    let cluster = column("file");
     let name = |r: &Record| cluster.map_or("", |c| r.get(c)).to_owned();
     let names: BTreeSet<String> = records.iter().map(name).collect();
     let known = names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
@@ -165,39 +188,67 @@ fn measured(file: &str, head: &csv::StringRecord, records: &[Record], of: Option
         _ => {}
     }
     let chosen = records.iter().filter(|r| of.is_none_or(|of| name(r) == of));
-    Ok(averaged(chosen.filter(|r| diagonal.map(|d| r.get(d)) != Some("1")), from, to, rate))
+    let columns = Columns { from, to, rate, direction: column("direction"), diagonal: column("diagonal") };
+    Ok(averaged(chosen, &columns))
 }
 
-/// The mean of all measurements of every pair, GB/s; 0 where there is none, which the verification names.
-fn averaged<'a>(records: impl Iterator<Item = &'a Record>, from: usize, to: usize, rate: usize) -> Rows {
-    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
-    let mut seen: BTreeMap<Vec<&str>, u64> = BTreeMap::new();
-    let index = |r: &Record, at: usize, what: &str| match r.get(at).parse::<usize>() {
+/// Where the columns of measurements stand.
+struct Columns {
+    from: usize,
+    to: usize,
+    rate: usize,
+    direction: Option<usize>,
+    diagonal: Option<usize>,
+}
+
+/// The units and the rate of a measurement, MB/s; none of what measures no link.
+fn measurement(r: &Record, columns: &Columns) -> Result<Option<(usize, usize, f64)>, Wrong> {
+    let index = |at: usize, what: &str| match r.get(at).parse::<usize>() {
         Ok(i) if i < 65_536 => Ok(i),
-        _ => Err(format!("line {}, {what} = `{}`: must be an integer from 0 to 65535", r.line, r.get(at))),
+        _ => Err(r.wrong(format!(", {what} = `{}`: must be an integer from 0 to 65535; correct it", r.get(at)))),
     };
+    let (a, b) = (index(columns.from, "src_idx")?, index(columns.to, "dst_idx")?);
+    let mb = r.number(columns.rate, "bandwidth_mbytes_per_s")?;
+    let pair = format!("src_idx = {a}, dst_idx = {b}");
+    match (columns.diagonal.map(|at| r.get(at)) == Some("1"), a == b) {
+        (true, true) => return Ok(None),
+        (true, false) => {
+            return Err(r.wrong(format!(", diagonal = 1: {pair} are two units; write 0, or correct them")));
+        }
+        (false, true) => {
+            let cure = "remove the line, or mark it with diagonal = 1";
+            return Err(r.wrong(format!(", {pair}: no link leads from a unit to itself; {cure}")));
+        }
+        (false, false) => {}
+    }
+    // One bad measurement must not hide in the mean.
+    if !(LEAST_GB_PER_S * 1e3..=MOST_GB_PER_S * 1e3).contains(&mb) {
+        let limit = format!("must be a number from {:e} to {:e}", LEAST_GB_PER_S * 1e3, MOST_GB_PER_S * 1e3);
+        return Err(r.wrong(format!(", bandwidth_mbytes_per_s = {mb}: {limit}; give MB/s of the whole unit")));
+    }
+    Ok(Some((a, b, mb)))
+}
+
+/// The mean of all measurements between two units, GB/s; 0 where there is none, which the verification names.
+fn averaged<'a>(records: impl Iterator<Item = &'a Record>, columns: &Columns) -> Rows {
+    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+    let mut seen: BTreeMap<(&str, usize, usize), u64> = BTreeMap::new();
     for record in records {
-        let (a, b) = (index(record, from, "src_idx")?, index(record, to, "dst_idx")?);
-        let mb = record.number(rate, "bandwidth_mbytes_per_s")?;
-        if a == b {
-            continue;
-        }
-        // One bad measurement must not hide in the mean.
-        if !(LEAST_GB_PER_S * 1e3..=MOST_GB_PER_S * 1e3).contains(&mb) {
-            let limit = format!("must be a number from {:e} to {:e}", LEAST_GB_PER_S * 1e3, MOST_GB_PER_S * 1e3);
-            return Err(format!("line {}, bandwidth_mbytes_per_s = {mb}: {limit}", record.line));
-        }
-        if let Some(first) = seen.insert(record.cells.iter().collect(), record.line) {
-            return Err(format!("line {}: the same as line {first}: every measurement stands once", record.line));
+        let Some((a, b, mb)) = measurement(record, columns)? else { continue };
+        let direction = columns.direction.map_or("", |at| record.get(at));
+        if let Some(first) = seen.insert((direction, a, b), record.line) {
+            let limit = format!("line {first} has measured this pair");
+            let cure = "keep one of them, their mean, or tell them apart in a column `direction`";
+            return Err(record.wrong(format!(", src_idx = {a}, dst_idx = {b}: {limit}; {cure}")));
         }
         let sum = sums.entry((a, b)).or_default();
         (sum.0, sum.1) = (sum.0 + mb * 1e-3, sum.1 + 1.0);
     }
     let one_way: Vec<&(usize, usize)> = sums.keys().filter(|(a, b)| !sums.contains_key(&(*b, *a))).collect();
     if let (Some((a, b)), true) = (one_way.first(), one_way.len() < sums.len()) {
-        return Err(format!(
-            "src_idx = {b}, dst_idx = {a}: is not measured, though {a} to {b} is and other pairs are in both directions"
-        ));
+        let line = seen.iter().find(|((_, from, to), _)| (from, to) == (a, b)).map_or(1, |(_, line)| *line);
+        let limit = format!("{b} to {a} is not measured, though other pairs are both ways");
+        return Err(Wrong { line, what: format!(", src_idx = {a}, dst_idx = {b}: {limit}; add it, or give all pairs one way") });
     }
     let units = sums.keys().map(|(a, b)| a.max(b) + 1).max().unwrap_or(0);
     let mut rows = vec![vec![0.0; units]; units];
@@ -323,7 +374,11 @@ mod tests {
             fault("src_idx,dst_idx,bandwidth_mbytes_per_s\n0,1,-3\n").contains("line 2, bandwidth_mbytes_per_s = -3: must be")
         );
         assert!(fault("a,b\n1,2\n").contains("line 1: the columns are a, b"));
-        assert!(fault(&TABLE.replace("b,20,0", "b,20,-1")).contains("line 3, entry 1 = -1: the diagonal is not used"));
+        assert!(
+            fault(&TABLE.replace("b,20,0", "b,20,-1"))
+                .contains("line 3, entry 1 = -1: no link leads from a unit to itself; leave it empty")
+        );
+        assert!(fault(&TABLE.replace("b,20,0", "b,20,7")).contains("line 3, entry 1 = 7: no link leads from a unit to itself"));
         assert!(fault(&TABLE.replace("\nb,20", "\nd,20")).contains("line 3, name = `d`: must be `b`, as in the first line"));
         assert!(fault(&TABLE.replace("s,a,b,c", "s,a,b,a")).contains("line 1, column 4 = `a`: another column has this name"));
         assert!(fault(&TABLE.replace("20", "1e30")).contains("must be from 1e-6 to 1e6"));
@@ -332,10 +387,31 @@ mod tests {
         let head = "src_idx,dst_idx,bandwidth_mbytes_per_s\r\n";
         let rows = |rows: &str| fault(&format!("{head}{rows}"));
         assert!(rows("0,1,1e30\r\n").contains("line 2, bandwidth_mbytes_per_s = 1000000000000000000000000000000: must be"));
-        assert!(rows("0,1,5\r\n1,0,5\r\n0,1,5\r\n").contains("line 4: the same as line 2"));
-        assert!(
-            rows("0,1,5\n1,0,5\n0,2,5\n1,2,5\n2,1,5\n").contains("src_idx = 2, dst_idx = 0: is not measured, though 0 to 2 is")
+        assert_eq!(
+            rows("0,1,5\r\n1,0,5\r\n0,1,6\r\n"),
+            "x.csv: line 4, src_idx = 0, dst_idx = 1: line 2 has measured this pair; keep one of them, their mean, or tell them apart in a \
+             column `direction`"
         );
+        assert_eq!(
+            rows("0,1,5\n1,0,5\n0,2,5\n1,2,5\n2,1,5\n"),
+            "x.csv: line 4, src_idx = 0, dst_idx = 2: 2 to 0 is not measured, though other pairs are both ways; add it, or give all pairs one way"
+        );
+        assert_eq!(
+            rows("0,1,5\n1,1,5\n"),
+            "x.csv: line 3, src_idx = 1, dst_idx = 1: no link leads from a unit to itself; remove the line, or mark it with diagonal = 1"
+        );
+        let marked = fault("src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n0,1,5,0\n0,2,5,1\n");
+        assert_eq!(marked, "x.csv: line 3, diagonal = 1: src_idx = 0, dst_idx = 2 are two units; write 0, or correct them");
+    }
+
+    #[test]
+    fn a_pair_is_measured_once_each_way_and_by_each_end() {
+        let head = "direction,src_idx,dst_idx,bandwidth_mbytes_per_s\n";
+        let both_ends = "sent,0,1,1000\nsent,1,0,2000\nreceived,0,1,3000\nreceived,1,0,4000\n";
+        let links = LinkMatrix::from_csv("x.csv", &format!("{head}{both_ends}"), None).unwrap();
+        assert_eq!((links.rate(0, 1), links.rate(1, 0)), (2.5e9, 2.5e9));
+        let again = fault(&format!("{head}{both_ends}sent,1,0,2000\n"));
+        assert!(again.starts_with("x.csv: line 6, src_idx = 1, dst_idx = 0: line 3 has measured this pair; "), "{again}");
     }
 
     #[test]

@@ -261,6 +261,8 @@ fn bad_matrices_are_refused() {
     );
     let negative = matrix_text(|i, j| if i.min(j) == 0 && i.max(j) == 5 { -1.0 } else { 10.0 });
     assert!(fault(&negative).contains("links_gb_per_s[0][5] = -1: must be from 1e-6 to 1e6"));
+    let own = two_tier("topology = \"matrix\"\nlinks_gb_per_s = [[0.0, 1.0], [1.0, 2.0]]");
+    assert!(fault(&own).contains("links_gb_per_s[1][1] = 2: no link leads from a unit to itself; write 0"));
     let ragged = two_tier("topology = \"matrix\"\nlinks_gb_per_s = [[0.0, 1.0], [1.0]]");
     assert!(fault(&ragged).contains("links_gb_per_s[1] = 1 entries: must have as many entries"));
 }

@@ -196,7 +196,7 @@ pub(crate) fn link_faults(rows: &[Vec<f64>]) -> Vec<Fault> {
     c.faults
 }
 
-/// A matrix must be square, symmetric and positive off its diagonal; every bad pair is named.
+/// A matrix must be square, symmetric, positive off its diagonal and 0 on it; every bad entry is named.
 fn matrix(c: &mut Checker, rows: &[Vec<f64>]) {
     let n = rows.len();
     if !(2..=65_536).contains(&n) {
@@ -207,9 +207,13 @@ fn matrix(c: &mut Checker, rows: &[Vec<f64>]) {
             let value = format!("{} entries", row.len());
             c.fail(&format!("links_gb_per_s[{i}]"), value, "must have as many entries as there are rows", "the matrix is square");
         }
-        for (j, &x) in row.iter().enumerate().filter(|(j, _)| *j != i) {
+        for (j, &x) in row.iter().enumerate() {
             let key = format!("links_gb_per_s[{i}][{j}]");
-            if !(LEAST_GB_PER_S..=MOST_GB_PER_S).contains(&x) {
+            if j == i {
+                if x != 0.0 {
+                    c.fail(&key, x, "no link leads from a unit to itself", "write 0");
+                }
+            } else if !(LEAST_GB_PER_S..=MOST_GB_PER_S).contains(&x) {
                 c.fail(&key, x, "must be from 1e-6 to 1e6", "give GB/s of the whole unit, one direction");
             } else if let Some(&back) = rows.get(j).and_then(|r| r.get(i)).filter(|_| j > i)
                 && (x - back).abs() > 1e-9 * x.abs()
