@@ -65,6 +65,31 @@ fn a_bare_problem_and_a_wrapped_one_are_the_same() {
     assert_eq!(Recorded::from_json_str("{}").unwrap(), None);
 }
 
+/// What the optimum does not depend on is not looked at; a recorded answer is, by those who ask for it.
+#[test]
+fn notes_are_passed_over_and_recorded_times_are_checked() {
+    let bare = read(&problem()).unwrap();
+    for nonsense in [json!(-3), json!("two"), json!({}), json!(null)] {
+        let mut noted = problem();
+        for key in ["fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers", "meta", "expected"] {
+            noted[key] = nonsense.clone();
+        }
+        assert_eq!(read(&noted).unwrap(), bare, "{nonsense}");
+    }
+    let fault = |expected: serde_json::Value| {
+        Recorded::from_json_str(&json!({ "expected": expected }).to_string()).unwrap_err().to_string()
+    };
+    for (expected, key) in [
+        (json!({"time_per_batch": -2}), "expected.time_per_batch"),
+        (json!({"time_per_batch": 2, "phaze_seconds": -2}), "expected.phaze_seconds"),
+        (json!({"time_per_batch": 2, "time_per_batch_per_width": {"4": -2}}), "expected.time_per_batch_per_width.4"),
+    ] {
+        let message = fault(expected);
+        assert!(message.contains(key) && message.contains("a time is at least 0 (1e30: infeasible)"), "{message}");
+    }
+    assert!(fault(json!({"time_per_batch": "soon"})).contains("expected.time_per_batch"));
+}
+
 #[test]
 fn a_fraction_of_a_micro_batch_is_cut_off_and_the_fixed_baseline_is_optional() {
     let mut problem = problem();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
     coplace place search/tests/piper/small.json\n\n\
     A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time per sample of the slowest stage, over all stages,\n\
     tensor- and data-parallel degrees and choices per layer; one that can be cut in more than 4,096 ways is refused. coplace plan --emit piper\n\
-    writes such graphs.\n\n\
+    writes such graphs. Of PHAZE's files fixedPP, fixedTMPC, fixedDP, numTransformerLayers, meta and expected are not looked at.\n\n\
     JSON: one object per line and file: {\"file\", \"feasible\", \"time_per_batch\", \"plan\", \"status\", \"why\", \"solve_seconds\"};\n\
     time_per_batch and plan are null where no plan fits, and why says what is lacking. solve_seconds is the search alone, without\n\
     reading the file; a search of less than 1 ms is repeated and its median time given. Of a graph of Piper: {\"file\", \"feasible\",\n\

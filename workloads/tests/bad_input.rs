@@ -59,6 +59,39 @@ fn a_key_given_twice_inside_a_value() {
     assert!(error.contains("key `factor` is given twice"), "{error}");
 }
 
+/// What sets the angles of a rotation changes no cost and is not looked at; how much of a head is rotated does.
+#[test]
+fn keys_of_the_rotation() {
+    let with = |more: &str| {
+        let text = LLAMA.replace("\"vocab_size\"", &format!("{more}, \"vocab_size\""));
+        parse("config.json", "config.json", &text).map_err(|error| error.to_string())
+    };
+    let plain = parse("config.json", "config.json", LLAMA).unwrap();
+    for angles in [
+        "\"rope_theta\": -10000.0",
+        "\"rope_scaling\": 7",
+        "\"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}",
+        "\"rope_parameters\": []",
+        "\"rope_parameters\": {\"rope_theta\": -1, \"partial_rotary_factor\": null}",
+        "\"rope_interleaved\": \"no\"",
+        "\"partial_rotary_factor\": 1",
+        "\"partial_rotary_factor\": null",
+    ] {
+        assert_eq!(with(angles).unwrap(), plain, "{angles}");
+    }
+    for (key, text) in [
+        ("partial_rotary_factor", "\"partial_rotary_factor\": 0.5"),
+        ("rope_parameters.partial_rotary_factor", "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}"),
+        ("rope_scaling.partial_rotary_factor", "\"rope_scaling\": {\"partial_rotary_factor\": 0.5}"),
+    ] {
+        let message = with(text).unwrap_err();
+        assert!(message.starts_with(&format!("config.json: key `{key}` is 0.5, but must be 1.0: ")), "{message}");
+    }
+    for nonsense in ["-1", "\"half\"", "true", "[1.0]"] {
+        assert!(with(&format!("\"partial_rotary_factor\": {nonsense}")).is_err(), "{nonsense}");
+    }
+}
+
 #[test]
 fn an_unknown_key() {
     assert_eq!(

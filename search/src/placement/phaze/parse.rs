@@ -7,7 +7,7 @@ use sim::import::strict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Keys of the problem. The last four describe PHAZE's fixed baseline, which the optimum does not depend on.
+/// Keys of the problem. The last four describe PHAZE's fixed baseline, which the optimum does not depend on: whatever they hold is passed over.
 const PROBLEM_KEYS: [&str; 12] = [
     "maxMemoryPerDevice",
     "maxDevices",
@@ -72,7 +72,7 @@ impl Recorded {
     /// The `expected` part of an instance file; `None` if the file has none.
     ///
     /// # Errors
-    /// Text that is not JSON, or an `expected` without a time.
+    /// Text that is not JSON, an `expected` without a time, or a time below 0.
     pub fn from_json_str(text: &str) -> Result<Option<Self>, PlacementError> {
         let root = parse(text)?;
         let Some(expected) = root.get("expected").filter(|value| !value.is_null()) else { return Ok(None) };
@@ -82,12 +82,13 @@ impl Recorded {
         if let Some(widths) = expected.get("time_per_batch_per_width") {
             for (key, value) in as_object("expected.time_per_batch_per_width", widths)? {
                 let at = format!("expected.time_per_batch_per_width.{key}");
-                per_width.insert(width_of(&at, key)?, feasible(as_number(&at, value)?));
+                per_width.insert(width_of(&at, key)?, feasible(time(&at, as_number(&at, value)?)?));
             }
         }
-        let phaze_seconds = expected.get("phaze_seconds").map(|value| as_number("expected.phaze_seconds", value));
+        let seconds = |value| time("expected.phaze_seconds", as_number("expected.phaze_seconds", value)?);
+        let phaze_seconds = expected.get("phaze_seconds").map(seconds);
         Ok(Some(Self {
-            time_per_batch: feasible(number(expected, "expected.", "time_per_batch")?),
+            time_per_batch: feasible(time("expected.time_per_batch", number(expected, "expected.", "time_per_batch")?)?),
             per_width,
             phaze_seconds: phaze_seconds.transpose()?,
         }))
@@ -233,6 +234,19 @@ fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, Placem
 fn id(object: &Map<String, Value>, at: &str, key: &str) -> Result<i64, PlacementError> {
     let value = field(object, at, key, "a whole number")?;
     value.as_i64().ok_or_else(|| wrong(&format!("{at}{key}"), value, "a whole number"))
+}
+
+/// A recorded time.
+fn time(at: &str, time: f64) -> Result<f64, PlacementError> {
+    if time >= 0.0 {
+        return Ok(time);
+    }
+    Err(PlacementError::OutOfRange {
+        at: at.to_owned(),
+        value: time.to_string(),
+        limit: "a time is at least 0 (1e30: infeasible)".into(),
+        cure: "correct it or remove `expected`",
+    })
 }
 
 /// A count. `truncate`: a fraction is cut off instead of rejected.

@@ -20,13 +20,13 @@ pub(super) const FAMILY: Family = Family {
         "num_attention_heads",
         "num_hidden_layers",
         "num_key_value_heads",
+        "partial_rotary_factor",
         "vocab_size",
     ],
-    // A rotation costs the same whatever its angles are.
+    // A rotation costs the same whatever its angles are: what sets them is not looked at, only how much of a head is rotated is.
     irrelevant: &[
         "is_llama_config",
         "max_sequence_length",
-        "partial_rotary_factor",
         "pretraining_tp",
         "rms_norm_eps",
         "rope_interleaved",
@@ -56,6 +56,8 @@ pub(super) fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     };
     let kv_heads = reader.optional_dimension("num_key_value_heads", MAX_HEADS)?.unwrap_or(heads);
     reader.divides(("num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
+    let cure = "a part of a head cannot be rotated here: remove it, which costs the rotation of whole heads";
+    reader.require_one("partial_rotary_factor", &["rope_parameters", "rope_scaling"], cure)?;
     let attention_bias = reader.flag("attention_bias", false)?;
     Ok(Model {
         name: reader.name.to_owned(),

@@ -247,6 +247,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// An error where the number is there, by itself or in one of the objects `within`, and is not 1.
+    pub(super) fn require_one(&self, key: &str, within: &[&str], cure: &str) -> Result<(), WorkloadError> {
+        let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
+        let found = self.get(key).map(|value| (key.to_owned(), value)).into_iter().chain(inner);
+        match found.filter(|(_, value)| !value.is_null()).find(|(_, value)| value.as_f64() != Some(1.0)) {
+            Some((key, value)) => Err(bad(self.file, &key, value, "1.0", cure)),
+            None => Ok(()),
+        }
+    }
+
     /// A nonlinearity by Hugging Face's name, or the default.
     pub(super) fn activation(&self, key: &str, default: Function) -> Result<Function, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
