@@ -221,7 +221,8 @@ impl Pricer<'_> {
 
     fn all_reduce(&self, levels: &[Level], size: f64, flat: bool) -> Option<Draft> {
         let (top, inner) = levels.split_last()?;
-        let top_size = size / f64::from(top.members_below);
+        // Where units hold unequal numbers of members, the emptiest one's ports carry what leaves it.
+        let top_size = size / f64::from(top.ports);
         let top_draft = self.level_all_reduce(top, top_size);
         if inner.is_empty() {
             return Some(top_draft);
@@ -241,16 +242,15 @@ impl Pricer<'_> {
 
     /// All-reduce over one level: by the ring (or the torus' dimensions), or in the switch.
     fn level_all_reduce(&self, level: &Level, size: f64) -> Draft {
-        let ring = self.level_pass(level, size, 2.0);
+        let ring = self.level_pass(level, size, f64::from(level.fan_out), 2.0);
         match self.in_network(level, size) {
             Some(draft) => ring.faster(draft),
             None => ring,
         }
     }
 
-    /// One (all-gather, reduce-scatter) or two (all-reduce) passes over one level on `size` bytes per member.
-    fn level_pass(&self, level: &Level, size: f64, passes: f64) -> Draft {
-        let k = f64::from(level.fan_out);
+    /// One (all-gather, reduce-scatter) or two (all-reduce) passes over one level on `size` bytes per port, in `k` parts.
+    fn level_pass(&self, level: &Level, size: f64, k: f64, passes: f64) -> Draft {
         let torus = self.fabric.is_torus(level);
         let algorithm = if torus { Algorithm::TorusDimensions } else { Algorithm::Ring };
         let demand = Demand {
@@ -268,7 +268,9 @@ impl Pricer<'_> {
     fn gather_phases(&self, levels: &[Level], size: f64) -> Draft {
         let mut total: Option<Draft> = None;
         for level in levels {
-            let phase = self.level_pass(level, size / f64::from(level.members_below), 1.0);
+            // All that the members outside the emptiest unit have has to enter it.
+            let parts = f64::from(level.members) / f64::from(level.ports);
+            let phase = self.level_pass(level, size / f64::from(level.ports), parts, 1.0);
             total = Some(match total {
                 None => phase,
                 Some(t) => Draft { algorithm: Algorithm::Hierarchical, ..t.then(phase) },

@@ -334,4 +334,16 @@ proptest! {
         let floor = passes * bytes as f64 * f64::from(ranks - 1) / f64::from(ranks) / 300e9;
         prop_assert!(fabric.collective(&op(kind, bytes, ranks, 1)).latency.0 >= floor);
     }
+
+    /// A last node that is filled in part has the ports of its members only: through them goes at least all that the others need of it, or it of them.
+    #[test]
+    fn a_node_that_is_filled_in_part_has_fewer_ports(
+        bytes in 1_u64..1 << 34, ranks in 9_u32..64, kind in prop::sample::select(KINDS[..3].to_vec()),
+    ) {
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let ports = f64::from(if ranks.is_multiple_of(8) { 8 } else { ranks % 8 });
+        let part = if kind == CollectiveKind::AllReduce { 1.0 } else { 1.0 - ports / f64::from(ranks) };
+        let floor = bytes as f64 * part / ports / fabric.tiers[1].bandwidth.0;
+        prop_assert!(fabric.collective(&op(kind, bytes, ranks, 1)).latency.0 >= floor);
+    }
 }
