@@ -417,11 +417,10 @@ fn what_rows_leave_open_is_noted_with_what_is_assumed() {
 fn nodes_that_a_run_cannot_have_are_refused() {
     let cases = [
         (
-            "8,selene_hdr200x8,25",
-            "chips_per_node = 8: the 12 chips of the run are no whole nodes of 8; give the chips of each of its equal nodes; an empty cell means \
-             the 8 of selene_hdr200x8",
+            ",vivaldi_mpigraph_0,",
+            "chips_per_node = (empty): the 12 chips of the run are no whole nodes of 8, and vivaldi_mpigraph_0 joins whole ones; give the chips of \
+             each of its equal nodes; an empty cell means the 8 of vivaldi_mpigraph_0",
         ),
-        (",selene_hdr200x8,25", "chips_per_node = (empty): the 12 chips of the run are no whole nodes of 8; give"),
         (
             "8,nvlink3_node,25",
             "fabric = nvlink3_node: nvlink3_node joins at most 8 chips, the run has 12; name the fabric that joins its nodes",
@@ -440,6 +439,16 @@ fn nodes_that_a_run_cannot_have_are_refused() {
     for (chips, network) in [(6, "8,selene_hdr200x8,25"), (12, "6,selene_hdr200x8,25")] {
         assert_eq!(check(&format!("{RUN}{}", on("a", chips, network))).predictions.len(), 1, "{network}");
     }
+    // Groups of other than a part of a node, whole nodes or all chips lie on nodes in several ways.
+    let halves = format!("{RUN}{}", on("a", 12, "8,selene_hdr200x8,25")).replace(",2,1,6,1,1,6,", ",1,2,6,1,1,6,");
+    assert_eq!(
+        check(&halves).row_errors.first().map(ToString::to_string).unwrap_or_default(),
+        "data.csv:2: chips_per_node = 8: the 12 chips of the run are no whole nodes of 8, and the 6 chips of a dp group would cross from node to \
+         node; give the chips of each of its equal nodes; an empty cell means the 8 of selene_hdr200x8"
+    );
+    let torus = format!("{RUN}{}", on("a", 12, "8,ici_2d_torus_dcn,3")).replace("a100_80gb_sxm", "tpu_v5e");
+    let error = check(&torus).row_errors.first().map(ToString::to_string).unwrap_or_default();
+    assert!(error.contains("no whole nodes of 8, and ici_2d_torus_dcn joins whole ones; give"), "{error}");
     // The usual node of a chip has no network beyond it where none is described.
     let v100 = format!("{RUN}{}", on("a", 16, "8,mine,10")).replace("a100_80gb_sxm", "v100_32gb");
     assert_eq!(
@@ -448,6 +457,27 @@ fn nodes_that_a_run_cannot_have_are_refused() {
             "fabric `mine` is not built in and the usual node does not hold the run: nvlink2_node joins at most 8 chips, the run has 16"
         )
     );
+}
+
+/// Twelve chips on nodes of 8: the second one's four ports carry what the first one's eight do where nodes are whole.
+#[test]
+fn a_last_node_that_is_filled_in_part_is_noted() {
+    let time = |chips: u32, network: &str| {
+        let report = check(&format!("{RUN}{}", on("a", chips, network)));
+        let reduction = |(_, step): &(String, StepTime)| step.parts().iter().find(|(part, _)| *part == "data").map(|p| p.1.0);
+        (report.steps.first().and_then(reduction).unwrap(), report.assumed.into_iter().map(|a| a.what).collect::<Vec<_>>())
+    };
+    for nodes in ["8", ""] {
+        let (partly, assumed) = time(12, &format!("{nodes},selene_hdr200x8,25"));
+        assert_eq!(
+            assumed,
+            ["the 12 chips of the run are no whole nodes of 8, taken as 2 nodes of which the last holds 4"],
+            "{nodes}"
+        );
+        let (whole, none) = time(16, &format!("{nodes},selene_hdr200x8,25"));
+        let (one, _) = time(12, "12,selene_hdr200x8,25");
+        assert!(none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole, "{nodes}: {one} {whole} {partly}");
+    }
 }
 
 #[test]

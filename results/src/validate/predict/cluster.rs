@@ -5,6 +5,7 @@ use super::Prepared;
 use crate::validate::row::{Row, RowFailure};
 use sim::network::{Fabric, NetworkError, Topology};
 use sim::units::BytesPerSecond;
+use workloads::Layout;
 
 /// The column of the chips of a node.
 const PER_NODE: &str = "chips_per_node";
@@ -21,6 +22,8 @@ struct Stated<'a> {
     unknown: String,
     /// Chips of the run.
     chips: u32,
+    /// How the run is laid out on them.
+    layout: Layout,
     /// Chips of a node.
     per_node: Option<u32>,
     /// GB/s of a chip between nodes, one direction.
@@ -28,7 +31,7 @@ struct Stated<'a> {
 }
 
 impl<'a> Stated<'a> {
-    fn read(row: &Row<'a>, chips: u64) -> Result<Self, RowFailure> {
+    fn read(row: &Row<'a>, layout: &Layout) -> Result<Self, RowFailure> {
         let small = |key: &str, n: u64| u32::try_from(n).map_err(|_| row.fault(key, "must be below 2^32", "correct it"));
         let between = row.number(BETWEEN)?;
         if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
@@ -40,17 +43,31 @@ impl<'a> Stated<'a> {
             fabric: named.filter(|name| Fabric::names().contains(name)),
             unknown: named
                 .map_or("no fabric is named".to_owned(), |name| format!("fabric `{}` is not built in", name.escape_debug())),
-            chips: small("chips", chips)?,
+            chips: small("chips", layout.devices())?,
+            layout: *layout,
             per_node: row.optional_count(PER_NODE)?.map(|n| small(PER_NODE, n)).transpose()?,
             between: between.filter(|between| *between > 0.0),
         })
+    }
+
+    /// Chips of the first axis whose groups do not lie on nodes as the network takes them to: a group of consecutive chips is a part of a node, whole
+    /// nodes, or, beginning with the first node, all chips. Groups of other sizes begin anywhere in a node, and some cross into the next.
+    fn astray(&self, per_node: u32) -> Option<(&'static str, u64)> {
+        let Layout { tensor, context, data, expert, .. } = self.layout;
+        let [tensor, context, data, expert, per_node] = [tensor, context, data, expert, per_node].map(u64::from);
+        let inner = tensor.saturating_mul(context);
+        // Expert-parallel groups are parts of data-parallel ones, or reach into the axes within.
+        let experts = if data.is_multiple_of(expert) { inner.saturating_mul(expert) } else { expert };
+        let spans = [("tp", tensor), ("cp", inner), ("ep", experts), ("dp", inner.saturating_mul(data))];
+        let chips = u64::from(self.chips);
+        spans.into_iter().find(|(_, span)| !per_node.is_multiple_of(*span) && !span.is_multiple_of(per_node) && *span != chips)
     }
 }
 
 /// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the
 /// bandwidth between nodes that the row states.
-pub(super) fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: u64) -> Result<Fabric, RowFailure> {
-    let stated = Stated::read(row, chips)?;
+pub(super) fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, layout: &Layout) -> Result<Fabric, RowFailure> {
+    let stated = Stated::read(row, layout)?;
     let name = stated.fabric.unwrap_or_else(|| node_fabric(chip));
     let (fabric, borrowed) = named_fabric(prepared, name, chip)?;
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
@@ -80,7 +97,7 @@ pub(super) fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, chips: 
     Ok(joined(prepared, &stated, fabric))
 }
 
-/// The fabric with nodes as the row states them, which have to be whole ones.
+/// The fabric with nodes as the row states them, the last of which may be filled in part where the network can say what that costs.
 fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fabric) -> Result<Fabric, RowFailure> {
     let (chips, most, own) = (stated.chips, fabric.devices(), fabric.fast_domain());
     if chips > most {
@@ -95,9 +112,7 @@ fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fa
     }
     let per_node = stated.per_node.unwrap_or(own);
     if chips > per_node && !chips.is_multiple_of(per_node) {
-        let limit = format!("the {chips} chips of the run are no whole nodes of {per_node}");
-        let nodes = format!("give the chips of each of its equal nodes; an empty cell means the {own} of {}", fabric.name);
-        return Err(row.fault(PER_NODE, &limit, &nodes));
+        partly_filled(prepared, row, stated, &fabric, per_node)?;
     }
     if per_node == own {
         return Ok(fabric);
@@ -111,6 +126,32 @@ fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fa
             .assume(format!("{PER_NODE} {per_node} goes before the {own} of {}, one network joins so many chips", fabric.name));
     }
     fabric.with_fast_domain(per_node).map_err(|e: NetworkError| RowFailure::Unpredictable(e.to_string()))
+}
+
+/// Notes that the last node of a run is filled in part. Between switched nodes a group's part in each node has the ports of its chips there; links of
+/// whole nodes and slices of a torus have no such part.
+fn partly_filled(
+    prepared: &mut Prepared,
+    row: &Row<'_>,
+    stated: &Stated<'_>,
+    fabric: &Fabric,
+    per_node: u32,
+) -> Result<(), RowFailure> {
+    let chips = stated.chips;
+    let limit = format!("the {chips} chips of the run are no whole nodes of {per_node}");
+    let switched = |topology: &Topology| matches!(topology, Topology::Switch | Topology::FatTree { .. });
+    let why = match (fabric.tiers.iter().all(|tier| switched(&tier.topology)), stated.astray(per_node)) {
+        (true, None) => {
+            let (nodes, last) = (chips.div_ceil(per_node), chips % per_node);
+            prepared.assume(format!("{limit}, taken as {nodes} nodes of which the last holds {last}"));
+            return Ok(());
+        }
+        (true, Some((axis, span))) => format!(", and the {span} chips of a {axis} group would cross from node to node"),
+        (false, _) => format!(", and {} joins whole ones", fabric.name),
+    };
+    let own = fabric.fast_domain();
+    let nodes = format!("give the chips of each of its equal nodes; an empty cell means the {own} of {}", fabric.name);
+    Err(row.fault(PER_NODE, &format!("{limit}{why}"), &nodes))
 }
 
 /// The fabric with the bandwidth between nodes that the row states: it goes before what the fabric's file has.

@@ -55,7 +55,7 @@ impl Run {
         if let Err(error) = plan.layout.check(&model, &plan.batch) {
             return Err(row.fault(error.key, &format!("must be {}", error.limit), &error.cure));
         }
-        let fabric = cluster::fabric(prepared, row, &chip, chips)?;
+        let fabric = cluster::fabric(prepared, row, &chip, &plan.layout)?;
         Ok(Self { model, plan, chip, fabric, stack })
     }
 }
