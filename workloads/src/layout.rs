@@ -5,6 +5,7 @@
 //! expert axis is a part of the data axis). A run uses `tensor * context * data * pipeline` devices.
 
 use crate::layer_ends::LayerEnds;
+use crate::limits;
 use crate::model::Model;
 use crate::training::ContextMethod;
 use serde::{Deserialize, Serialize};
@@ -274,7 +275,7 @@ impl Layout {
             })
         };
         let (p, v) = (u64::from(self.pipeline), u64::from(self.virtual_stages));
-        let stages = nearest(p, layers.max(1), "pp", |p| fits(p * v));
+        let stages = nearest(p, layers + 2, "pp", |p| fits(p * v));
         let (key, value, cure) = if v == 1 {
             ("pp", p.to_string(), stages)
         } else if (1..=layers).any(|v| fits(p * v)) {
@@ -298,9 +299,10 @@ impl Layout {
     ///
     /// # Errors
     /// The first rule broken: heads by t, layers by p x v, the batch by micro-batch x d, the data-parallel ranks by e, the sequence by
-    /// c (and t under sequence parallelism).
+    /// c (and t under sequence parallelism), and before them the limits of what is costed at all ([`crate::limits`]).
     pub fn check(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
         self.check_positive(batch)?;
+        limits::check(self, model, batch)?;
         self.check_order()?;
         let t = u64::from(self.tensor);
         let obeys = |t: u64| {
@@ -404,10 +406,13 @@ impl Layout {
     }
 }
 
-/// The nearest values below and above that obey a rule, as advice.
+/// Values tried on either side of one that breaks a rule.
+const NEAR: u64 = 1 << 16;
+
+/// The nearest values below and above that obey a rule, none of which is over `limit`, as advice.
 fn nearest(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> String {
-    let below = (1..value).rev().find(|n| obeys(*n));
-    let above = (value + 1..=limit).find(|n| obeys(*n));
+    let below = (1..value.min(limit.saturating_add(1))).rev().take(NEAR as usize).find(|n| obeys(*n));
+    let above = (value.saturating_add(1)..=limit.min(value.saturating_add(NEAR))).find(|n| obeys(*n));
     match (below, above) {
         (Some(low), Some(high)) => format!("use {key} = {low} or {high}"),
         (Some(one), None) | (None, Some(one)) => format!("use {key} = {one}"),

@@ -11,6 +11,7 @@ pub mod graph;
 pub mod import;
 mod layer_ends;
 pub mod layout;
+pub mod limits;
 mod lower;
 pub mod model;
 mod op;

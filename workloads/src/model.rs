@@ -223,6 +223,20 @@ impl Model {
         attention.saturating_add(mlps)
     }
 
+    /// Weights of all matrices, embedding included, in 128 bits: what [`crate::limits::MAX_WEIGHTS`] bounds.
+    pub(crate) fn weights(&self) -> u128 {
+        let layers = u128::from(self.layers) * u128::from(self.layer_matrix_parameters());
+        layers + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
+    }
+
+    /// Elements of the largest tensor that `tokens` tokens make, scores apart: what [`crate::limits::MAX_ELEMENTS`] bounds.
+    pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
+        let places = self.experts.map_or(tokens, |experts| experts.slots(tokens).max(tokens));
+        let mlp = 2 * u128::from(places) * u128::from(self.ffn.max(self.hidden));
+        let attention = u128::from(self.query_width()) + 2 * u128::from(self.kv_width());
+        mlp.max(u128::from(tokens) * attention.max(self.vocabulary.into()))
+    }
+
     /// Weights of the whole model that take part in matrix products, with `vocabulary_rows` logits per token: layers,
     /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
     #[must_use]

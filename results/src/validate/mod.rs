@@ -375,5 +375,7 @@ fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
+mod run_tests;
+#[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

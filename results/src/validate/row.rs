@@ -141,6 +141,27 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// A dimension of a model or a batch, from 1 to `limit` ([`workloads::limits`]), or nothing.
+    ///
+    /// # Errors
+    /// As [`Self::optional_count`], and more than the limit.
+    pub fn optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, RowFailure> {
+        let dimension = self.optional_count(key)?;
+        if dimension.is_none_or(|dimension| dimension <= limit) {
+            return Ok(dimension);
+        }
+        Err(self.fault(key, &format!("must be a whole number from 1 to {limit}"), "correct or remove the row"))
+    }
+
+    /// A dimension of a model or a batch that must be there.
+    ///
+    /// # Errors
+    /// As [`Self::optional_dimension`], and an empty cell.
+    pub fn dimension(&self, key: &str, limit: u64) -> Result<u64, RowFailure> {
+        self.text(key)?;
+        self.optional_dimension(key, limit)?.ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+    }
+
     /// A side of a matrix product, or nothing.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ ifmap_sram_reads,filter_sram_reads,ofmap_sram_writes,source\n";
 const ROWS: [&str; 2] =
     ["ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n", "ss_0002,synthetic,8,8,os,1,64,1,120,119,12.5,8,64,192,x\n"];
 
-fn check(text: &str) -> FileReport {
+pub(super) fn check(text: &str) -> FileReport {
     contents(Path::new("data.csv"), text.as_bytes(), &Options::default()).unwrap()
 }
 
@@ -248,72 +248,6 @@ proptest! {
     }
 }
 
-const RUNS: &str = "id,dataset,model,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,\
-                    chips_per_node,fabric,tp,pp,dp,cp,virtual_stages,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,\
-                    precision,optimizer,iteration_s,tied_embeddings\n";
-
-#[test]
-fn training_rows_that_break_a_rule_are_named() {
-    let row = |id: &str, chips: u32, tp: u32, dp: u32, batch: u32, recompute: &str| {
-        format!(
-            "{id},d,gpt,24,1024,4096,16,16,64,51200,1024,0,unfused,a100_80gb_sxm,{chips},8,nvlink3_node,{tp},1,{dp},1,1,0,0,2,{batch},\
-             {recompute},fp16,adam,0.5,1\n"
-        )
-    };
-    let rows = [
-        row("good", 8, 2, 4, 16, "full"),
-        row("heads", 3, 3, 1, 16, "full"),
-        row("batch", 8, 2, 4, 12, "full"),
-        row("chips", 4, 2, 4, 16, "full"),
-        row("policy", 8, 2, 4, 16, "sometimes"),
-        row("long", 8, 2, 4, 16, "full").replace("51200,1024,", "51200,1000000000,"),
-    ];
-    let report = check(&format!("{RUNS}{}", rows.concat()));
-    assert_eq!(report.predictions.iter().map(|p| p.id.as_str()).collect::<Vec<_>>(), ["good"]);
-    let faults: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        faults,
-        [
-            "data.csv:3: tp = 3: must be a divisor of the 16 heads and of the MLP width 4096, and a divisor or a multiple of the 16 \
-             key/value heads; use tp = 2 or 4",
-            "data.csv:4: global_batch = 12: must be a multiple of micro_batch x dp = 2 x 4 = 8; use 8 or 16",
-            "data.csv:5: chips = 4: must be tp x pp x dp x cp = 8; correct the degrees or the number of chips",
-            "data.csv:7: seq = 1000000000: must be at most 16777216; give the tokens of one sequence",
-        ]
-    );
-    assert!(report.unpredicted.len() == 1 && report.unpredicted[0].id == "policy", "{:?}", report.unpredicted);
-    // By data set and chip, and within them by the model's size: 0.3 billion parameters here.
-    let groups: Vec<(&str, usize, usize)> =
-        report.groups.iter().filter(|g| g.n > 0).map(|g| (g.group.as_str(), g.n, g.unpredicted)).collect();
-    assert_eq!(groups, [("d a100_80gb_sxm", 1, 1), ("d a100_80gb_sxm <1B", 1, 1)]);
-    let (id, step) = &report.steps[0];
-    let parts: f64 = step.parts()[1..].iter().map(|(_, part)| part.0).sum();
-    assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
-}
-
-#[test]
-fn the_bandwidth_that_a_row_states_goes_before_the_fabrics_own() {
-    let head = RUNS.replace("fabric,tp", "fabric,inter_node_gbytes_per_s_per_chip,tp");
-    let row = |id: &str, fabric: &str, between: &str| {
-        format!(
-            "{id},d,gpt,24,1024,4096,16,16,64,51200,1024,0,unfused,a100_80gb_sxm,32,8,{fabric},{between},2,1,16,1,1,0,0,2,64,full,fp16,adam,\
-             0.5,1\n"
-        )
-    };
-    let own = ["selene_hdr200x8,", "selene_hdr200x8,25", "selene_hdr200x8,5", "another,5"];
-    let rows: String = own
-        .iter()
-        .enumerate()
-        .map(|(i, of)| {
-            let (fabric, between) = of.split_once(',').unwrap();
-            row(&i.to_string(), fabric, between)
-        })
-        .collect();
-    let report = check(&format!("{head}{rows}"));
-    let of = |id: &str| report.predictions.iter().find(|p| p.id == id && p.quantity == "iteration_s").unwrap().predicted;
-    assert!(of("0") == of("1") && of("2") > 1.05 * of("1") && of("3") == of("2"), "{} {} {}", of("1"), of("2"), of("3"));
-}
-
 const MEMORY: &str = "id,dataset,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,chips_per_node,fabric,\
 tp,pp,dp,cp,ep,virtual_stages,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,precision,optimizer,peak_gib,allocator,\
 fits,tied_embeddings,source\n";
@@ -354,130 +288,6 @@ fn memory_is_predicted_with_what_fits() {
     let twice = check(&format!("{MEMORY}{twice}"));
     let why = "data.csv:3: id = one: the row of line 2 has it; give every row an id of its own";
     assert_eq!(twice.row_errors[0].to_string(), why);
-}
-
-const RUN: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,fabric,\
-inter_node_gbytes_per_s_per_chip,tp,pp,dp,virtual_stages,micro_batch,global_batch,recompute,iteration_s\n";
-
-/// A small run on A100s: two tensor-parallel chips, the rest copies.
-fn on(id: &str, chips: u32, network: &str) -> String {
-    format!(
-        "{id},mine,4,1024,4096,16,64,51200,1024,a100_80gb_sxm,{chips},{network},2,1,{},1,1,{},full,0.1\n",
-        chips / 2,
-        chips / 2
-    )
-}
-
-#[test]
-fn what_rows_leave_open_is_noted_with_what_is_assumed() {
-    let cases = [
-        ("8,selene_hdr200x8,25", 16, None),
-        ("8,selene_hdr200x8,", 4, None),
-        (",selene_hdr200x8,", 16, None),
-        (
-            "8,mine,",
-            16,
-            Some(
-                "fabric `mine` is not built in and no bandwidth between nodes is stated, taken as selene_hdr200x8, 25 GB/s per chip",
-            ),
-        ),
-        (
-            "8,mine,12",
-            16,
-            Some("fabric `mine` is not built in, taken as nodes of selene_hdr200x8 with the stated bandwidth between them"),
-        ),
-        ("8,,12", 8, Some("no fabric is named, taken as the network inside a node of selene_hdr200x8")),
-        ("4,nvlink3_node,", 8, Some("chips_per_node is not used, nvlink3_node joins all chips in one network")),
-        (
-            "8,vivaldi_mpigraph_0,25",
-            16,
-            Some("inter_node_gbytes_per_s_per_chip is not used, vivaldi_mpigraph_0 has measured links between its nodes"),
-        ),
-        (
-            "16,selene_hdr200x8,25",
-            32,
-            Some("chips_per_node 16 goes before the 8 of selene_hdr200x8, one network joins so many chips"),
-        ),
-    ];
-    for (network, chips, what) in cases {
-        let report = check(&format!("{RUN}{}{}", on("a", chips, network), on("b", chips, network)));
-        assert_eq!((report.predictions.len(), report.row_errors.len()), (2, 0), "{network}: {report:?}");
-        let rows = || vec!["a".to_owned(), "b".to_owned()];
-        let expected: Vec<Assumption> = what.into_iter().map(|what| Assumption { what: what.to_owned(), rows: rows() }).collect();
-        assert_eq!(report.assumed, expected, "{network}");
-        let line = what.map(|what| format!("\nassumed, where rows leave it open\n  2 x {what}: a, b\n"));
-        assert!(line.is_none_or(|line| super::report(&report).contains(&line)), "{network}");
-    }
-    let open = format!("{RUN}{}", on("a", 16, "8,selene_hdr200x8,25")).replace(",2,1,8,1,1,8,", ",2,2,4,,,8,");
-    let noted: Vec<String> = check(&open).assumed.into_iter().map(|assumption| assumption.what).collect();
-    assert_eq!(noted, ["micro_batch is empty, taken as 1", "virtual_stages is empty, taken as 1, the fastest of those that fit"]);
-}
-
-#[test]
-fn nodes_that_a_run_cannot_have_are_refused() {
-    let cases = [
-        (
-            ",vivaldi_mpigraph_0,",
-            "chips_per_node = (empty): the 12 chips of the run are no whole nodes of 8, and vivaldi_mpigraph_0 joins whole ones; give the chips of \
-             each of its equal nodes; an empty cell means the 8 of vivaldi_mpigraph_0",
-        ),
-        (
-            "8,nvlink3_node,25",
-            "fabric = nvlink3_node: nvlink3_node joins at most 8 chips, the run has 12; name the fabric that joins its nodes",
-        ),
-        ("6,vivaldi_mpigraph_0,", "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of 8; give 8"),
-        ("5000000000,selene_hdr200x8,25", "chips_per_node = 5000000000: must be below 2^32; correct it"),
-        ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be from 0 to 1e5"),
-    ];
-    for (network, expected) in cases {
-        let report = check(&format!("{RUN}{}", on("a", 12, network)));
-        assert!(report.predictions.is_empty() && report.assumed.is_empty(), "{network}");
-        let error = report.row_errors.first().map(ToString::to_string).unwrap_or_default();
-        assert!(error.starts_with(&format!("data.csv:2: {expected}")), "{error}");
-    }
-    // Six chips are a part of a node; twelve are two nodes of six.
-    for (chips, network) in [(6, "8,selene_hdr200x8,25"), (12, "6,selene_hdr200x8,25")] {
-        assert_eq!(check(&format!("{RUN}{}", on("a", chips, network))).predictions.len(), 1, "{network}");
-    }
-    // Groups of other than a part of a node, whole nodes or all chips lie on nodes in several ways.
-    let halves = format!("{RUN}{}", on("a", 12, "8,selene_hdr200x8,25")).replace(",2,1,6,1,1,6,", ",1,2,6,1,1,6,");
-    assert_eq!(
-        check(&halves).row_errors.first().map(ToString::to_string).unwrap_or_default(),
-        "data.csv:2: chips_per_node = 8: the 12 chips of the run are no whole nodes of 8, and the 6 chips of a dp group would cross from node to \
-         node; give the chips of each of its equal nodes; an empty cell means the 8 of selene_hdr200x8"
-    );
-    let torus = format!("{RUN}{}", on("a", 12, "8,ici_2d_torus_dcn,3")).replace("a100_80gb_sxm", "tpu_v5e");
-    let error = check(&torus).row_errors.first().map(ToString::to_string).unwrap_or_default();
-    assert!(error.contains("no whole nodes of 8, and ici_2d_torus_dcn joins whole ones; give"), "{error}");
-    // The usual node of a chip has no network beyond it where none is described.
-    let v100 = format!("{RUN}{}", on("a", 16, "8,mine,10")).replace("a100_80gb_sxm", "v100_32gb");
-    assert_eq!(
-        check(&v100).unpredicted.first().map(|row| row.why.as_str()),
-        Some(
-            "fabric `mine` is not built in and the usual node does not hold the run: nvlink2_node joins at most 8 chips, the run has 16"
-        )
-    );
-}
-
-/// Twelve chips on nodes of 8: the second one's four ports carry what the first one's eight do where nodes are whole.
-#[test]
-fn a_last_node_that_is_filled_in_part_is_noted() {
-    let time = |chips: u32, network: &str| {
-        let report = check(&format!("{RUN}{}", on("a", chips, network)));
-        let reduction = |(_, step): &(String, StepTime)| step.parts().iter().find(|(part, _)| *part == "data").map(|p| p.1.0);
-        (report.steps.first().and_then(reduction).unwrap(), report.assumed.into_iter().map(|a| a.what).collect::<Vec<_>>())
-    };
-    for nodes in ["8", ""] {
-        let (partly, assumed) = time(12, &format!("{nodes},selene_hdr200x8,25"));
-        assert_eq!(
-            assumed,
-            ["the 12 chips of the run are no whole nodes of 8, taken as 2 nodes of which the last holds 4"],
-            "{nodes}"
-        );
-        let (whole, none) = time(16, &format!("{nodes},selene_hdr200x8,25"));
-        let (one, _) = time(12, "12,selene_hdr200x8,25");
-        assert!(none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole, "{nodes}: {one} {whole} {partly}");
-    }
 }
 
 #[test]

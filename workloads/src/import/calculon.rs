@@ -4,9 +4,9 @@
 //! sums, and a GELU MLP, all products with a weight matrix and no vocabulary. Here a model has an embedding and a head: rows of the vocabulary
 //! are the caller's, [`VOCABULARY`] where there is nothing better.
 
-use super::hugging_face::reader::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use crate::footprint::Precision;
 use crate::layout::{Batch, Layout, ZeroStage};
+use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use crate::parallel::MAX_MICRO_BATCH;
 use crate::recompute_policy::{ActivationPolicy, NamedTensor};

@@ -7,8 +7,9 @@ use sim::kernel::{DataType, Function};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use workloads::footprint::{Optimizer, Precision};
+use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};
-use workloads::parallel::MAX_SEQUENCE;
+use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, WorkloadError, ZeroStage};
 
@@ -42,7 +43,7 @@ impl Run {
             layout,
             batch: Batch {
                 // Where a source does not print it, the least that any plan can run.
-                micro_batch: row.optional_count("micro_batch")?.unwrap_or(1),
+                micro_batch: row.optional_dimension("micro_batch", MAX_MICRO_BATCH)?.unwrap_or(1),
                 global_batch: row.count("global_batch")?,
                 sequence_length: row.count("seq")?,
             },
@@ -125,28 +126,28 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
 fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     let gated = flag(row, "gated_mlp")?;
     let megatron = stack.starts_with("megatron") && !gated;
-    let heads = row.count("heads")?;
+    let heads = row.dimension("heads", MAX_HEADS)?;
     let sequence = row.count("seq")?;
     if sequence > MAX_SEQUENCE {
         return Err(row.fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
     }
-    let kv_heads = row.optional_count("kv_heads")?.unwrap_or(heads);
+    let kv_heads = row.optional_dimension("kv_heads", MAX_HEADS)?.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
         return Err(row.fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
     }
-    let hidden = row.count("hidden")?;
+    let hidden = row.dimension("hidden", MAX_WIDTH)?;
     let rate = if megatron { 0.1 } else { 0.0 };
     Ok(Model {
         name: row.cell("model").unwrap_or("model").to_owned(),
         family: if gated { "llama" } else { "gpt2" }.to_owned(),
-        layers: row.count("layers")?,
+        layers: row.dimension("layers", MAX_LAYERS)?,
         hidden,
         heads,
         kv_heads,
-        head_dim: row.count("head_dim")?,
-        ffn: row.count("ffn_hidden")?,
+        head_dim: row.dimension("head_dim", MAX_WIDTH)?,
+        ffn: row.dimension("ffn_hidden", MAX_FFN)?,
         experts: experts(row)?,
-        vocabulary: row.count("vocab")?,
+        vocabulary: row.dimension("vocab", MAX_VOCABULARY)?,
         vocabulary_multiple: 1,
         max_sequence: sequence,
         embedding_width: hidden,
@@ -172,8 +173,8 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
 
 /// Experts without a capacity limit, where the row has any.
 fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
-    let Some(count) = row.optional_count("experts")?.filter(|count| *count > 1) else { return Ok(None) };
-    let top_k = row.optional_count("top_k")?.unwrap_or(1);
+    let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else { return Ok(None) };
+    let top_k = row.optional_dimension("top_k", MAX_EXPERTS)?.unwrap_or(1);
     if top_k > count {
         return Err(row.fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
     }

@@ -1,8 +1,9 @@
 //! GPT-2 (and GPT-3, Megatron's GPTs): pre-norm, learned positions, GELU, tied head.
 
 use super::Family;
-use super::reader::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Reader};
+use super::reader::Reader;
 use crate::error::WorkloadError;
+use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use sim::kernel::Function;
 

@@ -1,9 +1,10 @@
 //! Mixtral: Llama whose MLPs are mixtures of experts, without a capacity limit unless `capacity_factor` sets one (a key of ours: Hugging Face's
 //! configurations have none).
 
-use super::reader::{MAX_EXPERTS, Reader};
+use super::reader::Reader;
 use super::{Family, llama};
 use crate::error::WorkloadError;
+use crate::limits::MAX_EXPERTS;
 use crate::model::{Experts, Model};
 
 pub(super) const FAMILY: Family = Family {

@@ -6,7 +6,7 @@ mod gpt2;
 mod llama;
 mod mixtral;
 mod opt;
-pub(super) mod reader;
+mod reader;
 
 use crate::error::WorkloadError;
 use crate::model::Model;

@@ -2,8 +2,9 @@
 //! residual sums and has a token embedding narrower than its layers.
 
 use super::Family;
-use super::reader::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Reader};
+use super::reader::Reader;
 use crate::error::WorkloadError;
+use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use sim::kernel::Function;
 

@@ -2,27 +2,13 @@
 
 use super::{COMMON_IRRELEVANT, COMMON_KEYS, Family};
 use crate::error::{WorkloadError, nearest};
+use crate::limits::MAX_WIDTH;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use sim::import::strict::Strict;
 use sim::kernel::Function;
 use std::fmt;
-
-/// Largest width, 2^20: sixteen times the widest published model's.
-pub(in crate::import) const MAX_WIDTH: u64 = 1 << 20;
-/// Largest width of an MLP, 2^24.
-pub(in crate::import) const MAX_FFN: u64 = 1 << 24;
-/// Most layers, 2^16.
-pub(in crate::import) const MAX_LAYERS: u64 = 1 << 16;
-/// Most heads, 2^16.
-pub(in crate::import) const MAX_HEADS: u64 = 1 << 16;
-/// Most experts of a layer, 2^16.
-pub(in crate::import) const MAX_EXPERTS: u64 = 1 << 16;
-/// Largest vocabulary, 2^24.
-pub(in crate::import) const MAX_VOCABULARY: u64 = 1 << 24;
-/// Most positions, 2^24.
-pub(in crate::import) const MAX_POSITIONS: u64 = 1 << 24;
 
 /// The keys and values of the file, in its order, duplicates and all.
 pub(super) struct Entries(Vec<(String, Value)>);
