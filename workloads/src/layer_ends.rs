@@ -1,7 +1,8 @@
 //! Uneven splits of a model's layers: pipelines whose first and last chunk hold other numbers of layers than those between, of which some may
 //! hold one more.
 
-use crate::layout::{ChunkSplit, Layout, LayoutError};
+use crate::layout::{ChunkSplit, Layout};
+use crate::layout_rules::LayoutError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

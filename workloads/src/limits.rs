@@ -1,7 +1,8 @@
 //! The largest models and batches that are costed, from whatever file or option: what 64-bit counts of bytes and floats that hold every whole number
 //! up to 2^53 carry without an overflow. What is over them is a slip of the pen, and is refused by name.
 
-use crate::layout::{Batch, Layout, LayoutError};
+use crate::layout::{Batch, Layout};
+use crate::layout_rules::LayoutError;
 use crate::model::Model;
 
 /// Largest width of the residual stream or of a head, 2^20.
