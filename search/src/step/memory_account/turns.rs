@@ -1,0 +1,83 @@
+//! What the chunks of a device keep at the same time under interleaved 1F1B, whose passes go through them in turn.
+
+use super::Account;
+use crate::step::schedule::interleaving_group;
+use sim::units::Bytes;
+
+impl Account<'_> {
+    /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through
+    /// the last on the last, over the moments when there are so many.
+    pub(in crate::step) fn in_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
+        let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
+        match (chunk, m / p) {
+            _ if !m.is_multiple_of(p) => self.in_chunk_by_turns(passes, chunk),
+            // In one round of micro-batches all are through the first chunk before any returns; the last has one at a time.
+            (0, 1) => [p, p],
+            (_, 1) => [1, 1],
+            // The second round enters the first chunk while the first round returns through the others, and the third one as that leaves it. The last
+            // chunk is empty while others are at work.
+            (0, _) => [2 * p - 1, 2 * p],
+            _ => [0, 1],
+        }
+    }
+
+    /// What a stage's layers, and its embedding, keep at the peak under interleaved 1F1B, whatever its chunks hold. `in_loss`: of the moments when a
+    /// micro-batch is in the last chunk, from which these are a pass away at most.
+    pub(super) fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
+        let (passes, p, v) = (self.passes(stage), self.arrangement.layout.pipeline, self.chunks());
+        let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
+        // The device's chunks from a place of the pipeline on; the longer ones are neighbours on it too.
+        let from = |place: u64| place.saturating_sub(stage.into()).div_ceil(p.into());
+        let row = [from(split.longer_from), from(split.longer_from + split.longer)];
+        let inner = signed(layer * split.inner);
+        let first = if stage == 0 { signed(layer * split.first + embedding) - inner } else { 0 };
+        let last = if stage + 1 == p { signed(layer * split.last) - inner } else { 0 };
+        let sum = |n: u64| {
+            let flying = self.in_chunks_at(n, passes);
+            let count = |from, to| i128::from(flying(from, to));
+            let kept =
+                inner * i128::from(passes) + signed(layer) * count(row[0], row[1]) + first * count(0, 1) + last * count(v - 1, v);
+            (!in_loss || count(v - 1, v) > 0).then(|| Bytes(u64::try_from(kept).unwrap_or(0)))
+        };
+        let turns = self.turns(passes);
+        if !in_loss {
+            return turns.filter_map(sum).max().unwrap_or_default();
+        }
+        let last = self.arrangement.micro_batches * v;
+        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
+    }
+
+    /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
+    pub(in crate::step) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
+        let at = |n: u64| self.in_chunks_at(n, passes)(chunk.into(), u64::from(chunk) + 1);
+        self.turns(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
+    }
+
+    /// Micro-batches that interleaved 1F1B takes through a chunk at a time.
+    pub(super) fn group(&self) -> u64 {
+        let m = u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX);
+        u64::from(interleaving_group(self.arrangement.layout.pipeline, m))
+    }
+
+    /// Passes in flight, by the range of a device's chunks that they go through, after `n` forward passes and as many backward ones less the
+    /// `passes` in flight.
+    fn in_chunks_at(&self, n: u64, passes: u64) -> impl Fn(u64, u64) -> u64 + use<> {
+        let (v, group) = (self.chunks(), self.group());
+        let [forward, backward] = [n, n - passes].map(|count| (count / (group * v) * group, count % (group * v)));
+        let through = move |(whole, rest): (u64, u64), from: u64, to: u64| {
+            whole * (to - from) + rest.saturating_sub(from * group).min((to - from) * group)
+        };
+        move |from, to| through(forward, from, to).saturating_sub(through(backward, v - to, v - from))
+    }
+
+    /// Forward passes of a device, with `passes` in flight, at the ends of turns: forward passes go through the chunks in turn, a group of
+    /// micro-batches each, backward passes through them in reverse. From one turn to the next the number in a chunk rises, falls or stays, so
+    /// that its extremes, and those of sums over chunks, are at turns.
+    fn turns(&self, passes: u64) -> impl Iterator<Item = u64> + use<> {
+        let (v, group) = (self.chunks(), self.group());
+        // What follows a whole cycle of turns repeats it.
+        let end = (self.arrangement.micro_batches * v).min(passes + 2 * group * v);
+        let turns = move |from: u64| (0..=2 * v + 1).map(move |i| from + i * group);
+        turns(passes).chain(turns(passes.next_multiple_of(group))).filter(move |n| *n <= end).chain([end])
+    }
+}
