@@ -371,3 +371,21 @@ fn megatron_accumulates_gradients_in_fp32() {
     let gradient = |stack: &str| plan(stack)["plans"][0]["plan"]["precision"]["gradient"].clone();
     assert_eq!(["megatron", "megatron_core", "pytorch_fsdp"].map(gradient), ["fp32", "fp32", "bf16"]);
 }
+
+#[test]
+fn memory_under_zb_v_is_said_to_be_a_limit() {
+    let fixed = ["--schedule", "zb-v", "--pipeline", "4", "--micro-batch", "1", "--recompute", "selective", "--top", "1"];
+    let text = coplace(&call(&fixed)).result();
+    assert!(text.contains("Under ZB-V these are the activations of as many passes as a stage may have in flight"), "{text}");
+    let json: Vec<&str> = fixed.iter().copied().chain(["--format", "json"]).collect();
+    let answer = coplace(&call(&json)).json();
+    let list = |key: &str, what: &str| answer[key].as_array().unwrap().iter().map(|row| number(&row[what])).collect::<Vec<f64>>();
+    let (need, played) = (list("stages", "need_gib"), list("timeline", "peak_gib"));
+    assert!(
+        need.len() == 4 && need.iter().zip(&played).all(|(need, played)| *played <= need * (1.0 + 1e-9)),
+        "{need:?} {played:?}"
+    );
+    // Elsewhere it is what the timeline reaches.
+    let other = coplace(&call(&["--schedule", "1f1b", "--pipeline", "4", "--top", "1"])).result();
+    assert!(!other.contains("Under ZB-V"), "{other}");
+}

@@ -3,6 +3,7 @@
 use super::{Align, Table, count, fields, heading, percent, rate, seconds, significant};
 use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
 use crate::timeline::TimelineRow;
+use sim::pipeline::Schedule;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,6 +30,9 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
             text.push_str(&memory(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
+            if best.plan.layout.pipeline > 1 && best.plan.schedule == Schedule::ZbV {
+                text.push_str(ZB_V_MEMORY);
+            }
             if answer.timeline.len() > 1 {
                 text.push_str(&heading("Its stages over a step, seconds"));
                 text.push_str(&timeline(&answer.timeline));
@@ -49,6 +53,10 @@ pub fn planned(answer: &Planned) -> String {
     text.push_str(&search(answer));
     text
 }
+
+/// How far a stage's memory is from what it holds where that depends on how long passes take.
+const ZB_V_MEMORY: &str = "Under ZB-V these are the activations of as many passes as a stage may have in flight, which not every stage reaches: plans are\n\
+    taken to fit by them, and what each stage holds at most is in the last column below.\n";
 
 /// How the plans of the space were decided, and what that proves.
 fn search(answer: &Planned) -> String {
