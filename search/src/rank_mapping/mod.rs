@@ -11,7 +11,8 @@
 //! every micro-batch.
 //!
 //! # Search
-//! Starts are rank order and the best orders of the parallel axes over the devices; simulated annealing swaps devices, swaps aligned blocks
+//! Starts are rank order and the best orders of the parallel axes over the devices, with units as they are numbered and with those side by
+//! side that have fast links between them (see `seriation`); simulated annealing swaps devices, swaps aligned blocks
 //! and reverses runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the optimum
 //! it can be.
 //!
@@ -22,6 +23,7 @@ mod anneal;
 mod bound;
 mod pace;
 mod price;
+mod seriation;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,7 @@ pub use traffic::{Demand, Role, StepTraffic, TrafficAxis};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use seriation::seriation;
 use sim::network::Fabric;
 use sim::status::SolveStatus;
 use sim::units::Seconds;
@@ -123,15 +126,20 @@ pub fn map_ranks(traffic: &StepTraffic, fabric: &Fabric, effort: Effort) -> Resu
     let identity: Vec<u32> = (0..traffic.ranks()).collect();
     let first = State::new(traffic, fabric, identity);
     let before = first.time();
-    let mut starts: Vec<(f64, Vec<TrafficAxis>, State<'_>)> = starts(traffic, unit_devices, first.whole())
-        .into_iter()
-        .map(|(order, devices)| {
-            let state = State::new(traffic, fabric, devices);
-            (state.time(), order, state)
-        })
-        .collect();
+    let state = |(order, devices): (Vec<TrafficAxis>, Vec<u32>)| {
+        let state = State::new(traffic, fabric, devices);
+        (state.time(), order, state)
+    };
+    let orders = starts(traffic, unit_devices, first.whole());
+    let together = fabric.links().map_or_else(Vec::new, |(links, _)| seriation(links));
+    let moved = |device: u32| together[(device / unit_devices) as usize] * unit_devices + device % unit_devices;
+    let side_by_side: Vec<_> =
+        orders.iter().map(|(o, devices)| (o.clone(), devices.iter().map(|d| moved(*d)).collect())).collect();
+    let mut starts: Vec<_> = orders.into_iter().map(state).collect();
     starts.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (ordered, order) = starts.first().map_or((before, Vec::new()), |s| (s.0, s.1.clone()));
+    starts.extend(side_by_side.into_iter().map(state));
+    starts.sort_by(|a, b| a.0.total_cmp(&b.0));
     starts.truncate(effort.starts.saturating_sub(1));
     let states: Vec<State<'_>> = std::iter::once(first.clone()).chain(starts.into_iter().map(|s| s.2)).collect();
     let bound = bound::lower_bound(traffic, fabric);

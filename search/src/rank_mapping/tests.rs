@@ -107,6 +107,22 @@ fn exhaustive_units(traffic: &StepTraffic, fabric: &Fabric, unit: u32) -> f64 {
     best
 }
 
+/// Two racks with fast links inside, whose nodes are numbered one way or another.
+#[test]
+fn the_numbering_of_units_does_not_matter() {
+    let traffic = traffic(4, 16, 2, 8);
+    let mapped = |stride: u32| {
+        let rack = |unit: u32| unit * stride % 16 / 8;
+        let pairs = (0..16).flat_map(|a| (a + 1..16).map(move |b| (a, b)));
+        let rates: Vec<f64> = pairs.map(|(a, b)| if rack(a) == rack(b) { 100.0 } else { 25.0 }).collect();
+        map_ranks(&traffic, &fabric(8, 16, &rates), QUICK).unwrap().after.0
+    };
+    let sorted = mapped(1);
+    for stride in [3, 5, 7, 9] {
+        assert!((mapped(stride) / sorted - 1.0).abs() < 1e-9, "stride {stride}: {} and {sorted}", mapped(stride));
+    }
+}
+
 #[test]
 fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
     let rates = [11.0, 25.0, 7.0, 19.0, 3.0, 23.0, 13.0, 5.0, 17.0, 29.0];
