@@ -22,13 +22,10 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
     Template::from_toml_str(&text, name_or_path).or_input()
 }
 
-/// A built-in fabric with the figures that it has for `chip`, or a fabric by path: a fabric file (`.toml`), an LLMCompass device description
-/// or a Calculon system (`.json`); with fast domains of `domain` devices where it is given.
+/// A fabric with the figures that it has for `chip`: built in, or by path a fabric file (`.toml`), an LLMCompass device description or a
+/// Calculon system (`.json`); with fast domains of `domain` devices where it is given.
 pub fn fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
-    let file = |ending| name_or_path.ends_with(ending);
-    let fabric =
-        if file(".toml") || file(".json") { Fabric::load(name_or_path) } else { Fabric::template_for(name_or_path, chip) }
-            .or_input()?;
+    let fabric = Fabric::load_for(name_or_path, chip).or_input()?;
     let largest = fabric.fast_domain();
     match domain {
         // A fast domain larger than any that the fabric has is another fabric.

@@ -96,39 +96,29 @@ impl Fabric {
     }
 
     /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`) or the networks of an LLMCompass or
-    /// Calculon system (`.json`).
+    /// Calculon system (`.json`). Where several chips share the fabric, the figures of the first of its chips.
     ///
     /// # Errors
     /// An unknown name, an unreadable or malformed file, values that cannot be.
     pub fn load(name_or_path: &str) -> Result<Self, NetworkError> {
-        let json = name_or_path.ends_with(".json");
-        if !json && !name_or_path.ends_with(".toml") {
-            return Self::template(name_or_path);
-        }
-        let text = crate::import::text::read(name_or_path.as_ref())
-            .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
-        if json {
-            return import::fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });
-        }
-        Self::from_toml_str(name_or_path, &text)
+        load(name_or_path, None)
     }
 
-    /// A built-in fabric with the figures that it has for `chip`. Fabrics of one chip ignore it; `ici_3d_torus` and its like
+    /// As [`Fabric::load`], with the figures that the fabric has for `chip`. Fabrics of one chip ignore it; `ici_3d_torus` and its like
     /// have one set of figures per TPU generation.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::load`], and a fabric whose figures for this chip are not known.
+    pub fn load_for(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
+        load(name_or_path, Some(chip))
+    }
+
+    /// A built-in fabric with the figures that it has for `chip`, as [`Fabric::load_for`] has them.
     ///
     /// # Errors
     /// An unknown fabric, or one whose figures for this chip are not known.
     pub fn template_for(name: &str, chip: &str) -> Result<Self, NetworkError> {
-        let mut file = parse(name, template_text(name)?)?;
-        if file.chips.is_empty() {
-            return build(&file);
-        }
-        let Some(figures) = file.chips.iter().find(|c| c.name == chip).cloned() else {
-            let known = file.chips.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(NetworkError::NoChip { fabric: name.into(), chip: chip.into(), known });
-        };
-        apply(&mut file, &figures);
-        build(&file)
+        for_chip(parse(name, template_text(name)?)?, name, chip)
     }
 
     /// Reads and verifies a fabric file; `file` names it in errors.
@@ -138,6 +128,39 @@ impl Fabric {
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, NetworkError> {
         build(&parse(file, text)?)
     }
+}
+
+/// A fabric by name or by path, with a chip's figures, or those of its first chip.
+fn load(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, NetworkError> {
+    let read = || {
+        import::text::read(name_or_path.as_ref())
+            .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })
+    };
+    if name_or_path.ends_with(".json") {
+        return import::fabric(&read()?, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });
+    }
+    let file = if name_or_path.ends_with(".toml") {
+        parse(name_or_path, &read()?)?
+    } else {
+        parse(name_or_path, template_text(name_or_path)?)?
+    };
+    match chip {
+        Some(chip) => for_chip(file, name_or_path, chip),
+        None => build(&file),
+    }
+}
+
+/// The fabric of a file with the figures that it has for a chip.
+fn for_chip(mut file: FabricFile, name: &str, chip: &str) -> Result<Fabric, NetworkError> {
+    if file.chips.is_empty() {
+        return build(&file);
+    }
+    let Some(figures) = file.chips.iter().find(|c| c.name == chip).cloned() else {
+        let known = file.chips.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(NetworkError::NoChip { fabric: name.into(), chip: chip.into(), known });
+    };
+    apply(&mut file, &figures);
+    build(&file)
 }
 
 fn template_text(name: &str) -> Result<&'static str, NetworkError> {

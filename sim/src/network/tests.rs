@@ -233,6 +233,16 @@ fn chips_that_share_a_fabric_have_their_own_figures() {
 }
 
 #[test]
+fn a_fabric_by_path_has_the_same_figures_per_chip_as_by_name() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/templates/fabrics/ici_3d_torus.toml");
+    for chip in ["tpu_v4", "tpu_v5p", "tpu_v7"] {
+        assert_eq!(Fabric::load_for(path, chip).unwrap(), Fabric::template_for("ici_3d_torus", chip).unwrap());
+    }
+    let error = Fabric::load_for(path, "tpu_v5e").unwrap_err();
+    assert!(matches!(error, NetworkError::NoChip { .. }), "{error}");
+}
+
+#[test]
 fn every_fault_is_named() {
     let text = two_tier("topology = \"switch\"\ndevices = 6\nbandwidth_gb_per_s = nan").replace("= 0.8", "= -0.8");
     let NetworkError::Invalid { faults, .. } = Fabric::from_toml_str("t", &text).unwrap_err() else { panic!() };
