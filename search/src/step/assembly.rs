@@ -76,7 +76,7 @@ impl Chunk {
 }
 
 /// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward and backward. Gathering waits for nothing, so that
-/// what comes next is fetched beside this unit; where nothing is gathered (ZeRO-2), scattering is the reduction of the unit before.
+/// what comes next is fetched beside this unit; scattering is the reduction of the unit before.
 pub(crate) fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
@@ -87,14 +87,21 @@ pub(crate) fn exposed_gathers(
         return (Seconds::ZERO, Seconds::ZERO);
     }
     let n = units.max(1) as f64;
-    let overlap = &stack.overlap;
-    let hidden = if gather.time > Seconds::ZERO { overlap.parameter_prefetch } else { overlap.data_reduction };
-    let exposed = |communication: Communication, all: Window| {
+    let exposed = |scatter: Communication, all: Window| {
         let each = Window { time: all.time / n, ports: all.ports * (1.0 / n) };
-        (communication.time - each.hides(&communication) * hidden) * (n - 1.0) + communication.time
+        let time = gather.time + scatter.time;
+        (time - hidden(stack, &each, gather, scatter)) * (n - 1.0) + time
     };
     let [forward, backward] = windows(stack, piece);
-    (exposed(gather, forward), exposed(gather + scatter, backward))
+    (exposed(Communication::default(), forward), exposed(scatter, backward))
+}
+
+/// How much of a gathering and a scattering beside the same work it hides: up to the smaller of their two fractions both share the window, beyond
+/// it the other one has it alone.
+fn hidden(stack: &SoftwareStack, window: &Window, gather: Communication, scatter: Communication) -> Seconds {
+    let (prefetch, reduction) = (stack.overlap.parameter_prefetch, stack.overlap.data_reduction);
+    let more = if prefetch > reduction { gather } else { scatter };
+    window.hides(&(gather + scatter)) * prefetch.min(reduction) + window.hides(&more) * (prefetch - reduction).abs()
 }
 
 /// A piece's forward pass, and its backward pass with what runs again, as work to hide communication behind: for as long as they really take, which

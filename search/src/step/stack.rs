@@ -120,9 +120,9 @@ pub struct SustainedOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapOptions {
-    /// Reduction of gradients with the last micro-batch's backward pass.
+    /// Reduction of gradients with the last micro-batch's backward pass; under ZeRO-2 and -3, of a layer's with the next layer's backward pass.
     pub data_reduction: f64,
-    /// ZeRO-3: gathering the next layer's weights while this one computes.
+    /// Gathering of weights: under ZeRO-1 and -2 the updated ones with the first forward pass, under ZeRO-3 the next layer's while this one computes.
     pub parameter_prefetch: f64,
     /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products).
     pub tensor: f64,

@@ -234,6 +234,31 @@ fn what_shares_gradients_reduces_them_in_every_micro_batch() {
 }
 
 #[test]
+fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
+    let fabric = Fabric::template("eos_ndr400x8").unwrap().for_devices(32).unwrap();
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("h100_sxm").unwrap());
+    let data = |zero, prefetch: f64, reduction: f64| {
+        let mut stack = SoftwareStack::load("megatron_core").unwrap();
+        stack.overlap.parameter_prefetch = prefetch;
+        stack.overlap.data_reduction = reduction;
+        let plan = plan(Layout { tensor: 4, data: 8, zero, ..Layout::default() }, 1, 8);
+        step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data
+    };
+    let shared = |prefetch, reduction| data(ZeroStage::Parameters, prefetch, reduction);
+    // Forward gathers only, backward gathers and as many bytes scattered: of three equal parts two follow the one option, one the other.
+    let (none, both) = (shared(0.0, 0.0), shared(1.0, 1.0));
+    let (gathers, scatters) = (none - shared(1.0, 0.0), none - shared(0.0, 1.0));
+    assert!(scatters > Seconds::ZERO && gathers > scatters * 1.5, "{gathers} {scatters}");
+    assert!(none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9), "{none} {both}");
+    let half = shared(0.5, 0.5);
+    assert!((half.0 / ((none + both) * 0.5).0 - 1.0).abs() < 1e-9, "{half}");
+    for reduction in [0.0, 1.0] {
+        let gradients = |prefetch| data(ZeroStage::Gradients, prefetch, reduction);
+        assert!(gradients(0.0) >= gradients(1.0), "updated weights are gathered once per step");
+    }
+}
+
+#[test]
 fn the_axis_that_lies_inside_a_node_talks_faster() {
     let fabric = Fabric::template("selene_hdr200x8").unwrap();
     let step = |fabric: &Fabric, order: RankOrder| {
