@@ -3,6 +3,7 @@
 use crate::layout::{Batch, Layout, RankOrder};
 use crate::limits;
 use crate::model::Model;
+use crate::parallel::{kv_heads_of_device, ulysses_limit};
 use crate::training::ContextMethod;
 use thiserror::Error;
 
@@ -75,12 +76,12 @@ impl Layout {
                 cure: nearest(t, model.heads, "tp", obeys),
             });
         }
-        let (heads, c) = (model.heads / t, u64::from(self.context));
+        let (heads, c) = (kv_heads_of_device(model, t), u64::from(self.context));
         if self.context_method == ContextMethod::Ulysses && !heads.is_multiple_of(c) {
             return Err(LayoutError {
                 key: "cp",
                 value: c.to_string(),
-                limit: format!("a divisor of the {heads} heads of a device: Ulysses splits heads"),
+                limit: ulysses_limit(model, t),
                 cure: format!("{}, or the ring method", nearest(c, heads, "cp", |c| heads.is_multiple_of(c))),
             });
         }

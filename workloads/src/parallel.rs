@@ -64,7 +64,7 @@ impl Slice {
         check_experts(model, lowering)?;
         Ok(Self {
             heads: model.heads / t,
-            kv_heads: (model.kv_heads / t).max(1),
+            kv_heads: kv_heads_of_device(model, t),
             ffn: model.ffn / t,
             vocabulary: model.padded_vocabulary(lowering.tensor_parallel) / t,
         })
@@ -74,6 +74,17 @@ impl Slice {
     pub(crate) fn attention(&self, model: &Model) -> Heads {
         Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim }
     }
+}
+
+/// Key/value heads of one of `t` tensor-parallel devices: where these are more than the heads, every head is on several.
+pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
+    (model.kv_heads / t).max(1)
+}
+
+/// What the context-parallel degree must be under Ulysses, whose exchange gives every device whole heads. The key/value heads must divide, and
+/// then the query heads do: Transformer Engine's exchange, which Megatron-LM runs, asks both of them to.
+pub(crate) fn ulysses_limit(model: &Model, t: u64) -> String {
+    format!("a divisor of the {} key/value heads of a device: Ulysses splits heads", kv_heads_of_device(model, t))
 }
 
 /// Context parallelism: sequences divide, attention is fused or exchanged by heads, and heads divide where they are.
@@ -87,7 +98,8 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    let heads = model.heads / u64::from(lowering.tensor_parallel);
+    let t = u64::from(lowering.tensor_parallel);
+    let heads = kv_heads_of_device(model, t);
     match lowering.context_method {
         ContextMethod::Ring if c > 1 && lowering.attention == Attention::Unfused => error(
             "attention under ring context parallelism",
@@ -96,7 +108,7 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
             "use fused attention, or the Ulysses method".to_owned(),
         ),
         ContextMethod::Ulysses if !heads.is_multiple_of(c) => {
-            let limit = format!("a divisor of the {heads} heads of a device: Ulysses splits heads");
+            let limit = ulysses_limit(model, t);
             let near = (1..c).rev().find(|n| heads.is_multiple_of(*n)).unwrap_or(1);
             error("the context-parallel degree", c.to_string(), limit, format!("use {near}, or the ring method"))
         }

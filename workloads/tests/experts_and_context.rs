@@ -220,7 +220,9 @@ fn what_does_not_divide_is_refused_with_the_nearest() {
     let sequence = error(|l| Lowering { context_parallel: 3, ..l });
     assert!(sequence.contains("context-parallel degree 3"), "{sequence}");
     let heads = error(|l| Lowering { context_parallel: 64, context_method: ContextMethod::Ulysses, ..l });
-    assert!(heads.contains("32 heads") && heads.contains("use 32"), "{heads}");
+    assert!(heads.contains("8 key/value heads") && heads.contains("use 8"), "{heads}");
+    let shared = error(|l| Lowering { context_parallel: 4, tensor_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
+    assert!(shared.contains("the 2 key/value heads of a device") && shared.contains("use 2"), "{shared}");
     let unfused = error(|l| Lowering { context_parallel: 2, attention: Attention::Unfused, ..l });
     assert!(unfused.contains("fused"), "{unfused}");
     let dense = Model::load("llama3-8b").unwrap();

@@ -8,6 +8,7 @@ use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
+use std::collections::BTreeSet;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{Model, RankOrder, ZeroStage};
@@ -146,6 +147,22 @@ fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
     steps.sort_by(f64::total_cmp);
     let found: Vec<f64> = search_plans(&job, &space, 4).unwrap().best.iter().map(|b| b.time.total.0).collect();
     assert_eq!(found, steps[..4]);
+}
+
+#[test]
+fn ulysses_splits_key_and_value_heads_whole() {
+    let hardware = Hardware::new("llama3-8b");
+    let job = hardware.job(64, 64, 16384);
+    let space = PlanSpace {
+        pipeline: Some(vec![1]),
+        context: Some(vec![2, 4, 8, 16]),
+        context_methods: Some(vec![ContextMethod::Ulysses]),
+        ..PlanSpace::default()
+    };
+    let plans = space.plans(&job);
+    let degrees: BTreeSet<(u32, u32)> = plans.iter().map(|plan| (plan.layout.tensor, plan.layout.context)).collect();
+    // 8 of them.
+    assert_eq!(degrees, BTreeSet::from([(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)]));
 }
 
 #[test]

@@ -16,10 +16,10 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// The share of one of `devices` that split the heads; key heads are replicated where there are more devices than key heads.
+    /// The share of one of `devices` that split the heads, which they divide.
     pub(crate) fn over(self, devices: u32) -> Self {
         let devices = u64::from(devices.max(1));
-        Self { query: self.query / devices, kv: (self.kv / devices).max(1), ..self }
+        Self { query: self.query / devices, kv: self.kv / devices, ..self }
     }
 
     /// Independent products of a micro-batch.
