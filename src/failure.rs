@@ -1,4 +1,4 @@
-//! Failures and their exit codes: 2 for input that the user must mend, 1 for anything else.
+//! Failures and their exit codes: 2 for input that the user must mend, 3 for an answer that lacks something, 1 for anything else.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,8 @@ use std::process::ExitCode;
 pub enum Failure {
     /// The user's input needs mending: the message names the thing, the value, the limit and the cure.
     Input(anyhow::Error),
+    /// An answer was given, but not all of it can be relied on: the message says what it lacks.
+    Incomplete(anyhow::Error),
     /// Anything else: a full disk, a defect of ours.
     Other(anyhow::Error),
     /// The reader of our output went away (`coplace ... | head`): no message, nothing to mend.
@@ -18,6 +20,7 @@ impl Failure {
     pub fn context(self, place: String) -> Self {
         match self {
             Self::Input(e) => Self::Input(e.context(place)),
+            Self::Incomplete(e) => Self::Incomplete(e.context(place)),
             Self::Other(e) => Self::Other(e.context(place)),
             Self::ClosedPipe => Self::ClosedPipe,
         }
@@ -27,6 +30,7 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         let (code, error) = match self {
             Self::Input(e) => (2, e),
+            Self::Incomplete(e) => (3, e),
             Self::Other(e) => (1, e),
             Self::ClosedPipe => return ExitCode::SUCCESS,
         };

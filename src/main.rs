@@ -15,9 +15,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Which accelerator should you build for the models you train, and how should each model run on a cluster of it?
 #[derive(Parser)]
 #[command(name = "coplace", version, propagate_version = true, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit codes: 0 a result, 2 input that needs mending, 1 anything else.\nThe main job: coplace search llama2-7b"
-)]
+#[command(after_help = "Exit codes: 0 a result, 2 input that needs mending, 3 a result that lacks something, 1 anything else.\n\
+    The main job: coplace search llama2-7b")]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

@@ -1,16 +1,17 @@
 //! `coplace plan`: the best plan for hardware that stands already.
 
+mod write;
+
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
-use results::emit::Recipe;
 use results::mapped::Mapped;
 use results::planned::Planned;
-use results::{emit, files, report, timeline};
+use results::{files, report, timeline};
 use search::placement::piper;
 use search::planner::{Job, MapRanks, PlanSpace, Splits, map_plans, neighbours, search_plans};
-use search::step::{SoftwareStack, TrainingPlan};
+use search::step::SoftwareStack;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, ZeroStage};
+use write::Framework;
 
 /// The form of the matrix products.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -110,17 +112,6 @@ enum LinkEnds {
     Nodes,
     /// Single devices
     Devices,
-}
-
-/// The framework to write a plan for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Framework {
-    /// Megatron-LM's arguments
-    Megatron,
-    /// MaxText's settings
-    Maxtext,
-    /// Not the plan but the problem: the model's layers with their costs, as Piper's planner and `coplace place` read them
-    Piper,
 }
 
 /// How attention reaches the rest of a sequence.
@@ -250,7 +241,8 @@ pub struct Arguments {
     /// Map the listed plans' ranks where all links are alike as well: which ranks share a node. Takes minutes for 1024 devices
     #[arg(long)]
     map_ranks: bool,
-    /// Print the fastest plan in a framework's own words instead, or the problem as Piper's graph (micro-batches of the first --micro-batch, else 1)
+    /// Print the fastest plan in a framework's own words instead (exit code 3 where it has no words for all of it), or the problem as Piper's
+    /// graph (micro-batches of the first --micro-batch, else 1)
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
     /// Write the fastest plan's step, pass by pass on every stage with its memory, as a trace for Chrome or Perfetto
@@ -276,6 +268,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.map_ranks {
         // The mapping orders the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
+    }
+    if !arguments.everything {
+        asked.activations = asked.activations.or_else(|| write::policies(arguments.emit, &stack));
     }
     let job = Job {
         model: &model,
@@ -312,7 +307,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
         };
         let mapping = mappings.first().map(Mapped::from);
-        return answer::text(&written(framework, &job, &best.plan, mapping.as_ref())?);
+        return write::plan(framework, &job, &best.plan, mapping.as_ref());
     }
     let around = answer.best.first().map(|best| neighbours(&job, &asked, best)).transpose().or_input()?;
     let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
@@ -351,17 +346,6 @@ fn write_trace(arguments: &Arguments, timeline: &Timeline) -> Result<(), Failure
     let Some(file) = &arguments.trace else { return Ok(()) };
     let title = format!("{} on {} x {}, fastest plan", arguments.model, arguments.devices, arguments.chip);
     files::write(file, timeline::trace(&title, timeline).as_bytes()).or_input()
-}
-
-/// A plan in a framework's words.
-fn written(framework: Framework, job: &Job<'_>, plan: &TrainingPlan, mapping: Option<&Mapped>) -> Result<String, Failure> {
-    let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain());
-    let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, mapping };
-    match framework {
-        Framework::Megatron => emit::megatron(&recipe),
-        Framework::Maxtext | Framework::Piper => emit::maxtext(&recipe),
-    }
-    .or_input()
 }
 
 /// The fabric with all devices that it can join, and cut to those of the job.

@@ -145,9 +145,9 @@ fn a_plan_is_written_in_a_frameworks_words() {
     ];
     let emit = |framework: &'static str, recompute: &'static str| {
         let more: Vec<&str> = fixed.iter().copied().chain(["--recompute", recompute, "--emit", framework]).collect();
-        coplace(&call(&more)).result()
+        coplace(&call(&more))
     };
-    let megatron = emit("megatron", "full");
+    let megatron = emit("megatron", "full").result();
     for flag in [
         "--tensor-model-parallel-size 4",
         "--pipeline-model-parallel-size 4",
@@ -161,6 +161,10 @@ fn a_plan_is_written_in_a_frameworks_words() {
         assert!(megatron.lines().any(|line| line == flag), "{flag}: {megatron}");
     }
     let maxtext = emit("maxtext", "minimal");
+    assert_eq!(maxtext.code, 3, "{}", maxtext.stderr);
+    let start = "error: --emit maxtext: what is written runs another plan than the one that was timed, which also has: schedule interleaved: ";
+    assert!(maxtext.stderr.starts_with(start), "{}", maxtext.stderr);
+    let maxtext = maxtext.stdout;
     for setting in
         ["dcn_pipeline_parallelism=4", "num_pipeline_microbatches=128", "remat_policy=minimal", "per_device_batch_size=8"]
     {
@@ -203,8 +207,9 @@ fn layers_are_split_as_asked_or_as_is_fastest() {
     assert!(alone.contains("--pipeline-model-parallel-layout \"E,t*16|t*8|t*8|L\""), "{alone}");
     let longer = with(&["--layer-split", "8:7@1", "--emit", "megatron"]).result();
     assert!(longer.contains("--pipeline-model-parallel-layout \"E,t*8|t*8|t*9|t*7,L\""), "{longer}");
-    let maxtext = with(&["--layer-split", "9:7", "--emit", "maxtext"]).result();
-    assert!(maxtext.contains("# layers 9+8x2+7: MaxText gives every stage as many"), "{maxtext}");
+    let maxtext = with(&["--layer-split", "9:7", "--emit", "maxtext"]);
+    assert!(maxtext.stdout.contains("# layers 9+8x2+7: MaxText gives every stage as many"), "{}", maxtext.stdout);
+    assert_eq!(maxtext.code, 3, "{}", maxtext.stderr);
     assert!(with(&["--layer-split", "9:7"]).result().contains("9+8x2+7"));
 }
 

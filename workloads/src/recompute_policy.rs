@@ -159,6 +159,11 @@ impl NamedPolicy {
         ("save_dot_except_logits_ffn1", Self::SaveDotExceptLogitsFfn1),
     ];
 
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().map(|(_, policy)| policy)
+    }
+
     /// The tensors it keeps besides the layer's input.
     #[must_use]
     pub fn tensors(self) -> &'static [NamedTensor] {

@@ -1,7 +1,7 @@
 //! MaxText's settings (`src/maxtext/configs/base.yml` and `types.py` of AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026), as
 //! `key=value` arguments.
 
-use super::{Inexpressible, Recipe};
+use super::{Inexpressible, Lines, Recipe, Written};
 use crate::planned::schedule_name;
 use search::step::TrainingPlan;
 use sim::kernel::{DataType, Function};
@@ -18,7 +18,7 @@ use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 ///
 /// # Errors
 /// A model that none of its decoder blocks is.
-pub fn maxtext(recipe: &Recipe<'_>) -> Result<String, Inexpressible> {
+pub fn maxtext(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     let (model, plan) = (recipe.model, recipe.plan);
     let block = Block::of(recipe)?;
     let mut settings = Settings(recipe.comments("maxtext"));
@@ -30,9 +30,7 @@ pub fn maxtext(recipe: &Recipe<'_>) -> Result<String, Inexpressible> {
     settings.numerics(recipe);
     settings.optimizer(plan);
     settings.activations(model, plan, block);
-    let Settings(mut lines) = settings;
-    lines.push(String::new());
-    Ok(lines.join("\n"))
+    Ok(settings.0.written())
 }
 
 /// MaxText's decoder blocks that models here can be.
@@ -70,17 +68,11 @@ impl Block {
     }
 }
 
-struct Settings(Vec<String>);
+struct Settings(Lines);
 
 impl Settings {
     fn set(&mut self, key: &str, value: impl Display) {
         self.0.push(format!("{key}={value}"));
-    }
-
-    fn note(&mut self, on: bool, text: &str) {
-        if on {
-            self.0.push(format!("# {text}"));
-        }
     }
 
     fn shape(&mut self, model: &Model, plan: &TrainingPlan) {
@@ -118,7 +110,7 @@ impl Settings {
             self.set("fused_qkv", true);
             self.set("normalize_embedding_logits", false);
         }
-        self.note(
+        self.0.note(
             model.position == Position::Rotary,
             "rope_max_timescale: the model's own (10000 where it is left out); it changes no time",
         );
@@ -137,7 +129,7 @@ impl Settings {
         if accumulated > 1 {
             self.set("gradient_accumulation_steps", accumulated);
             let fp8 = plan.precision.product == Some(DataType::Fp8);
-            self.note(fp8, "fp8: MaxText refuses it beside gradient accumulation");
+            self.0.lack(fp8, "fp8: MaxText refuses it beside gradient accumulation");
         }
         if l.pipeline > 1 {
             self.set("num_pipeline_microbatches", micro_batches);
@@ -145,15 +137,15 @@ impl Settings {
             if let (Some(split), false) =
                 (l.chunk_split(model.layers).ok(), model.layers.is_multiple_of(l.chunks()) && l.ends.is_none())
             {
-                let cure = "coplace plan --layer-split even finds the best plan that it runs";
-                self.note(true, &format!("layers {split}: MaxText gives every stage as many; {cure}"));
+                self.0
+                    .lack(true, &format!("layers {split}: MaxText gives every stage as many (coplace plan --layer-split even)"));
             }
             let ragged = !micro_batches.is_multiple_of(l.pipeline.into());
-            self.note(ragged, "micro-batches: MaxText takes multiples of the stages only");
+            self.0.lack(ragged, "micro-batches: MaxText takes multiples of the stages only");
             let name = schedule_name(plan);
             let text =
                 format!("schedule {name}: MaxText runs all forward passes first, which keeps every micro-batch's activations");
-            self.note(plan.schedule != Schedule::GPipe, &text);
+            self.0.lack(plan.schedule != Schedule::GPipe, &text);
         }
     }
 
@@ -161,10 +153,10 @@ impl Settings {
     fn mesh(&mut self, recipe: &Recipe<'_>) {
         let l = &recipe.plan.layout;
         let ulysses = l.context > 1 && l.context_method == ContextMethod::Ulysses;
-        self.note(ulysses, "Ulysses: MaxText gathers keys and values instead");
+        self.0.lack(ulysses, "Ulysses: MaxText gathers keys and values instead");
         // Experts are an axis of their own, taken from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
-        self.note(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
+        self.0.lack(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
         let copies = (l.data / l.expert.max(1)).max(1);
         let sharded = l.zero == ZeroStage::Parameters;
         let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);
@@ -195,7 +187,7 @@ impl Settings {
         if slices && outer == 1 {
             self.set("dcn_data_parallelism", 1);
         }
-        self.note(
+        self.0.lack(
             straddles,
             &format!("slices of {}: an axis fills them unevenly, which MaxText's mesh cannot", recipe.fast_domain),
         );
@@ -205,9 +197,9 @@ impl Settings {
         let l = &recipe.plan.layout;
         if matches!(l.zero, ZeroStage::OptimizerStates | ZeroStage::Gradients) {
             self.set("shard_optimizer_over_data", true);
-            self.note(l.zero == ZeroStage::Gradients, "ZeRO-2: MaxText shares optimizer states (ZeRO-1) or weights too (fsdp)");
+            self.0.lack(l.zero == ZeroStage::Gradients, "ZeRO-2: MaxText shares optimizer states (ZeRO-1) or weights too (fsdp)");
             let copies = recipe.stack.kernels.shard_within_domain && l.devices() > u64::from(recipe.fast_domain);
-            self.note(copies, "states: this plan shares them inside a slice, MaxText over all of the data axis");
+            self.0.lack(copies, "states: this plan shares them inside a slice, MaxText over all of the data axis");
         }
     }
 
@@ -242,10 +234,10 @@ impl Settings {
             Optimizer::Sgd => self.set("opt_type", "sgd"),
             Optimizer::Muon => self.set("opt_type", "muon"),
             Optimizer::Momentum => {
-                self.note(true, "optimizer momentum: MaxText has adamw, adam_pax, sgd (without momentum) and muon")
+                self.0.lack(true, "optimizer momentum: MaxText has adamw, adam_pax, sgd (without momentum) and muon")
             }
-            Optimizer::Adafactor => self.note(true, "optimizer adafactor: MaxText has adamw, adam_pax, sgd and muon"),
-            Optimizer::Adam8bit => self.note(true, "optimizer adam8bit: MaxText has adamw, adam_pax, sgd and muon"),
+            Optimizer::Adafactor => self.0.lack(true, "optimizer adafactor: MaxText has adamw, adam_pax, sgd and muon"),
+            Optimizer::Adam8bit => self.0.lack(true, "optimizer adam8bit: MaxText has adamw, adam_pax, sgd and muon"),
         }
     }
 
@@ -255,7 +247,7 @@ impl Settings {
             ActivationPolicy::None => {
                 // Every layer is wrapped in jax.remat, `none` among the policies of no version.
                 self.set("remat_policy", "minimal_with_context");
-                self.note(
+                self.0.lack(
                     true,
                     "recompute none: MaxText's nearest keeps every product and attention's result, the rest runs again",
                 );
@@ -270,7 +262,7 @@ impl Settings {
                 }
             }
             ActivationPolicy::Custom { host, device } => self.custom(model, block, host, device),
-            other => self.note(true, &format!("recompute {other}: MaxText has no policy of this kind")),
+            other => self.0.lack(true, &format!("recompute {other}: MaxText has no policy of this kind")),
         }
     }
 
@@ -282,6 +274,15 @@ impl Settings {
             }
         }
     }
+}
+
+/// The policies that MaxText has a name for.
+#[must_use]
+pub fn maxtext_policies() -> Vec<ActivationPolicy> {
+    let all = [false, true].into_iter().flat_map(|offloaded| NamedPolicy::all().map(move |policy| (policy, offloaded)));
+    let own = all.filter(|(policy, offloaded)| named(*policy, *offloaded).is_some());
+    let of_name = |(policy, offloaded)| ActivationPolicy::Named { policy, offloaded };
+    [ActivationPolicy::Full].into_iter().chain(own.map(of_name)).collect()
 }
 
 /// MaxText's name of a policy, where it has one.

@@ -1,7 +1,7 @@
 //! Megatron-LM's command-line arguments, as `megatron/training/arguments.py` of NVIDIA/Megatron-LM has them at commit 000c4ac24f61 (2025):
 //! their names, what `validate_args` asserts of their combinations, and what it switches on by itself.
 
-use super::{Inexpressible, Recipe};
+use super::{Inexpressible, Lines, Recipe, Written};
 use crate::planned::schedule_name;
 use search::step::TrainingPlan;
 use sim::kernel::{DataType, Function};
@@ -15,7 +15,7 @@ use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
 ///
 /// # Errors
 /// A model that its layers cannot be.
-pub fn megatron(recipe: &Recipe<'_>) -> Result<String, Inexpressible> {
+pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     let (model, plan) = (recipe.model, recipe.plan);
     recipe.refuse(
         "Megatron-LM",
@@ -39,9 +39,7 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<String, Inexpressible> {
     out.activations(plan);
     out.set("micro-batch-size", plan.batch.micro_batch);
     out.set("global-batch-size", plan.batch.global_batch);
-    let Arguments(mut lines) = out;
-    lines.push(String::new());
-    Ok(lines.join("\n"))
+    Ok(out.0.written())
 }
 
 /// Which of Megatron-LM's ways shares gradients or weights.
@@ -68,7 +66,7 @@ impl Sharing {
     }
 }
 
-struct Arguments(Vec<String>);
+struct Arguments(Lines);
 
 impl Arguments {
     fn set(&mut self, key: &str, value: impl std::fmt::Display) {
@@ -81,14 +79,8 @@ impl Arguments {
         }
     }
 
-    fn note(&mut self, on: bool, text: &str) {
-        if on {
-            self.0.push(format!("# {text}"));
-        }
-    }
-
     fn model(&mut self, model: &Model, plan: &TrainingPlan) {
-        self.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
+        self.0.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
         self.set("num-layers", model.layers);
         self.set("hidden-size", model.hidden);
         self.set("ffn-hidden-size", model.ffn);
@@ -101,19 +93,19 @@ impl Arguments {
         self.set("seq-length", plan.batch.sequence_length);
         let (sequence, halves) = (plan.batch.sequence_length, 2 * u64::from(plan.layout.context));
         let uneven = halves > 2 && !sequence.is_multiple_of(halves);
-        self.note(
+        self.0.lack(
             uneven,
             &format!("context parallelism: Megatron-LM cuts sequences in {halves}, which does not divide {sequence}"),
         );
         self.set("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
         self.set("vocab-size", model.vocabulary);
         self.set("make-vocab-size-divisible-by", model.vocabulary_multiple);
-        self.note(true, "a tokenizer of its own replaces --vocab-size");
+        self.0.note(true, "a tokenizer of its own replaces --vocab-size");
         self.flag("swiglu", model.gated);
         self.flag("normalization RMSNorm", model.norm == Norm::RmsNorm);
         if model.position == Position::Rotary {
             self.set("position-embedding-type", "rope");
-            self.note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time");
+            self.0.note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time");
         }
         self.flag("untie-embeddings-and-output-weights", !model.tied_head);
         self.flag("disable-bias-linear", !model.mlp_bias);
@@ -134,7 +126,7 @@ impl Arguments {
         }
         if layout.expert > 1 {
             self.set("expert-model-parallel-size", layout.expert);
-            self.note(plan.precision.operand == DataType::Fp16, "expert parallelism: Megatron-LM refuses it in fp16");
+            self.0.lack(plan.precision.operand == DataType::Fp16, "expert parallelism: Megatron-LM refuses it in fp16");
         }
         if let Some(width) = layout.expert_tensor() {
             self.set("expert-tensor-parallel-size", width);
@@ -149,7 +141,7 @@ impl Arguments {
         self.flag("fp16", fp16);
         self.flag("accumulate-allreduce-grads-in-fp32", fp16 && precision.gradient == DataType::Fp32);
         self.flag("fp8-format hybrid", precision.product == Some(DataType::Fp8));
-        self.note(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 only");
+        self.0.lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 only");
         self.set("attention-backend", if plan.attention == Attention::Fused { "flash" } else { "unfused" });
     }
 
@@ -204,7 +196,7 @@ impl Arguments {
         let layout = &recipe.plan.layout;
         let exposed = layout.virtual_stages > 1 && recipe.stack.overlap.pipeline == 0.0;
         self.flag("no-overlap-p2p-communication", exposed && layout.pipeline > 2);
-        self.note(
+        self.0.lack(
             exposed && layout.pipeline == 2,
             "two interleaved stages: Megatron-LM overlaps their sends, this plan does not",
         );
@@ -215,7 +207,7 @@ impl Arguments {
         };
         if layout.pipeline > 1 {
             let name = schedule_name(recipe.plan);
-            self.note(true, &format!("schedule {name}: Megatron-LM runs 1F1B, {longer}"));
+            self.0.lack(true, &format!("schedule {name}: Megatron-LM runs 1F1B, {longer}"));
         }
     }
 
@@ -237,7 +229,7 @@ impl Arguments {
                 self.flag("use-distributed-optimizer", true);
                 self.flag("no-gradient-accumulation-fusion", true);
                 self.set("ckpt-format", "fsdp_dtensor");
-                self.note(layout.pipeline > 1, "FSDP in a pipeline: not among what Megatron-LM documents");
+                self.0.note(layout.pipeline > 1, "FSDP in a pipeline: not among what Megatron-LM documents");
             }
         }
         let inside = (recipe.fast_domain / layout.data_stride().max(1)).max(1);
@@ -249,11 +241,11 @@ impl Arguments {
         if hybrid && sharing == Sharing::MegatronFsdp {
             self.set("outer-dp-sharding-strategy", "no_shard");
         }
-        self.note(hybrid && sharing == Sharing::TorchFsdp, "hybrid sharding: FSDP2 shards over all data-parallel ranks");
+        self.0.lack(hybrid && sharing == Sharing::TorchFsdp, "hybrid sharding: FSDP2 shards over all data-parallel ranks");
         let fsdp = matches!(sharing, Sharing::TorchFsdp | Sharing::MegatronFsdp);
         let one_queue = layout.tensor > 1 || layout.context > 1;
-        self.note(fsdp, "environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1");
-        self.note(!fsdp && one_queue, "environment: CUDA_DEVICE_MAX_CONNECTIONS=1 (asserted before Blackwell)");
+        self.0.note(fsdp, "environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1");
+        self.0.note(!fsdp && one_queue, "environment: CUDA_DEVICE_MAX_CONNECTIONS=1 (asserted before Blackwell)");
     }
 
     fn overlap(&mut self, recipe: &Recipe<'_>) {
@@ -266,7 +258,7 @@ impl Arguments {
         let gathered = copies && overlap.parameter_prefetch > 0.0 && sharded;
         self.flag("overlap-grad-reduce", reduced);
         self.flag("overlap-param-gather", gathered && reduced);
-        self.note(
+        self.0.lack(
             gathered && !reduced,
             "weights gathered beside the forward pass: --overlap-param-gather needs --overlap-grad-reduce",
         );
@@ -278,15 +270,15 @@ impl Arguments {
             Optimizer::Adam => "adam",
             Optimizer::Sgd | Optimizer::Momentum => "sgd",
             Optimizer::Muon => "muon",
-            Optimizer::Adafactor => return self.note(true, "optimizer adafactor: Megatron-LM has adam, sgd and muon"),
-            Optimizer::Adam8bit => return self.note(true, "optimizer adam8bit: Megatron-LM has adam, sgd and muon"),
+            Optimizer::Adafactor => return self.0.lack(true, "optimizer adafactor: Megatron-LM has adam, sgd and muon"),
+            Optimizer::Adam8bit => return self.0.lack(true, "optimizer adam8bit: Megatron-LM has adam, sgd and muon"),
         };
         self.set("optimizer", named);
         if named == "sgd" {
             self.set("sgd-momentum", if plan.optimizer == Optimizer::Momentum { 0.9 } else { 0.0 });
         }
         let shared = named != "adam" && plan.layout.zero != ZeroStage::None;
-        self.note(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
+        self.0.lack(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
     }
 
     fn activations(&mut self, plan: &TrainingPlan) {
@@ -298,7 +290,7 @@ impl Arguments {
                 self.set("recompute-method", "uniform");
                 self.set("recompute-num-layers", 1);
             }
-            other => self.note(true, &format!("recompute {other}: Megatron-LM has none, selective and full")),
+            other => self.0.lack(true, &format!("recompute {other}: Megatron-LM has none, selective and full")),
         }
     }
 }

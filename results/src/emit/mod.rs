@@ -5,7 +5,7 @@ mod megatron;
 #[cfg(test)]
 mod tests;
 
-pub use maxtext::maxtext;
+pub use maxtext::{maxtext, maxtext_policies};
 pub use megatron::megatron;
 
 use crate::mapped::Mapped;
@@ -30,6 +30,49 @@ pub struct Recipe<'a> {
     pub mapping: Option<&'a Mapped>,
 }
 
+/// A plan in a framework's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Arguments or settings, one per line. Lines that begin with `#` are comments, all of `lacking` among them.
+    pub text: String,
+    /// What of the plan as it was timed the framework has no words for, or refuses: with these arguments alone it runs another plan. Empty where all
+    /// is said.
+    pub lacking: Vec<String>,
+}
+
+/// Lines as they are written.
+#[derive(Default)]
+struct Lines {
+    lines: Vec<String>,
+    lacking: Vec<String>,
+}
+
+impl Lines {
+    fn push(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    /// A comment on what the arguments say, or leave to their reader.
+    fn note(&mut self, on: bool, text: &str) {
+        if on {
+            self.lines.push(format!("# {text}"));
+        }
+    }
+
+    /// A comment on what they cannot say.
+    fn lack(&mut self, on: bool, text: &str) {
+        self.note(on, text);
+        if on {
+            self.lacking.push(text.to_owned());
+        }
+    }
+
+    fn written(self) -> Written {
+        let text = self.lines.into_iter().map(|line| line + "\n").collect();
+        Written { text, lacking: self.lacking }
+    }
+}
+
 /// A model that a framework has no words for.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("--emit: {model} has {feature}, which {framework} has no setting for; leave --emit out, or plan another model")]
@@ -52,10 +95,10 @@ impl Recipe<'_> {
     }
 
     /// Comments of any framework: the software that the plan was timed under, where it is another, and where ranks run.
-    fn comments(&self, own: &str) -> Vec<String> {
+    fn comments(&self, own: &str) -> Lines {
         let foreign = !self.stack.name.starts_with(own);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
-        timed.into_iter().chain(self.mapping.map(placed)).collect()
+        Lines { lines: timed.into_iter().chain(self.mapping.map(placed)).collect(), ..Lines::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
 
-type Writer = fn(&Recipe<'_>) -> Result<String, Inexpressible>;
+type Writer = fn(&Recipe<'_>) -> Result<Written, Inexpressible>;
 
 const FRAMEWORKS: [Writer; 2] = [megatron, maxtext];
 
@@ -40,19 +40,28 @@ const CORE: Case = Case { model: "llama3-8b", stack: "megatron_core", chip: "h10
 const MAXTEXT: Case = Case { model: "llama3-8b", stack: "maxtext", chip: "tpu_v5p", fast_domain: 16 };
 
 impl Case {
-    fn write(&self, framework: usize, plan: &TrainingPlan) -> Result<Vec<String>, Inexpressible> {
+    fn write(&self, framework: usize, plan: &TrainingPlan) -> Result<Written, Inexpressible> {
         let (model, stack) = (Model::load(self.model).unwrap(), SoftwareStack::load(self.stack).unwrap());
         let (chip, fast_domain) = (self.chip, self.fast_domain);
         let recipe = Recipe { model: &model, plan, stack: &stack, chip, fast_domain, mapping: None };
-        Ok(FRAMEWORKS[framework](&recipe)?.lines().map(str::to_owned).collect())
+        FRAMEWORKS[framework](&recipe)
+    }
+
+    fn lines(&self, framework: usize, plan: &TrainingPlan) -> Vec<String> {
+        self.write(framework, plan).unwrap().text.lines().map(str::to_owned).collect()
+    }
+
+    /// What the framework has no words for.
+    fn lacking(&self, framework: usize, plan: &TrainingPlan) -> String {
+        self.write(framework, plan).unwrap().lacking.join("; ")
     }
 
     fn megatron(&self, plan: &TrainingPlan) -> Vec<String> {
-        self.write(0, plan).unwrap()
+        self.lines(0, plan)
     }
 
     fn maxtext(&self, plan: &TrainingPlan) -> Vec<String> {
-        self.write(1, plan).unwrap()
+        self.lines(1, plan)
     }
 }
 
@@ -147,6 +156,28 @@ fn policies_have_the_names_that_maxtext_accepts() {
     check(&experts, &["remat_policy=custom", "out_proj=offload", "decoder_block=mixtral", "base_moe_mlp_dim=14336"], &[]);
     let products = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "custom:device(mlpwo)");
     check(&products, &["moe_mlpwo=device"], &["mlpwo"]);
+}
+
+#[test]
+fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
+    let shared = plan(layout(4, 2, ZeroStage::OptimizerStates));
+    assert_eq!(CORE.lacking(0, &shared), "");
+    assert!(CORE.megatron(&shared).iter().any(|line| line.starts_with("# a tokenizer")));
+    let offload = TrainingPlan { activations: "custom:offload(mlpwi)".parse().unwrap(), ..shared.clone() };
+    assert!(CORE.lacking(0, &offload).starts_with("recompute custom:offload(mlpwi): Megatron-LM has"));
+    let late = TrainingPlan { schedule: Schedule::ZbH1, optimizer: Optimizer::Adafactor, ..shared.clone() };
+    let lacking = CORE.lacking(0, &late);
+    assert!(lacking.starts_with("schedule ZB-H1: ") && lacking.contains("; optimizer adafactor: "), "{lacking}");
+    assert!(MAXTEXT.lacking(1, &shared).starts_with("schedule 1F1B: MaxText runs all forward passes first"));
+    let alone = plan(layout(2, 1, ZeroStage::Parameters));
+    for policy in maxtext_policies() {
+        let plan = TrainingPlan { activations: policy, ..alone.clone() };
+        assert_eq!(MAXTEXT.lacking(1, &plan), "", "{}", plan.activations);
+        let name = MAXTEXT.maxtext(&plan).iter().find_map(|line| line.strip_prefix("remat_policy=").map(str::to_owned)).unwrap();
+        assert_eq!(name.parse::<ActivationPolicy>().unwrap(), plan.activations);
+    }
+    let none = TrainingPlan { activations: ActivationPolicy::None, ..alone };
+    assert!(MAXTEXT.lacking(1, &none).starts_with("recompute none: "));
 }
 
 #[test]
