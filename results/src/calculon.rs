@@ -59,7 +59,7 @@ impl Ran {
     pub fn new(files: [&str; 3], row: &Row, outcome: &Outcome) -> Self {
         let (plan, time) = (&row.plan, &outcome.step);
         let [model, execution, system] = files.map(str::to_owned);
-        let why = outcome.memory.fits().err().map(|why| why.to_string());
+        let why = outcome.memory.fits().err().map(|why| format!("{why}; {}", why.cure(plan)).trim_end_matches("; ").to_owned());
         Self {
             format: FORMAT,
             model,

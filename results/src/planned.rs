@@ -4,7 +4,7 @@ use crate::mapped::Mapped;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
-use search::step::{MemoryClass, StageMemory, TrainingPlan};
+use search::step::{MemoryClass, OverCapacity, StageMemory, TrainingPlan};
 use serde::Serialize;
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
@@ -126,7 +126,9 @@ impl Planned {
     pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
         let best = answer.best.first();
         let why = best.is_none().then(|| match (&answer.nearest, &answer.refusal) {
-            (Some((plan, why)), _) => format!("no plan fits; the nearest, {}, lacks: {why}", one_line(plan)),
+            (Some((plan, why)), _) => {
+                format!("no plan fits; the nearest, {}, lacks: {why}{}", one_line(plan), cure(job, plan, why))
+            }
             (None, Some(error)) => error.to_string(),
             (None, None) => "the space holds no plan".to_owned(),
         });
@@ -178,6 +180,15 @@ impl Planned {
             }
         }
     }
+}
+
+/// What would make room: devices, where the job's cannot hold the model whatever the plan.
+fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
+    let least = job.least_devices();
+    if least > job.devices.into() {
+        return format!("; use at least {least} devices: fewer cannot hold the parameters with their optimizer states");
+    }
+    Some(why.cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
 }
 
 fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {

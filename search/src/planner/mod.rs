@@ -24,13 +24,14 @@ pub use search::search_plans;
 pub use space::{PlanSpace, Splits};
 
 use crate::step::{
-    ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan, lowering,
-    step_memory_of, step_time_of, step_timeline, with_fullest_experts,
+    ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
+    TrainingPlan, lowering, step_memory_of, step_time_of, step_timeline, usable, with_fullest_experts,
 };
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{Schedule, Timeline};
-use workloads::footprint::{Optimizer, Precision};
+use sim::units::Bytes;
+use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, TrainingGraph};
 
@@ -110,6 +111,18 @@ impl<'a> Job<'a> {
             optimizer: self.optimizer,
             schedule,
         }
+    }
+
+    /// Fewer devices than these hold no plan: every parameter's weight and optimizer states, and its gradient where the stack never frees
+    /// gradients, lie on one device at least, and no policy moves them to the host.
+    #[must_use]
+    pub fn least_devices(&self) -> u64 {
+        let per = BytesPerParameter::new(self.optimizer, &self.precision);
+        let memory = &self.stack.memory;
+        let stored = if memory.stored_master && per.master > Bytes::ZERO { Bytes::ZERO } else { per.weight };
+        let gradient = if memory.gradients_persist { per.gradient } else { Bytes::ZERO };
+        let least = (stored + per.master + per.state + gradient) * self.model.parameters();
+        least.0.div_ceil(usable(self.stack, self.chip.memory_capacity()).0.max(1)).max(1)
     }
 
     /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.

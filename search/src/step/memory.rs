@@ -150,25 +150,16 @@ impl DeviceMemory {
 }
 
 impl OverCapacity {
-    /// What does not fit, and what to do.
+    /// What does not fit. Of the host's memory, what to do as well.
     fn reason(&self) -> String {
         match self.class {
-            MemoryClass::Host => format!(" of host memory per device: offloaded activations do not fit{}", self.advice()),
-            class => format!(": the largest part, {class}, is {:.2} GiB{}", self.largest.gib(), self.advice()),
-        }
-    }
-
-    fn advice(&self) -> &'static str {
-        match self.class {
-            MemoryClass::Host if self.have == Bytes::ZERO => "; recompute instead, or give the chip's file its [host]",
-            MemoryClass::Host => "; recompute instead, use a smaller micro-batch, or correct the chip's host.capacity_gib",
-            MemoryClass::Framework | MemoryClass::Collectives => "; use a chip with more memory",
-            MemoryClass::Weights => "; use more tensor- or pipeline-parallel devices, or ZeRO-3",
-            MemoryClass::Gradients => "; use more tensor- or pipeline-parallel devices, or ZeRO-2 over data-parallel ones",
-            MemoryClass::OptimizerStates => "; use ZeRO-1, or more tensor- or pipeline-parallel devices",
-            MemoryClass::Gathered => "; use more tensor-parallel devices",
-            MemoryClass::Activations => "; recompute or offload more, or use a smaller micro-batch",
-            MemoryClass::Transient | MemoryClass::Allocator => "; use a smaller micro-batch, or split the sequence",
+            MemoryClass::Host if self.have == Bytes::ZERO => {
+                " of host memory per device: offloaded activations do not fit; recompute instead, or give the chip's file its [host]".to_owned()
+            }
+            MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, use a smaller micro-batch, or \
+                                  correct the chip's host.capacity_gib"
+                .to_owned(),
+            class => format!(": the largest part, {class}, is {:.2} GiB", self.largest.gib()),
         }
     }
 }
@@ -313,7 +304,7 @@ pub fn step_memory_of(
 }
 
 /// What programs can use of a device's `hbm`.
-pub(super) fn usable(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
+pub(crate) fn usable(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
     hbm.saturating_sub(Bytes((stack.memory.driver_reserved_gib * GIB) as u64))
 }
 

@@ -210,6 +210,25 @@ fn what_breaks_a_stage_is_named() {
 }
 
 #[test]
+fn the_cure_is_none_that_the_plan_has_already() {
+    let model = Model::load("gpt3-175b").unwrap();
+    let cure = |layout: Layout, micro_batch| {
+        let plan = plan(layout, micro_batch, micro_batch * u64::from(layout.data));
+        memory(&model, &plan, "megatron").fits().unwrap_err().cure(&plan)
+    };
+    let more = "more devices, or a chip with more memory";
+    let wide = Layout { tensor: 8, ..Layout::default() };
+    assert_eq!(cure(wide, 1), format!("use {more}"), "one copy has nothing to share");
+    let copies = Layout { data: 4, ..wide };
+    let wider = "more tensor- or pipeline-parallel devices in place of copies";
+    assert_eq!(cure(copies, 1), format!("use ZeRO-1, {wider}, {more}"));
+    let shared = Layout { zero: ZeroStage::OptimizerStates, ..copies };
+    assert_eq!(cure(shared, 1), format!("use ZeRO-2, {wider}, {more}"), "states are shared already");
+    let kept = cure(Layout { tensor: 8, pipeline: 8, ..Layout::default() }, 8);
+    assert_eq!(kept, format!("use more recomputation or offloading, a smaller micro-batch, {more}"));
+}
+
+#[test]
 fn offloading_is_limited_by_the_hosts_memory() {
     let model = model();
     let stack = SoftwareStack::load("maxtext").unwrap();

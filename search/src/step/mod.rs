@@ -6,6 +6,7 @@
 mod arrangement;
 mod assembly;
 mod contention;
+mod cure;
 mod evaluate;
 mod evaluator;
 pub mod memory;
@@ -27,6 +28,7 @@ pub use contention::{Communication, PortTimes, Window};
 pub(crate) use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Need, Recent, Shape};
+pub(crate) use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
