@@ -3,7 +3,7 @@
 //! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An evaluation is a plan's
 //! time and what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, those whose
 //! chunks of layers are equal and the others apart, shapes and degrees prepared already; searches run whole, preparation included, on all
-//! threads: first the default space, then everything that the model can express (`PlanSpace::full`).
+//! threads: first the default space, then the space of `plan --everything` (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanSpace, search_plans};

@@ -142,8 +142,9 @@ impl ContextMethodName {
     coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace step.json\n\n\
     Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
     holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
-    only, recomputation none, selective and full, schedules 1F1B and interleaved. With --everything it holds all context widths, ZeRO-3 in\n\
-    pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded and recomputed.\n\n\
+    only, recomputation none, selective and full (under MaxText its own policies), schedules 1F1B and interleaved. With --everything it\n\
+    holds all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded and\n\
+    recomputed, but neither ZeRO-2 nor Ulysses nor uneven splits of the layers, unless these are asked for.\n\n\
     JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
@@ -216,7 +217,9 @@ pub struct Arguments {
     /// Pipeline schedules to choose from; plans of one stage run none of them
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     schedule: Option<Vec<ScheduleName>>,
-    /// Search everything that the model can express, where no list restricts it
+    /// Search also all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and recomputed,
+    /// where no list restricts it. ZeRO-2, Ulysses and splits of the layers that are not even are left to --zero, --context-method and
+    /// --layer-split
     #[arg(long)]
     everything: bool,
     /// How attention is executed

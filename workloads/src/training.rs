@@ -297,8 +297,8 @@ pub struct TrainingGraph {
     pub segments: Vec<Segment>,
     /// Rows of the token embedding and of the head, all devices together, padding included.
     pub vocabulary_rows: u64,
-    /// Model FLOPs of one micro-batch, all tensor-parallel devices together: what MFU divides. [`Model::training_flops`] of the
-    /// vocabulary without padding, so that no split earns MFU by padding more.
+    /// Model FLOPs of one micro-batch, all tensor-parallel devices together and all scores counted: [`Model::training_flops`] of the vocabulary
+    /// without padding.
     pub model_flops: Flops,
 }
 
