@@ -119,8 +119,8 @@ impl Run {
             None => best.iter().collect(),
         };
         let reference = |e: &&Entry| {
-            let (area_mm2, sequences_per_s) = (e.area_mm2?, e.throughput_sequences_per_s?);
-            Some(Reference { label: e.label.clone(), area_mm2, sequences_per_s })
+            let (area_mm2, throughput) = (e.area_mm2?, e.throughput_sequences_per_s?);
+            Some(Reference { label: e.label.clone(), area_mm2, throughput })
         };
         entries.iter().filter_map(reference).collect()
     }
@@ -139,18 +139,23 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
         [run] => format!("{}; {}", run.setting(), run.proof()),
         _ => format!("{} runs", runs.len()),
     };
+    // A sequence of other length is other work; a token is nearly the same.
+    let length = |run: &Run| run.record.study.sequence_tokens;
+    let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
+    let units = |run: &Run| if alike { 1.0 } else { length(run) as f64 };
     let series = |run: &Run| Series {
         name: if several { run.name.clone() } else { String::new() },
-        points: run.designs.iter().map(Point::from).collect(),
+        points: run.designs.iter().map(|row| Point::new(row, units(run))).collect(),
     };
     let named = |run: &Run| {
         let label = |label: String| if several { format!("{}: {label}", run.name) } else { label };
         let references = run.references().into_iter();
-        references.map(|r| Reference { label: label(r.label), ..r }).collect::<Vec<_>>()
+        references.map(|r| Reference { label: label(r.label), throughput: r.throughput * units(run), ..r }).collect::<Vec<_>>()
     };
     pareto(&ParetoPlot {
         title: format!("{}: throughput against area", models.join(", ")),
         subtitle,
+        unit: if alike { "sequences/s" } else { "tokens/s" },
         series: runs.iter().map(series).collect(),
         references: runs.iter().flat_map(named).collect(),
     })
@@ -199,7 +204,8 @@ fn unproven(certificate: &Certificate) -> Option<String> {
 }
 
 /// In what the work of two runs differs.
-fn difference(first: &Run, run: &Run) -> Option<String> {
+#[must_use]
+pub fn difference(first: &Run, run: &Run) -> Option<String> {
     let (a, b) = (&first.record.study, &run.record.study);
     let mut parts = Vec::new();
     if (&a.model, a.parameters, a.sequence_tokens) != (&b.model, b.parameters, b.sequence_tokens) {
@@ -301,5 +307,16 @@ mod tests {
         assert_eq!(note, Some("differs from the first run: 1,024 x tpu_v4_ici"));
         let svg = figure(&[run("flat"), other]).unwrap();
         assert!(svg.svg().contains("ici: best found") && svg.svg().contains("flat: 4 evaluated"));
+        assert!(svg.svg().contains("throughput (sequences/s)"));
+    }
+
+    #[test]
+    fn sequences_of_different_length_are_compared_by_their_tokens() {
+        let mut longer = run("longer");
+        longer.record.study.sequence_tokens *= 2;
+        let drawn = |runs: &[Run]| figure(runs).unwrap().svg().to_owned();
+        let mixed = drawn(&[run("a"), longer.clone()]);
+        assert!(mixed.contains("throughput (tokens/s)") && !mixed.contains("sequences/s"), "{mixed}");
+        assert!(drawn(&[longer.clone(), longer]).contains("throughput (sequences/s)"));
     }
 }

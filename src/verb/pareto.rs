@@ -71,6 +71,9 @@ fn text(answer: &Answer<'_>, runs: &[Run]) -> String {
             continue;
         }
         text.push_str(&format!("{name}: the front of {model}, {} designs\n", front.front.len()));
+        if let Some(note) = runs.first().and_then(|first| run::difference(first, run)) {
+            text.push_str(&format!("({note})\n"));
+        }
         let mut table = Table::new(["area", "sequences/s", "chip", "plan"]).align(2, Align::Left).align(3, Align::Left);
         for row in &front.front {
             table.row([

@@ -19,17 +19,19 @@ pub struct Point {
     pub area_mm2: f64,
     /// What became of the design.
     pub outcome: Outcome,
-    /// Sequences per second: the throughput where it was evaluated, the upper bound where only that is known.
-    pub sequences_per_s: Option<f64>,
+    /// In the figure's unit: the throughput where it was evaluated, the upper bound where only that is known.
+    pub throughput: Option<f64>,
 }
 
-impl From<&DesignRow> for Point {
-    fn from(row: &DesignRow) -> Self {
+impl Point {
+    /// A design of a run whose sequences are `units` of the figure's unit long.
+    #[must_use]
+    pub fn new(row: &DesignRow, units: f64) -> Self {
         let sequences_per_s = match row.outcome {
             Outcome::Evaluated => row.throughput_sequences_per_s,
             _ => row.bound_sequences_per_s,
         };
-        Self { area_mm2: row.area_mm2, outcome: row.outcome, sequences_per_s }
+        Self { area_mm2: row.area_mm2, outcome: row.outcome, throughput: sequences_per_s.map(|rate| rate * units) }
     }
 }
 
@@ -49,8 +51,8 @@ pub struct Reference {
     pub label: String,
     /// Die area in mm^2.
     pub area_mm2: f64,
-    /// Throughput in sequences per second.
-    pub sequences_per_s: f64,
+    /// Throughput in the figure's unit.
+    pub throughput: f64,
 }
 
 /// What to draw.
@@ -60,6 +62,8 @@ pub struct ParetoPlot {
     pub title: String,
     /// A line below it: the study, the proof.
     pub subtitle: String,
+    /// Of the throughputs: `sequences/s`, or `tokens/s` where sequences of runs differ in length.
+    pub unit: &'static str,
     /// One or more runs.
     pub series: Vec<Series>,
     /// The named designs, the most important first.
@@ -86,7 +90,7 @@ pub fn front(points: &[Point]) -> Vec<(f64, f64)> {
 
 fn evaluated(points: &[Point]) -> impl Iterator<Item = (f64, f64)> {
     let known = points.iter().filter(|p| p.outcome == Outcome::Evaluated);
-    known.filter_map(|p| p.sequences_per_s.map(|s| (p.area_mm2, s))).filter(|p| p.0.is_finite() && p.1.is_finite())
+    known.filter_map(|p| p.throughput.map(|s| (p.area_mm2, s))).filter(|p| p.0.is_finite() && p.1.is_finite())
 }
 
 /// Draws throughput against area.
@@ -132,12 +136,12 @@ fn frame(plot: &ParetoPlot) -> Frame {
         Some((low, values.iter().copied().fold(low, f64::max)))
     };
     let areas = points().map(|p| p.area_mm2).chain(plot.references.iter().map(|r| r.area_mm2)).collect();
-    let rates = points().filter_map(|p| p.sequences_per_s).chain(plot.references.iter().map(|r| r.sequences_per_s));
+    let rates = points().filter_map(|p| p.throughput).chain(plot.references.iter().map(|r| r.throughput));
     let area = finite(areas).unwrap_or((0.0, 1.0));
     let rate = finite(rates.collect()).filter(|r| r.1 > 0.0).unwrap_or((0.0, 1.0));
     Frame {
         x: Axis::linear("die area (mm²)", area, None, (PLOT.left, PLOT.right)),
-        y: Axis::linear("throughput (sequences/s)", rate, Some(0.0), (PLOT.bottom, PLOT.top)),
+        y: Axis::linear(&format!("throughput ({})", plot.unit), rate, Some(0.0), (PLOT.bottom, PLOT.top)),
     }
 }
 
@@ -174,7 +178,7 @@ fn designs(
         total += 1;
         if mark == Mark::Tick {
             spots.insert((frame.x.place(point.area_mm2), PLOT.bottom - radius - 1));
-        } else if let Some(rate) = point.sequences_per_s.filter(|r| r.is_finite()) {
+        } else if let Some(rate) = point.throughput.filter(|r| r.is_finite()) {
             let (x, y) = frame.place(point.area_mm2, rate);
             // Rejected designs may be tens of thousands: on a grid of two units they keep the file small.
             spots.insert(if outcome == Outcome::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });
@@ -221,9 +225,9 @@ fn between(from: Place, to: Place) -> Vec<Place> {
 
 /// Marks and names the designs that the reader looks for, the names away from `lines`.
 fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: Vec<Place>) {
-    let known = |r: &&Reference| r.area_mm2.is_finite() && r.sequences_per_s.is_finite();
+    let known = |r: &&Reference| r.area_mm2.is_finite() && r.throughput.is_finite();
     let named: Vec<&Reference> = plot.references.iter().filter(known).collect();
-    let at = |r: &Reference| frame.place(r.area_mm2, r.sequences_per_s);
+    let at = |r: &Reference| frame.place(r.area_mm2, r.throughput);
     let labels: Vec<(Place, &str)> = named.iter().map(|r| (at(r), r.label.as_str())).collect();
     let all = plot.series.iter().flat_map(|s| evaluated(&s.points));
     let crowd: BTreeSet<Place> = all.map(|(area, rate)| frame.place(area, rate)).collect();

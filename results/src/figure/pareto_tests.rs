@@ -3,13 +3,14 @@ use super::*;
 use proptest::prelude::*;
 
 fn point(area_mm2: f64, rate: f64) -> Point {
-    Point { area_mm2, outcome: Outcome::Evaluated, sequences_per_s: Some(rate) }
+    Point { area_mm2, outcome: Outcome::Evaluated, throughput: Some(rate) }
 }
 
 fn plot(points: Vec<Point>) -> ParetoPlot {
-    let reference = |label: &str, rate| Reference { label: label.into(), area_mm2: 278.8, sequences_per_s: rate };
+    let reference = |label: &str, rate| Reference { label: label.into(), area_mm2: 278.8, throughput: rate };
     ParetoPlot {
         title: "llama2-7b on 1024 devices".into(),
+        unit: "sequences/s",
         subtitle: "study phaze; proven".into(),
         series: vec![Series { name: String::new(), points }],
         references: vec![reference("TPUv4, our plan", 90.0), reference("TPUv4, expert's plan", 80.0)],
@@ -18,8 +19,8 @@ fn plot(points: Vec<Point>) -> ParetoPlot {
 
 #[test]
 fn degenerate_plots_draw() {
-    let infeasible = Point { area_mm2: 200.0, outcome: Outcome::Infeasible, sequences_per_s: None };
-    let unbounded = Point { area_mm2: 200.0, outcome: Outcome::Pruned, sequences_per_s: Some(f64::INFINITY) };
+    let infeasible = Point { area_mm2: 200.0, outcome: Outcome::Infeasible, throughput: None };
+    let unbounded = Point { area_mm2: 200.0, outcome: Outcome::Pruned, throughput: Some(f64::INFINITY) };
     for points in [vec![], vec![point(100.0, 50.0)], vec![point(100.0, 50.0), point(100.0, 60.0)], vec![infeasible, unbounded]] {
         let figure = pareto(&plot(points.clone())).unwrap();
         assert!(!figure.svg().contains("NaN") && !figure.svg().contains("inf,"));

@@ -26,7 +26,12 @@ pub fn plots(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> 
         let left_out = report.unpredicted.len() + report.row_errors.len();
         let plot = PredictedPlot {
             title: format!("{stem}: predicted against measured {}", target.quantity),
-            subtitle: format!("{} rows, {} of them not predicted", count(report.rows as u64), count(left_out as u64)),
+            subtitle: format!(
+                "{} rows measured and predicted; of the file's {} rows {} are not predicted",
+                count(groups.values().map(Vec::len).sum::<usize>() as u64),
+                count(report.rows as u64),
+                count(left_out as u64)
+            ),
             quantity: target.quantity.into(),
             unit: target.unit.into(),
             groups: groups.into_iter().map(|(name, points)| Group { name: name.into(), points }).collect(),
