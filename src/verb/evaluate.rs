@@ -36,7 +36,8 @@ enum Optimizer {
     Sgd,
     /// With momentum
     Momentum,
-    /// Adam
+    /// Adam, AdamW (decoupled decay keeps the same states)
+    #[value(alias = "adamw")]
     Adam,
 }
 

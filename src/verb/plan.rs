@@ -60,7 +60,8 @@ enum OptimizerName {
     Sgd,
     /// With momentum
     Momentum,
-    /// Adam, AdamW
+    /// Adam, AdamW (decoupled decay keeps the same states)
+    #[value(alias = "adamw")]
     Adam,
     /// Adam with states of 8 bits
     Adam8bit,
@@ -153,7 +154,7 @@ pub struct Arguments {
     /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json)
     #[arg(long)]
     chip: String,
-    /// Network between the devices: a built-in one (coplace list fabrics) or a fabric file (.toml)
+    /// Network between the devices: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a Calculon system (.json)
     #[arg(long)]
     fabric: String,
     /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
@@ -292,6 +293,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(error) = asked.fault(&job, &cluster).or_else(everything) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
+    for (name, rule) in asked.idle_schedules(&job, &cluster) {
+        tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
+    }
     if arguments.emit == Some(Framework::Piper) {
         let micro_batch = arguments.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
         let instance = piper::instance_of(&job, micro_batch, arguments.tensor.as_deref()).or_input()?;
@@ -402,7 +406,16 @@ fn splits(list: &[String]) -> Result<Splits, Failure> {
 }
 
 fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
-    let policy = |text: &String| text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute {text}: {e}")));
+    let policy = |text: &String| {
+        let several = text.split_once(',').filter(|(first, _)| first.parse::<ActivationPolicy>().is_ok());
+        match several {
+            Some((first, rest)) => {
+                let cure = "policies are separated by `;`, as `,` separates tensors of one";
+                Err(failure::input(format!("--recompute {text}: {cure}; use --recompute '{first};{}'", rest.replace(',', ";"))))
+            }
+            None => text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute {text}: {e}"))),
+        }
+    };
     let schedule = |name: &ScheduleName| match name {
         ScheduleName::Gpipe => Schedule::GPipe,
         ScheduleName::OneForwardOneBackward => Schedule::OneForwardOneBackward,

@@ -175,6 +175,35 @@ fn a_plan_is_written_in_a_frameworks_words() {
 }
 
 #[test]
+fn a_schedule_that_no_plan_runs_is_left_out_beside_one_that_plans_run() {
+    let with = |list: &str| coplace(&call(&["--pipeline", "1", "--top", "1", "--schedule", list]));
+    let both = with("1f1b,zb-h1");
+    assert_eq!(both.code, 0, "{}", both.stderr);
+    let note = "--schedule zb-h1: no plan runs it, it is left out: schedule = zb-h1: must be left out without a pipeline";
+    assert!(both.stderr.contains(note) && !both.stderr.contains("1f1b:"), "{}", both.stderr);
+    assert_eq!(both.stdout, with("1f1b").result());
+}
+
+#[test]
+fn adamw_is_another_name_of_adam() {
+    let with = |name: &str| coplace(&call(&["--tensor", "8", "--top", "1", "--optimizer", name])).result();
+    assert_eq!(with("adamw"), with("adam"));
+}
+
+#[test]
+fn maxtext_is_offered_its_own_policies() {
+    let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --pipeline 1 --zero 3";
+    let with = |more: &str| coplace(&job.split(' ').chain(more.split(' ')).collect::<Vec<_>>());
+    let answer = with("--top 20 --format json").json();
+    let policy = |plan: &Value| plan["plan"]["activations"].as_str().unwrap().to_owned();
+    let policies: Vec<String> = answer["plans"].as_array().unwrap().iter().map(policy).collect();
+    assert!(policies.iter().all(|policy| policy != "none" && policy != "selective"), "{policies:?}");
+    let written = with("--emit maxtext").result();
+    let name = policies[0].replace("save_qkv_proj_offloaded", "qkv_proj_offloaded");
+    assert!(written.lines().any(|line| line == format!("remat_policy={name}")), "{name}: {written}");
+}
+
+#[test]
 fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let text = coplace(&small).result();
@@ -291,6 +320,15 @@ fn faulty_arguments_are_refused() {
             "--layer-split: layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 31:1 or 32:0",
         ),
         (vec!["--emit", "megatron", "--format", "json"], "cannot be used with"),
+        (
+            vec!["--recompute", "none,full"],
+            "--recompute none,full: policies are separated by `;`, as `,` separates tensors of one; use --recompute 'none;full'",
+        ),
+        (vec!["--recompute", "custom:offload()"], "`offload()` is no list of tensors: write `custom:offload("),
+        (
+            vec!["--context", "4", "--sequence-length", "16384", "--tensor", "16", "--context-method", "ulysses"],
+            "cp = 4: must be a divisor of the 2 key/value heads of a device: Ulysses splits heads",
+        ),
     ];
     for (more, message) in cases {
         let refusal = coplace(&call(&more)).refusal();

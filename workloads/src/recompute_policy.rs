@@ -429,6 +429,9 @@ fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
             "device" => &mut device,
             _ => return Err(unknown("place", place, &["offload", "device"])),
         };
+        if names.trim().is_empty() {
+            return Err(malformed(text, part));
+        }
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             target.insert(NamedTensor::parse(name)?);
         }
@@ -444,7 +447,7 @@ fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
 }
 
 fn malformed(text: &str, part: &str) -> WorkloadError {
-    let cure = format!("`{part}` is not a list: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
+    let cure = format!("`{part}` is no list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
     WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
 }
 

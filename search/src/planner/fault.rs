@@ -3,7 +3,7 @@
 
 use super::Job;
 use super::space::{Family, PlanSpace, Splits, divisors, small_divisors};
-use super::walk::{Broken, SCHEDULES, Walk, broken};
+use super::walk::{Broken, SCHEDULES, Walk, broken, schedule_name};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use std::collections::BTreeSet;
@@ -42,8 +42,18 @@ impl PlanSpace {
         }
         let question = Question { job, cluster, running: None };
         let alone = self.values_alone(job).iter().find_map(|alone| question.emptiness(alone));
-        let fault = alone.or_else(|| self.idle_schedule(&question)).or_else(|| question.emptiness(self))?;
+        let idle = || {
+            let asked = self.schedules.as_ref()?.len();
+            self.idle_of(&question).into_iter().map(|(_, rule)| rule).nth(asked.checked_sub(1)?)
+        };
+        let fault = alone.or_else(idle).or_else(|| question.emptiness(self))?;
         Some(question.cluster_fault().unwrap_or(fault))
+    }
+
+    /// The schedules asked for that no plan of the space runs, by name with the rule broken; where that is so of all, [`Self::fault`] has the last.
+    #[must_use]
+    pub fn idle_schedules(&self, job: &Job<'_>, cluster: &Fabric) -> Vec<(&'static str, LayoutError)> {
+        self.idle_of(&Question { job, cluster, running: None })
     }
 
     /// Why the space has no plans, if it has none: the rule broken with its number, and the nearest values with which there are plans.
@@ -84,14 +94,16 @@ impl PlanSpace {
         spaces
     }
 
-    /// Why a schedule asked for is run by no plan of the space. Plans of one stage run 1F1B, whatever is asked for.
-    fn idle_schedule(&self, question: &Question<'_>) -> Option<LayoutError> {
+    /// The schedules asked for that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is asked for.
+    fn idle_of(&self, question: &Question<'_>) -> Vec<(&'static str, LayoutError)> {
         let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != Schedule::OneForwardOneBackward);
-        asked.copied().find_map(|schedule| {
+        let idle = asked.copied().filter_map(|schedule| {
             let context = self.context.clone().or(Self::open(question.job).context);
             let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
-            Question { running: Some(schedule), ..*question }.emptiness(&alone)
-        })
+            let rule = Question { running: Some(schedule), ..*question }.emptiness(&alone)?;
+            Some((schedule_name(schedule), rule))
+        });
+        idle.collect()
     }
 
     /// Every value of the decisions that decide whether there are plans.

@@ -122,16 +122,20 @@ fn a_schedule_that_no_plan_runs_is_refused() {
         for pipeline in [None, Some(vec![1]), Some(vec![1, 2]), Some(vec![4])] {
             for virtual_stages in [None, Some(vec![1]), Some(vec![2]), Some(vec![1, 2])] {
                 let (pipeline, virtual_stages) = (pipeline.clone(), virtual_stages);
-                let space =
-                    PlanSpace { pipeline, virtual_stages, schedules: Some(vec![PLAIN, schedule]), ..PlanSpace::default() };
-                let fault = space.fault(&job, job.fabric);
+                let space = PlanSpace { pipeline, virtual_stages, schedules: Some(vec![schedule]), ..PlanSpace::default() };
+                let beside = PlanSpace { schedules: Some(vec![PLAIN, schedule]), ..space.clone() };
+                let (fault, left_out) = (space.fault(&job, job.fabric), beside.idle_schedules(&job, job.fabric));
                 if runs(&space, &job, schedule) {
-                    assert_eq!(fault, None, "{space:?}");
+                    assert_eq!(left_out, Vec::new(), "{space:?}");
                     run += 1;
                 } else {
-                    assert!(fault.is_some(), "{space:?}");
+                    assert!(fault.is_some() && left_out.len() == 1, "{space:?}");
                     idle += 1;
                 }
+                // Beside one that plans run it is left out; where no plan runs that either, it is no way out.
+                let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..space.clone() };
+                let [plain, beside] = [plain, beside].map(|space| space.fault(&job, job.fabric));
+                assert!(plain.is_some() || beside.is_none(), "{space:?}: {beside:?}");
             }
         }
     }

@@ -16,7 +16,7 @@ pub(super) fn broken(key: &'static str, value: impl ToString, limit: impl Into<S
 pub(super) const SCHEDULES: [(&str, Schedule); 4] =
     [("1f1b", Schedule::OneForwardOneBackward), ("gpipe", Schedule::GPipe), ("zb-h1", Schedule::ZbH1), ("zb-v", Schedule::ZbV)];
 
-fn schedule_name(schedule: Schedule) -> &'static str {
+pub(super) fn schedule_name(schedule: Schedule) -> &'static str {
     SCHEDULES.iter().find(|(_, known)| *known == schedule).map_or("interleaved", |(name, _)| name)
 }
 
