@@ -89,6 +89,7 @@ fn search(answer: &Planned) -> String {
 
 /// What the letters of the table are.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
+    Of plans that differ in v or ranks only and take the same time and memory one is listed.\n\
     ranks: which axis fills the devices first, second and third. layers: those of each model chunk\n\
     where they are not equal (5+4x6+3: 5, then 4 six times, then 3).\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";

@@ -33,7 +33,7 @@ use sim::pipeline::{Schedule, Timeline};
 use sim::units::Bytes;
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, TrainingGraph};
+use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, TrainingGraph};
 
 /// What is to be trained, on what, under which software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
@@ -71,10 +71,45 @@ pub struct RankedPlan {
     pub memory: StepMemory,
 }
 
+impl RankedPlan {
+    /// Whether two plans are the same but for chunks per stage, splits and the order of ranks, and take the same memory and time, but for rounding:
+    /// sums of the same parts in another order.
+    fn is_like(&self, other: &Self) -> bool {
+        let [a, b] = [self, other].map(|ranked| ranked.time.total.0);
+        let same = |plan: &TrainingPlan| TrainingPlan {
+            layout: Layout { virtual_stages: 1, ends: None, order: RankOrder::DataFirst, ..plan.layout },
+            ..plan.clone()
+        };
+        (a - b).abs() <= 1e-12 * a && self.peak() == other.peak() && same(&self.plan) == same(&other.plan)
+    }
+
+    /// Of the fullest device, and of its host.
+    fn peak(&self) -> [Option<Bytes>; 2] {
+        let most = |of: fn(&StageMemory) -> Bytes| self.memory.stages.iter().map(of).max();
+        [most(StageMemory::need), most(|stage| stage.host)]
+    }
+}
+
+/// Of plans, fastest first, that differ in chunks per stage (with their split) or in the order of ranks only and take the same time and memory, the
+/// one of fewest chunks, with ranks in the usual order.
+fn one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
+    let mut kept: Vec<RankedPlan> = Vec::with_capacity(plans.len());
+    let choice = |ranked: &RankedPlan| (ranked.plan.layout.virtual_stages, ranked.plan.layout.order as u8);
+    for plan in plans {
+        match kept.iter_mut().find(|other| other.is_like(&plan) && choice(other) != choice(&plan)) {
+            Some(other) if choice(&plan) < choice(other) => *other = plan,
+            Some(_) => {}
+            None => kept.push(plan),
+        }
+    }
+    kept
+}
+
 /// The answer of a search over plans.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanAnswer {
-    /// The fastest plans that fit, fastest first.
+    /// The fastest plans that fit, fastest first; of those that differ in chunks per stage or the order of ranks only and are as fast and as large as
+    /// each other, one.
     pub best: Vec<RankedPlan>,
     /// Plans in the space.
     pub plans: usize,

@@ -2,7 +2,7 @@
 
 use super::space::{Family, Lot, Splits};
 use super::splits::{Loads, Tried};
-use super::{Attempt, Job, PlanAnswer, PlanSpace};
+use super::{Attempt, Job, PlanAnswer, PlanSpace, one_of_alike};
 use crate::step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
@@ -133,6 +133,22 @@ pub(super) struct Search<'a> {
 /// # Errors
 /// A chip that the cost model cannot use.
 pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
+    let mut length = top;
+    loop {
+        let mut answer = search_once(job, space, length)?;
+        let all = answer.best.len() < length;
+        answer.best = one_of_alike(answer.best);
+        // So many plans alike that they leave no room for others: a longer list, until it has them or holds all plans.
+        if answer.best.len() >= top || all {
+            answer.best.truncate(top);
+            return Ok(answer);
+        }
+        length *= 2;
+    }
+}
+
+/// The fastest plans, those alike among them.
+pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
     let search = Search::new(job, space, top)?;
     let (mut found, loads) = search.evaluate();
     let simulated = search.settle(&mut found);

@@ -1,6 +1,7 @@
 //! The search over plans against trying every one of them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use super::search::search_once;
 use super::{Job, MapRanks, Outcome, PlanAnswer, PlanSpace, Splits, map_plans, neighbours, search_plans};
 use crate::rank_mapping::RankMapping;
 use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
@@ -106,7 +107,7 @@ fn every_plan_of_the_list_has_its_best_split() {
             steps.push(best);
         }
         steps.sort_by(f64::total_cmp);
-        let answer = search_plans(&job, &narrow, 5).unwrap();
+        let answer = search_once(&job, &narrow, 5).unwrap();
         let found: Vec<f64> = answer.best.iter().map(|b| b.time.total.0).collect();
         assert_eq!(found.len(), 5);
         for (found, best) in found.iter().zip(&steps) {
@@ -178,6 +179,27 @@ fn no_neighbour_inside_the_space_is_faster_than_the_best_plan() {
         if let Outcome::Runs { step, .. } = n.outcome {
             assert!(step.0 >= best.time.total.0 * (1.0 - 1e-12), "{}: {step} against {}", n.change, best.time.total);
         }
+    }
+}
+
+#[test]
+fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
+    let hardware = Hardware::new("llama2-7b");
+    let job = hardware.job(64, 64, 2048);
+    // Nodes of 8 are full of tensor-parallel devices: every axis beyond them crosses nodes, in either order of ranks.
+    let space = PlanSpace { tensor: Some(vec![8]), pipeline: Some(vec![2, 4]), ..PlanSpace::default() };
+    let answer = search_plans(&job, &space, 10).unwrap();
+    let of_order = |order| PlanSpace { orders: Some(vec![order]), ..space.clone() };
+    let [usual, other] = [RankOrder::DataFirst, RankOrder::PipelineFirst].map(|o| search_plans(&job, &of_order(o), 10).unwrap());
+    let steps = |answer: &PlanAnswer| answer.best.iter().map(|b| b.time.total.0).collect::<Vec<_>>();
+    assert!(steps(&usual).iter().zip(steps(&other)).any(|(a, b)| (a - b).abs() <= 1e-12 * a), "no plans are alike");
+    assert_eq!(answer.best.len(), 10);
+    for (i, one) in answer.best.iter().enumerate() {
+        let rest = &answer.best[i + 1..];
+        assert!(rest.iter().all(|two| !one.is_like(two)), "{:?}", one.plan);
+        // Nothing is lost: the plan, or one like it, is in the list of its order.
+        let found = [&usual, &other].iter().any(|list| list.best.iter().any(|two| two.plan == one.plan || one.is_like(two)));
+        assert!(found || i >= 5, "{:?}", one.plan);
     }
 }
 
