@@ -189,8 +189,13 @@ impl Assembly {
             let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
             chunks[kind] = Chunk::new(stack, &arrangement.layout, pieces[kind], gathers);
         }
-        let shortest = arrangement.kinds().iter().map(|&kind| &chunks[kind]).min_by(|a, b| a.forward.0.total_cmp(&b.forward.0));
-        let window = shortest.map(|chunk| Window { time: chunk.forward, ports: chunk.piece.forward.ports }).unwrap_or_default();
+        // Sends hide behind work alone: behind exposed collectives too, slower ones would hide more of every send on a way on which not every pass
+        // is longer for them, and the step might end sooner.
+        let work = arrangement.kinds().iter().map(|&kind| {
+            let pass = &chunks[kind].piece.forward;
+            Window { time: pass.device + pass.offload, ports: pass.ports }
+        });
+        let window = work.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default();
         let hidden = stack.hidden_sends(arrangement.layout.virtual_stages);
         Self { arrangement, chunks, sends: sends.exposed(window, hidden) }
     }
