@@ -142,7 +142,7 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     // A sequence of other length is other work; a token is nearly the same.
     let length = |run: &Run| run.record.study.sequence_tokens;
     let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
-    let units = |run: &Run| if alike { 1.0 } else { length(run) as f64 };
+    let units = |run: &Run| if alike { 1.0 } else { length(run) as f64 * 1e-3 };
     let series = |run: &Run| Series {
         name: if several { run.name.clone() } else { String::new() },
         points: run.designs.iter().map(|row| Point::new(row, units(run))).collect(),
@@ -155,7 +155,7 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     pareto(&ParetoPlot {
         title: format!("{}: throughput against area", models.join(", ")),
         subtitle,
-        unit: if alike { "sequences/s" } else { "tokens/s" },
+        unit: if alike { "sequences/s" } else { "thousand tokens/s" },
         series: runs.iter().map(series).collect(),
         references: runs.iter().flat_map(named).collect(),
     })
@@ -316,7 +316,7 @@ mod tests {
         longer.record.study.sequence_tokens *= 2;
         let drawn = |runs: &[Run]| figure(runs).unwrap().svg().to_owned();
         let mixed = drawn(&[run("a"), longer.clone()]);
-        assert!(mixed.contains("throughput (tokens/s)") && !mixed.contains("sequences/s"), "{mixed}");
+        assert!(mixed.contains("throughput (thousand tokens/s)") && !mixed.contains("sequences/s"), "{mixed}");
         assert!(drawn(&[longer.clone(), longer]).contains("throughput (sequences/s)"));
     }
 }

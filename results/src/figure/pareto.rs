@@ -62,7 +62,7 @@ pub struct ParetoPlot {
     pub title: String,
     /// A line below it: the study, the proof.
     pub subtitle: String,
-    /// Of the throughputs: `sequences/s`, or `tokens/s` where sequences of runs differ in length.
+    /// Of the throughputs: `sequences/s`, or `thousand tokens/s` where sequences of runs differ in length.
     pub unit: &'static str,
     /// One or more runs.
     pub series: Vec<Series>,
