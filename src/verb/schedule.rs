@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Begin no more search passes after this long and report the gap; the work is limited besides
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     time_limit: Option<f64>,
-    /// Search states to generate at most for each piece of an instance; about a million take a second
+    /// Search states to generate at most for each piece of an instance; about a million take a second, and up to 0.3 GB of memory
     #[arg(long, value_name = "N", default_value_t = Limits::default().steps)]
     steps: u64,
     /// Form of the answer

@@ -225,6 +225,9 @@ fn waves(piece: &Piece, answer: &mut Answer, searchers: &[Searcher<'_>; 2], budg
     let steps = answer.steps + IMPROVING_STEPS.min(budget.steps / IMPROVING_SHARE);
     improve::improve(piece, answer, Budget { steps, ..budget });
     let turned = one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Bounds), budget)? > ahead;
+    // What these leave is hard to prove: it is worth as much again to look for better schedules, both ways.
+    one_wave(piece, answer, (&mut forwards, false), (COMPARED, Aim::Schedules), budget)?;
+    one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Schedules), budget)?;
     let mut way = if turned { backwards } else { forwards };
     for width in WIDE {
         one_wave(piece, answer, (&mut way, turned), (width, Aim::Bounds), budget)?;
