@@ -36,6 +36,8 @@ mod simplex;
 mod slots;
 mod state;
 mod verify;
+#[cfg(test)]
+mod wave_tests;
 
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
 pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instance};

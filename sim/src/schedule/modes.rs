@@ -179,7 +179,7 @@ impl CaseTable {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
     use super::super::bounds::chain_tails;
@@ -197,7 +197,7 @@ mod tests {
         (z ^ (z >> 29)) % below
     }
 
-    fn problem(seed: u64) -> Problem {
+    pub(in super::super) fn problem(seed: u64) -> Problem {
         let mut state = seed;
         let mut draw = |below: u64| draw(&mut state, below);
         let (links, operators) = (draw(2) as u32, 6 + draw(8));
