@@ -186,7 +186,8 @@ impl Layer {
         self.clear();
         SPARE.with_borrow_mut(|spare| {
             let states = spare.states + self.nodes.capacity();
-            if states <= SPARE_STATES {
+            // One without room would only hide those that have some.
+            if self.nodes.capacity() > 0 && states <= SPARE_STATES {
                 spare.states = states;
                 spare.layers.push(self);
             }
@@ -199,5 +200,24 @@ impl Layer {
         self.runs.clear();
         self.heads.clear();
         self.open.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_only_layers_with_room_and_no_more_than_it_may() {
+        let count = || SPARE.with_borrow(|spare| (spare.layers.len(), spare.states));
+        assert_eq!(count(), (0, 0));
+        Layer::default().put_by();
+        assert_eq!(count(), (0, 0));
+        let roomy = || Layer { nodes: Vec::with_capacity(SPARE_STATES / 2), ..Layer::default() };
+        (0..4).for_each(|_| roomy().put_by());
+        let (layers, states) = count();
+        assert!(layers == 2 && states <= SPARE_STATES, "{layers} layers, {states} states");
+        assert_eq!(Layer::spare().nodes.capacity(), SPARE_STATES / 2);
+        assert_eq!(count().0, 1);
     }
 }
