@@ -111,7 +111,11 @@ proptest! {
         tier in 0_usize..2,
         (of_bandwidth, factor) in (any::<bool>(), 0.1_f64..1.0),
         stack in proptest::sample::select(vec!["megatron", "megatron_core", "pytorch_fsdp", "torchtitan", "maxtext"]),
+        schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1]),
     ) {
+        if plan.layout.pipeline > 1 && plan.layout.virtual_stages == 1 {
+            plan.schedule = schedule;
+        }
         plan.layout.order = if pipeline_first { RankOrder::PipelineFirst } else { RankOrder::DataFirst };
         let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
         if small {
