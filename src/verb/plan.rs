@@ -10,7 +10,8 @@ use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{files, report, timeline};
 use search::placement::piper;
-use search::planner::{Job, MapRanks, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use search::rank_mapping::RankMapping;
 use search::step::SoftwareStack;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
@@ -308,16 +309,38 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
     let mappings = map_plans(&job, &mut answer, which).or_input()?;
-    if let Some(framework) = arguments.emit {
-        let Some(best) = answer.best.first() else {
-            let why = Planned::new(&job, &arguments.model, &answer, &[]).why.unwrap_or_default();
-            return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
-        };
-        let mapping = mappings.first().map(Mapped::from);
-        return write::plan(framework, &job, &best.plan, mapping.as_ref());
+    match arguments.emit {
+        Some(framework) => write_best(arguments, framework, &job, &answer, &mappings),
+        None => list(arguments, &job, &asked, &answer, &mappings),
     }
-    let around = answer.best.first().map(|best| neighbours(&job, &asked, best)).transpose().or_input()?;
-    let mut record = Planned::new(&job, &arguments.model, &answer, &around.unwrap_or_default());
+}
+
+/// Prints the best plan in a framework's words.
+fn write_best(
+    arguments: &Arguments,
+    framework: Framework,
+    job: &Job<'_>,
+    answer: &PlanAnswer,
+    mappings: &[RankMapping],
+) -> Result<(), Failure> {
+    let Some(best) = answer.best.first() else {
+        let why = Planned::new(job, &arguments.model, answer, &[]).why.unwrap_or_default();
+        return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
+    };
+    let mapping = mappings.first().map(Mapped::from);
+    write::plan(framework, job, &best.plan, mapping.as_ref())
+}
+
+/// Prints the best plans and the neighbours of the first, and writes its trace.
+fn list(
+    arguments: &Arguments,
+    job: &Job<'_>,
+    asked: &PlanSpace,
+    answer: &PlanAnswer,
+    mappings: &[RankMapping],
+) -> Result<(), Failure> {
+    let around = answer.best.first().map(|best| neighbours(job, asked, best)).transpose().or_input()?;
+    let mut record = Planned::new(job, &arguments.model, answer, &around.unwrap_or_default());
     if let Some(best) = answer.best.first() {
         let timeline = job.timeline(&best.plan).or_input()?;
         record.played(&timeline);
@@ -325,7 +348,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else if let Some(file) = &arguments.trace {
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
-    record.mapped(&mappings);
+    record.mapped(mappings);
     match arguments.format {
         Format::Json => answer::json(&record),
         Format::Text => answer::text(&report::planned(&record)),

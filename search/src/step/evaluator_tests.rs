@@ -115,14 +115,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let exactly = Evaluator::new(model, &fabric, &stack, exactly);
     prop_assert_eq!(exactly.capacity().device, found.need.device);
     prop_assert!(exactly.may_fit(&shape, plan, domain), "{:?}", plan);
-    // Around what the plan keeps on the host, both ways draw the line at the same byte.
-    for host in [found.need.host, Bytes(found.need.host.0.saturating_sub(1))] {
-        let room = DeviceMemory { hbm: Bytes(1 << 50), host };
-        let fits = step_memory(model, plan, &stack, room, domain).unwrap().fits();
-        let lack = Evaluator::new(model, &fabric, &stack, room).lack(found.need);
-        prop_assert_eq!(fits.is_ok(), lack == Bytes::ZERO, "{:?}: {:?}", plan, fits);
-        prop_assert!(fits.is_ok() || fits.is_err_and(|why| why.class == MemoryClass::Host && why.need == found.need.host));
-    }
+    host_line((model, plan), &stack, &fabric, (found.need, domain))?;
     let graph = TrainingGraph::new(model, &lowering(model, plan, &stack)).unwrap();
     let filled = with_fullest_experts(model, plan, &stack);
     let fullest = TrainingGraph::new(&filled, &lowering(&filled, plan, &stack)).unwrap();
@@ -143,6 +136,23 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let allowed = if exact { difference.abs() <= 1e-9 } else { difference <= 1e-9 };
     prop_assert!(allowed, "{plan:?}: {found:?}, slow {}", slow.total);
     Ok(Some(exact))
+}
+
+/// Around what a plan keeps on the host, both ways draw the line at the same byte.
+fn host_line(
+    (model, plan): (&Model, &TrainingPlan),
+    stack: &SoftwareStack,
+    fabric: &Fabric,
+    (need, domain): (Need, Option<u32>),
+) -> Result<(), TestCaseError> {
+    for host in [need.host, Bytes(need.host.0.saturating_sub(1))] {
+        let room = DeviceMemory { hbm: Bytes(1 << 50), host };
+        let fits = step_memory(model, plan, stack, room, domain).unwrap().fits();
+        let lack = Evaluator::new(model, fabric, stack, room).lack(need);
+        prop_assert_eq!(fits.is_ok(), lack == Bytes::ZERO, "{:?}: {:?}", plan, fits);
+        prop_assert!(fits.is_ok() || fits.is_err_and(|why| why.class == MemoryClass::Host && why.need == need.host));
+    }
+    Ok(())
 }
 
 /// The timeline's step is no longer than the step, and its memory is what the stages need.
