@@ -5,7 +5,7 @@ use super::assembly::{Assembly, Chunk, Exchange, Exchanges, Leads, exposed_excha
 use super::contention::Communication;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::sends::Sends;
-use super::{StepError, StepTime, TrainingPlan};
+use super::{SoftwareStack, StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::Fabric;
 use sim::pipeline::{Pipeline, Reduction, Schedule, Stage, StageWork, interleaved_exact_time, one_f_one_b_exact_time};
@@ -46,7 +46,7 @@ pub(crate) struct Step<'a> {
 impl Step<'_> {
     fn time(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
         let (assembly, exchanges) = self.assembly(chip, model)?;
-        let (passes, leads) = passes(&assembly, self.fabric)?;
+        let (passes, leads) = passes(&assembly, self.fabric, chip.stack(), &exchanges)?;
         let once = assembly.once(&assembly.arrangement, chip.stack(), &exchanges, &leads);
         Ok(assembly.account(passes, &once))
     }
@@ -223,7 +223,12 @@ impl Step<'_> {
 }
 
 /// All passes of all micro-batches through the pipeline, as the schedule plays them, and how much earlier than the last devices end.
-pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<(Seconds, Leads), StepError> {
+pub(crate) fn passes(
+    assembly: &Assembly,
+    fabric: &Fabric,
+    stack: &SoftwareStack,
+    exchanges: &Exchanges,
+) -> Result<(Seconds, Leads), StepError> {
     let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
     if split.chunks == 1 {
         return Ok((assembly.alone(), Leads::Closed));
@@ -240,7 +245,7 @@ pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<(Seconds, L
         }
         _ => {}
     }
-    let played = pipeline(assembly, fabric).measure().map_err(|e| StepError::Hardware(e.to_string()))?;
+    let played = pipeline(assembly, fabric, stack, exchanges).measure().map_err(|e| StepError::Hardware(e.to_string()))?;
     let leads = if schedule.splits_backward() {
         Leads::Played(played.devices.iter().map(|device| played.passes_end - device.passes_end).collect())
     } else {
@@ -249,9 +254,10 @@ pub(crate) fn passes(assembly: &Assembly, fabric: &Fabric) -> Result<(Seconds, L
     Ok((played.passes_end, leads))
 }
 
-/// The passes as the event simulation plays them, without memory and what happens once per step.
-pub(crate) fn pipeline(assembly: &Assembly, fabric: &Fabric) -> Pipeline {
-    let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
+/// The step as the event simulation plays it, without memory and the overhead. Exchanges and updates belong to it: of ZB-V's orders that one is
+/// run under which the step takes least, not the passes.
+pub(crate) fn pipeline(assembly: &Assembly, fabric: &Fabric, stack: &SoftwareStack, exchanges: &Exchanges) -> Pipeline {
+    let arrangement = &assembly.arrangement;
     let stage = |c: &Chunk| Stage {
         forward: c.forward,
         recompute: c.recompute,
@@ -259,11 +265,19 @@ pub(crate) fn pipeline(assembly: &Assembly, fabric: &Fabric) -> Pipeline {
         backward_weight: c.weight(),
         ..Stage::default()
     };
+    let mut stages: Vec<Stage> = (0..arrangement.split.chunks).map(|place| stage(assembly.chunk(place))).collect();
+    let kinds: Vec<Alike> = arrangement.devices().collect();
+    for (device, stage) in (0..arrangement.layout.pipeline).zip(&mut stages) {
+        let kind = arrangement.kind_of(device);
+        let Some(alike) = kinds.iter().find(|known| known.kind == kind) else { continue };
+        let once = assembly.once_on(alike, stack, exchanges);
+        (stage.reduction, stage.optimizer) = (once.data + once.tied, once.update);
+    }
     Pipeline {
-        stages: (0..split.chunks).map(|place| stage(assembly.chunk(place))).collect(),
+        stages,
         sends: assembly.sends(fabric),
-        micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
-        schedule,
+        micro_batches: u32::try_from(arrangement.micro_batches).unwrap_or(u32::MAX),
+        schedule: arrangement.schedule,
         reduction: Reduction::AfterBackward,
         optimizer_waits_for_all: true,
     }

@@ -290,7 +290,7 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Seconds, StepError> {
         let arrangement = degrees.under(schedule, micro_batches);
         let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
-        let (passes, leads) = passes(&assembly, self.fabric)?;
+        let (passes, leads) = passes(&assembly, self.fabric, self.stack, &degrees.exchanges)?;
         Ok(passes + assembly.once(&arrangement, self.stack, &degrees.exchanges, &leads).total())
     }
 }

@@ -112,14 +112,22 @@ proptest! {
         (of_bandwidth, factor) in (any::<bool>(), 0.1_f64..1.0),
         stack in proptest::sample::select(vec!["megatron", "megatron_core", "pytorch_fsdp", "torchtitan", "maxtext"]),
         schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1]),
+        split in proptest::option::of(0_usize..1000),
     ) {
-        if plan.layout.pipeline > 1 && plan.layout.virtual_stages == 1 {
-            plan.schedule = schedule;
+        if plan.layout.pipeline > 1 {
+            plan.schedule = match (plan.layout.virtual_stages, schedule) {
+                (1, schedule) | (_, schedule @ Schedule::OneForwardOneBackward) => schedule,
+                _ => Schedule::ZbV,
+            };
         }
         plan.layout.order = if pipeline_first { RankOrder::PipelineFirst } else { RankOrder::DataFirst };
         let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
         if small {
             plan.batch.sequence_length = 512;
+        }
+        if let Some(split) = split {
+            let splits: Vec<_> = plan.layout.splits(Model::load(model).unwrap().layers).collect();
+            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
         }
         if !recompute {
             plan.activations = ActivationPolicy::None;

@@ -31,16 +31,8 @@ pub fn step_timeline(
 ) -> Result<Timeline, StepError> {
     let (assembly, exchanges) = Step { fabric, plan, profile }.assembly(chip, model)?;
     let (arrangement, stack) = (assembly.arrangement, chip.stack());
-    let mut run = pipeline(&assembly, fabric);
+    let mut run = pipeline(&assembly, fabric, stack, &exchanges);
     let p = arrangement.layout.pipeline;
-    let kinds: Vec<_> = arrangement.devices().collect();
-    for (device, stage) in (0..p).zip(&mut run.stages) {
-        let kind = arrangement.kind_of(device);
-        let Some(alike) = kinds.iter().find(|known| known.kind == kind) else { continue };
-        let once = assembly.once_on(alike, stack, &exchanges);
-        stage.reduction = once.data + once.tied;
-        stage.optimizer = once.update;
-    }
     let memory = MemoryProfile::new(training, &plan.activations, stack);
     let account = Account::new(&memory, &arrangement, stack, domain);
     let held: Vec<[Bytes; 3]> = (0..p).map(|device| account.resident(device, &account.holding(device))).collect();

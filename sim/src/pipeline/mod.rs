@@ -45,6 +45,7 @@ mod row;
 mod simulate;
 #[cfg(test)]
 mod tests;
+mod zb_v;
 
 pub use closed_form::{
     StageWork, gpipe_time, in_flight, interleaved_time, one_f_one_b_exact_time, one_f_one_b_lower_bound, one_f_one_b_period,
@@ -77,7 +78,7 @@ pub enum Schedule {
     /// `k` puts them off by `k` micro-batches, so that every device peaks at what the first one does under 1F1B.
     ZbH1,
     /// Zero bubble V (Qi et al., ICLR 2024): two chunks per device in a V (device `k` holds virtual stages `k` and `2p - 1 - k`),
-    /// scheduled greedily under the memory of 1F1B's first stage.
+    /// within the memory of 1F1B's first stage. Of a few orders of passes, decided beforehand, the one under which the step takes least.
     ZbV,
 }
 

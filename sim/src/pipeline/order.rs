@@ -21,7 +21,7 @@ pub(crate) struct Step {
     pub micro_batch: u32,
 }
 
-/// The order of device `k`, for schedules that fix it beforehand; `None` for those that decide as they go.
+/// The order of device `k`; `None` for ZB-V, which has several to choose from.
 pub(crate) fn static_order(pipeline: &Pipeline, k: u32) -> Option<Vec<Step>> {
     let (p, m) = (pipeline.devices(), pipeline.micro_batches);
     let step = |pass, micro_batch| Step { pass, stage: k, micro_batch };

@@ -1,6 +1,7 @@
 //! The event simulation.
 
 use super::order::{Pass, Step, static_order};
+use super::zb_v::{self, Turn};
 use super::{Pipeline, PipelineError, Reduction};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -103,25 +104,38 @@ impl Pipeline {
 
     fn play(&self, trace: bool) -> Result<Timeline, PipelineError> {
         self.check()?;
-        let mut player = Player::new(self, trace);
         let orders: Option<Vec<Vec<Step>>> = (0..self.devices()).map(|k| static_order(self, k)).collect();
         match orders {
-            Some(orders) => player.follow(&orders),
-            None => player.decide(),
+            Some(orders) => self.played(trace, |player| player.follow(&orders)),
+            None => self.fastest(trace),
         }
+    }
+
+    fn played(&self, trace: bool, play: impl Fn(&mut Player<'_>)) -> Result<Timeline, PipelineError> {
+        let mut player = Player::new(self, trace);
+        play(&mut player);
         match player.unfinished() {
             Some((stage, micro_batch)) => Err(PipelineError::Stuck { stage, micro_batch }),
             None => Ok(player.finish()),
         }
     }
-}
 
-/// What a device would do next, and when.
-#[derive(Clone, Copy)]
-struct Choice {
-    start: f64,
-    step: Step,
-    input: (f64, f64),
+    /// ZB-V by the order under which the step takes least, of equal ones the first.
+    fn fastest(&self, trace: bool) -> Result<Timeline, PipelineError> {
+        let orders = zb_v::orders(self.devices() as usize, self.micro_batches as usize);
+        let mut best: Option<(&zb_v::Order, Timeline)> = None;
+        for order in orders.iter() {
+            let timeline = self.played(false, |player| player.take(order))?;
+            if best.as_ref().is_none_or(|(_, b)| timeline.total < b.total) {
+                best = Some((order, timeline));
+            }
+        }
+        match best {
+            Some((order, _)) if trace => self.played(true, |player| player.take(order)),
+            Some((_, timeline)) => Ok(timeline),
+            None => Err(PipelineError::Stuck { stage: 0, micro_batch: 0 }),
+        }
+    }
 }
 
 /// A device while the simulation runs.
@@ -233,61 +247,17 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Plays the greedy schedule of ZB-V: of all devices the one that can start earliest takes its most urgent pass: backward,
-    /// forward (the later chunk first) within the memory limit, else a weight gradient that fills the gap.
-    fn decide(&mut self) {
-        let p = self.devices.len();
-        let mut done = vec![[0_u32; 3]; self.pipeline.stages.len()];
-        let mut choices: Vec<Option<Choice>> = (0..p).map(|k| self.most_urgent(k, &done)).collect();
-        loop {
-            let mut best: Option<(usize, Choice)> = None;
-            for (k, choice) in choices.iter().enumerate() {
-                if let Some(choice) = choice
-                    && best.is_none_or(|(_, b)| choice.start < b.start)
-                {
-                    best = Some((k, *choice));
-                }
-            }
-            let Some((k, Choice { step, input, .. })) = best else { return };
-            self.run(k, step, input);
-            done[step.stage as usize][pass_index(step.pass)] += 1;
-            // A pass feeds its own device and those of the stages beside it, which are neighbours.
-            for (near, choice) in choices.iter_mut().enumerate().take(k + 2).skip(k.saturating_sub(1)) {
-                *choice = self.most_urgent(near, &done);
-            }
-        }
-    }
-
-    fn most_urgent(&self, k: usize, done: &[[u32; 3]]) -> Option<Choice> {
-        let p = self.devices.len();
-        let (early, late) = (k, 2 * p - 1 - k);
-        let held = |s: usize| done[s][0] - done[s][2];
-        let (held, limit) = (held(early) + held(late), 2 * p as u32);
-        let mut best: Option<Choice> = None;
-        // In order of urgency: a later entry wins only if it can start strictly sooner.
-        for (stage, pass) in [
-            (late, Pass::Backward),
-            (early, Pass::Backward),
-            (late, Pass::Forward),
-            (early, Pass::Forward),
-            (late, Pass::Weight),
-            (early, Pass::Weight),
-        ] {
-            let micro_batch = done[stage][pass_index(pass)];
-            // The early chunk leaves one place to the late one, which frees memory.
-            let full = pass == Pass::Forward && held >= if stage == early { limit - 1 } else { limit };
-            if micro_batch >= self.pipeline.micro_batches || full {
-                continue;
-            }
-            let step = Step { pass, stage: stage as u32, micro_batch };
+    /// Plays an order of ZB-V, in which every pass is behind those that it needs.
+    fn take(&mut self, order: &[Turn]) {
+        let mut next = vec![[0_u32; 3]; self.pipeline.stages.len()];
+        for &Turn { stage, pass } in order {
+            let micro_batch = &mut next[stage as usize][pass_index(pass)];
+            let step = Step { pass, stage, micro_batch: *micro_batch };
+            *micro_batch += 1;
             if let Some(input) = self.input(step) {
-                let start = input.1.max(self.devices[k].free);
-                if best.is_none_or(|b| start < b.start) {
-                    best = Some(Choice { start, step, input });
-                }
+                self.run(self.device_of[stage as usize], step, input);
             }
         }
-        best
     }
 
     fn run(&mut self, k: usize, step: Step, (produced, arrived): (f64, f64)) {
