@@ -6,7 +6,7 @@
 //! threads: first the default space, then the space of `plan --everything` (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use coplace_search::planner::{Job, PlanSpace, search_plans};
+use coplace_search::planner::{Job, PlanSpace, default_policies, search_plans};
 use coplace_search::step::{
     ChipTimes, Degrees, DeviceMemory, Evaluator, Sends, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
 };
@@ -49,7 +49,7 @@ fn main() {
         precision: stack.precision(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
     };
-    let schedules = PlanSpace::full(&job).schedules;
+    let schedules = PlanSpace::full(&job, &PlanSpace::default(), default_policies()).schedules;
     let plans = PlanSpace { schedules, ..PlanSpace::default() }.plans(&job);
     let (even, uneven): (Vec<TrainingPlan>, Vec<TrainingPlan>) =
         plans.iter().cloned().partition(|plan| plan.layout.ends.is_none());
@@ -57,7 +57,7 @@ fn main() {
     evaluations("chunks of several lengths", &job, &uneven, 1);
     slow(&job, &plans);
     search("search, default space", &job, &PlanSpace::default());
-    search("search, full space", &job, &PlanSpace::full(&job));
+    search("search, full space", &job, &PlanSpace::full(&job, &PlanSpace::default(), default_policies()));
 }
 
 /// Shapes and degrees once, then evaluations only, so many times.

@@ -10,7 +10,7 @@ use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{files, report, timeline};
 use search::placement::piper;
-use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, Splits, default_policies, map_plans, neighbours, search_plans};
 use search::rank_mapping::RankMapping;
 use search::step::SoftwareStack;
 use sim::hardware::Accelerator;
@@ -145,8 +145,9 @@ impl ContextMethodName {
     Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
     holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
     only, recomputation none, selective and full (under MaxText its own policies), schedules 1F1B and interleaved. With --everything it\n\
-    holds all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded and\n\
-    recomputed, but neither ZeRO-2 nor Ulysses nor uneven splits of the layers, unless these are asked for.\n\n\
+    holds all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded\n\
+    and recomputed besides. Splits of the layers that are not even are then tried for the plans that are there without --everything, and\n\
+    for the fastest of the others.\n\n\
     JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
@@ -190,7 +191,7 @@ pub struct Arguments {
     /// Context-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     context: Option<Vec<u32>>,
-    /// How attention reaches the rest of a sequence that is split, to choose from [default: both; with --everything: ring]
+    /// How attention reaches the rest of a sequence that is split, to choose from [default: both]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     context_method: Option<Vec<ContextMethodName>>,
     /// Expert-parallel widths to choose from
@@ -207,7 +208,8 @@ pub struct Arguments {
     order: Option<Vec<OrderName>>,
     /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest shared
     /// equally or so that chunks side by side hold one layer more, the first of those between or those behind so many (7:9@2); `best` alone for
-    /// every plan's fastest of these that fits [default: best; with --everything: even]
+    /// every plan's fastest of these that fits [default: best; with --everything:
+    /// best for the plans that there are without it and for the fastest, even for the others]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from
@@ -219,9 +221,8 @@ pub struct Arguments {
     /// Pipeline schedules to choose from; plans of one stage run none of them
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     schedule: Option<Vec<ScheduleName>>,
-    /// Search also all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and recomputed,
-    /// where no list restricts it. ZeRO-2, Ulysses and splits of the layers that are not even are left to --zero, --context-method and
-    /// --layer-split
+    /// Search also all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and
+    /// recomputed, where no list restricts it. --layer-split best then takes many times as long
     #[arg(long)]
     everything: bool,
     /// How attention is executed
@@ -274,9 +275,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         // The mapping orders the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
-    if !arguments.everything {
-        asked.activations = asked.activations.or_else(|| write::policies(arguments.emit, &stack));
-    }
+    let usual = write::policies(arguments.emit, &stack);
     let job = Job {
         model: &model,
         chip: &chip,
@@ -289,7 +288,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         precision: stack.precision(precision(arguments.precision, &chip)?),
         optimizer: arguments.optimizer.optimizer(),
     };
-    let space = if arguments.everything { asked.clone().or(PlanSpace::full(&job)) } else { asked.clone() };
+    let space = if arguments.everything {
+        PlanSpace::full(&job, &asked, usual.unwrap_or_else(default_policies))
+    } else {
+        asked.activations = asked.activations.or(usual);
+        asked.clone()
+    };
     let everything = || arguments.everything.then(|| space.emptiness(&job, &cluster)).flatten();
     if let Some(error) = asked.fault(&job, &cluster).or_else(everything) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));

@@ -145,7 +145,11 @@ impl Question<'_> {
 
     /// Why a space has no plans, if it has none.
     fn emptiness(&self, space: &PlanSpace) -> Option<LayoutError> {
-        let space = PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+        let mut space =
+            PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+        if let Some(Splits::BestOf(usual)) = &mut space.splits {
+            usual.zero.clone_from(&space.zero);
+        }
         if !self.families(&space).is_empty() {
             return None;
         }

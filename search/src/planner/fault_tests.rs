@@ -3,7 +3,7 @@
 
 use super::Walk;
 use crate::planner::tests::Hardware;
-use crate::planner::{Job, PlanSpace, Splits};
+use crate::planner::{Job, PlanSpace, Splits, default_policies};
 use sim::pipeline::Schedule;
 use workloads::LayerEnds;
 
@@ -161,7 +161,11 @@ fn a_schedule_that_no_plan_runs_is_refused() {
 fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
     let gpt = Hardware::new("gpt2-xl");
     let job = gpt.job(1048, 512, 1024);
-    for space in [PlanSpace::default(), PlanSpace { tensor: Some(vec![5]), ..PlanSpace::default() }, PlanSpace::full(&job)] {
+    for space in [
+        PlanSpace::default(),
+        PlanSpace { tensor: Some(vec![5]), ..PlanSpace::default() },
+        PlanSpace::full(&job, &PlanSpace::default(), default_policies()),
+    ] {
         assert_eq!(
             message(&job, &space),
             "devices = 1048: must be tp x cp x pp x dp of a plan; the nearest product, 1 x 1 x 131 x 8, breaks a rule: pp = 131 must be at most 50: \
@@ -171,7 +175,9 @@ fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
     // The nearest of all multiples of a node, found by trying each.
     let plans = |devices: u32| {
         let job = gpt.job(devices, 512, 1024);
-        !PlanSpace { context: PlanSpace::full(&job).context, ..PlanSpace::default() }.plans(&job).is_empty()
+        !PlanSpace { context: PlanSpace::full(&job, &PlanSpace::default(), default_policies()).context, ..PlanSpace::default() }
+            .plans(&job)
+            .is_empty()
     };
     let nodes = |from: u32, to: u32| (from..=to).filter(|n| n % 8 == 0 && plans(*n)).collect::<Vec<u32>>();
     assert_eq!(nodes(1033, 1063), [1040, 1056]);

@@ -6,9 +6,11 @@
 //! true one of the space under this model. Nothing depends on the number of threads.
 //!
 //! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
-//! every plan that can come into the list its best one.
+//! every plan that can come into the list its best one. A space far too large for that ([`Splits::BestOf`]) holds a small one within it, which is
+//! searched first: how long its list takes rules out most of the others by a bound on their work, before anything else of them is looked at.
 
 mod fault;
+mod found;
 mod mapped;
 mod neighbours;
 mod search;
@@ -21,7 +23,7 @@ mod walk;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use search::search_plans;
-pub use space::{PlanSpace, Splits};
+pub use space::{PlanSpace, Splits, default_policies};
 
 use crate::step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
@@ -117,9 +119,10 @@ pub struct PlanAnswer {
     pub timed: usize,
     /// Of those timed, played event by event.
     pub simulated: usize,
-    /// Found too large for the devices' memory, or for what their hosts have for them.
+    /// Found too large for the devices' memory, or for what their hosts have for them; under [`Splits::BestOf`] of those that a bound on all
+    /// schedules leaves.
     pub over_capacity: usize,
-    /// They fit, but are no faster than the last of the list by their bound.
+    /// No faster than the last of the list by their bound; they fit, but for those that a bound on all schedules rejects before.
     pub rejected_by_bound: usize,
     /// Refused by the model, the fabric or the schedule, with the first reason.
     pub refused: usize,

@@ -1,119 +1,20 @@
 //! The search itself: every plan is evaluated in closed form; what that leaves open is simulated in the order of its bounds.
 
+use super::found::{Candidate, Found};
 use super::space::{Family, Lot, Splits};
-use super::splits::{Loads, Tried};
+use super::splits::{Loads, ROUNDING, Tried, least_share};
 use super::{Attempt, Job, PlanAnswer, PlanSpace, one_of_alike};
 use crate::step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
-use workloads::{ActivationPolicy, LayerEnds};
+use workloads::ActivationPolicy;
 
 /// Plans simulated between two looks at the list.
 const ROUND: usize = 64;
 
 /// Plans kept beyond the list asked for: closed forms and the event simulation round differently, and the simulation decides.
 pub(super) const SPARE: usize = 16;
-
-/// A plan by its places.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(super) struct Candidate {
-    /// The step's time, or its bound, in seconds.
-    pub time: f64,
-    pub family: u32,
-    pub lot: u32,
-    pub policy: u32,
-    pub division: u32,
-    /// Place among the division's schedules.
-    pub schedule: u32,
-    /// Its split, where it is another than the division's.
-    pub ends: Option<LayerEnds>,
-}
-
-impl Candidate {
-    /// Whether the two are one plan, however its layers are split.
-    fn same_plan(&self, other: &Self) -> bool {
-        let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
-        places(self) == places(other)
-    }
-}
-
-/// What came of the plans of one lot, or of all.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    /// The fastest that fit, fastest first.
-    pub best: Vec<Candidate>,
-    /// Those that fit and whose time is bounded only.
-    open: Vec<Candidate>,
-    plans: usize,
-    over_capacity: usize,
-    timed: usize,
-    rejected_by_bound: usize,
-    refused: usize,
-    refusal: Option<StepError>,
-    /// The plan that lacks least, and how much.
-    nearest: Option<(Bytes, Candidate)>,
-}
-
-impl Found {
-    /// Takes a plan that fits and is timed.
-    pub fn rank(&mut self, candidate: Candidate, length: usize) {
-        if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
-            let place = self.best.partition_point(|b| *b < candidate);
-            self.best.insert(place, candidate);
-            self.best.truncate(length);
-        }
-    }
-
-    /// Takes a plan with another split, in its own place if that is faster.
-    pub fn better(&mut self, candidate: Candidate, length: usize) {
-        if let Some(place) = self.best.iter().position(|b| b.same_plan(&candidate)) {
-            if self.best[place].time <= candidate.time {
-                return;
-            }
-            self.best.remove(place);
-        }
-        self.rank(candidate, length);
-    }
-
-    /// Seconds from which on a plan is not among the fastest, so many as asked for.
-    pub fn limit_of(&self, count: usize) -> f64 {
-        count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
-    }
-
-    /// Whether the list is full without a plan.
-    fn beaten(&self, bound: f64, length: usize) -> bool {
-        self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
-    }
-
-    fn lacking(&mut self, lack: Bytes, candidate: Candidate) {
-        if self.nearest.is_none_or(|(least, _)| lack < least) {
-            self.nearest = Some((lack, candidate));
-        }
-    }
-
-    fn merge(&mut self, other: Self, length: usize) {
-        other.best.into_iter().for_each(|candidate| self.rank(candidate, length));
-        self.open.extend(other.open);
-        self.plans += other.plans;
-        self.over_capacity += other.over_capacity;
-        self.timed += other.timed;
-        self.rejected_by_bound += other.rejected_by_bound;
-        self.refused += other.refused;
-        self.refusal = self.refusal.take().or(other.refusal);
-        if let Some((lack, candidate)) = other.nearest {
-            self.lacking(lack, candidate);
-        }
-    }
-
-    /// Drops the open plans that the list beats.
-    fn prune(&mut self, length: usize) {
-        let open = std::mem::take(&mut self.open);
-        let before = open.len();
-        self.open = open.into_iter().filter(|c| !self.beaten(c.time, length)).collect();
-        self.rejected_by_bound += before - self.open.len();
-    }
-}
 
 /// A search, prepared.
 pub(super) struct Search<'a> {
@@ -122,6 +23,10 @@ pub(super) struct Search<'a> {
     pub chip: ChipTimes,
     pub families: Vec<Family>,
     policies: Vec<ActivationPolicy>,
+    /// Of each policy, whether layers may be split as is fastest under it.
+    pub open: Vec<bool>,
+    /// Seconds that the list's last plan takes at most, where that is known beforehand.
+    limit: f64,
     /// Per family, per division.
     pub degrees: Vec<Vec<Result<Degrees, StepError>>>,
     /// Plans that a list holds.
@@ -149,14 +54,28 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
 
 /// The fastest plans, those alike among them.
 pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
-    let search = Search::new(job, space, top)?;
+    let limit = limit(job, space, top)?;
+    let search = Search { limit, ..Search::new(job, space, top)? };
     let (mut found, loads) = search.evaluate();
     let simulated = search.settle(&mut found);
     let tried = match space.splits {
-        None | Some(Splits::Best) => search.uneven(&mut found, &loads),
         Some(Splits::Listed(_)) => Tried::default(),
+        _ => search.uneven(&mut found, &loads),
     };
     search.answer(found, simulated, tried, top)
+}
+
+/// Seconds that the last plan of a space's list takes at most, from the plans of the small space within it, if it has one.
+fn limit(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<f64, StepError> {
+    let Some(Splits::BestOf(usual)) = &space.splits else { return Ok(f64::INFINITY) };
+    let policies = space.policies();
+    let open = space.open_policies(&policies);
+    let activations = policies.into_iter().zip(open).filter_map(|(policy, open)| open.then_some(policy)).collect();
+    let usual = PlanSpace { activations: Some(activations), splits: Some(Splits::Best), ..PlanSpace::clone(usual) };
+    let search = Search::new(job, &usual, top)?;
+    let (mut found, _) = search.evaluate();
+    search.settle(&mut found);
+    Ok(found.limit_of(search.length) * (1.0 + ROUNDING))
 }
 
 impl<'a> Search<'a> {
@@ -167,9 +86,12 @@ impl<'a> Search<'a> {
             chip: ChipTimes::new(job.chip, job.stack)?,
             families: space.families(job),
             policies: space.policies(),
+            open: Vec::new(),
+            limit: f64::INFINITY,
             degrees: Vec::new(),
             length: top + SPARE,
         };
+        search.open = space.open_policies(&search.policies);
         search.degrees =
             search.families.par_iter().map_init(|| search.chip.clone(), |chip, family| search.degrees(chip, family)).collect();
         Ok(search)
@@ -226,6 +148,7 @@ impl<'a> Search<'a> {
             ends: None,
         };
         let first_plan = self.plan(first);
+        let shares = self.least_shares(family, lot);
         let mut lowered = Lowered::new(self.job.model, &first_plan, self.job.stack);
         for (policy, activations) in self.policies.iter().enumerate() {
             let plan = TrainingPlan { activations: activations.clone(), ..first_plan.clone() };
@@ -233,29 +156,46 @@ impl<'a> Search<'a> {
                 Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
                 Err(error) => Err(error.clone()),
             };
-            loads.push(shape.as_ref().ok().map(|shape| {
+            let known = shape.as_ref().ok().map(|shape| {
                 let [embedding, layer, head] = shape.loads().map(|time| time.0);
                 Loads { embedding, layer, head, chunk: 0.0, sends: [0.0; 2] }
-            }));
-            self.policy(chip, &shape, plan, Candidate { policy: policy as u32, ..first }, &mut found);
+            });
+            loads.push(known);
+            // Of all devices' work for one micro-batch, a share from which on no plan is among those asked for.
+            let work = known.map_or(0.0, |loads| loads.all(self.job.model.layers));
+            let most = (self.limit - self.evaluator.overhead().0) / work;
+            self.policy(chip, &shape, plan, (Candidate { policy: policy as u32, ..first }, &shares, most), &mut found);
         }
         found.prune(self.length);
         (found, loads)
     }
 
-    /// Evaluates the plans of a lot under one policy; `plan` and `at` are any of them.
+    /// [`least_share`] of a lot's pairs, the least of their schedules.
+    fn least_shares(&self, family: u32, lot: u32) -> Vec<f64> {
+        let least = |&(place, m): &(usize, u64)| {
+            let division = &self.families[family as usize].divisions[place];
+            let shares = division.schedules.iter().map(|schedule| least_share(&division.layout, *schedule, m));
+            shares.fold(f64::INFINITY, f64::min)
+        };
+        self.lot_of(family, lot).pairs.iter().map(least).collect()
+    }
+
+    /// Evaluates the plans of a lot under one policy; `plan` and `at` are any of them, `shares` those of the pairs, `most` what they must be below.
     fn policy(
         &self,
         chip: &ChipTimes,
         shape: &Result<Shape, StepError>,
         mut plan: TrainingPlan,
-        at: Candidate,
+        (at, shares, most): (Candidate, &[f64], f64),
         found: &mut Found,
     ) {
         let (mut known, mut recent) = (KnownSends::default(), Recent::default());
         let lot = self.lot_of(at.family, at.lot);
-        for &(place, m) in &lot.pairs {
+        for (&(place, m), share) in lot.pairs.iter().zip(shares) {
             let division = &self.families[at.family as usize].divisions[place];
+            if !division.even && !self.open[at.policy as usize] {
+                continue;
+            }
             let (shape, degrees) = match (shape, &self.degrees[at.family as usize][place]) {
                 (Ok(shape), Ok(degrees)) => (shape, degrees),
                 (Err(error), _) | (_, Err(error)) => {
@@ -265,6 +205,11 @@ impl<'a> Search<'a> {
                     continue;
                 }
             };
+            if *share >= most {
+                found.plans += division.schedules.len();
+                found.rejected_by_bound += division.schedules.len();
+                continue;
+            }
             plan.layout = lot.layout(division.layout);
             let sends = known.of(&plan, || self.evaluator.sends(chip, shape, &plan));
             for (schedule, &kind) in division.schedules.iter().enumerate() {
@@ -287,7 +232,7 @@ impl<'a> Search<'a> {
         if let PassesTime::Exact(_) = time {
             found.timed += 1;
             found.rank(candidate, self.length);
-        } else if found.beaten(candidate.time, self.length) {
+        } else if candidate.time >= self.limit || found.beaten(candidate.time, self.length) {
             found.rejected_by_bound += 1;
         } else {
             found.open.push(candidate);

@@ -47,10 +47,13 @@ pub struct PlanSpace {
 }
 
 /// How the layers of a plan may be split into stages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Splits {
     /// As is fastest and fits.
     Best,
+    /// Evenly; as is fastest and fits for the fastest plans of these, and for those that are of this space as well, which differs in contexts, ZeRO
+    /// stages, schedules and policies at most.
+    BestOf(Box<PlanSpace>),
     /// In one of these ways: evenly (`None`), or with so many layers in the first and the last model chunk and the longer ones between where stated.
     Listed(Vec<Option<LayerEnds>>),
 }
@@ -76,29 +79,30 @@ pub(super) fn small_divisors(n: u64) -> Vec<u32> {
 }
 
 impl PlanSpace {
-    /// Everything that the model here can express for a job: every degree, chunk and micro-batch that divides, context parallelism whatever
-    /// the sequence, ZeRO-0, -1 and -3 with and without a pipeline, all schedules, and for every layer's tensors (query, key and value; attention's
-    /// result; its output projection; the MLP's products) all choices between keeping, offloading and recomputing, besides the frameworks'
-    /// policies; policies that come to the same are counted once. Layers are split evenly: that the best split of every plan be found is asked with
-    /// [`Splits::Best`], and takes about as long again. Sequences are split by rings, not by Ulysses, unless asked. ZeRO-2, which
-    /// communicates as often as ZeRO-3 and keeps more, is left to those who ask for it.
+    /// Everything that the model here can express for a job, where nothing else is `asked` for: every degree, chunk and micro-batch that divides,
+    /// context parallelism whatever the sequence and by both methods, all ZeRO stages with and without a pipeline, all schedules, and for every
+    /// layer's tensors (query, key and value; attention's result; its output projection; the MLP's products) all choices between keeping, offloading
+    /// and recomputing, besides the `usual` policies and the frameworks'; policies that come to the same are counted once. Layers are split as is
+    /// fastest for the plans that the search holds without this, and for the fastest ([`Splits::BestOf`]), evenly for the others: to find the best
+    /// split of every plan takes many times as long ([`Splits::Best`]).
     #[must_use]
-    pub fn full(job: &Job<'_>) -> Self {
-        use ZeroStage::{None as Copies, OptimizerStates, Parameters};
-        Self {
+    pub fn full(job: &Job<'_>, asked: &Self, usual: Vec<ActivationPolicy>) -> Self {
+        use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};
+        let alone = Self { activations: asked.activations.clone().or_else(|| Some(usual.clone())), ..asked.clone() };
+        let everything = Self {
             context: Some(small_divisors(job.sequence_length)),
-            splits: Some(Splits::Listed(vec![None])),
-            context_methods: Some(vec![ContextMethod::Ring]),
-            zero: Some(vec![Copies, OptimizerStates, Parameters]),
-            activations: Some(distinct(job, every_policy())),
+            splits: Some(Splits::BestOf(Box::new(alone))),
+            zero: Some(vec![Copies, OptimizerStates, Gradients, Parameters]),
+            activations: Some(distinct(job, usual.into_iter().chain(every_policy()).collect())),
             schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
             ..Self::default()
-        }
+        };
+        asked.clone().or(everything)
     }
 
     /// This space, with `other`'s values where it names none.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    fn or(self, other: Self) -> Self {
         Self {
             tensor: self.tensor.or(other.tensor),
             pipeline: self.pipeline.or(other.pipeline),
@@ -120,11 +124,12 @@ impl PlanSpace {
     #[must_use]
     pub fn plans(&self, job: &Job<'_>) -> Vec<TrainingPlan> {
         let policies = self.policies();
+        let open = self.open_policies(&policies);
         let mut plans = Vec::new();
         for family in self.families(job) {
             for lot in &family.lots {
-                for policy in &policies {
-                    for &(division, _) in &lot.pairs {
+                for (policy, open) in policies.iter().zip(&open) {
+                    for &(division, _) in lot.pairs.iter().filter(|(division, _)| *open || family.divisions[*division].even) {
                         for &schedule in &family.divisions[division].schedules {
                             plans.push(family.plan(job, lot, division, policy, schedule));
                         }
@@ -140,6 +145,34 @@ impl PlanSpace {
         self.activations.clone().unwrap_or_else(default_policies)
     }
 
+    /// Of policies, those under which layers may be split as is fastest; the others go with divisions of even splits only.
+    pub(super) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
+        match &self.splits {
+            Some(Splits::BestOf(space)) => {
+                let usual = space.policies();
+                policies.iter().map(|policy| usual.contains(policy)).collect()
+            }
+            _ => vec![true; policies.len()],
+        }
+    }
+
+    /// Whether the layers of plans of a layout under a schedule may be split as is fastest, if their policy is one for it.
+    fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: Schedule) -> bool {
+        match &self.splits {
+            None | Some(Splits::Best) => true,
+            Some(Splits::Listed(_)) => false,
+            Some(Splits::BestOf(space)) => {
+                let rest = job.devices / layout.tensor;
+                let contexts = space.contexts(job, rest.into());
+                contexts.contains(&layout.context) && space.zeros(layout).contains(&layout.zero) && space.allows(schedule)
+            }
+        }
+    }
+
+    fn allows(&self, schedule: Schedule) -> bool {
+        self.schedules.as_ref().map_or(schedule == Schedule::OneForwardOneBackward, |list| list.contains(&schedule))
+    }
+
     /// The plans of the space but for their policies, by what they share.
     pub(super) fn families(&self, job: &Job<'_>) -> Vec<Family> {
         let devices = u64::from(job.devices);
@@ -153,7 +186,7 @@ impl PlanSpace {
                 for pipeline in among(&self.pipeline, small_divisors(rest)) {
                     let data = (rest / u64::from(pipeline)) as u32;
                     for layout in self.layouts(job, Layout { tensor, context, pipeline, data, ..Layout::default() }) {
-                        families.entry((tensor, context, layout.expert)).or_default().extend(self.divisions(layout));
+                        families.entry((tensor, context, layout.expert)).or_default().extend(self.divisions(job, layout));
                     }
                 }
             }
@@ -231,20 +264,23 @@ impl PlanSpace {
     }
 
     /// A layout with the schedules that it may run. Under ZB-V devices hold other chunks: a division of its own.
-    fn divisions(&self, layout: Layout) -> Vec<Division> {
+    fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<Division> {
         let plain = Schedule::OneForwardOneBackward;
-        let allowed = |schedule: Schedule| match &self.schedules {
-            Some(list) => list.contains(&schedule),
-            None => schedule == plain,
-        };
+        let allowed = |schedule: &Schedule| self.allows(*schedule);
         let schedules = match (layout.pipeline, layout.virtual_stages) {
             (1, _) => vec![plain],
-            (_, 1) => [plain, Schedule::GPipe, Schedule::ZbH1].into_iter().filter(|s| allowed(*s)).collect(),
-            _ => [plain].into_iter().filter(|s| allowed(*s)).collect(),
+            (_, 1) => [plain, Schedule::GPipe, Schedule::ZbH1].into_iter().filter(allowed).collect(),
+            _ => [plain].into_iter().filter(allowed).collect(),
         };
-        let v = layout.pipeline > 1 && layout.virtual_stages == 2 && allowed(Schedule::ZbV);
+        let v = layout.pipeline > 1 && layout.virtual_stages == 2 && self.allows(Schedule::ZbV);
+        let even = layout.ends.is_none() || !matches!(self.splits, Some(Splits::BestOf(_)));
         let lists = [schedules, if v { vec![Schedule::ZbV] } else { Vec::new() }];
-        lists.into_iter().filter(|list| !list.is_empty()).map(|schedules| Division { layout, schedules }).collect()
+        let division = |schedules: Vec<Schedule>| {
+            let with_splits = schedules.into_iter().map(|schedule| (schedule, self.is_open(job, &layout, schedule)));
+            let (schedules, open): (Vec<_>, Vec<_>) = with_splits.filter(|(_, open)| even || *open).unzip();
+            Division { layout, schedules, open, even }
+        };
+        lists.into_iter().map(division).filter(|division| !division.schedules.is_empty()).collect()
     }
 
     /// Micro-batches, with the divisions that they go with.
@@ -300,6 +336,10 @@ pub(super) struct Family {
 pub(super) struct Division {
     pub layout: Layout,
     pub schedules: Vec<Schedule>,
+    /// Of each schedule, whether layers may be split as is fastest, if the policy is one for it.
+    pub open: Vec<bool>,
+    /// Whether it goes with every policy; if not, with those only whose layers may be split as is fastest.
+    pub even: bool,
 }
 
 /// What makes plans of a family be lowered alike: how sequences are split over context- and over tensor-parallel devices, the micro-batch, and
@@ -364,7 +404,8 @@ fn distinct(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPol
 }
 
 /// What every framework offers.
-pub(super) fn default_policies() -> Vec<ActivationPolicy> {
+#[must_use]
+pub fn default_policies() -> Vec<ActivationPolicy> {
     vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full]
 }
 

@@ -16,7 +16,8 @@
 //! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these. That
 //! one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out.
 
-use super::search::{Candidate, Found, SPARE, Search};
+use super::found::{Candidate, Found};
+use super::search::{SPARE, Search};
 use crate::step::{Alike, Arrangement, ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
@@ -40,7 +41,7 @@ pub(super) struct Loads {
 }
 
 impl Loads {
-    fn all(&self, layers: u64) -> f64 {
+    pub fn all(&self, layers: u64) -> f64 {
         self.embedding + self.layer * layers as f64 + self.head
     }
 
@@ -128,7 +129,7 @@ impl Loads {
 }
 
 /// What the passes of any split take at least, in terms of all devices' work for one micro-batch.
-fn least_share(layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
+pub(super) fn least_share(layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
     let (m, p) = (micro_batches as f64, f64::from(layout.pipeline));
     let waits = layout.virtual_stages == 1 && !matches!(schedule, Schedule::ZbH1 | Schedule::ZbV);
     if waits { 1.0 / (1.0 - (1.0 - 1.0 / m).powf(p)) } else { m / p }
@@ -141,10 +142,14 @@ struct Open {
     schedule: usize,
     /// [`least_share`].
     share: f64,
+    /// Whether every policy for it opens the plan; if not, only plans of the list are.
+    usual: bool,
+    /// Its splits besides the even one, or the one in its place, which has been evaluated.
+    others: u64,
 }
 
 /// Of times that are equal but for rounding, the larger share by which they differ at most.
-const ROUNDING: f64 = 1e-9;
+pub(super) const ROUNDING: f64 = 1e-9;
 
 /// Degrees that a lot keeps at most.
 const KEPT: usize = 4096;
@@ -192,10 +197,17 @@ impl Search<'_> {
     pub(super) fn uneven(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> Tried {
         let limit = self.needed(found);
         let places = self.places();
+        let listed = &found.best;
         let each: Vec<(Found, Tried)> = places
             .par_iter()
             .zip(loads)
-            .map_init(|| self.chip.clone(), |chip, (&(family, lot), loads)| self.uneven_lot(chip, (family, lot), loads, limit))
+            .map_init(
+                || self.chip.clone(),
+                |chip, (&(family, lot), loads)| {
+                    let here = listed.iter().filter(|c| (c.family as usize, c.lot as usize) == (family, lot));
+                    self.uneven_lot(chip, (family, lot), (&here.copied().collect::<Vec<_>>(), loads), limit)
+                },
+            )
             .collect();
         let mut all = Tried::default();
         for (one, tried) in each {
@@ -214,25 +226,32 @@ impl Search<'_> {
         &self,
         chip: &mut ChipTimes,
         (family, lot): (usize, usize),
-        loads: &[Option<Loads>],
+        (listed, loads): (&[Candidate], &[Option<Loads>]),
         limit: f64,
     ) -> (Found, Tried) {
         let (mut found, mut tried) = (Found::default(), Tried::default());
         let layers = self.job.model.layers;
-        let (open, splits) = self.open(family, lot);
+        let open = self.open_plans(family, lot);
         let least = open.iter().map(|o| o.share).fold(f64::INFINITY, f64::min);
         let overhead = self.evaluator.overhead().0;
         let mut shared = Shared { chip, degrees: BTreeMap::new(), once: BTreeMap::new() };
         let mut lowered = None;
         for (policy, loads) in loads.iter().enumerate() {
             let Some(loads) = loads else { continue };
-            tried.splits += splits;
+            let is_open = |plan: &&Open| {
+                let candidate = self.candidate((family, lot), policy, plan);
+                self.open[policy] && plan.usual || listed.iter().any(|one| one.same_plan(&candidate))
+            };
+            if !self.open[policy] && listed.is_empty() {
+                continue;
+            }
+            tried.splits += open.iter().filter(is_open).map(|plan| plan.others).sum::<u64>();
             let work = loads.all(layers);
             if work * least + overhead >= limit.min(self.needed(&found)) {
                 continue;
             }
             let mut shape = None;
-            for plan in &open {
+            for plan in open.iter().filter(is_open) {
                 if work * plan.share + overhead >= limit.min(self.needed(&found)) {
                     continue;
                 }
@@ -253,9 +272,9 @@ impl Search<'_> {
         (found, tried)
     }
 
-    /// The plans of a lot under one policy that have other splits, and how many of those there are.
-    fn open(&self, family: usize, lot: usize) -> (Vec<Open>, u64) {
-        let (mut open, mut splits) = (Vec::new(), 0);
+    /// The plans of a lot under one policy that have other splits.
+    fn open_plans(&self, family: usize, lot: usize) -> Vec<Open> {
+        let mut open = Vec::new();
         let mut counted = (0, 0);
         let family = &self.families[family];
         for (pair, &(place, m)) in family.lots[lot].pairs.iter().enumerate() {
@@ -263,18 +282,15 @@ impl Search<'_> {
             if division.layout.pipeline < 2 {
                 continue;
             }
-            // The even split, or the one in its place, has been evaluated.
             let chunks = division.layout.chunks();
             if counted.0 != chunks {
                 counted = (chunks, division.layout.split_count(self.job.model.layers).saturating_sub(1));
             }
-            let others = counted.1;
-            for (schedule, &kind) in division.schedules.iter().enumerate() {
-                splits += others;
-                open.push(Open { pair, schedule, share: least_share(&division.layout, kind, m) });
+            for (schedule, (&kind, &usual)) in division.schedules.iter().zip(&division.open).enumerate() {
+                open.push(Open { pair, schedule, share: least_share(&division.layout, kind, m), usual, others: counted.1 });
             }
         }
-        (open, splits)
+        open
     }
 
     fn candidate(&self, (family, lot): (usize, usize), policy: usize, open: &Open) -> Candidate {

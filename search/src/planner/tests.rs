@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::search::search_once;
-use super::{Job, MapRanks, Outcome, PlanAnswer, PlanSpace, Splits, map_plans, neighbours, search_plans};
+use super::{Job, MapRanks, Outcome, PlanAnswer, PlanSpace, Splits, default_policies, map_plans, neighbours, search_plans};
 use crate::rank_mapping::RankMapping;
 use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
 use sim::hardware::Accelerator;
@@ -205,18 +205,33 @@ fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
 
 #[test]
 fn everything_holds_the_default_space_and_no_policy_twice() {
-    let hardware = Hardware::new("gpt2-xl");
+    let mut hardware = Hardware::new("gpt2-xl");
+    // A head that takes as long as several layers; a depth that few numbers of stages divide.
+    hardware.model.layers = 14;
     let job = hardware.job(8, 16, 1024);
-    let full = PlanSpace { micro_batch: Some(vec![1, 2]), ..PlanSpace::full(&job) };
-    let wide = search_plans(&job, &full, 3).unwrap();
-    let narrow =
-        search_plans(&job, &PlanSpace { zero: full.zero.clone(), splits: full.splits.clone(), ..PlanSpace::default() }, 3)
-            .unwrap();
-    assert!(wide.plans > 50 * narrow.plans, "{} {}", wide.plans, narrow.plans);
-    assert!(wide.best[0].time.total <= narrow.best[0].time.total * (1.0 + 1e-9));
-    assert!(wide.simulated > 0 && wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused == wide.plans);
-    let policies = full.activations.unwrap();
-    assert!(policies.len() > 20 && policies.iter().enumerate().all(|(i, p)| !policies[..i].contains(p)), "{}", policies.len());
+    let deep = PlanSpace { pipeline: Some(vec![4]), virtual_stages: Some(vec![1, 2]), ..PlanSpace::default() };
+    let kept = PlanSpace { activations: Some(default_policies()), schedules: Some(vec![Schedule::GPipe]), ..deep.clone() };
+    for (asked, uneven) in
+        [(PlanSpace { micro_batch: Some(vec![1, 2]), ..PlanSpace::default() }, false), (deep, true), (kept, true)]
+    {
+        let full = PlanSpace::full(&job, &asked, default_policies());
+        let [wide, narrow] = [&full, &asked].map(|space| search_plans(&job, space, 3).unwrap());
+        let even = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..full.clone() };
+        let even = search_plans(&job, &even, 3).unwrap();
+        for (i, one) in wide.best.iter().enumerate() {
+            for other in [&narrow, &even] {
+                let other = other.best.get(i).map_or(f64::INFINITY, |other| other.time.total.0);
+                assert!(one.time.total.0 <= other * (1.0 + 1e-9), "{:?}", one.plan);
+            }
+        }
+        assert!(wide.best.len() == 3 && (!uneven || wide.splits > 0));
+        assert!(wide.plans >= even.plans && wide.plans > narrow.plans, "{} {} {}", wide.plans, even.plans, narrow.plans);
+        assert_eq!(wide.plans, full.plans(&job).len());
+        assert_eq!(wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused, wide.plans);
+        assert_eq!(wide.best[0].plan.layout.ends.is_some(), uneven, "{:?}", wide.best[0].plan);
+        let policies = full.activations.unwrap();
+        assert!(policies.iter().enumerate().all(|(i, p)| !policies[..i].contains(p)), "{}", policies.len());
+    }
 }
 
 #[test]

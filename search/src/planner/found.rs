@@ -1,0 +1,105 @@
+//! Plans found, by their places in a search: the fastest, those whose time is bounded only, counts of the others.
+
+use crate::step::StepError;
+use sim::units::Bytes;
+use workloads::LayerEnds;
+
+/// A plan by its places.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(super) struct Candidate {
+    /// The step's time, or its bound, in seconds.
+    pub time: f64,
+    pub family: u32,
+    pub lot: u32,
+    pub policy: u32,
+    pub division: u32,
+    /// Place among the division's schedules.
+    pub schedule: u32,
+    /// Its split, where it is another than the division's.
+    pub ends: Option<LayerEnds>,
+}
+
+impl Candidate {
+    /// Whether the two are one plan, however its layers are split.
+    pub fn same_plan(&self, other: &Self) -> bool {
+        let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
+        places(self) == places(other)
+    }
+}
+
+/// What came of the plans of one lot, or of all.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The fastest that fit, fastest first.
+    pub best: Vec<Candidate>,
+    /// Those that fit and whose time is bounded only.
+    pub open: Vec<Candidate>,
+    pub plans: usize,
+    pub over_capacity: usize,
+    pub timed: usize,
+    pub rejected_by_bound: usize,
+    pub refused: usize,
+    pub refusal: Option<StepError>,
+    /// The plan that lacks least, and how much.
+    pub nearest: Option<(Bytes, Candidate)>,
+}
+
+impl Found {
+    /// Takes a plan that fits and is timed.
+    pub fn rank(&mut self, candidate: Candidate, length: usize) {
+        if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
+            let place = self.best.partition_point(|b| *b < candidate);
+            self.best.insert(place, candidate);
+            self.best.truncate(length);
+        }
+    }
+
+    /// Takes a plan with another split, in its own place if that is faster.
+    pub fn better(&mut self, candidate: Candidate, length: usize) {
+        if let Some(place) = self.best.iter().position(|b| b.same_plan(&candidate)) {
+            if self.best[place].time <= candidate.time {
+                return;
+            }
+            self.best.remove(place);
+        }
+        self.rank(candidate, length);
+    }
+
+    /// Seconds from which on a plan is not among the fastest, so many as asked for.
+    pub fn limit_of(&self, count: usize) -> f64 {
+        count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
+    }
+
+    /// Whether the list is full without a plan.
+    pub fn beaten(&self, bound: f64, length: usize) -> bool {
+        self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
+    }
+
+    pub fn lacking(&mut self, lack: Bytes, candidate: Candidate) {
+        if self.nearest.is_none_or(|(least, _)| lack < least) {
+            self.nearest = Some((lack, candidate));
+        }
+    }
+
+    pub fn merge(&mut self, other: Self, length: usize) {
+        other.best.into_iter().for_each(|candidate| self.rank(candidate, length));
+        self.open.extend(other.open);
+        self.plans += other.plans;
+        self.over_capacity += other.over_capacity;
+        self.timed += other.timed;
+        self.rejected_by_bound += other.rejected_by_bound;
+        self.refused += other.refused;
+        self.refusal = self.refusal.take().or(other.refusal);
+        if let Some((lack, candidate)) = other.nearest {
+            self.lacking(lack, candidate);
+        }
+    }
+
+    /// Drops the open plans that the list beats.
+    pub fn prune(&mut self, length: usize) {
+        let open = std::mem::take(&mut self.open);
+        let before = open.len();
+        self.open = open.into_iter().filter(|c| !self.beaten(c.time, length)).collect();
+        self.rejected_by_bound += before - self.open.len();
+    }
+}
