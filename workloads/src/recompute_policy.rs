@@ -21,7 +21,8 @@
 //! | any of MaxText's and Paxml's with `_offloaded` | the same tensors in host memory |
 //! | `custom:offload(a,b)+device(c)` | the tensors named, in host memory or on the device |
 //!
-//! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. A tensor that is named but that neither
+//! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. To name it there adds nothing, and is how a list of
+//! nothing else is written: `custom:device(decoder_layer_input)`, which is `full` but that it runs again what is needed only, whatever the replay. A tensor that is named but that neither
 //! the backward pass nor a recomputation reads is not kept (JAX drops it); `selective_per_operator` keeps it all the same in
 //! eager execution, where the framework caches results before it knows who reads them ([`Replay::WholeRegion`]).
 
@@ -205,7 +206,7 @@ pub enum ActivationPolicy {
     Custom {
         /// Those in host memory.
         host: BTreeSet<NamedTensor>,
-        /// Those on the device.
+        /// Those on the device, besides the layer's input.
         device: BTreeSet<NamedTensor>,
     },
 }
@@ -371,7 +372,10 @@ impl fmt::Display for ActivationPolicy {
                     let names: Vec<String> = tensors.iter().map(ToString::to_string).collect();
                     (!names.is_empty()).then(|| format!("{place}({})", names.join(",")))
                 };
-                let parts: Vec<String> = [list("offload", host), list("device", device)].into_iter().flatten().collect();
+                let mut parts: Vec<String> = [list("offload", host), list("device", device)].into_iter().flatten().collect();
+                if parts.is_empty() {
+                    parts.push(format!("device({})", NamedTensor::DecoderLayerInput));
+                }
                 write!(f, "custom:{}", parts.join("+"))
             }
         }
@@ -443,6 +447,7 @@ fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
             cure: format!("`{both}` is both offloaded and kept on the device: name it once"),
         });
     }
+    device.remove(&NamedTensor::DecoderLayerInput);
     Ok(ActivationPolicy::Custom { host, device })
 }
 

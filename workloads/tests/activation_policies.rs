@@ -3,9 +3,10 @@
 
 use coplace_workloads as workloads;
 use sim::units::{Bytes, Flops};
+use std::collections::BTreeSet;
 use workloads::graph::OperatorGraph;
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Lowering, Model, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
+use workloads::{ActivationPolicy, Lowering, Model, NamedTensor, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
 
 const NAMED: [&str; 9] = [
     "minimal",
@@ -41,11 +42,9 @@ fn recomputed_flops(graph: &OperatorGraph, treatment: &Treatment) -> Flops {
 #[test]
 fn texts_are_read_and_printed_back() {
     let plain = ["none", "selective", "selective_per_operator", "full"];
-    let custom = ["custom:offload(decoder_layer_input,query_proj)+device(out_proj)", "custom:device(mlpwi_0,mlpwi_1)", "custom:"];
+    let custom = ["custom:offload(decoder_layer_input,query_proj)+device(out_proj)", "custom:device(mlpwi_0,mlpwi_1)"];
     for text in plain.into_iter().chain(NAMED).chain(custom) {
-        if text != "custom:" {
-            assert_eq!(policy(text).to_string(), text);
-        }
+        assert_eq!(policy(text).to_string(), text);
     }
     for name in NAMED {
         let text = format!("{name}_offloaded");
@@ -54,6 +53,25 @@ fn texts_are_read_and_printed_back() {
     assert_eq!(policy("full_offloaded").to_string(), "custom:offload(decoder_layer_input)");
     assert_eq!(policy("qkv_proj_offloaded"), policy("save_qkv_proj_offloaded"));
     assert_eq!(policy("minimal_flash"), policy("minimal_with_context"));
+}
+
+#[test]
+fn every_choice_of_tensors_is_read_back_as_it_is_printed() {
+    use NamedTensor::*;
+    let tensors = [DecoderLayerInput, QueryProj, KeyProj, ValueProj, QkvProj, Context, OutProj, Mlpwi, Mlpwi0, Mlpwi1, Mlpwo];
+    for choice in 0..3_u32.pow(tensors.len() as u32) {
+        let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
+        let at = |wanted: u32| (0..tensors.len()).filter(move |i| place(*i) == wanted).map(|i| tensors[i]);
+        // The layer's input is on the device anyway.
+        let device = at(2).filter(|tensor| *tensor != DecoderLayerInput).collect();
+        let chosen = ActivationPolicy::Custom { host: at(1).collect(), device };
+        assert_eq!(policy(&chosen.to_string()), chosen, "{chosen}");
+    }
+    let nothing = policy("custom:device(decoder_layer_input)");
+    assert_eq!(nothing, ActivationPolicy::Custom { host: BTreeSet::new(), device: BTreeSet::new() });
+    assert_eq!(nothing.to_string(), "custom:device(decoder_layer_input)");
+    let layer = llama(|l| l);
+    assert_eq!(nothing.treatment(&layer.graph), ActivationPolicy::Full.treatment(&layer.graph));
 }
 
 #[test]
