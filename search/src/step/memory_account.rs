@@ -7,7 +7,7 @@ use super::arrangement::{Alike, Arrangement, DEVICE_KINDS};
 use super::memory::{Moment, StageMemory};
 use super::memory_static::{Resident, Sharding};
 use super::schedule::interleaving_group;
-use sim::pipeline::{Schedule, in_flight};
+use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::{Parameters, TensorInfo};
@@ -318,15 +318,14 @@ impl<'a> Account<'a> {
     fn kept(&self, stage: u32, held: &Holding, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
         let passes = self.passes(stage);
         let split = &self.arrangement.split;
-        let Schedule::Interleaved { chunks } = self.arrangement.schedule else {
-            // Under ZB-V a device holds two chunks; how many of its passes are through which depends on durations: the longer one counts.
-            let layers = match self.arrangement.schedule {
-                Schedule::ZbV => split.layers(stage.into()).max(split.layers(split.chunks - 1 - u64::from(stage))),
-                _ => held.layers,
-            };
-            let micro_batches = passes.min(self.arrangement.micro_batches);
-            let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
-            return layer * layers * passes + embedding;
+        let chunks = match self.arrangement.schedule {
+            Schedule::Interleaved { chunks } => chunks,
+            Schedule::ZbV => return self.kept_in_both(stage, layer, embedding),
+            _ => {
+                let micro_batches = passes.min(self.arrangement.micro_batches);
+                let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
+                return layer * held.layers * passes + embedding;
+            }
         };
         if split.longer > 0 {
             return self.kept_by_turns(stage, layer, embedding, in_loss && held.head);
@@ -345,6 +344,16 @@ impl<'a> Account<'a> {
             }
         }
         Bytes(u64::try_from(sum).unwrap_or(0))
+    }
+
+    /// What a stage's two chunks under ZB-V, and its embedding, keep at most.
+    fn kept_in_both(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
+        let Arrangement { split, layout, micro_batches, .. } = self.arrangement;
+        let [first, last] = [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers(place));
+        let first = if stage == 0 { first + embedding } else { first };
+        let corners = zb_v_in_flight(layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
+        let sums = corners.map(|[early, late]| first * u64::from(early) + last * u64::from(late));
+        sums[0].max(sums[1])
     }
 
     /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.

@@ -23,7 +23,7 @@ impl StageWork {
 
 /// Micro-batches (for [`Schedule::Interleaved`]: passes through one chunk) whose activations device `k` of `p` holds at most.
 /// For [`Schedule::ZbH1`] until the *weight* gradient is done; input gradients are done as early as under 1F1B. For
-/// [`Schedule::ZbV`] passes through one of its two chunks, the limit that its scheduler obeys.
+/// [`Schedule::ZbV`] passes through one of its two chunks, the limit that its orders obey ([`zb_v_in_flight`]).
 #[must_use]
 pub fn in_flight(schedule: Schedule, p: u32, k: u32, m: u32) -> u32 {
     match schedule {
@@ -36,6 +36,18 @@ pub fn in_flight(schedule: Schedule, p: u32, k: u32, m: u32) -> u32 {
         Schedule::ZbH1 => m.min(p),
         Schedule::ZbV => m.saturating_mul(2).min(2 * p),
     }
+}
+
+/// Most passes in flight of ZB-V on any of `p` devices, through its earlier and its later chunk: what a device holds is never more than at one of these
+/// two, whatever a pass through either chunk keeps.
+///
+/// No more than `2 p` are in flight, of which the last place is the later chunk's, and no more through the later chunk than through the earlier one:
+/// forward passes reach it later, and its weight gradients come first (`zb_v.rs` tests both of all orders). So with `m` micro-batches `(early, late)`
+/// lies in `late <= early <= min(m, 2 p - 1)`, `early + late <= 2 p`, and a sum over both is largest in a corner of that.
+#[must_use]
+pub fn zb_v_in_flight(p: u32, m: u32) -> [[u32; 2]; 2] {
+    let (even, most) = (m.min(p), m.min((2 * p).saturating_sub(1)));
+    [[even, even], [most, most.min(2 * p - most)]]
 }
 
 /// Steady time per micro-batch of 1F1B: the largest over intervals of stages of (work inside + both ways of the sends

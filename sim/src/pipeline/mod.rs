@@ -49,7 +49,7 @@ mod zb_v;
 
 pub use closed_form::{
     StageWork, gpipe_time, in_flight, interleaved_time, one_f_one_b_exact_time, one_f_one_b_lower_bound, one_f_one_b_period,
-    one_f_one_b_time, one_f_one_b_upper_bound, zb_h1_time,
+    one_f_one_b_time, one_f_one_b_upper_bound, zb_h1_time, zb_v_in_flight,
 };
 pub use ends::{ChunkWork, EndedPipeline, PassesTime};
 pub use interleaved::interleaved_exact_time;

@@ -204,6 +204,7 @@ impl<'a> Greedy<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::zb_v_in_flight;
 
     /// Of the passes in flight on a device no more are through its later chunk than through its earlier one: forward passes reach it later, and
     /// its weight gradients come first.
@@ -223,6 +224,12 @@ mod tests {
                     let other = 2 * p - 1 - stage;
                     let (early, late) = (held[stage.min(other)], held[stage.max(other)]);
                     assert!(early + late <= 2 * p && late <= early && early <= (2 * p - 1).min(m), "p {p} m {m}: {early} {late}");
+                    // No more than at one of the corners, whichever of the chunks keeps more.
+                    let corners = zb_v_in_flight(p as u32, m as u32);
+                    for [one, other] in [[0, 1], [1, 1], [1, 0], [3, 1], [1, 3]] {
+                        let most = corners.map(|[early, late]| early as usize * one + late as usize * other);
+                        assert!(early * one + late * other <= most[0].max(most[1]), "p {p} m {m}: {early} {late}, {corners:?}");
+                    }
                 }
                 assert!(held.iter().all(|held| *held == 0));
             }
