@@ -1,8 +1,9 @@
 //! The plans one decision away from a plan: what an engineer would try next, and why not to.
 
-use super::space::default_policies;
+use super::space::{MOST_CHUNKS, default_policies};
 use super::{Attempt, Job, PlanSpace, RankedPlan};
 use crate::step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
+use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
 use workloads::training::ContextMethod;
 use workloads::{LayerEnds, Layout, RankOrder, ZeroStage};
@@ -39,7 +40,8 @@ pub enum Outcome {
 
 /// The neighbours of a plan: a factor of two moved between two axes, the next smaller and larger micro-batch and number of chunks, every other
 /// activation policy and ZeRO stage of the space, sequence parallelism toggled. The split of the
-/// layers: even, a layer moved between the ends, or the row of longer chunks moved by one. Slowest differences last.
+/// layers: even, a layer moved between the ends, or the row of longer chunks moved by one. Where degrees or the micro-batch leave the number of
+/// chunks against a rule, the nearest that obeys goes with them. Slowest differences last.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -98,17 +100,36 @@ const AXES: [(&str, Degree); 4] =
 /// All plans one decision away, with the decision's name.
 fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
     let layout = &plan.layout;
-    let layouts = [degrees(layout, space), methods(layout), chunks(job, layout), other_splits(job, layout), sharding(layout)];
     let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
-    let mut found: Vec<_> = layouts.into_iter().flatten().map(of_layout).collect();
+    let degrees: Vec<_> = degrees(layout, space).into_iter().map(of_layout).chain(micro_batches(job, plan)).collect();
+    let layouts = [methods(layout), chunks(job, layout), other_splits(job, layout), sharding(layout)];
+    let mut found: Vec<_> = degrees.into_iter().map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
+    found.extend(layouts.into_iter().flatten().map(of_layout));
     for activations in space.activations.clone().unwrap_or_else(default_policies) {
         if activations != plan.activations {
             let change = format!("recompute {} -> {activations}", plan.activations);
             found.push((change, TrainingPlan { activations, ..plan.clone() }));
         }
     }
-    found.extend(micro_batches(job, plan));
     found
+}
+
+/// A plan whose chunks per stage break a rule, under the change made, with the nearest number that obeys; as it is if none does.
+fn with_nearest_chunks(job: &Job<'_>, change: String, mut plan: TrainingPlan) -> (String, TrainingPlan) {
+    let (layout, v) = (plan.layout, plan.layout.virtual_stages);
+    let micro_batches = plan.micro_batches();
+    let obeys = |layout: &Layout| {
+        let in_turn = layout.virtual_stages == 1 || micro_batches.is_multiple_of(layout.pipeline.into());
+        in_turn && layout.chunk_split(job.model.layers).is_ok()
+    };
+    // Other schedules have one number of chunks.
+    if plan.schedule != Schedule::OneForwardOneBackward || layout.pipeline == 1 || obeys(&layout) {
+        return (change, plan);
+    }
+    let others = (1..=job.model.layers.min(MOST_CHUNKS) as u32).map(|v| Layout { virtual_stages: v, ends: None, ..layout });
+    let Some(nearest) = others.filter(obeys).min_by_key(|other| other.virtual_stages.abs_diff(v)) else { return (change, plan) };
+    plan.layout = nearest;
+    (format!("{change}, v {v} -> {}", nearest.virtual_stages), plan)
 }
 
 /// A factor of two moved between two axes.
@@ -173,7 +194,7 @@ fn chunks(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     let with = |v: u32| Layout { virtual_stages: v, ends: None, ..*layout };
     let divides = |v: &u32| with(*v).chunk_layers(job.model.layers).is_ok();
     let v = layout.virtual_stages;
-    let nearest = [(1..v).rev().find(divides), (v + 1..=job.model.layers.min(64) as u32).find(divides)];
+    let nearest = [(1..v).rev().find(divides), (v + 1..=job.model.layers.min(MOST_CHUNKS) as u32).find(divides)];
     nearest.into_iter().flatten().map(|other| (format!("chunks per stage {v} -> {other}"), with(other))).collect()
 }
 

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::search::search_once;
-use super::{Job, MapRanks, Outcome, PlanAnswer, PlanSpace, Splits, default_policies, map_plans, neighbours, search_plans};
+use super::{
+    Job, MapRanks, Outcome, PlanAnswer, PlanSpace, RankedPlan, Splits, default_policies, map_plans, neighbours, search_plans,
+};
 use crate::rank_mapping::RankMapping;
-use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
+use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
@@ -12,7 +14,7 @@ use sim::units::Bytes;
 use std::collections::BTreeSet;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
-use workloads::{Model, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, ZeroStage};
 
 pub(super) struct Hardware {
     model: Model,
@@ -183,6 +185,25 @@ fn no_neighbour_inside_the_space_is_faster_than_the_best_plan() {
 }
 
 #[test]
+fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
+    let mut hardware = Hardware::new("llama2-7b");
+    hardware.model.layers = 24;
+    let job = hardware.job(32, 96, 2048);
+    let layout = Layout { tensor: 4, pipeline: 4, data: 2, virtual_stages: 6, sequence_parallel: true, ..Layout::default() };
+    let batch = Batch { micro_batch: 4, global_batch: 96, sequence_length: 2048 };
+    let plan = job.plan(layout, batch, ActivationPolicy::Full, Schedule::OneForwardOneBackward);
+    let around = neighbours(&job, &PlanSpace::default(), &ranked(&job, &plan)).unwrap();
+    let of = |change: &str| around.iter().find(|n| n.change == change).map(|n| &n.outcome);
+    // 8 stages hold 3 chunks of 24 layers at most; one of 12 micro-batches is no multiple of 8.
+    for change in
+        ["p 4 -> 8, t 4 -> 2, v 6 -> 1", "p 4 -> 8, d 2 -> 1, v 6 -> 3", "d 2 -> 4, t 4 -> 2, v 6 -> 1", "d 2 -> 4, p 4 -> 2"]
+    {
+        assert!(of(change).is_some_and(|outcome| !matches!(outcome, Outcome::Refused(_))), "{change}: {:?}", of(change));
+    }
+    assert!(around.iter().all(|n| !matches!(n.outcome, Outcome::Refused(_))), "{around:?}");
+}
+
+#[test]
 fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
     let hardware = Hardware::new("llama2-7b");
     let job = hardware.job(64, 64, 2048);
@@ -269,6 +290,14 @@ fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
     assert_eq!(least, (16.0 * job.model.parameters() as f64 / (79.15 * f64::from(1 << 30))).ceil() as u64);
     let enough = hardware.job(64, 64, 2048);
     assert!(!search_plans(&enough, &PlanSpace::default(), 1).unwrap().best.is_empty() && (8..=64).contains(&least));
+}
+
+/// A plan that fits, with what it takes.
+fn ranked(job: &Job<'_>, plan: &TrainingPlan) -> RankedPlan {
+    let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
+    let time = step_time(&mut chip, job.model, job.fabric, plan).unwrap();
+    let memory = step_memory(job.model, plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+    RankedPlan { plan: plan.clone(), time, memory }
 }
 
 /// The fastest plans on a fabric, as listed and with their ranks mapped.
