@@ -144,9 +144,9 @@ impl ContextMethodName {
     coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace step.json\n\n\
     Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
     holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
-    only, recomputation none, selective and full (under MaxText its own policies), schedules 1F1B and interleaved. With --everything it\n\
-    holds all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules, and all choices of which of a layer's tensors are kept, offloaded\n\
-    and recomputed besides. Splits of the layers that are not even are then tried for the plans that are there without --everything, and\n\
+    only, recomputation none, selective and full, schedules 1F1B and interleaved; under MaxText what it runs: its own policies,\n\
+    GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules,\n\
+    and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even are then tried for the plans that are there without --everything, and\n\
     for the fastest of the others.\n\n\
     JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
@@ -247,7 +247,8 @@ pub struct Arguments {
     /// Map the listed plans' ranks where all links are alike as well: which ranks share a node. Takes minutes for 1024 devices
     #[arg(long)]
     map_ranks: bool,
-    /// Print the fastest plan in a framework's own words instead (exit code 3 where it has no words for all of it), or the problem as Piper's
+    /// Print the fastest plan of the list that a framework has words for in these words instead (the fastest with exit code 3 where it has words for
+    /// all of none), or the problem as Piper's
     /// graph (micro-batches of the first --micro-batch, else 1)
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
@@ -270,12 +271,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (cluster, fabric) = fabric(arguments, &chip.name)?;
     let usual = SoftwareStack::usual(&chip.name);
     let stack = input::stack(arguments.stack.as_deref().unwrap_or(usual), &arguments.stack_option)?;
-    let mut asked = space(arguments)?;
+    let mut asked = asked(arguments)?;
     if arguments.map_ranks {
         // The mapping orders the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
-    let usual = write::policies(arguments.emit, &stack);
     let job = Job {
         model: &model,
         chip: &chip,
@@ -288,14 +288,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         precision: stack.precision(precision(arguments.precision, &chip)?),
         optimizer: arguments.optimizer.optimizer(),
     };
-    let space = if arguments.everything {
-        PlanSpace::full(&job, &asked, usual.unwrap_or_else(default_policies))
-    } else {
-        asked.activations = asked.activations.or(usual);
-        asked.clone()
-    };
-    let everything = || arguments.everything.then(|| space.emptiness(&job, &cluster)).flatten();
-    if let Some(error) = asked.fault(&job, &cluster).or_else(everything) {
+    let (space, around) = spaces(arguments, &job, &cluster, &asked);
+    if let Some(error) = asked.fault(&job, &cluster).or_else(|| space.emptiness(&job, &cluster)) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
     for (name, rule) in asked.idle_schedules(&job, &cluster) {
@@ -315,8 +309,28 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mappings = map_plans(&job, &mut answer, which).or_input()?;
     match arguments.emit {
         Some(framework) => write_best(arguments, framework, &job, &answer, &mappings),
-        None => list(arguments, &job, &asked, &answer, &mappings),
+        None => list(arguments, &job, &around, &answer, &mappings),
     }
+}
+
+/// The space to search, and the one whose choices the neighbours of the best plan take: what is asked for, with what the framework runs where it is
+/// not the planner's usual, unless no plan is left then.
+fn spaces(arguments: &Arguments, job: &Job<'_>, cluster: &Fabric, asked: &PlanSpace) -> (PlanSpace, PlanSpace) {
+    let own = write::choices(arguments.emit, job.stack).unwrap_or_default();
+    let policies = own.activations.clone();
+    let narrow = |asked: &PlanSpace, own: PlanSpace| {
+        let narrow = asked.clone().or(own);
+        if narrow.emptiness(job, cluster).is_none() { narrow } else { asked.clone() }
+    };
+    if !arguments.everything {
+        let asked = PlanSpace { activations: asked.activations.clone().or(policies), ..asked.clone() };
+        let space = narrow(&asked, own);
+        return (space.clone(), space);
+    }
+    // To be written it is everything that the framework runs.
+    let own = if arguments.emit.is_some() { PlanSpace { activations: None, ..own } } else { PlanSpace::default() };
+    let asked = narrow(asked, own);
+    (PlanSpace::full(job, &asked, policies.unwrap_or_else(default_policies)), asked)
 }
 
 /// Prints the best plan in a framework's words.
@@ -327,12 +341,12 @@ fn write_best(
     answer: &PlanAnswer,
     mappings: &[RankMapping],
 ) -> Result<(), Failure> {
-    let Some(best) = answer.best.first() else {
+    if answer.best.is_empty() {
         let why = Planned::new(job, &arguments.model, answer, &[]).why.unwrap_or_default();
         return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
-    };
-    let mapping = mappings.first().map(Mapped::from);
-    write::plan(framework, job, &best.plan, mapping.as_ref())
+    }
+    let mappings: Vec<Mapped> = mappings.iter().map(Mapped::from).collect();
+    write::first(framework, job, &answer.best, &mappings)
 }
 
 /// Prints the best plans and the neighbours of the first, and writes its trace.
@@ -432,7 +446,8 @@ fn splits(list: &[String]) -> Result<Splits, Failure> {
     list.iter().map(ends).collect::<Result<_, _>>().map(Splits::Listed)
 }
 
-fn space(arguments: &Arguments) -> Result<PlanSpace, Failure> {
+/// What the arguments ask for.
+fn asked(arguments: &Arguments) -> Result<PlanSpace, Failure> {
     let policy = |text: &String| {
         let several = text.split_once(',').filter(|(first, _)| first.parse::<ActivationPolicy>().is_ok());
         match several {

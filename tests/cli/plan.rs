@@ -204,6 +204,28 @@ fn maxtext_is_offered_its_own_policies() {
 }
 
 #[test]
+fn maxtext_is_offered_what_it_runs() {
+    let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --sequence-length 2048";
+    let with = |more: &str| coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>());
+    for (more, setting) in [
+        ("--emit maxtext", "remat_policy="),
+        ("--emit maxtext --pipeline 4", "num_pipeline_microbatches="),
+        ("--emit maxtext --pipeline 4 --zero 3", "fsdp_parallelism="),
+        ("--emit maxtext --pipeline 4 --tensor 8 --everything", "num_pipeline_microbatches="),
+    ] {
+        let written = with(more);
+        assert!(written.code == 0 && written.stdout.contains(setting), "{more}: {} {}", written.stderr, written.stdout);
+    }
+    // What is listed is what is written.
+    let first = &with("--pipeline 4 --format json").json()["plans"][0]["plan"];
+    assert_eq!(first["schedule"], "gpipe", "{first}");
+    // What it does not run is written as it is asked for, with the cure.
+    let interleaved = with("--emit maxtext --pipeline 4 --virtual-stages 2");
+    assert_eq!(interleaved.code, 3, "{}", interleaved.stderr);
+    assert!(interleaved.stderr.contains("(coplace plan --schedule gpipe --virtual-stages 1)"), "{}", interleaved.stderr);
+}
+
+#[test]
 fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let text = coplace(&small).result();

@@ -3,6 +3,7 @@
 
 use super::{Inexpressible, Lines, Recipe, Written};
 use crate::planned::schedule_name;
+use search::planner::{PlanSpace, Splits};
 use search::step::TrainingPlan;
 use sim::kernel::{DataType, Function};
 use sim::pipeline::Schedule;
@@ -143,8 +144,10 @@ impl Settings {
             let ragged = !micro_batches.is_multiple_of(l.pipeline.into());
             self.0.lack(ragged, "micro-batches: MaxText takes multiples of the stages only");
             let name = schedule_name(plan);
-            let text =
-                format!("schedule {name}: MaxText runs all forward passes first, which keeps every micro-batch's activations");
+            let text = format!(
+                "schedule {name}: MaxText runs all forward passes first, which keeps every micro-batch's activations (coplace plan \
+                 --schedule gpipe --virtual-stages 1)"
+            );
             self.0.lack(plan.schedule != Schedule::GPipe, &text);
         }
     }
@@ -283,6 +286,19 @@ pub fn maxtext_policies() -> Vec<ActivationPolicy> {
     let own = all.filter(|(policy, offloaded)| named(*policy, *offloaded).is_some());
     let of_name = |(policy, offloaded)| ActivationPolicy::Named { policy, offloaded };
     [ActivationPolicy::Full].into_iter().chain(own.map(of_name)).collect()
+}
+
+/// What MaxText runs of the other decisions: stages of as many layers each, all forward passes first, states shared or weights too (fsdp, in
+/// pipelines as well), keys and values gathered.
+#[must_use]
+pub fn maxtext_choices() -> PlanSpace {
+    PlanSpace {
+        splits: Some(Splits::Listed(vec![None])),
+        schedules: Some(vec![Schedule::GPipe]),
+        zero: Some(vec![ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Parameters]),
+        context_methods: Some(vec![ContextMethod::Ring]),
+        ..PlanSpace::default()
+    }
 }
 
 /// MaxText's name of a policy, where it has one.

@@ -5,7 +5,7 @@ mod megatron;
 #[cfg(test)]
 mod tests;
 
-pub use maxtext::{maxtext, maxtext_policies};
+pub use maxtext::{maxtext, maxtext_choices, maxtext_policies};
 pub use megatron::megatron;
 
 use crate::mapped::Mapped;

@@ -102,7 +102,7 @@ impl PlanSpace {
 
     /// This space, with `other`'s values where it names none.
     #[must_use]
-    fn or(self, other: Self) -> Self {
+    pub fn or(self, other: Self) -> Self {
         Self {
             tensor: self.tensor.or(other.tensor),
             pipeline: self.pipeline.or(other.pipeline),

@@ -3,11 +3,10 @@
 use crate::answer;
 use crate::failure::{Failure, OrInput};
 use clap::ValueEnum;
-use results::emit::{self, Recipe};
+use results::emit::{self, Recipe, Written};
 use results::mapped::Mapped;
-use search::planner::Job;
+use search::planner::{Job, PlanSpace, RankedPlan};
 use search::step::{SoftwareStack, TrainingPlan};
-use workloads::ActivationPolicy;
 
 /// The framework to write a plan for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -20,33 +19,61 @@ pub enum Framework {
     Piper,
 }
 
-/// The recomputation to choose from where nothing is asked for and the plan is for MaxText, which wraps every layer: its own policies. `None` leaves
-/// the planner's.
-pub fn policies(emit: Option<Framework>, stack: &SoftwareStack) -> Option<Vec<ActivationPolicy>> {
-    let maxtext = emit.map_or_else(|| stack.name.starts_with("maxtext"), |framework| framework == Framework::Maxtext);
-    maxtext.then(emit::maxtext_policies)
+impl Framework {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Megatron => "megatron",
+            Self::Maxtext => "maxtext",
+            Self::Piper => "piper",
+        }
+    }
 }
 
-/// Writes a plan to standard output.
+/// The choices where nothing else is asked for and the plan is for MaxText, or runs on it: its own policies (it wraps every layer), and what it runs
+/// of the rest. `None` leaves the planner's.
+pub fn choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpace> {
+    let maxtext = emit.map_or_else(|| stack.name.starts_with("maxtext"), |framework| framework == Framework::Maxtext);
+    maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
+}
+
+/// Writes the first of a list of plans that the framework has words for, with its ranks' mapping, to standard output; the first where it has words
+/// for none.
 ///
 /// # Errors
 /// Bad input where the framework has no layers like the model's; an incomplete answer, after it has been written, where it has no words for all of
 /// the plan.
-pub fn plan(framework: Framework, job: &Job<'_>, plan: &TrainingPlan, mapping: Option<&Mapped>) -> Result<(), Failure> {
+pub fn first(framework: Framework, job: &Job<'_>, plans: &[RankedPlan], mappings: &[Mapped]) -> Result<(), Failure> {
+    let all: Vec<Written> = plans
+        .iter()
+        .enumerate()
+        .map(|(i, ranked)| write(framework, job, &ranked.plan, mappings.get(i)))
+        .collect::<Result<_, _>>()?;
+    let (Some(fastest), name) = (all.first(), framework.name()) else { return Ok(()) };
+    let whole = all.iter().position(|written| written.lacking.is_empty());
+    let lacking = fastest.lacking.join("; ");
+    answer::text(&all[whole.unwrap_or(0)].text)?;
+    match whole {
+        Some(0) => Ok(()),
+        Some(place) => {
+            let slower = 100.0 * (plans[place].time.total.0 / plans[0].time.total.0 - 1.0);
+            tracing::warn!(
+                "--emit {name}: plan {} of the list, {slower:.1} % slower than the first, which also has: {lacking}",
+                place + 1
+            );
+            Ok(())
+        }
+        None => Err(Failure::Incomplete(anyhow::anyhow!(
+            "--emit {name}: what is written runs another plan than the one that was timed, which also has: {lacking}; restrict the choices to \
+             what the framework runs (--recompute, --schedule, --virtual-stages, --layer-split, --zero, --context-method, --micro-batch, --optimizer)"
+        ))),
+    }
+}
+
+fn write(framework: Framework, job: &Job<'_>, plan: &TrainingPlan, mapping: Option<&Mapped>) -> Result<Written, Failure> {
     let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain());
     let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, mapping };
-    let (name, written) = match framework {
-        Framework::Megatron => ("megatron", emit::megatron(&recipe)),
-        Framework::Maxtext | Framework::Piper => ("maxtext", emit::maxtext(&recipe)),
-    };
-    let written = written.or_input()?;
-    answer::text(&written.text)?;
-    if written.lacking.is_empty() {
-        return Ok(());
+    match framework {
+        Framework::Megatron => emit::megatron(&recipe).or_input(),
+        Framework::Maxtext | Framework::Piper => emit::maxtext(&recipe).or_input(),
     }
-    Err(Failure::Incomplete(anyhow::anyhow!(
-        "--emit {name}: what is written runs another plan than the one that was timed, which also has: {}; restrict the choices to what the \
-         framework runs (--recompute, --schedule, --layer-split, --zero, --context-method, --micro-batch, --optimizer)",
-        written.lacking.join("; ")
-    )))
 }
