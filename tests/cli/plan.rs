@@ -218,7 +218,7 @@ fn maxtext_is_offered_what_it_runs() {
     }
     // What is listed is what is written.
     let first = &with("--pipeline 4 --format json").json()["plans"][0]["plan"];
-    assert_eq!(first["schedule"], "gpipe", "{first}");
+    assert_eq!(first["schedule"], "g_pipe", "{first}");
     // What it does not run is written as it is asked for, with the cure.
     let interleaved = with("--emit maxtext --pipeline 4 --virtual-stages 2");
     assert_eq!(interleaved.code, 3, "{}", interleaved.stderr);
