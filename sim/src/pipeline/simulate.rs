@@ -107,7 +107,11 @@ impl Pipeline {
         let orders: Option<Vec<Vec<Step>>> = (0..self.devices()).map(|k| static_order(self, k)).collect();
         match orders {
             Some(orders) => self.played(trace, |player| player.follow(&orders)),
-            None => self.fastest(trace),
+            None => {
+                let orders = zb_v::orders(self.devices() as usize, self.micro_batches as usize);
+                let fastest = self.fastest(&orders).map_or(&[][..], Vec::as_slice);
+                self.played(trace, |player| player.take(fastest))
+            }
         }
     }
 
@@ -117,23 +121,6 @@ impl Pipeline {
         match player.unfinished() {
             Some((stage, micro_batch)) => Err(PipelineError::Stuck { stage, micro_batch }),
             None => Ok(player.finish()),
-        }
-    }
-
-    /// ZB-V by the order under which the step takes least, of equal ones the first.
-    fn fastest(&self, trace: bool) -> Result<Timeline, PipelineError> {
-        let orders = zb_v::orders(self.devices() as usize, self.micro_batches as usize);
-        let mut best: Option<(&zb_v::Order, Timeline)> = None;
-        for order in orders.iter() {
-            let timeline = self.played(false, |player| player.take(order))?;
-            if best.as_ref().is_none_or(|(_, b)| timeline.total < b.total) {
-                best = Some((order, timeline));
-            }
-        }
-        match best {
-            Some((order, _)) if trace => self.played(true, |player| player.take(order)),
-            Some((_, timeline)) => Ok(timeline),
-            None => Err(PipelineError::Stuck { stage: 0, micro_batch: 0 }),
         }
     }
 }
@@ -369,37 +356,50 @@ impl<'a> Player<'a> {
         (0..self.pipeline.stages.len()).filter(|&s| self.device_of[s] == k).collect()
     }
 
-    /// Reduces a device's gradients, chunk by chunk in the order in which they are finished; returns when all is reduced,
-    /// at least the end of its last pass.
+    /// Reduces a device's gradients; returns when all is reduced, at least the end of its last pass.
     fn reduce(&mut self, k: usize) -> f64 {
         let passes_end = self.devices[k].report.passes_end.0;
-        let mut stages = self.stages_of(k);
-        stages.sort_by(|&a, &b| self.gradients[a].1.total_cmp(&self.gradients[b].1));
-        let mut network = 0.0_f64;
-        for s in stages {
-            let duration = self.pipeline.stages[s].reduction.0;
-            if duration == 0.0 {
-                continue;
-            }
-            let (start, end) = match self.pipeline.reduction {
-                Reduction::AfterBackward => {
-                    let start = network.max(passes_end);
-                    (start, start + duration)
-                }
-                Reduction::Overlapped { buckets } => {
-                    let parts = f64::from(buckets);
-                    let (produce_start, produce_end) = self.gradients[s];
-                    let ready = |i: u32| produce_start + (produce_end - produce_start) * f64::from(i) / parts;
-                    let first = network.max(ready(1));
-                    let last = (1..=buckets).fold(first, |now, i| now.max(ready(i)) + duration / parts);
-                    (first, last)
-                }
-            };
+        let mut all = passes_end;
+        for (s, start, end) in reductions(self.pipeline, &self.stages_of(k), passes_end, &self.gradients) {
             self.record(k, Step { pass: Pass::Weight, stage: s as u32, micro_batch: 0 }, EventKind::Reduction, start, end);
-            network = end;
+            all = all.max(end);
         }
-        network.max(passes_end)
+        all
     }
+}
+
+/// When the gradients of a device's `stages` are reduced, chunk by chunk in the order in which they are finished: stage, start and end of each that
+/// takes time. `gradients` are when each stage's last gradient-producing pass started and ended.
+pub(super) fn reductions(
+    pipeline: &Pipeline,
+    stages: &[usize],
+    passes_end: f64,
+    gradients: &[(f64, f64)],
+) -> Vec<(usize, f64, f64)> {
+    let mut stages: Vec<usize> = stages.iter().copied().filter(|&s| pipeline.stages[s].reduction.0 > 0.0).collect();
+    stages.sort_by(|&a, &b| gradients[a].1.total_cmp(&gradients[b].1));
+    let mut network = 0.0_f64;
+    let mut reduced = Vec::with_capacity(stages.len());
+    for s in stages {
+        let duration = pipeline.stages[s].reduction.0;
+        let (start, end) = match pipeline.reduction {
+            Reduction::AfterBackward => {
+                let start = network.max(passes_end);
+                (start, start + duration)
+            }
+            Reduction::Overlapped { buckets } => {
+                let parts = f64::from(buckets);
+                let (produce_start, produce_end) = gradients[s];
+                let ready = |i: u32| produce_start + (produce_end - produce_start) * f64::from(i) / parts;
+                let first = network.max(ready(1));
+                let last = (1..=buckets).fold(first, |now, i| now.max(ready(i)) + duration / parts);
+                (first, last)
+            }
+        };
+        reduced.push((s, start, end));
+        network = end;
+    }
+    reduced
 }
 
 fn pass_index(pass: Pass) -> usize {
