@@ -192,6 +192,28 @@ fn a_fabric_without_figures_for_the_chip_is_refused() {
 }
 
 #[test]
+fn a_shared_fabric_is_that_of_the_chip() {
+    let result = |fabric: &str| {
+        let mut command = Command::cargo_bin("coplace").unwrap();
+        command.args([
+            "evaluate",
+            "llama2-7b",
+            "--chip",
+            "tpu_v5p",
+            "--devices",
+            "64",
+            "--global-batch",
+            "512",
+            "--fabric",
+            fabric,
+        ]);
+        let output = command.args(["--format", "json"]).assert().success().get_output().clone();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone()
+    };
+    assert_eq!(result("ici_3d_torus"), result("tpu_v5p_ici"));
+}
+
+#[test]
 fn the_trace_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stage.json");

@@ -5,6 +5,7 @@ use search::evaluate::{Degrees, fixed_plan};
 use search::explain::explain;
 use search::placement::plan::LayerSplit;
 use search::study::Study;
+use sim::network::Fabric;
 use workloads::Model;
 
 /// The passes of BERT-large's slowest stage, tensor-parallel over two devices, on a chip.
@@ -14,7 +15,8 @@ fn passes(chip: &Accelerator) -> Vec<PassDetail> {
     study.cluster.global_batch_sequences = 64;
     study.plan.tensor_parallel = vec![2];
     study.plan.micro_batch_sequences = vec![2];
-    let bench = Bench::new(Model::load("bert-large").unwrap(), &study, None).unwrap();
+    let fabric = Fabric::template(&study.cluster.fabric).unwrap();
+    let bench = Bench::new(Model::load("bert-large").unwrap(), &study, &fabric, None).unwrap();
     let degrees = Degrees { pipeline: 1, data: 4, tensor: 2 };
     let evaluation = fixed_plan(&bench, chip.clone(), degrees, None, LayerSplit::Optimal);
     explain(&bench, chip.clone(), &evaluation.outcome.unwrap()).unwrap().passes

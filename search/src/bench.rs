@@ -105,13 +105,14 @@ impl ScheduleCounts {
 }
 
 impl Bench {
-    /// Lowers `model` for each of the study's widths and micro-batches that divide it. `sequence_length` overrides the model's own.
+    /// Lowers `model` for each of the study's widths and micro-batches that divide it. `fabric` is the study's with the figures of its chip, and all
+    /// devices that it can join; `sequence_length` overrides the model's own.
     ///
     /// # Errors
     /// No usable width or micro-batch, a fabric too small, a model that cannot be lowered.
-    pub fn new(model: Model, study: &Study, sequence_length: Option<u64>) -> Result<Self, BenchError> {
+    pub fn new(model: Model, study: &Study, fabric: &Fabric, sequence_length: Option<u64>) -> Result<Self, BenchError> {
         let cluster = &study.cluster;
-        let fabric = Fabric::load(&cluster.fabric)?.for_devices(cluster.devices)?;
+        let fabric = fabric.for_devices(cluster.devices)?;
         let sequence_length = sequence_length.unwrap_or(model.max_sequence);
         let widths = widths(&model, &study.plan, cluster.devices)?;
         let mut micro_batches = study.plan.micro_batch_sequences.clone();

@@ -231,6 +231,7 @@ mod tests {
     use crate::evaluate::{Degrees, fixed_plan};
     use crate::placement::plan::LayerSplit;
     use crate::study::Study;
+    use sim::network::Fabric;
     use sim::pipeline::{StageWork, one_f_one_b_exact_time};
     use workloads::Model;
 
@@ -241,7 +242,8 @@ mod tests {
         study.cluster.global_batch_sequences = 64;
         study.plan.tensor_parallel = vec![1];
         study.plan.micro_batch_sequences = vec![4];
-        let bench = Bench::new(Model::load("bert-large").unwrap(), &study, None).unwrap();
+        let fabric = Fabric::template(&study.cluster.fabric).unwrap();
+        let bench = Bench::new(Model::load("bert-large").unwrap(), &study, &fabric, None).unwrap();
         let degrees = Degrees { pipeline, data, tensor: 1 };
         fixed_plan(&bench, Accelerator::template("tpu_v4").unwrap(), degrees, None, LayerSplit::Optimal).outcome.unwrap()
     }

@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(rule) = broken_rule(arguments, &study) {
         return Err(failure::input(rule));
     }
-    let fabric = input::fabric(&study.cluster.fabric, &chip.name, None)?.for_devices(study.cluster.devices).or_input()?;
+    let fabric = input::fabric(&study.cluster.fabric, &chip.name, None)?;
     let parameters = TrainingGraph::new(&model, &Lowering::new(&model)).or_input()?.parameters().per_device();
     let mut answer = Evaluated {
         format: evaluated::FORMAT,
@@ -132,8 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         shortfall: None,
         result: None,
     };
-    let mut bench = Bench::new(model, &study, arguments.sequence_length).or_input()?;
-    bench.fabric = fabric;
+    let bench = Bench::new(model, &study, &fabric, arguments.sequence_length).or_input()?;
     let evaluation = evaluate(arguments, &bench, &chip);
     match &evaluation.outcome {
         // The chip's own figures are at fault, not the plan.

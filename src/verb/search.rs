@@ -10,7 +10,7 @@ use results::design::DesignRow;
 use results::record::{self, BestDesign, Record, StudyRecord, Versions};
 use results::run::Run;
 use results::{from_search as conversion, report};
-use search::bench::Bench;
+use search::bench::{Bench, BenchError};
 use search::design::{DesignAnswer, search_designs};
 use search::evaluate::{Evaluation, best_plan, fixed_plan};
 use search::explain::{explain, simulate};
@@ -21,6 +21,7 @@ use search::study::Study;
 use sim::hardware::Accelerator;
 use sim::hardware::area::area;
 use sim::hardware::phaze::design;
+use sim::network::Fabric;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -66,7 +67,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|e| e.context(format!("{}: space.reference_chip", arguments.study)))?
         .accelerator;
     let space = HardwareSpace::enumerate(&study.space, &reference).or_input()?;
-    let bench = Bench::new(model, &study, arguments.sequence_length).map_err(|e| input::bench_fault(&arguments.study, &e))?;
+    let bench = Fabric::load_for(&study.cluster.fabric, &reference.name)
+        .map_err(BenchError::Network)
+        .and_then(|fabric| Bench::new(model, &study, &fabric, arguments.sequence_length))
+        .map_err(|e| input::bench_fault(&arguments.study, &e))?;
     let out = run_directory(arguments)?;
     open(&out)?;
     times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());

@@ -75,9 +75,10 @@ fn studies() {
     write("typo.toml", small_study().replace("devices =", "device ="));
     write("cut.toml", small_study().split("[cluster]").next().unwrap().to_owned());
     write("fabric.toml", study_with(&[("fabric", "\"token_ring\"")]));
+    write("shared.toml", study_with(&[("fabric", "\"ici_3d_torus\"")]));
     write("chip.toml", study_with(&[("reference_chip", "\"abacus\"")]));
     write("batch.toml", study_with(&[("micro_batch_sequences", "[3, 5]")]));
-    let files = ["zero", "negative", "nan", "hbm", "none", "typo", "cut", "fabric", "chip", "batch", "gone"];
+    let files = ["zero", "negative", "nan", "hbm", "none", "typo", "cut", "fabric", "shared", "chip", "batch", "gone"];
     let paths: Vec<String> = files.iter().map(|name| format!("{name}.toml")).collect();
     let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["search", "llama2-7b", "--study", path.as_str()]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
