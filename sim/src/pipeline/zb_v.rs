@@ -1,15 +1,15 @@
 //! The orders of passes that ZB-V chooses from.
 //!
-//! As published (Qi et al., ICLR 2024, section 4 and appendix), an order is decided before the run by a heuristic that is tried with several
-//! settings, and the one that takes least is run. Here every order is what a greedy list schedule does if passes take [`NOMINALS`]: which
-//! orders there are depends on the devices and the micro-batches alone. The step takes what the fastest of them takes with its real passes and
-//! sends. Under a fixed order that is the heaviest path through its passes, which no longer pass or send makes lighter; nor does one make the
-//! least of several such times less. A list schedule that decides from the real times has no such law (Graham, 1969).
+//! Qi et al. (ICLR 2024) decide an order before the run: their scheduler (`zbv.py` in sail-sg/zero-bubble-pipeline-parallelism) tries a heuristic
+//! under several settings and keeps the order with the least bubble. Here every order is what a greedy list schedule does if passes take
+//! [`NOMINALS`]: which orders there are depends on the devices and the micro-batches alone. The step takes what the fastest of them takes with its
+//! real passes and sends. Under a fixed order that is the heaviest path through its passes, which no longer pass or send makes lighter; nor does one
+//! make the least of several such times less. A list schedule that decides from the real times has no such law (Graham, 1969).
 //!
 //! The [`NOMINALS`] but the first were chosen one after another out of 480, so that the mean time fell most over 937 plans of 14 jobs (built-in
-//! models on built-in fabrics) and 300 pipelines with random passes. Held against a list schedule that decides from the real times, over 491 plans of
+//! models on built-in fabrics) and 239 pipelines with random passes. Held against a list schedule that decides from the real times, over 491 plans of
 //! eight other jobs: 1.2 % less in the mean and the same in the median; one plan in ten takes 0.7 % more than it or worse, and the worst, of two
-//! micro-batches on 16 stages, 21 %. With at least two micro-batches per stage: 2.1 % less in the mean, the worst 5.0 % more.
+//! micro-batches on 16 devices, 21 %. With at least two micro-batches per device: 2.1 % less in the mean, the worst 5.0 % more.
 
 use super::Pipeline;
 use super::order::Pass;
@@ -40,7 +40,7 @@ struct Nominal {
     send: u64,
 }
 
-/// The first is the published one: passes of all kinds and stages take the same.
+/// The first is the case that the schedule was made for: passes of all kinds and stages take the same.
 const NOMINALS: [Nominal; 12] = [
     Nominal { passes: [8, 8, 8], first: 8, last: 8, send: 0 },
     Nominal { passes: [8, 12, 4], first: 4, last: 8, send: 0 },
