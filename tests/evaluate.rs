@@ -214,6 +214,37 @@ fn a_shared_fabric_is_that_of_the_chip() {
 }
 
 #[test]
+fn the_best_plan_given_again_is_the_same() {
+    let evaluate = |given: &[&str]| {
+        let mut command = Command::cargo_bin("coplace").unwrap();
+        command.args([
+            "evaluate",
+            "llama3-8b",
+            "--chip",
+            "tpu_v4",
+            "--devices",
+            "16",
+            "--global-batch",
+            "64",
+            "--fabric",
+            "tpu_v4_ici",
+        ]);
+        let output = command.args(["--format", "json"]).args(given).assert().success().get_output().clone();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone()
+    };
+    let mut best = evaluate(&[]);
+    let degree = |key: &str| best["plan"][key].to_string();
+    let [p, d, t, b] = ["pipeline_stages", "data_parallel", "tensor_parallel", "micro_batch_sequences"].map(degree);
+    // Splits of its layers and mixes of policies tie there.
+    assert_eq!(p, "2");
+    let mut given = evaluate(&["--pipeline", &p, "--data", &d, "--tensor", &t, "--micro-batch", &b]);
+    for result in [&mut best, &mut given] {
+        result.as_object_mut().unwrap().remove("search");
+    }
+    assert_eq!(best, given);
+}
+
+#[test]
 fn the_trace_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stage.json");

@@ -13,6 +13,9 @@ use sim::status::SolveStatus;
 use sim::units::{Bytes, Joules};
 use std::collections::BTreeSet;
 
+/// Step times closer than this, relatively, are equal.
+const TIE: f64 = 1e-12;
+
 /// The parallel degrees an expert would write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Degrees {
@@ -222,12 +225,27 @@ pub fn best_plan(bench: &Bench, chip: Accelerator, effort: Effort) -> Evaluation
     best_plan_knowing(bench, chip, effort, Known::NOTHING)
 }
 
-/// [`best_plan`] with less work where something is known of the chip; the cutoff does not count.
+/// [`best_plan`] with less work where something is known of the chip; the cutoff does not count. Where it is proven, it is the plan that its degrees
+/// and micro-batch give by themselves.
 #[must_use]
 pub fn best_plan_knowing(bench: &Bench, chip: Accelerator, effort: Effort, known: Known) -> Evaluation {
-    match plan_knowing(bench, chip, effort, Known { cutoff: f64::INFINITY, ..known }) {
+    match plan_knowing(bench, chip.clone(), effort, Known { cutoff: f64::INFINITY, ..known }) {
+        Verdict::Feasible(_, evaluation) if effort == Effort::Proof => as_given(bench, chip, evaluation),
         Verdict::Feasible(_, evaluation) | Verdict::Infeasible(evaluation) => evaluation,
         Verdict::Beaten(bound) => rejected(Rejection::Unusable(format!("no plan is below {bound} s per step"))),
+    }
+}
+
+/// An evaluation with the plan that its own degrees and micro-batch give by themselves ([`fixed_plan`]): of splits and policies that are equally fast
+/// the search meets others first. The plan as it is where that one is slower, which only gaps of the search's schedules can make it.
+fn as_given(bench: &Bench, chip: Accelerator, evaluation: Evaluation) -> Evaluation {
+    let Ok(found) = &evaluation.outcome else { return evaluation };
+    let Plan { pipeline_stages: pipeline, data_parallel: data, step, .. } = found.plan;
+    let shape = &bench.shapes[found.shape];
+    let degrees = Degrees { pipeline, data, tensor: shape.tensor_parallel };
+    match fixed_plan(bench, chip, degrees, Some(shape.micro_batch), LayerSplit::Optimal).outcome {
+        Ok(given) if given.plan.step.0 <= step.0 * (1.0 + TIE) => Evaluation { outcome: Ok(given), ..evaluation },
+        _ => evaluation,
     }
 }
 
