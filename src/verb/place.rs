@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther};
-use search::placement::phaze::{self, Plan, Solution};
+use search::placement::phaze::{self, Plan, Recorded, Solution};
 use search::placement::piper;
 use serde::Serialize;
 use sim::status::SolveStatus;
@@ -13,12 +13,15 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace place results/reference/phaze/placement/instance_000.json\n  \
     coplace place search/tests/piper/small.json\n\n\
-    A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time per sample of the slowest stage, over all stages,\n\
-    tensor- and data-parallel degrees and choices per layer; one that can be cut in more than 4,096 ways is refused. coplace plan --emit piper\n\
-    writes such graphs. Of PHAZE's files fixedPP, fixedTMPC, fixedDP, numTransformerLayers, meta and expected are not looked at.\n\n\
-    JSON: one object per line and file: {\"file\", \"feasible\", \"time_per_batch\", \"plan\", \"status\", \"why\", \"solve_seconds\"};\n\
-    time_per_batch and plan are null where no plan fits, and why says what is lacking. solve_seconds is the search alone, without\n\
-    reading the file; a search of less than 1 ms is repeated and its median time given. Of a graph of Piper: {\"file\", \"feasible\",\n\
+    A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time per sample of the slowest stage, over all\n\
+    stages, tensor- and data-parallel degrees and choices per layer; one that can be cut in more than 4,096 ways is refused. coplace plan --emit\n\
+    piper writes such graphs. Of PHAZE's files fixedPP, fixedTMPC, fixedDP, numTransformerLayers and meta are not looked at; expected is what\n\
+    the answer is held against.\n\n\
+    JSON: one object per line and file: {\"file\", \"feasible\", \"time_per_batch\", \"plan\", \"status\", \"why\", \"solve_seconds\",\n\
+    \"expected\"}; time_per_batch and plan are null where no plan fits, and why says what is lacking. expected is null where the file has none,\n\
+    else {\"time_per_batch\", \"difference\", \"verdict\"}: the time recorded, null where it is recorded that no plan fits; what ours is above it\n\
+    as a share of it, null where there is one of the two only; the same, faster, slower, fits, or does not fit. solve_seconds is the search alone,\n\
+    without reading the file; a search of less than 1 ms is repeated and its median time given. Of a graph of Piper: {\"file\", \"feasible\",\n\
     \"time_per_sample\", \"plan\", \"costs\", \"status\", \"why\", \"solve_seconds\"}, the plan as Piper writes it.")]
 pub struct Arguments {
     /// Instance files (JSON: PHAZE's placement input or Piper's graph)
@@ -38,6 +41,45 @@ struct Line<'a> {
     status: &'static str,
     why: Option<&'a str>,
     solve_seconds: f64,
+    expected: Option<Against>,
+}
+
+/// An answer held against the one that its file records.
+#[derive(Serialize)]
+struct Against {
+    time_per_batch: Option<f64>,
+    /// What ours is above it, as a share of it.
+    difference: Option<f64>,
+    verdict: &'static str,
+}
+
+/// Sums of the same latencies in another order differ by less, as a share.
+const ROUNDING: f64 = 1e-9;
+
+impl Against {
+    fn new(recorded: &Recorded, solution: &Solution) -> Self {
+        let (ours, theirs) = (solution.time_per_batch, recorded.time_per_batch);
+        // Two times of nothing are the same.
+        let difference = ours.zip(theirs).map(|(ours, theirs)| if ours == theirs { 0.0 } else { ours / theirs - 1.0 });
+        let verdict = match (ours, difference) {
+            (Some(_), Some(above)) if above.abs() <= ROUNDING => "the same",
+            (Some(_), Some(above)) if above < 0.0 => "faster",
+            (Some(_), Some(_)) => "slower",
+            (Some(_), None) => "fits",
+            (None, _) if theirs.is_some() => "does not fit",
+            (None, _) => "the same",
+        };
+        Self { time_per_batch: theirs, difference, verdict }
+    }
+
+    fn text(&self) -> String {
+        let theirs = self.time_per_batch.map_or_else(|| "no plan fits".to_owned(), |time| format!("time per batch {time:.6}"));
+        let above = self.difference.map_or_else(String::new, |above| {
+            let shown = if above.abs() <= ROUNDING { 0.0 } else { above };
+            format!(", ours {:+.6} %", shown * 100.0)
+        });
+        format!("  expected: {theirs}{above}: {}\n", self.verdict)
+    }
 }
 
 /// Solves every file; a bad one is named and the rest still answered.
@@ -60,7 +102,15 @@ fn place(path: &Path, format: Format) -> Result<(), Failure> {
         return show_piper(&file, &instance, &solution, format);
     }
     let instance = phaze::Instance::read(path).or_input()?;
-    show(&file, &solve(&instance), format)
+    let solution = solve(&instance);
+    let recorded = sim::import::text::read(path).ok().and_then(|text| {
+        let recorded = Recorded::from_json_str(&text);
+        recorded.unwrap_or_else(|fault| {
+            tracing::warn!("{file}: expected is not compared: {fault}");
+            None
+        })
+    });
+    show(&file, &solution, recorded.map(|recorded| Against::new(&recorded, &solution)), format)
 }
 
 /// The answer to a graph of Piper.
@@ -175,7 +225,7 @@ fn solve(instance: &phaze::Instance) -> Solution {
     solution
 }
 
-fn show(file: &str, solution: &Solution, format: Format) -> Result<(), Failure> {
+fn show(file: &str, solution: &Solution, expected: Option<Against>, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         let line = Line {
             file: file.to_owned(),
@@ -185,6 +235,7 @@ fn show(file: &str, solution: &Solution, format: Format) -> Result<(), Failure> 
             status: if solution.feasible() { "optimal" } else { "infeasible" },
             why: solution.why(),
             solve_seconds: solution.solve_seconds,
+            expected,
         };
         return answer::text(&(serde_json::to_string(&line).or_other()? + "\n"));
     }
@@ -208,5 +259,6 @@ fn show(file: &str, solution: &Solution, format: Format) -> Result<(), Failure> 
             );
         }
     }
+    out += &expected.map(|expected| expected.text()).unwrap_or_default();
     answer::text(&out)
 }

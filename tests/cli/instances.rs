@@ -28,6 +28,7 @@ fn placements_take_the_recorded_times() {
         let expected = &stored(&answer["file"])["expected"];
         assert_eq!(answer["feasible"], expected["feasible"], "{}", answer["file"]);
         assert!(answer["solve_seconds"].as_f64().unwrap() > 0.0);
+        assert_eq!(answer["expected"]["verdict"], "the same", "{answer}");
         if answer["feasible"] == true {
             let (time, best) = (answer["time_per_batch"].as_f64().unwrap(), expected["time_per_batch"].as_f64().unwrap());
             assert!((time / best - 1.0).abs() < 1e-9, "{}: {time}, recorded {best}", answer["file"]);
@@ -40,6 +41,33 @@ fn placements_take_the_recorded_times() {
         }
     }
     assert!(infeasible > 0, "the carried instances hold infeasible ones");
+}
+
+#[test]
+fn placements_are_held_against_what_their_files_expect() {
+    let dir = tempfile::tempdir().unwrap();
+    let call = |expected: Value, format: &str| {
+        let mut instance = stored(&"results/reference/phaze/placement/instance_000.json".into());
+        instance["expected"] = expected;
+        let path = dir.path().join("instance.json");
+        std::fs::write(&path, instance.to_string()).unwrap();
+        coplace(&["place", path.to_str().unwrap(), "--format", format])
+    };
+    let time = lines(call(Value::Null, "json"))[0]["time_per_batch"].as_f64().unwrap();
+    for (recorded, difference, verdict, text) in [
+        (time, json!(0.0), "the same", ", ours +0.000000 %: the same\n"),
+        (time * 2.0, json!(-0.5), "faster", ", ours -50.000000 %: faster\n"),
+        (time / 2.0, json!(1.0), "slower", ", ours +100.000000 %: slower\n"),
+        (1e30, Value::Null, "fits", "  expected: no plan fits: fits\n"),
+    ] {
+        let expected = json!({ "time_per_batch": recorded });
+        let against = &lines(call(expected.clone(), "json"))[0]["expected"];
+        assert_eq!((&against["difference"], &against["verdict"]), (&difference, &verdict.into()), "{against}");
+        assert!(call(expected, "text").result().ends_with(text), "{text}");
+    }
+    assert_eq!(lines(call(Value::Null, "json"))[0]["expected"], Value::Null);
+    let bad = call(json!({ "time_per_batch": -1.0 }), "text");
+    assert!(bad.code == 0 && bad.stderr.contains("expected is not compared: expected.time_per_batch is -1"), "{}", bad.stderr);
 }
 
 #[test]
