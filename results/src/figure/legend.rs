@@ -15,6 +15,8 @@ pub(super) struct Entry {
     pub(super) color: RGBAColor,
     /// What it means.
     pub(super) words: String,
+    /// Whether the next entry is of its kind: little room between them.
+    pub(super) joined: bool,
 }
 
 /// Height of a line of words.
@@ -37,6 +39,6 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, entries: &[Entry], at: Place, width:
             canvas.text(&line, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
             y += LINE;
         }
-        y += 8;
+        y += if entry.joined { 2 } else { 8 };
     }
 }

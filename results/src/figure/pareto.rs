@@ -2,7 +2,7 @@
 
 use super::axes::{Axis, Frame};
 use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, PAPER, Place, SMALL, TITLE};
-use super::labels::{self, Area};
+use super::labels::{self, Area, Surroundings};
 use super::legend::{self, Entry};
 use super::{Figure, FigureError};
 use crate::design::{DesignRow, Outcome};
@@ -106,10 +106,8 @@ pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
         let mut entries = Vec::new();
         // Rejected designs lie under evaluated ones, and those under every front.
         for outcomes in [&[Outcome::Pruned, Outcome::Open, Outcome::Infeasible, Outcome::OverArea][..], &[Outcome::Evaluated]] {
-            for (i, series) in plot.series.iter().enumerate() {
-                for outcome in outcomes {
-                    entries.extend(designs(canvas, &frame, series, i, *outcome, plot.series.len() > 1));
-                }
+            for outcome in outcomes {
+                entries.extend(designs(canvas, &frame, plot, *outcome));
             }
         }
         let mut lines = Vec::new();
@@ -123,8 +121,8 @@ pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
             let middle = ((PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2);
             canvas.text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
         }
-        references(canvas, &frame, plot, lines);
-        legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, PLOT.bottom);
+        entries.extend(references(canvas, &frame, plot, &lines));
+        legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, SIZE.1 as i32 - 10);
     })
 }
 
@@ -161,17 +159,29 @@ fn look(outcome: Outcome, color: RGBColor) -> (Mark, i32, RGBColor, &'static str
     }
 }
 
-/// Draws the designs with one outcome; those that would fall on the same spot are drawn once. The legend's entry counts
-/// them all.
-fn designs(
-    canvas: &mut Canvas<'_>,
-    frame: &Frame,
-    series: &Series,
-    index: usize,
-    outcome: Outcome,
-    named: bool,
-) -> Option<Entry> {
-    let (mark, radius, color, words) = look(outcome, PALETTE[index % PALETTE.len()]);
+/// Draws the designs of all runs with one outcome. Evaluated ones have their run's colour and an entry of the legend each; the others of all runs
+/// look the same and share one.
+fn designs(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, outcome: Outcome) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut together = 0;
+    for (i, series) in plot.series.iter().enumerate() {
+        let total = designs_of(canvas, frame, series, PALETTE[i % PALETTE.len()], outcome);
+        together += total;
+        let (mark, radius, color, words) = look(outcome, PALETTE[i % PALETTE.len()]);
+        let own = outcome == Outcome::Evaluated && plot.series.len() > 1;
+        let (prefix, total) = if own { (format!("{}: ", series.name), total) } else { (String::new(), together) };
+        if !own {
+            entries.clear();
+        }
+        let words = format!("{prefix}{} {words}", count(total as u64));
+        entries.extend((total > 0).then(|| Entry { mark, radius: radius.max(3), color: color.to_rgba(), words, joined: false }));
+    }
+    entries
+}
+
+/// Draws the designs of a run with one outcome and counts them; those that would fall on the same spot are drawn once.
+fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RGBColor, outcome: Outcome) -> usize {
+    let (mark, radius, color, _) = look(outcome, color);
     let mut spots: BTreeSet<Place> = BTreeSet::new();
     let mut total = 0_usize;
     for point in series.points.iter().filter(|p| p.outcome == outcome && p.area_mm2.is_finite()) {
@@ -187,9 +197,7 @@ fn designs(
     for spot in &spots {
         canvas.mark(mark, *spot, radius, color.to_rgba());
     }
-    let prefix = if named { format!("{}: ", series.name) } else { String::new() };
-    let words = format!("{prefix}{} {words}", count(total as u64));
-    (total > 0).then(|| Entry { mark, radius: radius.max(3), color: color.to_rgba(), words })
+    total
 }
 
 /// Draws the front as the staircase it is: between two of its designs nothing faster fits than the smaller one. Returns
@@ -214,7 +222,7 @@ fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, index: us
     let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
     let designs = if front.len() == 1 { "design" } else { "designs" };
     let words = format!("{name}Pareto front, {} {designs}", count(front.len() as u64));
-    (along, (!front.is_empty()).then_some(Entry { mark: Mark::Line, radius: 5, color, words }))
+    (along, (!front.is_empty()).then_some(Entry { mark: Mark::Line, radius: 5, color, words, joined: false }))
 }
 
 /// Places every two units along an upright or level line: a label across it covers about ten of them.
@@ -223,26 +231,27 @@ fn between(from: Place, to: Place) -> Vec<Place> {
     (0..=steps).map(|i| (from.0 + (to.0 - from.0) * i / steps.max(1), from.1 + (to.1 - from.1) * i / steps.max(1))).collect()
 }
 
-/// Marks and names the designs that the reader looks for, the names away from `lines`.
-fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: Vec<Place>) {
+/// Marks and names the designs that the reader looks for, the names away from `lines`. Those of several runs are too many for names among the
+/// designs: they have numbers, and the entries of the legend are returned.
+fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: &[Place]) -> Vec<Entry> {
     let known = |r: &&Reference| r.area_mm2.is_finite() && r.throughput.is_finite();
     let named: Vec<&Reference> = plot.references.iter().filter(known).collect();
     let at = |r: &Reference| frame.place(r.area_mm2, r.throughput);
-    let labels: Vec<(Place, &str)> = named.iter().map(|r| (at(r), r.label.as_str())).collect();
+    let numbered = plot.series.len() > 1;
+    let name = |(i, r): (usize, &&Reference)| if numbered { (i + 1).to_string() } else { r.label.clone() };
+    let names: Vec<String> = named.iter().enumerate().map(name).collect();
+    let labels: Vec<(Place, &str)> = named.iter().zip(&names).map(|(r, name)| (at(r), name.as_str())).collect();
     let all = plot.series.iter().flat_map(|s| evaluated(&s.points));
     let crowd: BTreeSet<Place> = all.map(|(area, rate)| frame.place(area, rate)).collect();
-    let crowd: Vec<Place> = crowd.into_iter().chain(lines).collect();
+    let crowd: Vec<Place> = crowd.into_iter().collect();
     // Labels stay above the marks on the area axis.
     let room = Area { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
-    let placed = labels::place(&labels, &crowd, room);
+    let placed = labels::place(&labels, &Surroundings { crowd: &crowd, lines }, room);
     for ((at, _), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {
             let (x, y) = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
-            canvas.line(
-                vec![*at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom)), (x, y)],
-                INK.to_rgba(),
-                1,
-            );
+            let [from, to] = labels::leader(*at, area);
+            canvas.line(vec![from, to, (x, y)], INK.to_rgba(), 1);
         }
     }
     // All wide rims before all marks, and a thin one for each: designs that lie close together hide as little as can be of
@@ -262,6 +271,11 @@ fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: 
             canvas.text(words, middle, SMALL, INK, (HPos::Center, VPos::Center));
         }
     }
+    let entry = |(i, r): (usize, &&Reference)| {
+        let words = format!("{}  {}", i + 1, r.label);
+        Entry { mark: look(i).0, radius: look(i).1, color: INK.to_rgba(), words, joined: true }
+    };
+    if numbered { named.iter().enumerate().map(entry).collect() } else { Vec::new() }
 }
 
 #[cfg(test)]

@@ -47,6 +47,23 @@ fn labels_and_units_are_in_the_figure() {
     }
 }
 
+#[test]
+fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
+    let rejected = Point { area_mm2: 200.0, outcome: Outcome::Pruned, throughput: Some(60.0) };
+    let series = |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0), rejected] };
+    let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
+    let figure = pareto(&several).unwrap();
+    let svg = figure.svg();
+    for words in
+        ["1  TPUv4, our plan", "2  TPUv4, expert&apos;s plan", "one: 1 evaluated", "two: 1 evaluated", "2 rejected by bound"]
+    {
+        assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(&words.replace("  ", " ")), "{words}");
+    }
+    // One number beside each mark.
+    let numbers = |number: &str| svg.lines().filter(|line| line.trim() == number).count();
+    assert_eq!((numbers("1"), numbers("2"), numbers("3")), (1, 1, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]

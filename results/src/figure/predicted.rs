@@ -97,7 +97,7 @@ fn diagonal(canvas: &mut Canvas<'_>, frame: &Frame) -> Vec<Entry> {
     let shade = GREY.mix(0.22);
     canvas.polygon(band, shade);
     canvas.line(vec![frame.place(low, low), frame.place(high, high)], INK.to_rgba(), 1);
-    let entry = |mark, radius, color, words: &str| Entry { mark, radius, color, words: words.into() };
+    let entry = |mark, radius, color, words: &str| Entry { mark, radius, color, words: words.into(), joined: false };
     vec![entry(Mark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(Mark::Band, 5, shade, "within ±10 %")]
 }
 
@@ -115,7 +115,7 @@ fn points(canvas: &mut Canvas<'_>, frame: &Frame, group: &Group, index: usize) -
         let mean = known.iter().sum::<f64>() / known.len() as f64;
         words.push_str(&format!(", MAPE {:.1} %", mean * 100.0));
     }
-    Entry { mark, radius: 4, color, words }
+    Entry { mark, radius: 4, color, words, joined: false }
 }
 
 #[cfg(test)]
