@@ -387,7 +387,7 @@ impl<'a> Searcher<'a> {
     /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later: `b` starts nothing before its
     /// time, nor before it has cores for it, and by then what it waits for has ended in `a` and as many cores are free.
     pub fn dominates(&self, a: (u64, &[Run]), b: (u64, &[Run]), set: Set) -> bool {
-        if a.0 > b.0 {
+        if a.0 > b.0 || !self.slots.frees_no_later(self.piece, a.1, b) {
             return false;
         }
         let mut floor = None;
@@ -408,6 +408,6 @@ impl<'a> Searcher<'a> {
                 return false;
             }
         }
-        self.slots.frees_no_later(self.piece, a.1, b)
+        true
     }
 }
