@@ -57,20 +57,19 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Of a state in which `runs` run, that is nowhere yet.
-    pub fn of(node: &Node, runs: &[Run]) -> Self {
+    /// Of a state at `time` that is nowhere yet, in which `runs` run and some operators are settled.
+    pub fn of((time, runs): (u64, &[Run]), settled: Set) -> Self {
         let (mut cores, mut area) = (0, 0u64);
         for run in runs {
             let need = run.need.total();
             cores += need;
-            area = area.saturating_add(u64::from(need).saturating_mul(run.finish - node.time));
+            area = area.saturating_add(u64::from(need).saturating_mul(run.finish - time));
         }
-        let last = runs.last().map_or(node.time, |r| r.finish);
-        let idle = node.set == node.idle;
-        Self { time: node.time, last, area, cores, settled: node.settled, runs: (0, 0), next: NONE, idle }
+        let last = runs.last().map_or(time, |r| r.finish);
+        Self { time, last, area, cores, settled, runs: (0, 0), next: NONE, idle: runs.is_empty() }
     }
 
-    /// Whether this state can dominate another one of the same down-set: as far as sums tell, and by leaving every completion open that the
+    /// Whether this state can dominate another one that has started no more: as far as sums tell, and by leaving every completion open that the
     /// other does, unless all of them end sooner (see `moves`).
     pub fn may_dominate(&self, other: &Self) -> bool {
         (self.settled & !other.settled == 0 || self.idle && self.time < other.time) && self.holds_no_more(other)

@@ -18,9 +18,10 @@
 //! - If the next operator of the completion is not active, put the one that ends first before it, in the mode in which it does. If it has a
 //!   twin to wait for, let the first of its twins change places with it. What has to move then for the completion to be legal lies behind
 //!   this operator, which is tried.
-//! - Should another state dominate the one that the operator leads to, the completion is one of that state too, no later, and it runs
-//!   nothing across all cores that is settled there: a state dominates only where it has settled nothing that the other has not. Unless
-//!   it is idle before the other one's time: every completion then ends sooner, and the other has no optimal one.
+//! - Should another state dominate the one that the operator leads to, the completion, without what that state may have started besides, is
+//!   one of that state too, no later, and it runs nothing across all cores that is settled there: a state dominates only where it has
+//!   settled nothing that the other has not. Unless it is idle before the other one's time: every completion then ends sooner, and the
+//!   other has no optimal one.
 //!
 //! So what is left out depends on the state alone, and dominance heeds it. Rules that go by how a state was reached would not do: such
 //! rules, and states that dominate each other, can each defer to the next, in a circle.

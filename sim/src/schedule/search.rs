@@ -5,9 +5,9 @@
 //! operator across all cores is a barrier at which a state shrinks to its down-set, so this is the barrier recurrence
 //! f(I+i) <= f(I) + exc(i), f(I+S) <= f(I) + R(S) with R(S), the makespan of S with one core each, built up operator by operator.
 //!
-//! What keeps it small: a state that another one with the same down-set dominates is dropped; extensions that are not needed are not
-//! tried (see `moves`); a state whose lower bound meets the best schedule is dropped; the time of a state moves on to the earliest at
-//! which anything more can start, which makes more states comparable.
+//! What keeps it small: a state that another one of the same down-set dominates is dropped, and so is one dominated by a state that has
+//! started one operator more; extensions that are not needed are not tried (see `moves`); a state whose lower bound meets the best schedule
+//! is dropped; the time of a state moves on to the earliest at which anything more can start, which makes more states comparable.
 //!
 //! Layer `k` holds states of `k` operators. The search comes in waves: each goes through all layers and extends the best states of
 //! each that no wave has extended before, so that nothing is done twice (a complete anytime beam search: Zhang, "Complete anytime beam
@@ -15,11 +15,13 @@
 //! it leaves is a lower bound for the whole piece. Waves and their directions grow from a quick beam to the whole space; all of it is
 //! counted in steps, so the answer does not depend on the machine.
 //!
-//! States that have been extended go on dominating new ones. Of a state with a completion better than all known, not dominated by
-//! another in its layer, one extension has that completion, and so has what dominates that; so as long as there is such a
-//! completion, there is a state that has it and that has not been extended.
+//! States that have been extended go on dominating new ones. As long as there is a completion better than all known schedules, there is a
+//! state that has it and that has not been extended. For take, of all states generated that have one, those with most operators. One
+//! of them has not been dropped: what drops a state has all that state's completions, without the operator that it may have started
+//! besides, so it is one of them too; it was there when it dropped the state, and if it is dropped itself, that happens later. And that one has not
+//! been extended: one of its extensions has such a completion (see `moves`), and so has what dominates that, with an operator more.
 
-use super::bounds::{Set, full};
+use super::bounds::{Set, full, members};
 use super::layer::{DEAD, Known, Layer, Move, NONE, Node, Step};
 use super::left::{Left, Lefts};
 use super::list::Found;
@@ -30,6 +32,8 @@ const COMPARED: usize = 48;
 /// How many it is compared with before its bound is worked out, which costs more than a few comparisons: a third of new states
 /// fall to one.
 const LOOKED: usize = 4;
+/// How many states of each down-set that has an operator more a state is compared with before it is extended.
+const COMPARED_AHEAD: usize = 8;
 /// A layer has room for this many states: some hundred bytes each.
 const MOST_STATES: usize = 1 << 20;
 
@@ -102,7 +106,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             step: nothing,
             parent: NONE,
         };
-        layers[0].push(empty, Known::of(&empty, &[]), &[]);
+        layers[0].push(empty, Known::of((0, &[]), 0), &[]);
         Self {
             searcher,
             best: u64::MAX,
@@ -160,9 +164,12 @@ impl<'s, 'a> Exploration<'s, 'a> {
                 layer.open.extend(&chosen[k..]);
                 break;
             }
+            let left = lefts.of(self.searcher, node.set);
+            if self.overtaken((&node, &layer.known[at as usize]), layer.runs_of(&node), left.ready) {
+                continue;
+            }
             let parent = if depth == 0 { NONE } else { self.remember(&node) };
             self.searcher.moves(&node, layer.runs_of(&node), &mut moves);
-            let left = lefts.of(self.searcher, node.set);
             for step in moves.drain(..) {
                 self.extend((&node, left), parent, layer.runs_of(&node), step, &mut runs);
             }
@@ -170,7 +177,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         (self.moves, self.runs, self.lefts) = (moves, runs, lefts);
     }
 
-    /// Takes the best `width` states of a layer from those that have not been extended, best first.
+    /// Takes the best `width` states of a layer from those that have not been extended, by time: of two states the earlier one leads sooner to
+    /// states that dominate the other.
     fn choose(&self, layer: &mut Layer, width: usize) -> Vec<u32> {
         let (nodes, best) = (&layer.nodes, self.best);
         layer.open.retain(|&at| nodes[at as usize].bound < best);
@@ -179,7 +187,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             ranked.select_nth_unstable(width);
             layer.open.extend(ranked.drain(width..).map(|r| r.1));
         }
-        ranked.sort_unstable();
+        ranked.sort_unstable_by_key(|&(rank, at)| (nodes[at as usize].time, rank));
         ranked.into_iter().map(|r| r.1).collect()
     }
 
@@ -223,12 +231,13 @@ impl<'s, 'a> Exploration<'s, 'a> {
             let Some(known) = self.searcher.settled(cases, left.ready & !(1 << step.op)) else { return };
             (settled, cases) = known;
         }
-        if self.dominated(set, (time, runs), settled) {
+        let known = Known::of((time, runs), settled);
+        if self.dominated(LOOKED, set, &known, runs) {
             return;
         }
         let adds = self.searcher.adds_without(&left.adds, step.op as usize);
-        let known = (since, cases, &adds);
-        let (bound, guide, next) = self.searcher.bound((set, left, step.op), (time, runs), known, self.best, &mut self.ends);
+        let sums = (since, cases, &adds);
+        let (bound, guide, next) = self.searcher.bound((set, left, step.op), (time, runs), sums, self.best, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
             // Nothing starts before `next`: what ends until then might as well have ended.
@@ -265,19 +274,16 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
     }
 
-    /// Whether a state of the next layer dominates one there might be, as far as a short look tells.
-    fn dominated(&self, set: Set, mine: (u64, &[Run]), settled: Set) -> bool {
+    /// Whether one of the first `count` states of a down-set in the next layer dominates a state that has started no more than that set.
+    fn dominated(&self, count: usize, set: Set, mine: &Known, runs: &[Run]) -> bool {
         let layer = &self.next;
         let mut at = layer.heads.get(&set).copied().unwrap_or(NONE);
-        for _ in 0..LOOKED {
+        for _ in 0..count {
             if at == NONE {
                 return false;
             }
             let other = &layer.known[at as usize];
-            if other.time <= mine.0
-                && other.settled & !settled == 0
-                && self.searcher.dominates((other.time, layer.runs_at(other)), mine, set)
-            {
+            if other.may_dominate(mine) && self.searcher.dominates((other.time, layer.runs_at(other)), (mine.time, runs), set) {
                 return true;
             }
             at = other.next;
@@ -285,10 +291,15 @@ impl<'s, 'a> Exploration<'s, 'a> {
         false
     }
 
+    /// Whether a state of the next layer dominates this one with one of the operators that are `ready` started besides.
+    fn overtaken(&self, (node, known): (&Node, &Known), runs: &[Run], ready: Set) -> bool {
+        members(ready).any(|i| self.dominated(COMPARED_AHEAD, node.set | 1 << i, known, runs))
+    }
+
     /// Adds a state to the next layer unless one there dominates it, and drops those that it dominates.
     fn insert(&mut self, node: Node, runs: &[Run]) {
         let (searcher, layer) = (self.searcher, &mut self.next);
-        let known = Known::of(&node, runs);
+        let known = Known::of((node.time, runs), node.settled);
         let mut at = layer.heads.get(&node.set).copied().unwrap_or(NONE);
         let mut before = NONE;
         for _ in 0..COMPARED {
@@ -300,6 +311,11 @@ impl<'s, 'a> Exploration<'s, 'a> {
             debug_assert!(other.holds_no_more(&known) || !searcher.dominates(theirs, mine, node.set));
             debug_assert!(known.holds_no_more(&other) || !searcher.dominates(mine, theirs, node.set));
             if other.may_dominate(&known) && searcher.dominates(theirs, mine, node.set) {
+                // What dominates one often dominates the next: it is looked at first.
+                if let Some(before) = layer.known.get_mut(before as usize) {
+                    before.next = other.next;
+                    layer.known[at as usize].next = layer.heads.insert(node.set, at).unwrap_or(NONE);
+                }
                 return;
             }
             if known.may_dominate(&other) && searcher.dominates(mine, theirs, node.set) {
