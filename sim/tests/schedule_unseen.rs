@@ -94,9 +94,9 @@ fn problems_of_16_to_28_operators_are_proven() {
 }
 
 #[test]
-fn of_problems_of_29_to_40_operators_at_most_seven_in_a_hundred_stay_open() {
+fn of_problems_of_29_to_40_operators_at_most_four_in_a_hundred_stay_open() {
     let (open, _) = like_the_stored(29, 40, &LIMITS);
-    assert!(open <= 7, "{open} open");
+    assert!(open <= 4, "{open} open");
 }
 
 /// Sixteen blocks of one operator, three in parallel and a join, and nested series and parallel parts.
@@ -122,14 +122,14 @@ fn graphs_of_80(first: u64, count: u64) -> (usize, f64) {
 #[test]
 fn other_graphs_of_80_operators_have_a_bounded_gap() {
     let (open, widest) = graphs_of_80(81_000, 30);
-    assert!(open <= 10 && widest <= 0.029, "{open} open, widest gap {widest}");
+    assert!(open <= 10 && widest <= 0.032, "{open} open, widest gap {widest}");
 }
 
 /// Graphs on which no limit of the search was chosen.
 #[test]
 fn graphs_of_80_operators_that_nothing_was_chosen_on_have_a_wider_one() {
     let (open, widest) = graphs_of_80(82_000, 60);
-    assert!(open <= 17 && widest <= 0.149, "{open} open, widest gap {widest}");
+    assert!(open <= 13 && widest <= 0.149, "{open} open, widest gap {widest}");
 }
 
 #[test]
@@ -145,5 +145,5 @@ fn backward_passes_with_weight_gradients_and_collectives_have_a_small_gap() {
         (90_000 + i, spec)
     });
     let (open, widest) = run("backward", &LIMITS, specs);
-    assert!(open <= 4 && widest <= 0.032, "{open} open, widest gap {widest}");
+    assert!(open <= 3 && widest <= 0.024, "{open} open, widest gap {widest}");
 }

@@ -10,11 +10,15 @@ use super::portfolio::{Answer, Budget};
 const STEPS_PER_OPERATOR: u64 = 1;
 
 /// A small reproducible generator (xorshift64*), seeded by the piece's size only: the same piece always gets the same answer.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
+    pub fn new(n: usize) -> Self {
+        Self(0x9e37_79b9_7f4a_7c15 ^ n as u64)
+    }
+
     /// A number below `n` (`n` > 0).
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -25,7 +29,7 @@ impl Random {
 /// Betters the schedule in `answer` by local search until the budget is spent.
 pub(super) fn improve(piece: &Piece, answer: &mut Answer, budget: Budget) {
     let n = piece.n();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ n as u64);
+    let mut random = Random::new(n);
     let tails = chain_tails(piece);
     let longest = tails.iter().copied().max().unwrap_or(1).max(1);
     let mut priority = urgency(piece);

@@ -7,8 +7,8 @@
 //! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
 //! 2. bounds below and list schedules above (`bounds`, `list`);
 //! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`), held, where one
-//!    narrow pass is not enough, against a bound per choice of modes (`modes`) from what can run at the same time (`configurations`);
-//! 4. local search for what is too large (`improve`).
+//!    narrow wave is not enough, against a bound per choice of modes (`modes`) from what can run at the same time (`configurations`);
+//! 4. between its waves, better schedules by evolution (`evolve`), and local search for what is too large to search (`improve`).
 //!
 //! [`solve_ilp`] states the same problem as an integer program: a second exact method to check the first by, and PHAZE's own program to
 //! compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
@@ -19,6 +19,7 @@
 mod bounds;
 mod configurations;
 mod cores;
+mod evolve;
 mod ilp;
 mod improve;
 mod instance;
@@ -32,6 +33,7 @@ mod piece;
 mod portfolio;
 mod problem;
 mod search;
+mod serial;
 mod simplex;
 mod slots;
 mod state;
@@ -75,7 +77,7 @@ pub enum Method {
     Decomposition,
     /// A list schedule met a lower bound.
     Bounds,
-    /// Local search met a lower bound.
+    /// Evolution or local search met a lower bound.
     LocalSearch,
     /// A search pass proved its answer.
     Search,

@@ -3,6 +3,7 @@
 
 use super::bounds::{Mixed, Relation, Set, chain_tails, members, only_across, quick_lower_bound, urgency};
 use super::cores::pair_by_index;
+use super::evolve::Evolution;
 use super::list::{Exclusive, Found, list_schedule};
 use super::modes::{CaseTable, Cases};
 use super::piece::{NEVER, Piece, SEARCHABLE};
@@ -19,9 +20,11 @@ const FORWARDS: [(usize, Aim); 3] = [(128, Aim::Schedules), (COMPARED, Aim::Boun
 const COMPARED: usize = 512;
 /// Widths of the last waves, in the direction that does.
 const WIDE: [usize; 3] = [16_384, 131_072, usize::MAX];
-/// Before that wave local search has a go, with this many steps and no more than this part of all.
-const IMPROVING_STEPS: u64 = 10_000;
-const IMPROVING_SHARE: u64 = 10;
+/// Schedules evolve after the first wave for as long as this many steps better them, and before the comparison for this many steps, but
+/// no more than this part of all.
+const EARLY_STEPS: u64 = 500;
+const EVOLVING_STEPS: u64 = 30_000;
+const EVOLVING_SHARE: u64 = 10;
 /// Cases are split until that has taken this part of all steps. The share was chosen on the 30 graphs of 80 operators of `schedule_unseen`,
 /// which holds 60 others against the choice.
 const CASES_SHARE: u64 = 6;
@@ -56,6 +59,11 @@ pub(super) struct Budget {
 impl Budget {
     pub fn of(limits: &Limits) -> Self {
         Self { steps: limits.steps, deadline: limits.time.map(|t| Instant::now() + t) }
+    }
+
+    /// The same work, but no more than until so many steps are done.
+    pub fn up_to(self, steps: u64) -> Self {
+        Self { steps: self.steps.min(steps), ..self }
     }
 
     pub fn spent(&self, steps: u64) -> bool {
@@ -191,6 +199,12 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     if one_wave(piece, answer, (first, false), (FIRST_WIDTH, Aim::Schedules), budget).is_none() {
         return;
     }
+    let reversed = piece.reversed();
+    let mut evolution = Evolution::new(piece, &reversed, (forward.can_across & !forward.only_across, forward.only_across));
+    while evolution.run(answer, budget.up_to(answer.steps + EARLY_STEPS)) {}
+    if answer.lower_bound >= answer.found.makespan || budget.spent(answer.steps) {
+        return;
+    }
     let best = answer.found.makespan;
     let mut cases = Cases::of(piece, &relation, (decided.across, decided.single));
     if let Some(cases) = &mut cases {
@@ -205,13 +219,19 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
         decided = decided.probe(piece, &relation, best);
     }
     let hard = decided.apply(piece);
-    let reversed = hard.reversed();
-    let searchers = both_ways(Searcher::new(&hard, decided.across), &reversed, cases.as_ref(), answer);
-    waves(piece, answer, &searchers, budget);
+    let turned = hard.reversed();
+    let searchers = both_ways(Searcher::new(&hard, decided.across), &turned, cases.as_ref(), answer);
+    waves(piece, answer, &searchers, &mut evolution, budget);
 }
 
 /// Wave after wave, wider and wider, until one proves the answer. `None` when there is nothing left to do, or nothing left to do it with.
-fn waves(piece: &Piece, answer: &mut Answer, searchers: &[Searcher<'_>; 2], budget: Budget) -> Option<()> {
+fn waves(
+    piece: &Piece,
+    answer: &mut Answer,
+    searchers: &[Searcher<'_>; 2],
+    evolution: &mut Evolution<'_>,
+    budget: Budget,
+) -> Option<()> {
     let [mut forwards, mut backwards] = searchers.each_ref().map(Exploration::new);
     one_wave(piece, answer, (&mut forwards, false), (FIRST_WIDTH, Aim::Schedules), budget)?;
     one_wave(piece, answer, (&mut backwards, true), (FIRST_WIDTH, Aim::Schedules), budget)?;
@@ -222,17 +242,20 @@ fn waves(piece: &Piece, answer: &mut Answer, searchers: &[Searcher<'_>; 2], budg
             ahead = bound;
         }
     }
-    let steps = answer.steps + IMPROVING_STEPS.min(budget.steps / IMPROVING_SHARE);
-    improve::improve(piece, answer, Budget { steps, ..budget });
+    evolution.run(answer, budget.up_to(answer.steps + EVOLVING_STEPS.min(budget.steps / EVOLVING_SHARE)));
     let turned = one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Bounds), budget)? > ahead;
     // What these leave is hard to prove: it is worth as much again to look for better schedules, both ways.
     one_wave(piece, answer, (&mut forwards, false), (COMPARED, Aim::Schedules), budget)?;
     one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Schedules), budget)?;
     let mut way = if turned { backwards } else { forwards };
-    for width in WIDE {
-        one_wave(piece, answer, (&mut way, turned), (width, Aim::Bounds), budget)?;
+    // What is left at the end goes to better schedules: what is still open then would hardly have been proven with it.
+    let most = budget.up_to(budget.steps - budget.steps / EVOLVING_SHARE);
+    let proven =
+        WIDE.iter().try_for_each(|&width| one_wave(piece, answer, (&mut way, turned), (width, Aim::Bounds), most).map(|_| ()));
+    if proven.is_none() {
+        evolution.run(answer, budget);
     }
-    Some(())
+    proven
 }
 
 /// The searcher of a piece and that of its reverse, which tell each other what they know; their bounds are noted.

@@ -29,12 +29,17 @@ impl Need {
         self.get(0) + self.get(1) + self.get(2)
     }
 
-    fn no_more_than(self, other: Self) -> bool {
+    pub fn no_more_than(self, other: Self) -> bool {
         ((other.0 | GUARDS) - self.0) & GUARDS == GUARDS
     }
 
     fn add(&mut self, other: Self) {
         self.0 += other.0;
+    }
+
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 + other.0)
     }
 }
 
