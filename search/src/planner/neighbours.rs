@@ -102,8 +102,11 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let layout = &plan.layout;
     let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
     let degrees: Vec<_> = degrees(layout, space).into_iter().map(of_layout).chain(micro_batches(job, plan)).collect();
-    let layouts = [methods(layout), chunks(job, layout), other_splits(job, layout), sharding(layout)];
-    let mut found: Vec<_> = degrees.into_iter().map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
+    // Other schedules have one number of chunks.
+    let chunks = if plan.schedule == Schedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
+    let layouts = [methods(layout), chunks, other_splits(job, layout), sharding(layout)];
+    let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
+    let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
     found.extend(layouts.into_iter().flatten().map(of_layout));
     for activations in space.activations.clone().unwrap_or_else(default_policies) {
         if activations != plan.activations {
@@ -112,6 +115,23 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
         }
     }
     found
+}
+
+/// A plan that gets a pipeline, under a schedule that is asked for: without one all are the same, and plans have 1F1B.
+fn with_schedule(space: &PlanSpace, before: &TrainingPlan, change: String, mut plan: TrainingPlan) -> (String, TrainingPlan) {
+    let asked = space.schedules.as_ref().and_then(|list| list.first().filter(|_| !list.contains(&plan.schedule)));
+    let Some(&schedule) = asked.filter(|_| before.layout.pipeline == 1 && plan.layout.pipeline > 1) else {
+        return (change, plan);
+    };
+    plan.schedule = schedule;
+    plan.layout.virtual_stages = schedule.chunks();
+    let name = match schedule {
+        Schedule::GPipe => "GPipe",
+        Schedule::ZbH1 => "ZB-H1",
+        Schedule::ZbV => "ZB-V",
+        Schedule::OneForwardOneBackward | Schedule::Interleaved { .. } => "1F1B",
+    };
+    (format!("{change}, {name}"), plan)
 }
 
 /// A plan whose chunks per stage break a rule, under the change made, with the nearest number that obeys; as it is if none does.

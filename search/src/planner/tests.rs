@@ -204,6 +204,25 @@ fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
 }
 
 #[test]
+fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
+    let hardware = Hardware::new("gpt2-xl");
+    let job = hardware.job(16, 64, 1024);
+    for (schedule, name) in [(Schedule::GPipe, "GPipe"), (Schedule::ZbH1, "ZB-H1"), (Schedule::ZbV, "ZB-V")] {
+        let space = PlanSpace { schedules: Some(vec![schedule]), ..PlanSpace::default() };
+        let batch = Batch { micro_batch: 1, global_batch: 64, sequence_length: 1024 };
+        let alone =
+            job.plan(Layout { data: 16, ..Layout::default() }, batch, ActivationPolicy::Full, Schedule::OneForwardOneBackward);
+        let around = neighbours(&job, &space, &ranked(&job, &alone)).unwrap();
+        let change = format!("p 1 -> 2, d 16 -> 8, {name}");
+        assert!(around.iter().any(|n| n.change == change && !matches!(n.outcome, Outcome::Refused(_))), "{change}: {around:?}");
+        let piped = Layout { pipeline: 2, data: 8, virtual_stages: schedule.chunks(), ..Layout::default() };
+        let plan = job.plan(piped, batch, ActivationPolicy::Full, schedule);
+        let around = neighbours(&job, &space, &ranked(&job, &plan)).unwrap();
+        assert!(around.iter().all(|n| !n.change.starts_with("chunks per stage")), "{name}: {around:?}");
+    }
+}
+
+#[test]
 fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
     let hardware = Hardware::new("llama2-7b");
     let job = hardware.job(64, 64, 2048);
