@@ -3,7 +3,10 @@
 //! An order and a choice of modes stand for a serial schedule. Of two parents a child takes operators in the order of one up to a point,
 //! then in that of the other, then in that of the first again, each in its parent's mode (Hartmann, "A competitive genetic algorithm for
 //! resource-constrained project scheduling", 1998). Each child's schedule is moved to the right and back to the left, which
-//! never makes it longer (double justification: Valls, Ballestin and Quintanilla, "Justification and RCPSP: a technique that pays", 2005).
+//! never makes it longer where any cores pair (double justification: Valls, Ballestin and Quintanilla, "Justification and RCPSP: a technique that
+//! pays", 2005); where they pair by index the shorter of both is taken.
+//!
+//! How many schedules are kept, for how long, and how often a child changes was chosen on random graphs (see `portfolio`).
 
 use super::Method;
 use super::bounds::{Set, chain_tails, members};
@@ -13,7 +16,7 @@ use super::piece::Piece;
 use super::portfolio::{Answer, Budget};
 use super::serial::{Serial, turned};
 
-/// Schedules that are kept.
+/// Schedules that are kept (Hartmann: 40).
 const POPULATION: usize = 30;
 /// Serial schedules per child: one, and one in each direction to justify it.
 const PLACED: u64 = 3;
