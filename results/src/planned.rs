@@ -272,12 +272,8 @@ pub fn part_name(part: &str) -> &str {
 pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
     match (plan.layout.pipeline, plan.layout.virtual_stages, plan.schedule) {
         (1, ..) => "no pipeline",
-        (_, v, Schedule::OneForwardOneBackward) if v > 1 => "interleaved",
-        (_, _, Schedule::OneForwardOneBackward) => "1F1B",
-        (_, _, Schedule::Interleaved { .. }) => "interleaved",
-        (_, _, Schedule::GPipe) => "GPipe",
-        (_, _, Schedule::ZbH1) => "ZB-H1",
-        (_, _, Schedule::ZbV) => "ZB-V",
+        (_, chunks, Schedule::OneForwardOneBackward) if chunks > 1 => Schedule::Interleaved { chunks }.name(),
+        (_, _, schedule) => schedule.name(),
     }
 }
 

@@ -356,6 +356,10 @@ fn faulty_arguments_are_refused() {
         let refusal = coplace(&call(&more)).refusal();
         assert!(refusal.contains(message), "{refusal}");
     }
+}
+
+#[test]
+fn jobs_that_no_plan_can_run_are_refused() {
     let long = ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let long: Vec<&str> = long.into_iter().chain(["--sequence-length", "8192"]).collect();
     assert!(coplace(&long).refusal().contains("sequence length is 8192, but must be "));

@@ -125,13 +125,7 @@ fn with_schedule(space: &PlanSpace, before: &TrainingPlan, change: String, mut p
     };
     plan.schedule = schedule;
     plan.layout.virtual_stages = schedule.chunks();
-    let name = match schedule {
-        Schedule::GPipe => "GPipe",
-        Schedule::ZbH1 => "ZB-H1",
-        Schedule::ZbV => "ZB-V",
-        Schedule::OneForwardOneBackward | Schedule::Interleaved { .. } => "1F1B",
-    };
-    (format!("{change}, {name}"), plan)
+    (format!("{change}, {}", schedule.name()), plan)
 }
 
 /// A plan whose chunks per stage break a rule, under the change made, with the nearest number that obeys; as it is if none does.

@@ -207,7 +207,8 @@ fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
 fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
     let hardware = Hardware::new("gpt2-xl");
     let job = hardware.job(16, 64, 1024);
-    for (schedule, name) in [(Schedule::GPipe, "GPipe"), (Schedule::ZbH1, "ZB-H1"), (Schedule::ZbV, "ZB-V")] {
+    for schedule in [Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV] {
+        let name = schedule.name();
         let space = PlanSpace { schedules: Some(vec![schedule]), ..PlanSpace::default() };
         let batch = Batch { micro_batch: 1, global_batch: 64, sequence_length: 1024 };
         let alone =

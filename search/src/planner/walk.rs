@@ -166,16 +166,11 @@ impl<'a> Walk<'a> {
         }
         let plain = || vec![Schedule::OneForwardOneBackward];
         for schedule in self.space.schedules.clone().unwrap_or_else(plain) {
-            let needed = match schedule {
-                _ if layout.pipeline == 1 => None,
-                Schedule::GPipe => Some((1, "GPipe")),
-                Schedule::ZbH1 => Some((1, "ZB-H1")),
-                Schedule::ZbV => Some((2, "ZB-V")),
-                _ => None,
-            };
-            match needed {
-                Some((chunks, name)) if chunks != layout.virtual_stages => {
-                    let limit = format!("{chunks} under {name}");
+            // 1F1B runs any number of chunks.
+            let fixed = layout.pipeline > 1 && schedule != Schedule::OneForwardOneBackward;
+            match schedule.chunks() {
+                chunks if fixed && chunks != layout.virtual_stages => {
+                    let limit = format!("{chunks} under {}", schedule.name());
                     self.rule(8, layout, "virtual_stages", layout.virtual_stages.into(), limit);
                 }
                 _ => self.split(layout, schedule),

@@ -83,6 +83,18 @@ pub enum Schedule {
 }
 
 impl Schedule {
+    /// Its name in the field.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GPipe => "GPipe",
+            Self::OneForwardOneBackward => "1F1B",
+            Self::Interleaved { .. } => "interleaved",
+            Self::ZbH1 => "ZB-H1",
+            Self::ZbV => "ZB-V",
+        }
+    }
+
     /// Model chunks per device.
     #[must_use]
     pub fn chunks(self) -> u32 {
