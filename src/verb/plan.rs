@@ -146,8 +146,8 @@ impl ContextMethodName {
     holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
     only, recomputation none, selective and full, schedules 1F1B and interleaved; under MaxText what it runs: its own policies,\n\
     GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules,\n\
-    and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even are then tried for the plans that are there without --everything, and\n\
-    for the fastest of the others.\n\n\
+    and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even\n\
+    are then tried for the plans that are there without --everything, and for the fastest of the others.\n\n\
     JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
