@@ -120,7 +120,7 @@ impl Hasher for SetHasher {
     }
 }
 
-type ByHash<V> = HashMap<Set, V, BuildHasherDefault<SetHasher>>;
+pub(super) type ByHash<V> = HashMap<Set, V, BuildHasherDefault<SetHasher>>;
 
 /// Room for this many states stays with a thread: some 50 MB.
 const SPARE_STATES: usize = 1 << 17;

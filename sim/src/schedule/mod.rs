@@ -7,7 +7,8 @@
 //! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
 //! 2. bounds below and list schedules above (`bounds`, `list`);
 //! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`), held, where one
-//!    narrow wave is not enough, against a bound per choice of modes (`modes`) from what can run at the same time (`configurations`);
+//!    narrow wave is not enough, against a bound per choice of modes (`modes`) from what can run at the same time (`configurations`),
+//!    and against bounds from one idle moment to the next (`idle`);
 //! 4. between its waves, better schedules by evolution (`evolve`), and local search for what is too large to search (`improve`).
 //!
 //! [`solve_ilp`] states the same problem as an integer program: a second exact method to check the first by, and PHAZE's own program to
@@ -20,6 +21,7 @@ mod bounds;
 mod configurations;
 mod cores;
 mod evolve;
+mod idle;
 mod ilp;
 mod improve;
 mod instance;

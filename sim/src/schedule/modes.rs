@@ -30,6 +30,8 @@ pub(super) struct Case {
 /// Cases that hold every schedule shorter than the best one known.
 pub(super) struct Cases<'a> {
     pub list: Vec<Case>,
+    /// Prices for all schedules.
+    pub prices: Mixed,
     configurations: Configurations<'a>,
     all: Set,
 }
@@ -41,7 +43,7 @@ impl<'a> Cases<'a> {
         let all = relation.all();
         let (prices, share) = configurations.solve(all, across, single)?;
         let value = prices.value;
-        Some(Self { list: vec![Case { across, single, prices, share, value }], configurations, all })
+        Some(Self { list: vec![Case { across, single, prices: prices.clone(), share, value }], prices, configurations, all })
     }
 
     /// Leaves cases out that hold nothing better than `best`, and splits the others as far as there is room, until `most` steps are done.

@@ -4,6 +4,7 @@
 use super::bounds::{Mixed, Relation, Set, chain_tails, members, only_across, quick_lower_bound, urgency};
 use super::cores::pair_by_index;
 use super::evolve::Evolution;
+use super::idle::IdleBounds;
 use super::list::{Exclusive, Found, list_schedule};
 use super::modes::{CaseTable, Cases};
 use super::piece::{NEVER, Piece, SEARCHABLE};
@@ -29,6 +30,8 @@ const EVOLVING_SHARE: u64 = 10;
 /// Cases are split until that has taken this part of all steps. The share was chosen on the 30 graphs of 80 operators of `schedule_unseen`,
 /// which holds 60 others against the choice.
 const CASES_SHARE: u64 = 6;
+/// Bounds from idle moments are looked for until that has taken this part of the steps that are left.
+const IDLE_SHARE: u64 = 6;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
 /// Rounds of play to rule out a mode of an operator.
@@ -222,20 +225,29 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     let hard = decided.apply(piece);
     let turned = hard.reversed();
     let searchers = both_ways(Searcher::new(&hard, decided.across), &turned, cases.as_ref(), answer);
-    waves(piece, answer, &searchers, &mut evolution, budget);
+    waves(piece, answer, (&searchers, cases.as_ref()), &mut evolution, budget);
 }
 
 /// Wave after wave, wider and wider, until one proves the answer. `None` when there is nothing left to do, or nothing left to do it with.
 fn waves(
     piece: &Piece,
     answer: &mut Answer,
-    searchers: &[Searcher<'_>; 2],
+    (searchers, cases): (&[Searcher<'_>; 2], Option<&Cases<'_>>),
     evolution: &mut Evolution<'_>,
     budget: Budget,
 ) -> Option<()> {
     let [mut forwards, mut backwards] = searchers.each_ref().map(Exploration::new);
     one_wave(piece, answer, (&mut forwards, false), (FIRST_WIDTH, Aim::Schedules), budget)?;
     one_wave(piece, answer, (&mut backwards, true), (FIRST_WIDTH, Aim::Schedules), budget)?;
+    if let Some(cases) = cases {
+        let most = budget.steps.saturating_sub(answer.steps) / IDLE_SHARE;
+        let (bounds, steps) = IdleBounds::of(&searchers[0], &cases.prices, answer.found.makespan, most);
+        answer.steps += steps;
+        if let Some(bounds) = bounds {
+            answer.raise(bounds.root());
+            forwards.hold_against(bounds, answer.found.makespan);
+        }
+    }
     let mut ahead = 0;
     for (width, aim) in FORWARDS {
         let bound = one_wave(piece, answer, (&mut forwards, false), (width, aim), budget)?;

@@ -22,6 +22,7 @@
 //! been extended: one of its extensions has such a completion (see `moves`), and so has what dominates that, with an operator more.
 
 use super::bounds::{Set, full, members};
+use super::idle::IdleBounds;
 use super::layer::{DEAD, Known, Layer, Move, NONE, Node, Step};
 use super::left::{Left, Lefts};
 use super::list::Found;
@@ -76,6 +77,8 @@ pub(super) struct Exploration<'s, 'a> {
     /// The layer that is being extended.
     next: Layer,
     lefts: Lefts,
+    /// What states are held against besides, if it is known.
+    idle_bounds: Option<IdleBounds>,
     moves: Vec<Move>,
     runs: Vec<Run>,
     ends: Vec<u64>,
@@ -121,6 +124,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             layers,
             next: Layer::default(),
             lefts: Lefts::default(),
+            idle_bounds: None,
             moves: Vec::new(),
             runs: Vec::new(),
             ends: vec![0; n],
@@ -149,6 +153,27 @@ impl<'s, 'a> Exploration<'s, 'a> {
         let best = self.best;
         let open = self.layers.iter().filter_map(|layer| layer.open.iter().map(|&at| layer.nodes[at as usize].bound).min()).min();
         Wave { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
+    }
+
+    /// Holds all states against bounds from idle moments from now on, for a schedule below `best`.
+    pub fn hold_against(&mut self, bounds: IdleBounds, best: u64) {
+        self.best = best;
+        self.idle_bounds = Some(bounds);
+        let mut layers = std::mem::take(&mut self.layers);
+        for layer in &mut layers {
+            for &at in &layer.open {
+                let node = layer.nodes[at as usize];
+                if node.bound < best {
+                    let bound = self.idle_bound((node.set, node.idle), node.since, (node.time, layer.runs_of(&node)));
+                    layer.nodes[at as usize].bound = node.bound.max(bound);
+                }
+            }
+        }
+        self.layers = layers;
+    }
+
+    fn idle_bound(&mut self, sets: (Set, Set), since: Since, state: (u64, &[Run])) -> u64 {
+        self.idle_bounds.as_mut().map_or(0, |bounds| bounds.bound(self.searcher, sets, since, state, self.best, &mut self.ends))
     }
 
     /// Extends the best states of a layer that have not been.
@@ -252,6 +277,10 @@ impl<'s, 'a> Exploration<'s, 'a> {
                 {
                     (idle, since) = (set, Since { idle: from, work: 0 });
                 }
+            }
+            let bound = bound.max(self.idle_bound((set, idle), since, (time, runs)));
+            if bound >= self.best {
+                return;
             }
             self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, since, settled, cases, step, parent }, runs);
         }

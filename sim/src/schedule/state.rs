@@ -168,6 +168,13 @@ impl<'a> Searcher<'a> {
         self.bound((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.n()]).0
     }
 
+    /// What is left after a down-set takes at least, from a moment on at which all cores are idle, as far as chains and prices tell.
+    pub fn left_at_least(&self, set: Set) -> u64 {
+        let rest = self.relation.all() & !set;
+        let chain = members(rest).map(|i| self.shortest[i] + self.after[i]).max().unwrap_or(0);
+        chain.max(self.priced_bound((self.all_cases(), &self.adds_of(rest)), 0, &[]))
+    }
+
     /// What the operators of a set add to each bound.
     pub fn adds_of(&self, set: Set) -> Adds {
         let cases = self.cases.as_ref().map_or([0.0; CASES], |table| table.adds_of(set));
