@@ -94,8 +94,6 @@ pub(super) struct IdleBounds {
     spans: Vec<(u32, u32)>,
     /// Per down-set, the stretch that left a state of it open last.
     hints: Vec<u32>,
-    /// When each operator that is left can end, ascending, and those that end no sooner.
-    ends: Vec<(u64, Set)>,
 }
 
 /// The pass forwards.
@@ -165,7 +163,7 @@ impl IdleBounds {
             spans[at].1 = live;
             stretches[from as usize..live as usize].sort_unstable_by_key(|s| (s.length + left[s.end as usize], s.end));
         }
-        (Some(Self { hints: vec![0; left.len()], ends: Vec::new(), downs, work, cores, left, stretches, spans }), taken)
+        (Some(Self { hints: vec![0; left.len()], downs, work, cores, left, stretches, spans }), taken)
     }
 
     /// A lower bound on the whole piece.
@@ -187,8 +185,7 @@ impl IdleBounds {
         let (Some(now), Some(from)) = (at(set), at(idle)) else { return 0 };
         let Some(last) = runs.last() else { return time.saturating_add(self.left[now]) };
         let busy = [0, 1].map(|k| runs.iter().map(|r| u64::from(r.need.get(k)) * (r.finish - time)).sum::<u64>());
-        self.put_ends(searcher, set, (time, runs), ends);
-        let all_ends = &self.ends;
+        put_ends(searcher, set, (time, runs), ends);
         let open = best.saturating_sub(since.idle);
         let (first, end) = self.spans[from];
         let may = |stretch: Stretch| {
@@ -203,8 +200,7 @@ impl IdleBounds {
             if !fits(0) || !fits(1) {
                 return false;
             }
-            let late = all_ends.get(all_ends.partition_point(|e| e.0 < until)).map_or(0, |e| e.1);
-            self.downs.sets[to] & late == 0
+            members(self.downs.sets[to] & !set).all(|i| ends[i] < until)
         };
         let promising = |stretch: Stretch| stretch.length + self.left[stretch.end as usize] < open;
         // Where one stretch was left open before, it often is again.
@@ -221,29 +217,21 @@ impl IdleBounds {
             None => best,
         }
     }
+}
 
-    /// Works out when the operators that are left would end at the soonest, on one core each.
-    fn put_ends(&mut self, searcher: &Searcher<'_>, set: Set, (time, runs): (u64, &[Run]), ends: &mut [u64]) {
-        let piece = searcher.piece;
-        let floor = searcher.slots.earliest_single(piece, time, runs);
-        let left = searcher.relation.all() & !set;
-        let mut waited_for = left;
-        for run in runs {
-            waited_for |= 1 << run.op;
-            ends[run.op as usize] = run.finish;
-        }
-        self.ends.clear();
-        for i in members(left) {
-            let before = members(searcher.relation.preds[i] & waited_for).map(|p| ends[p]);
-            ends[i] = before.fold(floor[piece.kind[i] as usize], u64::max).saturating_add(piece.lat[i]);
-            self.ends.push((ends[i], 1 << i));
-        }
-        self.ends.sort_unstable();
-        let mut late: Set = 0;
-        for (_, operators) in self.ends.iter_mut().rev() {
-            late |= *operators;
-            *operators = late;
-        }
+/// When the operators outside a down-set would end at the soonest, on one core each, beside those that run.
+fn put_ends(searcher: &Searcher<'_>, set: Set, (time, runs): (u64, &[Run]), ends: &mut [u64]) {
+    let piece = searcher.piece;
+    let floor = searcher.slots.earliest_single(piece, time, runs);
+    let left = searcher.relation.all() & !set;
+    let mut waited_for = left;
+    for run in runs {
+        waited_for |= 1 << run.op;
+        ends[run.op as usize] = run.finish;
+    }
+    for i in members(left) {
+        let before = members(searcher.relation.preds[i] & waited_for).map(|p| ends[p]);
+        ends[i] = before.fold(floor[piece.kind[i] as usize], u64::max).saturating_add(piece.lat[i]);
     }
 }
 
@@ -308,6 +296,7 @@ impl<'f, 'a> Forwards<'f, 'a> {
         // Past this the prices paid meet the best schedule, however they are rounded.
         let most = (room as f64 + 1e-9) * (1.0 + 2e-12);
         let begun = self.work[at as usize];
+        let most_work = [0, 1].map(|k| begun[k].saturating_add(self.cores[k].saturating_mul(room - 1)));
         while let Some((down, first, chain, paid)) = self.open.pop() {
             for &(i, to) in self.downs.extensions(down) {
                 if i < first {
@@ -317,8 +306,7 @@ impl<'f, 'a> Forwards<'f, 'a> {
                 let chain = chain.max(self.ends[i as usize]);
                 let paid = paid + self.waste[i as usize];
                 let work = self.work[to as usize];
-                let evenly = |k: usize| work[k] - begun[k] <= self.cores[k].saturating_mul(room - 1);
-                if chain < room && paid < most && evenly(0) && evenly(1) {
+                if chain < room && paid < most && work[0] <= most_work[0] && work[1] <= most_work[1] {
                     self.open.push((to, i + 1, chain, paid));
                     if chain + self.left[to as usize] < room && down != at {
                         let shared = |k: usize| (work[k] - begun[k]).div_ceil(self.cores[k].max(1));
