@@ -72,7 +72,7 @@ impl Known {
     /// Whether this state can dominate another one that has started no more: as far as sums tell, and by leaving every completion open that the
     /// other does, unless all of them end sooner (see `moves`).
     pub fn may_dominate(&self, other: &Self) -> bool {
-        (self.settled & !other.settled == 0 || self.idle && self.time < other.time) && self.holds_no_more(other)
+        self.holds_no_more(other) && (self.settled & !other.settled == 0 || self.idle && self.time < other.time)
     }
 
     /// Whether at every time from the other state's on this one holds no more cores, as far as sums tell.

@@ -208,13 +208,17 @@ impl<'s, 'a> Exploration<'s, 'a> {
     fn choose(&self, layer: &mut Layer, width: usize) -> Vec<u32> {
         let (nodes, best) = (&layer.nodes, self.best);
         layer.open.retain(|&at| nodes[at as usize].bound < best);
-        let mut ranked: Vec<_> = layer.open.drain(..).map(|at| (self.rank(&nodes[at as usize]), at)).collect();
-        if ranked.len() > width {
+        let mut chosen = std::mem::take(&mut layer.open);
+        if chosen.len() > width {
+            let mut ranked: Vec<_> = chosen.drain(..).map(|at| (self.rank(&nodes[at as usize]), at)).collect();
             ranked.select_nth_unstable(width);
             layer.open.extend(ranked.drain(width..).map(|r| r.1));
+            chosen.extend(ranked.into_iter().map(|r| r.1));
         }
-        ranked.sort_unstable_by_key(|&(rank, at)| (nodes[at as usize].time, rank));
-        ranked.into_iter().map(|r| r.1).collect()
+        let mut timed: Vec<_> = chosen.iter().map(|&at| (nodes[at as usize].time, at)).collect();
+        let rank = |at: u32| self.rank(&nodes[at as usize]);
+        timed.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| rank(a.1).cmp(&rank(b.1))));
+        timed.into_iter().map(|t| t.1).collect()
     }
 
     fn drop_state(&mut self, bound: u64) {
