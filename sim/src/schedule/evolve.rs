@@ -196,6 +196,7 @@ fn by(n: usize, key: impl Fn(usize) -> u64) -> Vec<u8> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use super::super::Limits;
     use super::super::bounds::{Relation, urgency};
     use super::super::list::{Exclusive, list_schedule};
     use super::super::modes::tests::problem;
@@ -217,7 +218,7 @@ mod tests {
                 let reversed = piece.reversed();
                 let either = members(Relation::of(piece).all()).filter(|&i| piece.exc[i] != NEVER).fold(0, |set, i| set | 1 << i);
                 let mut answer = Answer { found: listed, lower_bound: 0, method: Method::Bounds, steps: 0 };
-                Evolution::new(piece, &reversed, (either, 0)).run(&mut answer, Budget { steps: 10_000, deadline: None });
+                Evolution::new(piece, &reversed, (either, 0)).run(&mut answer, Budget::of(&Limits { steps: 10_000, time: None }));
                 assert!(answer.found.makespan >= optimum, "seed {seed}");
                 all += 1;
                 optimal += usize::from(answer.found.makespan == optimum);

@@ -57,12 +57,14 @@ impl Answer {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub steps: u64,
+    /// Work besides, for a piece in which any cores pair in place of one that pairs them by index, while its schedule can be paired so.
+    more: u64,
     pub deadline: Option<Instant>,
 }
 
 impl Budget {
     pub fn of(limits: &Limits) -> Self {
-        Self { steps: limits.steps, deadline: limits.time.map(|t| Instant::now() + t) }
+        Self { steps: limits.steps, more: 0, deadline: limits.time.map(|t| Instant::now() + t) }
     }
 
     /// The same work, but no more than until so many steps are done.
@@ -113,7 +115,8 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> Answer {
         return solve_plain(piece, budget, 0, None);
     }
     // Where any cores pair the piece is easier, its bound holds here too, and its schedule often does.
-    let relaxed = solve_plain(&piece.unpaired(), Budget { steps: budget.steps / 4 * 3, ..budget }, 0, None);
+    let first = budget.steps / 4 * 3;
+    let relaxed = solve_plain(&piece.unpaired(), Budget { steps: first, more: budget.steps - first, ..budget }, 0, None);
     if let Some(slots) = pair_by_index(piece, &relaxed.found) {
         return Answer { found: Found { slots, ..relaxed.found }, ..relaxed };
     }
@@ -228,20 +231,46 @@ fn search(piece: &Piece, answer: &mut Answer, budget: Budget) {
     waves(piece, answer, (&searchers, cases.as_ref()), &mut evolution, budget);
 }
 
-/// Wave after wave, wider and wider, until one proves the answer. `None` when there is nothing left to do, or nothing left to do it with.
+/// Wave after wave, wider and wider, until one proves the answer.
 fn waves(
     piece: &Piece,
     answer: &mut Answer,
     (searchers, cases): (&[Searcher<'_>; 2], Option<&Cases<'_>>),
     evolution: &mut Evolution<'_>,
     budget: Budget,
-) -> Option<()> {
-    let [mut forwards, mut backwards] = searchers.each_ref().map(Exploration::new);
-    one_wave(piece, answer, (&mut forwards, false), (FIRST_WIDTH, Aim::Schedules), budget)?;
-    one_wave(piece, answer, (&mut backwards, true), (FIRST_WIDTH, Aim::Schedules), budget)?;
+) {
+    let mut ways = searchers.each_ref().map(Exploration::new);
+    let turned = narrow_waves(piece, answer, (&mut ways, cases), evolution, budget).unwrap_or(false);
+    let way = &mut ways[usize::from(turned)];
+    wide_waves(piece, answer, (way, turned), evolution, budget);
+    if budget.more == 0 || answer.lower_bound >= answer.found.makespan {
+        return;
+    }
+    // What would go to pairing by index is not needed there where this schedule can be paired.
+    let paired = Piece { paired: true, ..piece.clone() };
+    if pair_by_index(&paired, &answer.found).is_some() {
+        let kept = answer.found.clone();
+        let all = Budget { steps: budget.steps + budget.more, more: 0, ..budget };
+        wide_waves(piece, answer, (way, turned), evolution, all);
+        if pair_by_index(&paired, &answer.found).is_none() {
+            answer.found = kept;
+        }
+    }
+}
+
+/// Narrow waves both ways, and whether backwards gets further. `None` when there is nothing left to do, or nothing left to do it with.
+fn narrow_waves(
+    piece: &Piece,
+    answer: &mut Answer,
+    ([forwards, backwards], cases): (&mut [Exploration<'_, '_>; 2], Option<&Cases<'_>>),
+    evolution: &mut Evolution<'_>,
+    budget: Budget,
+) -> Option<bool> {
+    one_wave(piece, answer, (forwards, false), (FIRST_WIDTH, Aim::Schedules), budget)?;
+    one_wave(piece, answer, (backwards, true), (FIRST_WIDTH, Aim::Schedules), budget)?;
     if let Some(cases) = cases {
         let most = budget.steps.saturating_sub(answer.steps) / IDLE_SHARE;
-        let (bounds, steps) = IdleBounds::of(&searchers[0], &cases.prices, answer.found.makespan, most);
+        let (bounds, steps) = IdleBounds::of(forwards.searcher(), &cases.prices, answer.found.makespan, most);
         answer.steps += steps;
         if let Some(bounds) = bounds {
             answer.raise(bounds.root());
@@ -250,25 +279,34 @@ fn waves(
     }
     let mut ahead = 0;
     for (width, aim) in FORWARDS {
-        let bound = one_wave(piece, answer, (&mut forwards, false), (width, aim), budget)?;
+        let bound = one_wave(piece, answer, (forwards, false), (width, aim), budget)?;
         if width == COMPARED {
             ahead = bound;
         }
     }
     evolution.run(answer, budget.up_to(answer.steps + EVOLVING_STEPS.min(budget.steps / EVOLVING_SHARE)));
-    let turned = one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Bounds), budget)? > ahead;
+    let turned = one_wave(piece, answer, (backwards, true), (COMPARED, Aim::Bounds), budget)? > ahead;
     // What these leave is hard to prove: it is worth as much again to look for better schedules, both ways.
-    one_wave(piece, answer, (&mut forwards, false), (COMPARED, Aim::Schedules), budget)?;
-    one_wave(piece, answer, (&mut backwards, true), (COMPARED, Aim::Schedules), budget)?;
-    let mut way = if turned { backwards } else { forwards };
-    // What is left at the end goes to better schedules: what is still open then would hardly have been proven with it.
+    one_wave(piece, answer, (forwards, false), (COMPARED, Aim::Schedules), budget)?;
+    one_wave(piece, answer, (backwards, true), (COMPARED, Aim::Schedules), budget)?;
+    Some(turned)
+}
+
+/// The last waves, in the direction that gets further. What is left at the end goes to better schedules: what is still open then would
+/// hardly have been proven with it.
+fn wide_waves(
+    piece: &Piece,
+    answer: &mut Answer,
+    (way, turned): (&mut Exploration<'_, '_>, bool),
+    evolution: &mut Evolution<'_>,
+    budget: Budget,
+) {
     let most = budget.up_to(budget.steps - budget.steps / EVOLVING_SHARE);
     let proven =
-        WIDE.iter().try_for_each(|&width| one_wave(piece, answer, (&mut way, turned), (width, Aim::Bounds), most).map(|_| ()));
+        WIDE.iter().try_for_each(|&width| one_wave(piece, answer, (way, turned), (width, Aim::Bounds), most).map(|_| ()));
     if proven.is_none() {
         evolution.run(answer, budget);
     }
-    proven
 }
 
 /// The searcher of a piece and that of its reverse, which tell each other what they know; their bounds are noted.

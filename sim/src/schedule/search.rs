@@ -155,6 +155,10 @@ impl<'s, 'a> Exploration<'s, 'a> {
         Wave { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
     }
 
+    pub fn searcher(&self) -> &'s Searcher<'a> {
+        self.searcher
+    }
+
     /// Holds all states against bounds from idle moments from now on, for a schedule below `best`.
     pub fn hold_against(&mut self, bounds: IdleBounds, best: u64) {
         self.best = best;
