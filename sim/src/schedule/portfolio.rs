@@ -30,7 +30,8 @@ const EVOLVING_SHARE: u64 = 10;
 /// Cases are split until that has taken this part of all steps. The share was chosen on the 30 graphs of 80 operators of `schedule_unseen`,
 /// which holds 60 others against the choice.
 const CASES_SHARE: u64 = 6;
-/// Bounds from idle moments are looked for until that has taken this part of the steps that are left.
+/// Bounds from idle moments are looked for until that has taken this part of the steps that are left: as much as cases may. Passes of models
+/// take less than a fiftieth.
 const IDLE_SHARE: u64 = 6;
 /// Rounds of play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;

@@ -155,6 +155,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         Wave { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
     }
 
+    /// The piece, and what is known of it, in this direction.
     pub fn searcher(&self) -> &'s Searcher<'a> {
         self.searcher
     }
