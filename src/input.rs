@@ -2,11 +2,11 @@
 
 use crate::failure::{self, Failure, OrInput};
 use search::bench::BenchError;
-use search::step::SoftwareStack;
 use sim::hardware::Template;
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
 use std::path::Path;
+use step::SoftwareStack;
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`).
 pub fn chip(name_or_path: &str) -> Result<Template, Failure> {

@@ -1,7 +1,7 @@
 //! A row of Calculon's format run here: what `coplace calculon` shows, as data. Described in `docs/json.md`.
 
 use crate::planned::{StageRow, one_line, stage};
-use search::calculon::{Outcome, Row};
+use search::published::calculon::{Outcome, Row};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -4,11 +4,11 @@ use crate::mapped::Mapped;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
-use search::step::{MemoryClass, OverCapacity, StageMemory, TrainingPlan};
 use serde::Serialize;
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
 use std::collections::BTreeMap;
+use step::{MemoryClass, OverCapacity, StageMemory, TrainingPlan};
 
 /// The version of the JSON that this build writes.
 pub const FORMAT: u32 = 1;

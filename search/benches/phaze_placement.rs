@@ -5,7 +5,7 @@
 //! instances of another folder.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use coplace_search::placement::phaze::{self, Instance, Recorded};
+use coplace_search::published::phaze::{self, Instance, Recorded};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -7,9 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanSpace, default_policies, search_plans};
-use coplace_search::step::{
-    ChipTimes, Degrees, DeviceMemory, Evaluator, Sends, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
-};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
@@ -17,6 +14,9 @@ use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
+use step::{
+    ChipTimes, Degrees, DeviceMemory, Evaluator, Sends, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
+};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{Layout, Model};

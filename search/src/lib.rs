@@ -2,7 +2,7 @@
 
 pub mod bench;
 pub mod bound;
-pub mod calculon;
+
 pub mod design;
 pub mod evaluate;
 pub mod explain;
@@ -11,9 +11,9 @@ pub mod pareto;
 pub mod placement;
 pub mod planner;
 pub mod profile;
+pub mod published;
 pub mod rank_mapping;
 pub mod runner;
 pub mod shape;
 pub mod space;
-pub mod step;
 pub mod study;

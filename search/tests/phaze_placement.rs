@@ -1,7 +1,7 @@
 //! PHAZE's placement: every recorded instance, and the search against PHAZE's table written out literally.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_search::placement::phaze::{self, Edge, Instance, Layer, Optimizer, Problem, Recorded, WidthGraph};
+use coplace_search::published::phaze::{self, Edge, Instance, Layer, Optimizer, Problem, Recorded, WidthGraph};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! What PHAZE instance files may hold, what is rejected and with which words, and what the plan verifier catches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_search::placement::phaze::{self, Instance, PlacementError, PlanFault, Recorded};
+use coplace_search::published::phaze::{self, Instance, PlacementError, PlanFault, Recorded};
 use serde_json::{Value, json};
 
 fn layer(id: i64) -> Value {

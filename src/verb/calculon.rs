@@ -5,7 +5,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use results::calculon::Ran;
 use results::report;
-use search::calculon::row;
+use search::published::calculon::row;
 use sim::import::calculon::System;
 use std::path::PathBuf;
 use workloads::import::calculon::{Application, Execution, VOCABULARY};

@@ -4,12 +4,12 @@ use crate::answer::{self, Format};
 use crate::failure::{Failure, OrOther};
 use clap::ValueEnum;
 use results::report::{self, Align, Table};
-use search::step::SoftwareStack;
 use search::study::Study;
 use serde_json::json;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
+use step::SoftwareStack;
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 

@@ -2,8 +2,8 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther};
-use search::placement::phaze::{self, Plan, Recorded, Solution};
-use search::placement::piper;
+use search::published::phaze::{self, Plan, Recorded, Solution};
+use search::published::piper;
 use serde::Serialize;
 use sim::status::SolveStatus;
 use std::collections::BTreeMap;

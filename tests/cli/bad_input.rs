@@ -266,7 +266,7 @@ const KINDS: &[(&str, &[&str])] = &[
         "sim/templates/fabrics/selene_hdr200x8.toml",
         &["evaluate", "llama2-7b", "--chip", "a100_80gb", "--fabric", "FILE", "--micro-batch", "1"],
     ),
-    ("search/stacks/megatron.toml", &["calculon", "MODEL", "EXECUTION", "SYSTEM", "--stack", "FILE"]),
+    ("step/stacks/megatron.toml", &["calculon", "MODEL", "EXECUTION", "SYSTEM", "--stack", "FILE"]),
     ("workloads/tests/calculon/model.json", &["calculon", "FILE", "EXECUTION", "SYSTEM"]),
     ("workloads/tests/calculon/execution.json", &["calculon", "MODEL", "FILE", "SYSTEM"]),
     ("sim/tests/data/calculon/system.json", &["calculon", "MODEL", "EXECUTION", "FILE"]),

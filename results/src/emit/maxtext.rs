@@ -4,11 +4,11 @@
 use super::{Inexpressible, Lines, Recipe, Written};
 use crate::planned::schedule_name;
 use search::planner::{PlanSpace, Splits};
-use search::step::TrainingPlan;
 use sim::kernel::{DataType, Function};
 use sim::pipeline::Schedule;
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use step::TrainingPlan;
 use workloads::footprint::Optimizer;
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::recompute_policy::{NamedPolicy, NamedTensor};

@@ -3,9 +3,9 @@
 
 use super::{Inexpressible, Lines, Recipe, Written};
 use crate::planned::schedule_name;
-use search::step::TrainingPlan;
 use sim::kernel::{DataType, Function};
 use sim::pipeline::Schedule;
+use step::TrainingPlan;
 use workloads::footprint::Optimizer;
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::training::{Attention, ContextMethod};

@@ -9,7 +9,7 @@ pub use maxtext::{maxtext, maxtext_choices, maxtext_policies};
 pub use megatron::megatron;
 
 use crate::mapped::Mapped;
-use search::step::{SoftwareStack, TrainingPlan};
+use step::{SoftwareStack, TrainingPlan};
 use thiserror::Error;
 use workloads::Model;
 

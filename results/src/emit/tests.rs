@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use search::step::SoftwareStack;
 use sim::kernel::DataType;
 use sim::pipeline::Schedule;
+use step::SoftwareStack;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};

@@ -188,7 +188,7 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
     let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
     let of = |capacity: Option<f64>| capacity.map_or_else(String::new, |c| format!("{c:.1}"));
     let mut classes: Vec<&str> = Vec::new();
-    for class in search::step::MemoryClass::ALL.map(|c| c.to_string()) {
+    for class in step::MemoryClass::ALL.map(|c| c.to_string()) {
         if let Some((name, _)) =
             stages.iter().flat_map(|s| s.classes_gib.iter()).find(|(name, gib)| **name == class && **gib >= 0.005)
         {

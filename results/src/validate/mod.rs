@@ -24,12 +24,12 @@ pub use score::{GroupScore, Worst};
 pub use text::report;
 
 use crate::files::{self, WriteError};
-use search::step::StepTime;
 use serde::Serialize;
 use sim::import::lines::Lines;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use step::StepTime;
 
 /// Version of the JSON that [`json`] gives.
 pub const FORMAT: u32 = 1;

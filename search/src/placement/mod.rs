@@ -1,5 +1,3 @@
 //! Placement: how the layers of a model are split into pipeline stages and laid out on the devices of a cluster.
 
-pub mod phaze;
-pub mod piper;
 pub mod plan;

@@ -1,7 +1,7 @@
 //! Plans found, by their places in a search: the fastest, those whose time is bounded only, counts of the others.
 
-use crate::step::StepError;
 use sim::units::Bytes;
+use step::StepError;
 use workloads::LayerEnds;
 
 /// A plan by its places.

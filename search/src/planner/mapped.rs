@@ -2,9 +2,9 @@
 
 use super::{Job, PlanAnswer, RankedPlan};
 use crate::rank_mapping::{Effort, MappingError, RankMapping, StepTraffic, map_ranks};
-use crate::step::{ChipTimes, StepError};
 use rayon::prelude::*;
 use sim::network::MOST_UNITS;
+use step::{ChipTimes, StepError};
 
 /// Why plans cannot be mapped.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

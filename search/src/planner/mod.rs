@@ -1,6 +1,6 @@
 //! The best training plan for hardware that stands already: what a training engineer asks.
 //!
-//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`crate::step::Evaluator`]): what the fullest device needs, and the step's time
+//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`step::Evaluator`]): what the fullest device needs, and the step's time
 //! or, where only the event simulation has it (zero-bubble schedules, ends lighter than what is between), a bound. Plans of the second kind
 //! that fit are then simulated in the order of their bounds, until no bound is below the last plan of the list asked for. So the list is the
 //! true one of the space under this model. Nothing depends on the number of threads.
@@ -25,14 +25,14 @@ pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use search::search_plans;
 pub use space::{PlanSpace, Splits, default_policies};
 
-use crate::step::{
-    ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
-    TrainingPlan, lowering, step_memory_of, step_time_of, step_timeline, usable, with_fullest_experts,
-};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{Schedule, Timeline};
 use sim::units::Bytes;
+use step::{
+    ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
+    TrainingPlan, lowering, step_memory_of, step_time_of, step_timeline, usable, with_fullest_experts,
+};
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, TrainingGraph};

@@ -2,9 +2,9 @@
 
 use super::space::{MOST_CHUNKS, default_policies};
 use super::{Attempt, Job, PlanSpace, RankedPlan};
-use crate::step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
+use step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
 use workloads::training::ContextMethod;
 use workloads::{LayerEnds, Layout, RankOrder, ZeroStage};
 

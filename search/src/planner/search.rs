@@ -4,10 +4,10 @@ use super::found::{Candidate, Found};
 use super::space::{Family, Lot, Splits};
 use super::splits::{Loads, ROUNDING, Tried, least_share};
 use super::{Attempt, Job, PlanAnswer, PlanSpace, one_of_alike};
-use crate::step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
+use step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
 /// Plans simulated between two looks at the list.

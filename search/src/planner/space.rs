@@ -1,9 +1,9 @@
 //! The plans that fixed hardware leaves to choose from.
 
 use super::Job;
-use crate::step::{TrainingPlan, lowering};
 use sim::pipeline::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
+use step::{TrainingPlan, lowering};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
 use workloads::training::ContextMethod;

@@ -9,7 +9,7 @@
 //! - With several chunks per device, or backward passes in two parts, `m D / p` is what remains of it.
 //!
 //! What the first device exchanges once per step, and its update, follow the last pass and are added to a split's bound
-//! ([`crate::step::Evaluator::least_once`]).
+//! ([`step::Evaluator::least_once`]).
 //!
 //! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
 //! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, and those below the list, and below the plan's own
@@ -18,11 +18,11 @@
 
 use super::found::{Candidate, Found};
 use super::search::{SPARE, Search};
-use crate::step::{Alike, Arrangement, ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
 use rayon::prelude::*;
 use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
+use step::{Alike, Arrangement, ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds, Layout};
 
 /// Seconds of one micro-batch's passes on one device, forward and backward, what nothing hides included.

@@ -6,12 +6,12 @@ use super::{
     Job, MapRanks, Outcome, PlanAnswer, PlanSpace, RankedPlan, Splits, default_policies, map_plans, neighbours, search_plans,
 };
 use crate::rank_mapping::RankMapping;
-use crate::step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
+use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, ZeroStage};

@@ -6,7 +6,7 @@
 //! member of an exchange); the slowest group of an axis in a stage decides for the stage. The step is the longest of some paths through the
 //! schedule (see `pace`), the slowest stage's reductions, the sum of a tied embedding's gradients, and `rest`, which no assignment changes.
 //! `rest`, and the share of each communication that work hides, are such that on links that are all alike (at the harmonic mean of the
-//! measured ones) the step is that of [`crate::step::step_time`]: they depend on which links there are, not on where. On the links as they
+//! measured ones) the step is that of [`step::step_time`]: they depend on which links there are, not on where. On the links as they
 //! are the time of rank order is therefore near the step model's, not equal. Replicas of the pipeline are taken to wait for each other in
 //! every micro-batch.
 //!

@@ -1,13 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::step::{ChipTimes, SoftwareStack, TrainingPlan, step_time};
 use proptest::prelude::*;
 use sim::hardware::Template;
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::LinkMatrix;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
+use step::{ChipTimes, SoftwareStack, TrainingPlan, step_time};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, Model};

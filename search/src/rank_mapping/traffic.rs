@@ -1,15 +1,13 @@
 //! What the ranks of a step exchange: all axes, all stages.
 
 use super::pace::{Pace, Rhythm};
-use crate::step::{
-    Alike, Assembly, Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of,
-};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
+use step::{Alike, Assembly, Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
 use workloads::{Layout, Model, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The parallel axis that a collective belongs to.
@@ -97,7 +95,7 @@ pub struct StepTraffic {
 }
 
 impl StepTraffic {
-    /// The traffic of a plan. What is hidden, and what the paths leave out, are those of [`crate::step::step_time`] on links that are all
+    /// The traffic of a plan. What is hidden, and what the paths leave out, are those of [`step::step_time`] on links that are all
     /// alike ([`Fabric::with_equal_links`]): the same wherever the units stand.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use results::emit::{self, Recipe, Written};
 use results::mapped::Mapped;
 use search::planner::{Job, PlanSpace, RankedPlan};
-use search::step::{SoftwareStack, TrainingPlan};
+use step::{SoftwareStack, TrainingPlan};
 
 /// The framework to write a plan for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

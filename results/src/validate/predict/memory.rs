@@ -1,9 +1,9 @@
-//! Memory peaks, and whether a run fits: `search::step::step_memory` of the plan that the row describes.
+//! Memory peaks, and whether a run fits: `step::step_memory` of the plan that the row describes.
 
 use super::Prepared;
 use super::run::Run;
 use crate::validate::row::{Row, RowFailure};
-use search::step::{DeviceMemory, Reading, StepMemory, step_memory};
+use step::{DeviceMemory, Reading, StepMemory, step_memory};
 
 /// Predicts the peak in GiB, as the row's instrument shows it, and whether the run fits (1 or 0).
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {

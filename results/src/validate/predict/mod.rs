@@ -12,12 +12,12 @@ pub(super) mod training;
 
 use super::Options;
 use super::row::RowFailure;
-use search::step::{ChipTimes, SoftwareStack, StepTime};
 use sim::cost::CostModel;
 use sim::hardware::{Accelerator, AreaBreakdown, area};
 use sim::network::Fabric;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use step::{ChipTimes, SoftwareStack, StepTime};
 
 /// Chips and fabrics that earlier rows of a file needed, prepared once.
 #[derive(Debug, Default)]

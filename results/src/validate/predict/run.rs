@@ -2,10 +2,10 @@
 
 use super::{Prepared, cluster};
 use crate::validate::row::{Row, RowFailure};
-use search::step::{SoftwareStack, TrainingPlan};
 use sim::kernel::{DataType, Function};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
+use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};

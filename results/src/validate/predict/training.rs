@@ -1,9 +1,9 @@
-//! Training runs: the step time that `search::step` finds for the plan that the row describes.
+//! Training runs: the step time that `step` finds for the plan that the row describes.
 
 use super::Prepared;
 use super::run::Run;
 use crate::validate::row::{Row, RowFailure};
-use search::step::{StepTime, step_time};
+use step::{StepTime, step_time};
 use workloads::Layout;
 
 /// Predicts the time of a training step in seconds.

@@ -1,5 +1,5 @@
 //! The software that runs a step: which overlaps it has, what launching costs, what memory it takes for itself. One TOML file per
-//! stack in `search/stacks/`, every scalar with its source or with what it was fitted on.
+//! stack in `step/stacks/`, every scalar with its source or with what it was fitted on.
 
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub enum StackError {
         why: String,
     },
     /// It is not the TOML that a stack needs.
-    #[error("{file}: {why}; a stack has the tables and keys of search/stacks/megatron.toml, all of them and no other")]
+    #[error("{file}: {why}; a stack has the tables and keys of step/stacks/megatron.toml, all of them and no other")]
     Malformed {
         /// The file.
         file: String,

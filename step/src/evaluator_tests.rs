@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::step::memory::Moment;
-use crate::step::{MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
+use crate::memory::Moment;
+use crate::{MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::pipeline::Timeline;

@@ -1,6 +1,6 @@
 //! What can be wrong beside a graph's own faults.
 
-use crate::step::StepError;
+use step::StepError;
 use thiserror::Error;
 
 /// Why a graph cannot be placed, or a model not be written as one.

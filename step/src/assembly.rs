@@ -15,7 +15,7 @@ use workloads::Layout;
 
 /// What a device exchanges once per step for the parameters that it holds, and their update.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Exchange {
+pub struct Exchange {
     /// Reduction of gradients.
     pub reduce: Communication,
     /// Gathering of updated weights.
@@ -26,7 +26,7 @@ pub(crate) struct Exchange {
 
 /// What a plan's degrees ask of the network and of the update: the same for every micro-batch, activation policy and schedule.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Exchanges {
+pub struct Exchanges {
     /// In every micro-batch: weights gathered (ZeRO-3) and gradients scattered (ZeRO-2 and -3) for one unit (a layer or an end) of each kind of
     /// chunk.
     pub units: [(Communication, Communication); KINDS],
@@ -38,7 +38,7 @@ pub(crate) struct Exchanges {
 
 /// A chunk of the pipeline as it runs one micro-batch.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Chunk {
+pub struct Chunk {
     pub piece: PieceProfile,
     pub forward: Seconds,
     pub recompute: Seconds,
@@ -77,7 +77,7 @@ impl Chunk {
 
 /// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward and backward. Gathering waits for nothing, so that
 /// what comes next is fetched beside this unit; scattering is the reduction of the unit before.
-pub(crate) fn exposed_gathers(
+pub fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
     units: u64,
@@ -108,7 +108,7 @@ fn hidden(stack: &SoftwareStack, window: &Window, gather: Communication, scatter
 /// is what the host takes to launch them where that is longer. A transfer in flight needs no host, and goes on while the device waits for its
 /// next kernel; a window of busy time alone would grow with slower collectives of the piece's own, though these only fill time that the device
 /// waits anyway.
-pub(crate) fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
+pub fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
@@ -121,7 +121,7 @@ pub(crate) fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2
 
 /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's
 /// forward pass of the latter, beside their own collectives.
-pub(crate) fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forward, backward]: [Window; 2]) -> Seconds {
+pub fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forward, backward]: [Window; 2]) -> Seconds {
     let Exchange { reduce, gather, .. } = exchange;
     let overlap = &stack.overlap;
     let late = reduce.time - backward.hides(reduce) * overlap.data_reduction;
@@ -130,8 +130,10 @@ pub(crate) fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forw
 
 /// A plan's chunks, and what nothing hides of its communication.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Assembly {
+pub struct Assembly {
+    /// How the plan divides the model.
     pub arrangement: Arrangement,
+    /// By kind of chunk.
     pub chunks: [Chunk; KINDS],
     /// Between stages, what nothing hides.
     pub sends: ExposedSends,
@@ -139,7 +141,7 @@ pub(crate) struct Assembly {
 
 /// What a step takes besides its passes, on the device where it takes longest.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Once {
+pub struct Once {
     /// Gradients and weights: what nothing hides, from the end of the last pass.
     data: Seconds,
     /// Of tied embeddings, the sum of their two gradients, behind that.
@@ -151,7 +153,7 @@ pub(crate) struct Once {
 
 /// What a device does once per step.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Exchanged {
+pub struct Exchanged {
     /// Gradients and weights: what nothing hides.
     pub data: Seconds,
     /// The sum of a tied embedding's two gradients.
@@ -162,7 +164,7 @@ pub(crate) struct Exchanged {
 
 /// How much earlier than the pipeline's last pass each device's passes end.
 #[derive(Debug, Clone)]
-pub(crate) enum Leads {
+pub enum Leads {
     /// As the last micro-batch goes back through the pipeline.
     Closed,
     /// As the schedule has been played, by device.
@@ -176,6 +178,7 @@ impl Once {
 }
 
 impl Assembly {
+    /// Puts a plan together.
     pub fn new(
         arrangement: Arrangement,
         stack: &SoftwareStack,

@@ -304,7 +304,7 @@ pub fn step_memory_of(
 }
 
 /// What programs can use of a device's `hbm`.
-pub(crate) fn usable(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
+pub fn usable(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
     hbm.saturating_sub(Bytes((stack.memory.driver_reserved_gib * GIB) as u64))
 }
 

@@ -37,9 +37,12 @@ pub fn step_time_of(
 }
 
 /// A plan on a fabric.
-pub(crate) struct Step<'a> {
+pub struct Step<'a> {
+    /// The network.
     pub fabric: &'a Fabric,
+    /// The plan.
     pub plan: &'a TrainingPlan,
+    /// What its pieces take.
     pub profile: &'a StepProfile,
 }
 
@@ -137,6 +140,7 @@ impl Step<'_> {
         (Group { ranks, stride: group.stride }, copies)
     }
 
+    /// What a collective of a group takes; nothing for a group of one.
     pub fn collective(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: Group) -> Communication {
         if group.ranks < 2 || bytes == Bytes::ZERO {
             return Communication::default();
@@ -223,7 +227,7 @@ impl Step<'_> {
 }
 
 /// All passes of all micro-batches through the pipeline, as the schedule plays them, and how much earlier than the last devices end.
-pub(crate) fn passes(
+pub fn passes(
     assembly: &Assembly,
     fabric: &Fabric,
     stack: &SoftwareStack,
@@ -256,7 +260,7 @@ pub(crate) fn passes(
 
 /// The step as the event simulation plays it, without memory and the overhead. Exchanges and updates belong to it: of ZB-V's orders that one is
 /// run under which the step takes least, not the passes.
-pub(crate) fn pipeline(assembly: &Assembly, fabric: &Fabric, stack: &SoftwareStack, exchanges: &Exchanges) -> Pipeline {
+pub fn pipeline(assembly: &Assembly, fabric: &Fabric, stack: &SoftwareStack, exchanges: &Exchanges) -> Pipeline {
     let arrangement = &assembly.arrangement;
     let stage = |c: &Chunk| Stage {
         forward: c.forward,

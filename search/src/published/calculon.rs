@@ -1,15 +1,15 @@
 //! A row of Calculon's format (application, execution, system) as a step of this project: its model and plan, its chip, the networks that its
 //! axes use, and a software stack with the overlaps and fusions that it asks for.
 
-use crate::step::{
-    ChipTimes, DeviceMemory, PieceProfile, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan,
-    step_memory, step_time_of,
-};
 use sim::hardware::Accelerator;
 use sim::import::ImportError;
 use sim::import::calculon::{Axis, System};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
+use step::{
+    ChipTimes, DeviceMemory, PieceProfile, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan,
+    step_memory, step_time_of,
+};
 use workloads::Model;
 use workloads::footprint::{BytesPerParameter, Optimizer};
 use workloads::import::calculon::{Application, Execution};
@@ -159,9 +159,9 @@ mod tests {
     use super::*;
     use workloads::import::calculon::VOCABULARY;
 
-    const MODEL: &str = include_str!("../../workloads/tests/calculon/model.json");
-    const EXECUTION: &str = include_str!("../../workloads/tests/calculon/execution.json");
-    const SYSTEM: &str = include_str!("../../sim/tests/data/calculon/system.json");
+    const MODEL: &str = include_str!("../../../workloads/tests/calculon/model.json");
+    const EXECUTION: &str = include_str!("../../../workloads/tests/calculon/execution.json");
+    const SYSTEM: &str = include_str!("../../../sim/tests/data/calculon/system.json");
 
     /// The carried row with changes of the execution's and of the system's text.
     fn changed(execution: &[(&str, &str)], system: &[(&str, &str)]) -> Row {

@@ -1,9 +1,9 @@
 //! Laws of the memory model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::super::memory_static::Sharding;
-use super::super::schedule::effective_schedule;
 use super::*;
+use crate::memory_static::Sharding;
+use crate::schedule::effective_schedule;
 use proptest::prelude::*;
 use sim::pipeline::{Pipeline, Schedule, Stage};
 use workloads::footprint::{Optimizer, Precision};

@@ -22,18 +22,18 @@ mod stack_options;
 mod tests;
 mod timeline;
 
-pub(crate) use arrangement::{Alike, Arrangement};
-pub(crate) use assembly::Assembly;
+pub use arrangement::{Alike, Arrangement};
+pub use assembly::Assembly;
 pub use contention::{Communication, PortTimes, Window};
-pub(crate) use evaluate::Step;
+pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Need, Recent, Shape};
-pub(crate) use memory::usable;
+pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
 pub use plan::TrainingPlan;
-pub(crate) use profile::Axis;
+pub use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use sends::Sends;
 pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};

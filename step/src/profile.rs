@@ -350,15 +350,18 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
 
 /// The parallel axis of a collective inside a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Axis {
+pub enum Axis {
+    /// Tensor-parallel.
     Tensor,
+    /// Context-parallel.
     Context,
+    /// Expert-parallel.
     Expert,
 }
 
 impl Axis {
     /// By the collective's name: rings and exchanges of attention, exchanges of experts, everything else.
-    pub(crate) fn of(name: &str) -> Self {
+    pub fn of(name: &str) -> Self {
         if name.contains(".ring_") || name.contains(".exchange") {
             Self::Context
         } else if name.contains(".moe.") && name.contains("all_to_all") {

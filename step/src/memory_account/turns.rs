@@ -1,13 +1,13 @@
 //! What the chunks of a device keep at the same time under interleaved 1F1B, whose passes go through them in turn.
 
 use super::Account;
-use crate::step::schedule::interleaving_group;
+use crate::schedule::interleaving_group;
 use sim::units::Bytes;
 
 impl Account<'_> {
     /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through
     /// the last on the last, over the moments when there are so many.
-    pub(in crate::step) fn in_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
+    pub(crate) fn in_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
         match (chunk, m / p) {
             _ if !m.is_multiple_of(p) => self.in_chunk_by_turns(passes, chunk),
@@ -48,7 +48,7 @@ impl Account<'_> {
     }
 
     /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
-    pub(in crate::step) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
+    pub(crate) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let at = |n: u64| self.in_chunks_at(n, passes)(chunk.into(), u64::from(chunk) + 1);
         self.turns(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
     }

@@ -14,10 +14,10 @@
 
 use super::{Choice, Edge, Instance, Node, PiperError};
 use crate::planner::Job;
-use crate::step::{ChipTimes, PieceProfile, StepError, lowering};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::pipeline::Schedule;
 use std::collections::BTreeMap;
+use step::{ChipTimes, PieceProfile, StepError, lowering};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{ActivationPolicy, Batch, Layout, Segment, SegmentKind, TrainingGraph, Treatment};
 
@@ -171,9 +171,9 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::super::solve;
     use super::*;
-    use crate::step::SoftwareStack;
     use sim::hardware::Accelerator;
     use sim::network::Fabric;
+    use step::SoftwareStack;
     use workloads::Model;
     use workloads::footprint::{Optimizer, Precision};
     use workloads::training::Attention;

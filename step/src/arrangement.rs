@@ -10,18 +10,18 @@ use sim::pipeline::Schedule;
 use workloads::{ChunkSplit, Layout};
 
 /// Kinds of chunks: the first, those between, the last, those between that are a layer longer. What is alone is the first.
-pub(crate) const KINDS: usize = 4;
+pub const KINDS: usize = 4;
 
 /// Most kinds of devices: the first, those between, the last. Where some chunks are longer, neighbours between hold the same but for two places at
 /// most, so that there are up to three kinds of them.
-pub(crate) const DEVICE_KINDS: usize = 5;
+pub const DEVICE_KINDS: usize = 5;
 
 /// Kinds of devices between the first and the last, in their order.
 const BETWEEN: [usize; 3] = [1, 3, 4];
 
 /// Devices that hold the same.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Alike {
+pub struct Alike {
     /// Their kind.
     pub kind: usize,
     /// The first of them; the others follow it.
@@ -34,14 +34,19 @@ pub(crate) struct Alike {
 
 /// The degrees of a plan and what they make of its layers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Arrangement {
+pub struct Arrangement {
+    /// The parallel degrees.
     pub layout: Layout,
+    /// Layers by chunk.
     pub split: ChunkSplit,
+    /// The schedule that runs.
     pub schedule: Schedule,
+    /// Per step and pipeline.
     pub micro_batches: u64,
 }
 
 impl Arrangement {
+    /// A layout under a schedule, which becomes the one that runs ([`effective_schedule`]).
     pub fn new(layout: Layout, split: ChunkSplit, schedule: Schedule, micro_batches: u64) -> Self {
         let schedule = effective_schedule(&layout, schedule);
         Self { layout, split, schedule, micro_batches }

@@ -18,7 +18,7 @@ pub struct Sends {
 
 impl Sends {
     /// The sends of a layout, with `price` for a send between ranks so far apart.
-    pub(crate) fn new(fabric: &Fabric, layout: &Layout, price: impl Fn(u32) -> Communication) -> Self {
+    pub fn new(fabric: &Fabric, layout: &Layout, price: impl Fn(u32) -> Communication) -> Self {
         let mut sends = Self::default();
         for next in 1..layout.pipeline {
             sends.over[tier_between(fabric, layout, next - 1, next)].0 += 1;
@@ -31,14 +31,14 @@ impl Sends {
     }
 
     /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
-    pub(crate) fn exposed(&self, window: Window, hidden: f64) -> ExposedSends {
+    pub fn exposed(&self, window: Window, hidden: f64) -> ExposedSends {
         ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.hides(&send) * hidden)) }
     }
 }
 
 /// What nothing hides of a pipeline's sends, by the tier that they cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct ExposedSends {
+pub struct ExposedSends {
     over: [(u32, Seconds); MAX_TIERS],
 }
 
