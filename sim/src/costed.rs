@@ -57,28 +57,39 @@ impl Device {
     /// The cores that kernels are scheduled on.
     #[must_use]
     pub fn cores(&self) -> Cores {
-        let chip = self.chip();
-        Cores {
-            tensor_cores: chip.tensor.cores,
-            vector_cores: chip.vector.cores,
-            network_links: 1,
-            pairing: chip.pairing,
-            exclusivity: chip.exclusivity,
-        }
+        cores(self.chip())
     }
 
-    /// A kernel as an operator of the schedule. Where the chip cannot overlap collectives with computation, a collective
-    /// takes all vector cores, as PHAZE schedules it.
+    /// A kernel as an operator of the schedule.
     #[must_use]
     pub fn operator(&self, kernel: &Kernel, costs: &Costs) -> Operator {
-        let (one, all) = (ticks(costs.one_core.latency), ticks(costs.all_cores.latency));
-        match kernel {
-            Kernel::Contraction(_) => Operator::with_exclusive(OperatorKind::Tensor, one, all),
-            Kernel::Elementwise(_) | Kernel::Reduction(_) => Operator::with_exclusive(OperatorKind::Vector, one, all),
-            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Operator::with_exclusive(OperatorKind::TensorVector, one, all),
-            Kernel::Collective(_) if !self.chip().collectives_overlap => Operator::with_exclusive(OperatorKind::Vector, all, all),
-            Kernel::Collective(_) | Kernel::Transfer(_) => Operator::new(OperatorKind::Network, one),
-        }
+        operator(self.chip(), kernel, costs)
+    }
+}
+
+/// The cores of a chip that kernels are scheduled on.
+#[must_use]
+pub fn cores(chip: &Accelerator) -> Cores {
+    Cores {
+        tensor_cores: chip.tensor.cores,
+        vector_cores: chip.vector.cores,
+        network_links: 1,
+        pairing: chip.pairing,
+        exclusivity: chip.exclusivity,
+    }
+}
+
+/// A kernel as an operator of a chip's schedule. Where the chip cannot overlap collectives with computation, a collective takes all vector cores,
+/// as PHAZE schedules it.
+#[must_use]
+pub fn operator(chip: &Accelerator, kernel: &Kernel, costs: &Costs) -> Operator {
+    let (one, all) = (ticks(costs.one_core.latency), ticks(costs.all_cores.latency));
+    match kernel {
+        Kernel::Contraction(_) => Operator::with_exclusive(OperatorKind::Tensor, one, all),
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => Operator::with_exclusive(OperatorKind::Vector, one, all),
+        Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Operator::with_exclusive(OperatorKind::TensorVector, one, all),
+        Kernel::Collective(_) if !chip.collectives_overlap => Operator::with_exclusive(OperatorKind::Vector, all, all),
+        Kernel::Collective(_) | Kernel::Transfer(_) => Operator::new(OperatorKind::Network, one),
     }
 }
 

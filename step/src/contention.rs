@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use sim::network::{CollectiveCost, Fabric, MAX_TIERS};
 use sim::units::{Bytes, Seconds};
-use std::ops::{Add, Mul};
+use std::ops::{Add, Mul, Sub};
 
 /// How long the ports of a device into each tier of a fabric are busy, innermost tier first.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -38,6 +38,17 @@ impl Add for PortTimes {
     fn add(mut self, other: Self) -> Self {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
+        }
+        self
+    }
+}
+
+impl Sub for PortTimes {
+    type Output = Self;
+
+    fn sub(mut self, other: Self) -> Self {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = (*mine - theirs).max(Seconds::ZERO);
         }
         self
     }

@@ -86,7 +86,7 @@ impl<'a> Lowered<'a> {
         let sized = self.fullest.as_ref().unwrap_or(&self.graph);
         if let Some(known) = &self.known {
             let memory = known.memory.under(sized, &plan.activations, chip.stack());
-            return Ok(Shape { profile: chip.profile_like(&known.profile, fabric, plan), memory });
+            return Ok(Shape { profile: chip.profile_like(&known.profile, fabric, plan)?, memory });
         }
         let profile = chip.profile_of(self.model, &self.graph, fabric, plan)?;
         let shape = Shape { profile, memory: MemoryProfile::new(sized, &plan.activations, chip.stack()) };

@@ -9,6 +9,7 @@ mod contention;
 mod cure;
 mod evaluate;
 mod evaluator;
+mod execute;
 pub mod memory;
 mod memory_account;
 mod memory_static;
@@ -28,6 +29,7 @@ pub use contention::{Communication, PortTimes, Window};
 pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Need, Recent, Shape};
+pub use execute::Fidelity;
 pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
@@ -36,7 +38,9 @@ pub use plan::TrainingPlan;
 pub use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use sends::Sends;
-pub use stack::{KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions};
+pub use stack::{
+    Execution, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
+};
 pub use stack_options::OptionError;
 pub use timeline::step_timeline;
 

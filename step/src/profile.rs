@@ -2,18 +2,21 @@
 //! data-parallel ranks there are.
 
 use super::contention::{Communication, PortTimes};
-use super::{SoftwareStack, StepError, TrainingPlan};
+use super::execute::Fidelity;
+use super::{Execution, SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
-use sim::cost::{CostModel, Span};
+use sim::cost::{CostModel, KernelCost, Span};
+use sim::costed::Costs;
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, CollectiveKind, Kernel, KernelGraph, Link, Transfer};
 use sim::network::Fabric;
-use sim::units::{Bytes, Seconds};
+use sim::schedule::{Limits, Memo};
+use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use workloads::recompute_policy::Treatment;
 use workloads::training::Attention;
-use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
+use workloads::{Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
 /// One pass of one segment: one micro-batch, one device.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -34,6 +37,10 @@ pub struct PassProfile {
     pub offload: Seconds,
     /// How long its collectives, hidden ones too, have the ports.
     pub ports: PortTimes,
+    /// Energy of its kernels, static power apart; none where they are bounded only.
+    pub energy: Joules,
+    /// How much less the pass might take under a better schedule: none where its schedule is proven.
+    pub unproven: Seconds,
 }
 
 impl PassProfile {
@@ -53,6 +60,8 @@ impl PassProfile {
             expert: self.expert + other.expert,
             offload: self.offload + other.offload,
             ports: self.ports + other.ports,
+            energy: self.energy + other.energy,
+            unproven: self.unproven + other.unproven,
         }
     }
 
@@ -67,6 +76,8 @@ impl PassProfile {
             expert: self.expert * n,
             offload: self.offload * n,
             ports: self.ports * n,
+            energy: self.energy * n,
+            unproven: self.unproven * n,
         }
     }
 }
@@ -133,12 +144,27 @@ pub struct StepProfile {
     layer_segment: Arc<Segment>,
 }
 
-/// A chip under a software stack: what kernels take.
+/// Pieces of schedules remembered: some kilobytes each.
+const MEMO_CAPACITY: usize = 1 << 16;
+/// Work on one piece of a schedule: a second or two where it is hard. All passes of the built-in models on the built-in chips are proven within it.
+const SCHEDULE_STEPS: u64 = 1_500_000;
+
+/// A chip under a software stack: what kernels and passes take.
 #[derive(Debug, Clone)]
 pub struct ChipTimes {
     stack: SoftwareStack,
     model: CostModel,
-    known: BTreeMap<Kernel, Seconds>,
+    fidelity: Fidelity,
+    known: BTreeMap<Kernel, Cost>,
+    scheduled: BTreeMap<Kernel, Costs>,
+    schedules: Arc<Memo>,
+}
+
+/// What a kernel takes.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    time: Seconds,
+    energy: Joules,
 }
 
 impl ChipTimes {
@@ -147,12 +173,30 @@ impl ChipTimes {
     /// # Errors
     /// A figure of the chip that the cost model cannot use.
     pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
+        let limits = Limits { steps: SCHEDULE_STEPS, ..Limits::default() };
+        Self::sharing(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
+    }
+
+    /// The same with the solved schedules of others: what chips have in common is solved once.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn sharing(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
         let mut chip = chip.clone();
         let calibration = &mut chip.calibration;
-        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * chip.sustained_clock_fraction;
+        let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
+        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * clock;
         calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
         let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
-        Ok(Self { stack: stack.clone(), model, known: BTreeMap::new() })
+        let (known, scheduled) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, schedules })
+    }
+
+    /// The same chip with kernels bounded from below instead of timed.
+    #[must_use]
+    pub fn at(&self, fidelity: Fidelity) -> Self {
+        let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
+        Self { stack, model, fidelity, known: BTreeMap::new(), scheduled: BTreeMap::new(), schedules }
     }
 
     /// The stack.
@@ -161,20 +205,92 @@ impl ChipTimes {
         &self.stack
     }
 
-    /// What a kernel takes in a stream of kernels.
-    pub fn kernel(&mut self, kernel: &Kernel) -> Seconds {
-        if let Some(known) = self.known.get(kernel) {
-            return *known;
-        }
-        let cost = self.model.cost(kernel, Span::AllCores).latency;
+    /// The chip, its calibration as the stack drives it.
+    #[must_use]
+    pub fn chip(&self) -> &Accelerator {
+        self.model.accelerator()
+    }
+
+    /// How exactly its kernels are timed.
+    #[must_use]
+    pub fn fidelity(&self) -> Fidelity {
+        self.fidelity
+    }
+
+    pub(crate) fn schedules(&self) -> &Memo {
+        &self.schedules
+    }
+
+    /// What the stack's kernels take longer than the modelled ones, and the gap before each.
+    fn as_launched(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
             Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
             _ => 1.0,
         };
-        let time = cost / slower + Seconds::from_micros(self.stack.launch.gap_us);
-        self.known.insert(*kernel, time);
-        time
+        modelled / slower + Seconds::from_micros(self.stack.launch.gap_us)
+    }
+
+    /// A time below which the kernel does not come on one core or on all of them, as exactly as this is asked for.
+    fn bound(&self, kernel: &Kernel) -> Seconds {
+        let mapped = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_));
+        match self.fidelity {
+            Fidelity::Peak if mapped => {
+                self.model.lower_bound(kernel, Span::AllCores).min(self.model.lower_bound(kernel, Span::OneCore))
+            }
+            Fidelity::Buffered if mapped => self.model.buffered_bound(kernel),
+            _ => self.model.fastest(kernel),
+        }
+    }
+
+    fn cost(&mut self, kernel: &Kernel) -> Cost {
+        if let Some(known) = self.known.get(kernel) {
+            return *known;
+        }
+        let scheduled = self.stack.kernels.execution == Execution::Scheduled;
+        let cost = match self.fidelity {
+            Fidelity::Peak | Fidelity::Buffered => {
+                Cost { time: self.as_launched(kernel, self.bound(kernel)), energy: Joules::ZERO }
+            }
+            Fidelity::Mapped if scheduled => Cost { time: self.as_launched(kernel, self.bound(kernel)), energy: Joules::ZERO },
+            Fidelity::Mapped | Fidelity::Exact => {
+                let cost = self.model.cost(kernel, Span::AllCores);
+                Cost { time: self.as_launched(kernel, cost.latency), energy: cost.energy }
+            }
+        };
+        self.known.insert(*kernel, cost);
+        cost
+    }
+
+    /// What a kernel takes in a stream of kernels, over the whole chip.
+    pub fn kernel(&mut self, kernel: &Kernel) -> Seconds {
+        self.cost(kernel).time
+    }
+
+    /// What a kernel or collective takes at least in a schedule.
+    pub(crate) fn least(&mut self, kernel: &Kernel, fabric: &Fabric) -> Seconds {
+        match kernel {
+            Kernel::Collective(collective) => fabric.collective(collective).latency,
+            _ => self.kernel(kernel),
+        }
+    }
+
+    /// What a kernel or collective takes in a schedule, on one core and on all.
+    pub(crate) fn costs(&mut self, kernel: &Kernel, fabric: &Fabric) -> Costs {
+        if let Kernel::Collective(collective) = kernel {
+            let cost = KernelCost::network(fabric.collective(collective).latency);
+            return Costs { one_core: cost, all_cores: cost };
+        }
+        if let Some(known) = self.scheduled.get(kernel) {
+            return *known;
+        }
+        let on = |span| {
+            let cost = self.model.cost(kernel, span);
+            KernelCost { latency: self.as_launched(kernel, cost.latency), ..cost }
+        };
+        let costs = Costs { one_core: on(Span::OneCore), all_cores: on(Span::AllCores) };
+        self.scheduled.insert(*kernel, costs);
+        costs
     }
 
     /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
@@ -192,8 +308,9 @@ impl ChipTimes {
         for node in graph.node_weights().filter(|node| chosen(&node.name)) {
             pass.launches += 1;
             let Kernel::Collective(collective) = &node.kernel else {
-                let time = self.kernel(&node.kernel);
+                let Cost { time, energy } = self.cost(&node.kernel);
                 pass.device += time;
+                pass.energy += energy;
                 if node.name.contains(".backward_weight") {
                     pass.weight += time;
                 }
@@ -229,14 +346,58 @@ impl ChipTimes {
         pass
     }
 
-    /// `forward` is the forward pass without its copies, where it is known: no treatment changes it.
-    fn piece(&mut self, segment: &Segment, treatment: &Treatment, fabric: &Fabric, forward: Option<PassProfile>) -> PieceProfile {
-        let backward = segment.backward(&treatment.recompute);
+    /// The passes of a segment that runs `recompute` again, without copies to the host; `forward` is the forward pass where it is known.
+    fn passes(
+        &mut self,
+        segment: &Segment,
+        recompute: &RecomputeSet,
+        fabric: &Fabric,
+        forward: Option<PassProfile>,
+    ) -> Result<[PassProfile; 3], StepError> {
+        let backward = segment.backward(recompute);
         let again = |name: &str| name.contains(".recompute");
+        if self.stack.kernels.execution == Execution::Stream {
+            let forward = forward.unwrap_or_else(|| self.pass(&segment.forward(), fabric, |_| true));
+            return Ok([forward, self.pass(&backward, fabric, again), self.pass(&backward, fabric, |name| !again(name))]);
+        }
+        let forward = match forward {
+            Some(known) => known,
+            None => self.scheduled_pass(&segment.forward(), fabric, |_| false)?,
+        };
+        let alone = segment.backward(&RecomputeSet::none());
+        let mut once = self.scheduled_pass(&alone, fabric, |_| false)?;
+        if self.fidelity == Fidelity::Exact {
+            let inputs = self.scheduled_pass(&alone, fabric, |node| node.name.contains(".backward_weight"))?;
+            once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
+        }
+        if recompute.len() == 0 {
+            return Ok([forward, PassProfile::default(), once]);
+        }
+        let whole = self.scheduled_pass(&backward, fabric, |_| false)?;
+        let recompute = PassProfile {
+            device: (whole.busy() - once.busy()).max(Seconds::ZERO),
+            launches: whole.launches.saturating_sub(once.launches),
+            ports: whole.ports - once.ports,
+            energy: whole.energy - once.energy,
+            unproven: whole.unproven,
+            ..PassProfile::default()
+        };
+        Ok([forward, recompute, once])
+    }
+
+    /// `forward` is the forward pass without its copies, where it is known: no treatment changes it.
+    fn piece(
+        &mut self,
+        segment: &Segment,
+        treatment: &Treatment,
+        fabric: &Fabric,
+        forward: Option<PassProfile>,
+    ) -> Result<PieceProfile, StepError> {
+        let [forward, recompute, backward] = self.passes(segment, &treatment.recompute, fabric, forward)?;
         let mut piece = PieceProfile {
-            forward: forward.unwrap_or_else(|| self.pass(&segment.forward(), fabric, |_| true)),
-            recompute: self.pass(&backward, fabric, again),
-            backward: self.pass(&backward, fabric, |name| !again(name)),
+            forward,
+            recompute,
+            backward,
             parameters: segment.parameters.sharded.saturating_add(segment.parameters.replicated),
             expert_parameters: segment.parameters.expert,
         };
@@ -248,7 +409,7 @@ impl ChipTimes {
             piece.forward.offload = exposed(piece.forward.busy());
             piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
         }
-        piece
+        Ok(piece)
     }
 
     /// The profile of a model under a plan.
@@ -279,7 +440,7 @@ impl ChipTimes {
                 SegmentKind::Head => 2,
             };
             let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
-            pieces[slot] = self.piece(segment, &treatment, fabric, None);
+            pieces[slot] = self.piece(segment, &treatment, fabric, None)?;
         }
         let [embedding, layer, head] = pieces;
         let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
@@ -298,12 +459,14 @@ impl ChipTimes {
     }
 
     /// The profile of a plan that differs from `known`'s in its activation policy at most: policies speak of layers' backward passes only.
-    #[must_use]
-    pub fn profile_like(&mut self, known: &StepProfile, fabric: &Fabric, plan: &TrainingPlan) -> StepProfile {
+    ///
+    /// # Errors
+    /// A chip so slow that its times leave the schedule's range.
+    pub fn profile_like(&mut self, known: &StepProfile, fabric: &Fabric, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
         let segment = Arc::clone(&known.layer_segment);
         let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
         let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
-        StepProfile { layer: self.piece(&segment, &treatment, fabric, Some(forward)), ..known.clone() }
+        Ok(StepProfile { layer: self.piece(&segment, &treatment, fabric, Some(forward))?, ..known.clone() })
     }
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
@@ -312,6 +475,9 @@ impl ChipTimes {
             return Seconds::ZERO;
         }
         let update = self.kernel(&profile.layer_segment.update_kernel(parameters));
+        if self.stack.kernels.gradient_reads + self.stack.kernels.gradient_writes == 0.0 {
+            return update;
+        }
         let size = profile.gradient_bytes * parameters;
         let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
         let passes = Kernel::Elementwise(sim::kernel::Elementwise {

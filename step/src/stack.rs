@@ -55,10 +55,22 @@ pub enum StackError {
     },
 }
 
+/// How a device runs the kernels of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Execution {
+    /// One after the other, each over the whole chip, as frameworks launch them.
+    Stream,
+    /// By the operator schedule, on cores and network, side by side where that is faster ([`sim::schedule`]).
+    Scheduled,
+}
+
 /// How the stack lowers a model to kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelOptions {
+    /// How a pass runs its kernels.
+    pub execution: Execution,
     /// Whether neighbouring elementwise work is one kernel.
     pub elementwise_fusion: bool,
     /// Whether weight gradients are added to those in memory by a pass of their own.
@@ -104,6 +116,8 @@ pub struct LaunchOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SustainedOptions {
+    /// Whether the chip's clock falls to its sustained fraction (`sustained_clock_fraction` of the chip's file).
+    pub throttled: bool,
     /// Fraction of the rate that the chip's matrix products reach alone which they keep in hours of training (clock under load).
     pub tensor_fraction: f64,
     /// The same of memory-bound kernels.

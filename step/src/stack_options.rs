@@ -87,6 +87,7 @@ fn parsed(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> 
         toml::Value::Integer(_) => {
             text.parse().map(|n: u32| toml::Value::Integer(n.into())).map_err(|_| "a whole number from 0 to 4294967295")
         }
+        toml::Value::String(_) => Ok(toml::Value::String(text.to_owned())),
         _ => text.parse().ok().filter(|value: &f64| value.is_finite()).map(toml::Value::Float).ok_or("a number"),
     }
 }

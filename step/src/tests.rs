@@ -207,7 +207,7 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     let names = SoftwareStack::names();
     assert!(names.len() >= 4 && names.iter().all(|name| SoftwareStack::load(name).unwrap().name == *name), "{names:?}");
     let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
-    assert!(unknown.starts_with("unknown software stack `jax`: built in are maxtext, megatron, "), "{unknown}");
+    assert!(unknown.starts_with("unknown software stack `jax`: built in are ideal, maxtext, megatron, "), "{unknown}");
     let text = include_str!("../stacks/megatron.toml");
     let wrong =
         |from: &str, to: &str| SoftwareStack::from_toml_str("mine.toml", &text.replace(from, to)).unwrap_err().to_string();

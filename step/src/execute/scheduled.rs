@@ -1,0 +1,141 @@
+//! Passes by the operator schedule: kernels side by side on cores, collectives beside them where the chip can.
+//!
+//! A pass takes as long as its schedule. The part of it in which nothing but collectives runs is exposed communication; the rest is the device's.
+//! Where kernels are bounded only ([`Fidelity`]), a pass takes at least its critical path with every kernel as fast as it may be.
+
+use super::Fidelity;
+use crate::StepError;
+use crate::contention::PortTimes;
+use crate::profile::{Axis, ChipTimes, PassProfile};
+use sim::costed::{Costs, cores, operator, seconds};
+use sim::kernel::{Kernel, KernelGraph, KernelNode};
+use sim::network::Fabric;
+use sim::schedule::{Operator, Problem, Schedule};
+use sim::units::Seconds;
+
+impl ChipTimes {
+    /// The pass of a graph by the operator schedule, but for the kernels that `left_out` names: what waits for them waits for what they wait for.
+    ///
+    /// # Errors
+    /// A chip so slow that its times leave the schedule's range.
+    pub(crate) fn scheduled_pass(
+        &mut self,
+        graph: &KernelGraph,
+        fabric: &Fabric,
+        left_out: impl Fn(&KernelNode) -> bool,
+    ) -> Result<PassProfile, StepError> {
+        let part = Part::of(graph, left_out);
+        let all: Vec<&KernelNode> = graph.node_weights().collect();
+        let kernels: Vec<&KernelNode> = part.nodes.iter().map(|&node| all[node as usize]).collect();
+        let mut pass = PassProfile { launches: u32::try_from(kernels.len()).unwrap_or(u32::MAX), ..PassProfile::default() };
+        for node in &kernels {
+            if let Kernel::Collective(collective) = &node.kernel {
+                pass.ports = pass.ports + PortTimes::of(fabric, &fabric.collective(collective));
+            }
+        }
+        if self.fidelity() != Fidelity::Exact {
+            pass.device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, fabric)));
+            return Ok(pass);
+        }
+        let costs: Vec<Costs> = kernels.iter().map(|node| self.costs(&node.kernel, fabric)).collect();
+        let chip = self.chip();
+        let operators: Vec<Operator> =
+            kernels.iter().zip(&costs).map(|(node, costs)| operator(chip, &node.kernel, costs)).collect();
+        let problem = Problem::new(cores(chip), operators, part.edges)
+            .map_err(|why| StepError::Hardware(format!("{}: {why}", self.chip().name)))?;
+        let schedule = self.schedules().solve(&problem);
+        let chosen = costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core });
+        pass.energy = chosen.map(|cost| cost.energy).sum();
+        pass.unproven = seconds(schedule.makespan - schedule.lower_bound.min(schedule.makespan));
+        let exposed = exposed(&problem, &schedule, &kernels);
+        pass.device = seconds(schedule.makespan) - exposed.iter().copied().sum::<Seconds>();
+        [pass.tensor, pass.context, pass.expert] = exposed;
+        Ok(pass)
+    }
+}
+
+/// A part of a graph, its nodes in an order in which they can run.
+struct Part {
+    nodes: Vec<u32>,
+    /// Between positions in `nodes`, sorted by the later one.
+    edges: Vec<(u32, u32)>,
+}
+
+impl Part {
+    fn of(graph: &KernelGraph, left_out: impl Fn(&KernelNode) -> bool) -> Self {
+        let mut place: Vec<Option<u32>> = vec![None; graph.node_count()];
+        let mut nodes = Vec::new();
+        for (node, weight) in graph.node_weights().enumerate() {
+            if !left_out(weight) {
+                place[node] = u32::try_from(nodes.len()).ok();
+                nodes.push(node as u32);
+            }
+        }
+        // What each node waits for among those that are in. Lowering adds a node after all that it waits for.
+        let mut waits: Vec<Vec<u32>> = vec![Vec::new(); graph.node_count()];
+        let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.node_count()];
+        for edge in graph.raw_edges() {
+            before[edge.target().index()].push(edge.source().index() as u32);
+        }
+        for node in 0..graph.node_count() {
+            let mut all: Vec<u32> = Vec::new();
+            for &earlier in &before[node] {
+                match place[earlier as usize] {
+                    Some(place) => all.push(place),
+                    None => all.extend(&waits[earlier as usize]),
+                }
+            }
+            all.sort_unstable();
+            all.dedup();
+            waits[node] = all;
+        }
+        let edges =
+            nodes.iter().enumerate().flat_map(|(at, &node)| waits[node as usize].iter().map(move |&w| (w, at as u32))).collect();
+        Self { nodes, edges }
+    }
+
+    /// The longest chain of kernels that wait for each other: no schedule is shorter.
+    fn critical_path(&self, times: impl Iterator<Item = Seconds>) -> Seconds {
+        let mut ends = vec![0.0_f64; self.nodes.len()];
+        let mut edges = self.edges.iter().peekable();
+        for (node, time) in times.enumerate() {
+            let mut start = 0.0_f64;
+            while let Some((before, _)) = edges.next_if(|(_, after)| *after as usize == node) {
+                start = start.max(ends[*before as usize]);
+            }
+            ends[node] = start + time.0;
+        }
+        Seconds(ends.into_iter().fold(0.0, f64::max))
+    }
+}
+
+/// The time in which nothing but collectives runs, by the axis of the one that ends last: tensor, context, expert.
+fn exposed(problem: &Problem, schedule: &Schedule, kernels: &[&KernelNode]) -> [Seconds; 3] {
+    let ends = schedule.ends(problem);
+    let span = |i: usize| (schedule.starts[i], ends[i]);
+    let is_collective = |i: &usize| matches!(kernels[*i].kernel, Kernel::Collective(_));
+    let (network, work): (Vec<usize>, Vec<usize>) =
+        (0..kernels.len()).filter(|&i| ends[i] > schedule.starts[i]).partition(is_collective);
+    let mut exposed = [Seconds::ZERO; 3];
+    if network.is_empty() {
+        return exposed;
+    }
+    let mut moments: Vec<u64> = work.iter().chain(&network).flat_map(|&i| [span(i).0, span(i).1]).collect();
+    moments.sort_unstable();
+    moments.dedup();
+    for between in moments.windows(2) {
+        let runs = |i: &&usize| span(**i).0 <= between[0] && span(**i).1 >= between[1];
+        if work.iter().any(|i| runs(&i)) {
+            continue;
+        }
+        if let Some(&last) = network.iter().filter(|i| runs(i)).max_by_key(|i| span(**i).1) {
+            let axis = match Axis::of(&kernels[last].name) {
+                Axis::Tensor => 0,
+                Axis::Context => 1,
+                Axis::Expert => 2,
+            };
+            exposed[axis] += seconds(between[1] - between[0]);
+        }
+    }
+    exposed
+}
