@@ -17,12 +17,14 @@ use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile};
+use super::profile::PieceProfile;
 use super::sends::Sends;
 use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowering};
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
-use workloads::{ChunkSplit, Model, TrainingGraph};
+use std::sync::Arc;
+use workloads::{ActivationPolicy, ChunkSplit, Model, TrainingGraph};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,17 @@ impl Shape {
         pieces.map(|piece| piece.forward.busy() + piece.recompute.busy() + piece.backward.busy())
     }
 
+    /// How much less its passes might take under better schedules, relatively: 0 where all schedules are proven.
+    #[must_use]
+    pub fn schedule_gap(&self) -> f64 {
+        let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
+        let gap = |piece: &PieceProfile| {
+            let all = piece.forward.plus(piece.recompute).plus(piece.backward);
+            if all.unproven > Seconds::ZERO { (all.unproven / all.busy()).min(1.0) } else { 0.0 }
+        };
+        pieces.into_iter().map(gap).fold(0.0, f64::max)
+    }
+
     /// The shape of a plan.
     ///
     /// # Errors
@@ -50,13 +63,13 @@ impl Shape {
     }
 }
 
-/// A model lowered for the plans that differ in their activation policy at most.
-#[derive(Debug)]
+/// A model lowered for the plans that differ in their activation policy at most. A clone shares what was lowered.
+#[derive(Debug, Clone)]
 pub struct Lowered<'a> {
     model: &'a Model,
-    graph: TrainingGraph,
+    graph: Arc<TrainingGraph>,
     /// As the device with the fullest experts holds it, where there are any.
-    fullest: Option<TrainingGraph>,
+    fullest: Option<Arc<TrainingGraph>>,
     /// The first shape: policies share all but the layers' backward passes.
     known: Option<Shape>,
 }
@@ -67,15 +80,27 @@ impl<'a> Lowered<'a> {
     /// # Errors
     /// A plan that the model cannot be lowered for.
     pub fn new(model: &'a Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<Self, StepError> {
-        let graph = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+        let graph = Arc::new(TrainingGraph::new(model, &lowering(model, plan, stack))?);
         let fullest = match &model.experts {
             Some(_) => {
                 let filled = with_fullest_experts(model, plan, stack);
-                Some(TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?)
+                Some(Arc::new(TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?))
             }
             None => None,
         };
         Ok(Self { model, graph, fullest, known: None })
+    }
+
+    /// The lowered model.
+    #[must_use]
+    pub fn graph(&self) -> &TrainingGraph {
+        &self.graph
+    }
+
+    /// What a policy makes of its memory.
+    #[must_use]
+    pub fn memory(&self, activations: &ActivationPolicy, stack: &SoftwareStack) -> MemoryProfile {
+        MemoryProfile::new(self.fullest.as_ref().unwrap_or(&self.graph), activations, stack)
     }
 
     /// The shape of a plan, which is lowered so.
@@ -171,6 +196,21 @@ impl<'a> Evaluator<'a> {
         [exposed.least(), exposed.farther()]
     }
 
+    /// What nothing hides of what the first device exchanges once per step behind its last pass, at least, where it holds so many layers beside the
+    /// embedding: [`Self::least_once`] but for the update, the same on every chip.
+    #[must_use]
+    pub fn least_exchange(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
+        if plan.schedule.splits_backward() {
+            return Seconds::ZERO;
+        }
+        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let held = profile.embedding.plus(profile.layer.times(layers));
+        let (exchange, overlap) = (step.exchange(chip, held.parameters, held.expert_parameters), &self.stack.overlap);
+        let late =
+            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
+        late + step.tied(chip)
+    }
+
     /// What a step takes at least besides its passes and the overhead, where the first device holds so many layers beside the embedding. The last
     /// backward pass ends on that device, but for zero-bubble schedules: what nothing hides of its exchange follows the last pass whole. Work hides
     /// no more of a communication than the stack's share of all of it. All updates follow, the longest is no shorter than this device's.
@@ -180,13 +220,7 @@ impl<'a> Evaluator<'a> {
         let held = profile.embedding.plus(profile.layer.times(layers));
         let (parameters, experts) = (held.parameters, held.expert_parameters);
         let update = chip.update(profile, step.share(chip, parameters, experts));
-        if plan.schedule.splits_backward() {
-            return update;
-        }
-        let (exchange, overlap) = (step.exchange(chip, parameters, experts), &self.stack.overlap);
-        let late =
-            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
-        late + step.tied(chip) + update
+        self.least_exchange(chip, shape, plan, layers) + update
     }
 
     /// Whether a plan may fit under some split of its layers into stages: not if its stages have too little room for all of them, however many each
@@ -242,12 +276,18 @@ impl<'a> Evaluator<'a> {
         }
     }
 
+    /// [`Self::need`] of a policy that is not timed.
+    #[must_use]
+    pub fn need_under(&self, memory: &MemoryProfile, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Need {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let account = Account::new(memory, &arrangement, self.stack, degrees.domain);
+        Need { device: account.fullest(&degrees.holdings), host: account.fullest_host(&degrees.holdings) }
+    }
+
     /// The memory of [`Self::evaluate`].
     #[must_use]
     pub fn need(&self, shape: &Shape, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Need {
-        let arrangement = degrees.under(schedule, micro_batches);
-        let account = Account::new(&shape.memory, &arrangement, self.stack, degrees.domain);
-        Need { device: account.fullest(&degrees.holdings), host: account.fullest_host(&degrees.holdings) }
+        self.need_under(&shape.memory, degrees, schedule, micro_batches)
     }
 
     /// The time of [`Self::evaluate`]. `recent` is of plans of the same shape.

@@ -15,6 +15,7 @@ mod memory_account;
 mod memory_static;
 mod plan;
 mod profile;
+mod program;
 mod schedule;
 mod sends;
 mod stack;
@@ -34,9 +35,11 @@ pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
+pub use memory_account::MemoryProfile;
 pub use plan::TrainingPlan;
 pub use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
+pub use program::{KernelIndex, KernelTable, Passes, Program};
 pub use sends::Sends;
 pub use stack::{
     Execution, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,

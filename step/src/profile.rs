@@ -231,16 +231,25 @@ impl ChipTimes {
         modelled / slower + Seconds::from_micros(self.stack.launch.gap_us)
     }
 
-    /// A time below which the kernel does not come on one core or on all of them, as exactly as this is asked for.
-    fn bound(&self, kernel: &Kernel) -> Seconds {
+    /// A time below which a kernel does not come, however it runs, as exactly as this is asked for; a collective's own.
+    #[must_use]
+    pub fn bound(&self, kernel: &Kernel, fabric: &Fabric, fidelity: Fidelity) -> Seconds {
+        match kernel {
+            Kernel::Collective(collective) => fabric.collective(collective).latency,
+            _ => self.kernel_bound(kernel, fidelity),
+        }
+    }
+
+    fn kernel_bound(&self, kernel: &Kernel, fidelity: Fidelity) -> Seconds {
         let mapped = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_));
-        match self.fidelity {
+        let least = match fidelity {
             Fidelity::Peak if mapped => {
                 self.model.lower_bound(kernel, Span::AllCores).min(self.model.lower_bound(kernel, Span::OneCore))
             }
             Fidelity::Buffered if mapped => self.model.buffered_bound(kernel),
             _ => self.model.fastest(kernel),
-        }
+        };
+        self.as_launched(kernel, least)
     }
 
     fn cost(&mut self, kernel: &Kernel) -> Cost {
@@ -248,15 +257,12 @@ impl ChipTimes {
             return *known;
         }
         let scheduled = self.stack.kernels.execution == Execution::Scheduled;
-        let cost = match self.fidelity {
-            Fidelity::Peak | Fidelity::Buffered => {
-                Cost { time: self.as_launched(kernel, self.bound(kernel)), energy: Joules::ZERO }
-            }
-            Fidelity::Mapped if scheduled => Cost { time: self.as_launched(kernel, self.bound(kernel)), energy: Joules::ZERO },
-            Fidelity::Mapped | Fidelity::Exact => {
-                let cost = self.model.cost(kernel, Span::AllCores);
-                Cost { time: self.as_launched(kernel, cost.latency), energy: cost.energy }
-            }
+        let timed = self.fidelity == Fidelity::Exact || self.fidelity == Fidelity::Mapped && !scheduled;
+        let cost = if timed {
+            let cost = self.model.cost(kernel, Span::AllCores);
+            Cost { time: self.as_launched(kernel, cost.latency), energy: cost.energy }
+        } else {
+            Cost { time: self.kernel_bound(kernel, self.fidelity), energy: Joules::ZERO }
         };
         self.known.insert(*kernel, cost);
         cost

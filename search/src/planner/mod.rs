@@ -9,10 +9,12 @@
 //! every plan that can come into the list its best one. A space far too large for that ([`Splits::BestOf`]) holds a small one within it, which is
 //! searched first: how long its list takes rules out most of the others by a bound on their work, before anything else of them is looked at.
 
+mod fastest;
 mod fault;
 mod found;
 mod mapped;
 mod neighbours;
+mod prepared;
 mod search;
 mod space;
 mod splits;
@@ -20,8 +22,10 @@ mod splits;
 mod tests;
 mod walk;
 
+pub use fastest::Fastest;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, Outcome, neighbours};
+pub use prepared::Prepared;
 pub use search::search_plans;
 pub use space::{PlanSpace, Splits, default_policies};
 

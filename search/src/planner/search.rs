@@ -7,7 +7,8 @@ use super::{Attempt, Job, PlanAnswer, PlanSpace, one_of_alike};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
-use step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
+use std::sync::{Arc, OnceLock};
+use step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Fidelity, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
 /// Plans simulated between two looks at the list.
@@ -21,16 +22,18 @@ pub(super) struct Search<'a> {
     pub job: &'a Job<'a>,
     pub evaluator: Evaluator<'a>,
     pub chip: ChipTimes,
-    pub families: Vec<Family>,
-    policies: Vec<ActivationPolicy>,
+    pub families: Arc<Vec<Family>>,
+    pub policies: Arc<Vec<ActivationPolicy>>,
     /// Of each policy, whether layers may be split as is fastest under it.
-    pub open: Vec<bool>,
+    pub open: Arc<Vec<bool>>,
     /// Seconds that the list's last plan takes at most, where that is known beforehand.
-    limit: f64,
-    /// Per family, per division.
-    pub degrees: Vec<Vec<Result<Degrees, StepError>>>,
+    pub limit: f64,
+    /// Per family, per division; made when first asked for.
+    pub degrees: Vec<OnceLock<Vec<Result<Degrees, StepError>>>>,
     /// Plans that a list holds.
     pub length: usize,
+    /// Whether layers may be split otherwise than evenly.
+    pub uneven: bool,
 }
 
 /// The `top` fastest plans of `space` for a job.
@@ -58,10 +61,7 @@ pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Resul
     let search = Search { limit, ..Search::new(job, space, top)? };
     let (mut found, loads) = search.evaluate();
     let simulated = search.settle(&mut found);
-    let tried = match space.splits {
-        Some(Splits::Listed(_)) => Tried::default(),
-        _ => search.uneven(&mut found, &loads),
-    };
+    let tried = if search.uneven { search.uneven(&mut found, &loads) } else { Tried::default() };
     search.answer(found, simulated, tried, top)
 }
 
@@ -80,35 +80,41 @@ fn limit(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<f64, StepError>
 
 impl<'a> Search<'a> {
     fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize) -> Result<Self, StepError> {
-        let mut search = Self {
+        let (families, policies) = (space.families(job), space.policies());
+        let open = space.open_policies(&policies);
+        let chip = ChipTimes::new(job.chip, job.stack)?;
+        Ok(Self {
             job,
             evaluator: Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip)),
-            chip: ChipTimes::new(job.chip, job.stack)?,
-            families: space.families(job),
-            policies: space.policies(),
-            open: Vec::new(),
+            chip,
+            degrees: vec![OnceLock::new(); families.len()],
+            families: Arc::new(families),
+            policies: Arc::new(policies),
+            open: Arc::new(open),
             limit: f64::INFINITY,
-            degrees: Vec::new(),
             length: top + SPARE,
-        };
-        search.open = space.open_policies(&search.policies);
-        search.degrees =
-            search.families.par_iter().map_init(|| search.chip.clone(), |chip, family| search.degrees(chip, family)).collect();
-        Ok(search)
+            uneven: !matches!(space.splits, Some(Splits::Listed(_))),
+        })
     }
 
-    /// The degrees of a family's divisions, from the shape of its first lot.
-    fn degrees(&self, chip: &mut ChipTimes, family: &Family) -> Vec<Result<Degrees, StepError>> {
+    /// The degrees of a family's divisions.
+    pub fn degrees(&self, family: u32) -> &[Result<Degrees, StepError>] {
+        self.degrees[family as usize].get_or_init(|| self.make_degrees(&self.families[family as usize]))
+    }
+
+    /// From the shape of the family's first lot, of which no time is asked for.
+    fn make_degrees(&self, family: &Family) -> Vec<Result<Degrees, StepError>> {
         let Some(lot) = family.lots.first() else { return Vec::new() };
         let plan = |division: usize| {
             let schedule = family.divisions[division].schedules[0];
-            family.plan(self.job, lot, division, &ActivationPolicy::Full, schedule)
+            family.plan(self.job, lot, division, &ActivationPolicy::None, schedule)
         };
-        match Shape::new(chip, self.job.model, self.job.fabric, &plan(lot.pairs[0].0)) {
+        let mut chip = self.chip.clone();
+        match Shape::new(&mut chip.at(Fidelity::Peak), self.job.model, self.job.fabric, &plan(lot.pairs[0].0)) {
             Ok(shape) => (0..family.divisions.len())
                 .map(|division| {
                     let plan = plan(division);
-                    self.evaluator.degrees(chip, &shape, &plan, self.job.domain(&plan))
+                    self.evaluator.degrees(&mut chip, &shape, &plan, self.job.domain(&plan))
                 })
                 .collect(),
             Err(error) => vec![Err(error); family.divisions.len()],
@@ -138,15 +144,7 @@ impl<'a> Search<'a> {
         let mut loads = Vec::with_capacity(self.policies.len());
         let mut found = Found::default();
         let (family, lot) = (family as u32, lot as u32);
-        let first = Candidate {
-            time: 0.0,
-            family,
-            lot,
-            policy: 0,
-            division: self.lot_of(family, lot).pairs[0].0 as u32,
-            schedule: 0,
-            ends: None,
-        };
+        let first = self.first_of(family, lot);
         let first_plan = self.plan(first);
         let shares = self.least_shares(family, lot);
         let mut lowered = Lowered::new(self.job.model, &first_plan, self.job.stack);
@@ -156,10 +154,7 @@ impl<'a> Search<'a> {
                 Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
                 Err(error) => Err(error.clone()),
             };
-            let known = shape.as_ref().ok().map(|shape| {
-                let [embedding, layer, head] = shape.loads().map(|time| time.0);
-                Loads { embedding, layer, head, chunk: 0.0, sends: [0.0; 2] }
-            });
+            let known = shape.as_ref().ok().map(Loads::of);
             loads.push(known);
             // Of all devices' work for one micro-batch, a share from which on no plan is among those asked for.
             let work = known.map_or(0.0, |loads| loads.all(self.job.model.layers));
@@ -170,8 +165,14 @@ impl<'a> Search<'a> {
         (found, loads)
     }
 
+    /// Any plan of a lot.
+    pub fn first_of(&self, family: u32, lot: u32) -> Candidate {
+        let division = self.lot_of(family, lot).pairs[0].0 as u32;
+        Candidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
+    }
+
     /// [`least_share`] of a lot's pairs, the least of their schedules.
-    fn least_shares(&self, family: u32, lot: u32) -> Vec<f64> {
+    pub fn least_shares(&self, family: u32, lot: u32) -> Vec<f64> {
         let least = |&(place, m): &(usize, u64)| {
             let division = &self.families[family as usize].divisions[place];
             let shares = division.schedules.iter().map(|schedule| least_share(&division.layout, *schedule, m));
@@ -181,7 +182,7 @@ impl<'a> Search<'a> {
     }
 
     /// Evaluates the plans of a lot under one policy; `plan` and `at` are any of them, `shares` those of the pairs, `most` what they must be below.
-    fn policy(
+    pub fn policy(
         &self,
         chip: &ChipTimes,
         shape: &Result<Shape, StepError>,
@@ -196,7 +197,7 @@ impl<'a> Search<'a> {
             if !division.even && !self.open[at.policy as usize] {
                 continue;
             }
-            let (shape, degrees) = match (shape, &self.degrees[at.family as usize][place]) {
+            let (shape, degrees) = match (shape, &self.degrees(at.family)[place]) {
                 (Ok(shape), Ok(degrees)) => (shape, degrees),
                 (Err(error), _) | (_, Err(error)) => {
                     found.plans += division.schedules.len();
@@ -244,7 +245,7 @@ impl<'a> Search<'a> {
     }
 
     /// Simulates the open plans, least bound first, until no bound is below the last of the list; how many it were.
-    fn settle(&self, found: &mut Found) -> usize {
+    pub fn settle(&self, found: &mut Found) -> usize {
         let mut open = std::mem::take(&mut found.open);
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         let mut at = 0;
@@ -278,7 +279,7 @@ impl<'a> Search<'a> {
     fn simulate(&self, chip: &mut ChipTimes, candidate: &Candidate) -> Result<f64, StepError> {
         let plan = self.plan(*candidate);
         let shape = Shape::new(chip, self.job.model, self.job.fabric, &plan)?;
-        let degrees = self.degrees[candidate.family as usize][candidate.division as usize].as_ref().map_err(Clone::clone)?;
+        let degrees = self.degrees(candidate.family)[candidate.division as usize].as_ref().map_err(Clone::clone)?;
         let sends = self.evaluator.sends(chip, &shape, &plan);
         Ok(self.evaluator.simulate(&shape, degrees, &sends, plan.schedule, plan.micro_batches())?.0)
     }
@@ -294,7 +295,7 @@ impl<'a> Search<'a> {
     }
 
     /// The list with what reports need: the parts of the time, all stages' memory.
-    fn answer(&self, found: Found, simulated: usize, tried: Tried, top: usize) -> Result<PlanAnswer, StepError> {
+    pub fn answer(&self, found: Found, simulated: usize, tried: Tried, top: usize) -> Result<PlanAnswer, StepError> {
         let mut chip = self.chip.clone();
         let mut answer = PlanAnswer {
             best: Vec::new(),

@@ -41,6 +41,12 @@ pub(super) struct Loads {
 }
 
 impl Loads {
+    /// Those of a shape, what chunks and sends take besides left out.
+    pub fn of(shape: &Shape) -> Self {
+        let [embedding, layer, head] = shape.loads().map(|time| time.0);
+        Self { embedding, layer, head, chunk: 0.0, sends: [0.0; 2] }
+    }
+
     pub fn all(&self, layers: u64) -> f64 {
         self.embedding + self.layer * layers as f64 + self.head
     }
@@ -222,7 +228,7 @@ impl Search<'_> {
         found.limit_of(self.length - SPARE) * (1.0 + ROUNDING)
     }
 
-    fn uneven_lot(
+    pub(super) fn uneven_lot(
         &self,
         chip: &mut ChipTimes,
         (family, lot): (usize, usize),
@@ -308,7 +314,7 @@ impl Search<'_> {
 
     /// The time of a plan as it has been evaluated; infinite where it does not fit.
     fn known(&self, shape: &Shape, plan: &TrainingPlan, candidate: Candidate, sends: &Sends) -> f64 {
-        let degrees = &self.degrees[candidate.family as usize][candidate.division as usize];
+        let degrees = &self.degrees(candidate.family)[candidate.division as usize];
         let (Ok(degrees), m) = (degrees, plan.micro_batches()) else { return f64::INFINITY };
         if self.evaluator.lack(self.evaluator.need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
             return f64::INFINITY;

@@ -1,0 +1,158 @@
+//! One job on many chips: what does not depend on the chip, prepared once.
+//!
+//! Plans fall into lots that are lowered alike. A lot's passes are programs of interned kernels, so that a chip bounds each distinct kernel once, and
+//! its plans are lines: a step takes at least a share of all devices' work for one micro-batch, and something besides that no chip changes.
+
+use super::space::{Family, Splits};
+use super::splits::least_share;
+use super::{Job, PlanSpace};
+use rayon::prelude::*;
+use sim::hardware::Accelerator;
+use sim::schedule::{Limits, Memo};
+use std::sync::Arc;
+use step::{ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, Passes, Shape, StepError};
+use workloads::ActivationPolicy;
+
+/// Pieces of schedules remembered: some kilobytes each.
+const MEMO_CAPACITY: usize = 1 << 16;
+/// Work on one piece of a schedule: as [`ChipTimes::new`] spends.
+const SCHEDULE_STEPS: u64 = 1_500_000;
+
+/// A job and its plans, prepared for chips.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) families: Arc<Vec<Family>>,
+    pub(super) policies: Arc<Vec<ActivationPolicy>>,
+    pub(super) open: Arc<Vec<bool>>,
+    /// Whether layers may be split otherwise than evenly.
+    pub(super) uneven: bool,
+    pub(super) lots: Vec<PreparedLot<'a>>,
+    /// The distinct kernels of all lots' passes.
+    pub(super) table: KernelTable,
+    pub(super) schedules: Arc<Memo>,
+}
+
+/// Plans that are lowered alike.
+#[derive(Debug)]
+pub(super) struct PreparedLot<'a> {
+    pub family: u32,
+    pub lot: u32,
+    pub lowered: Lowered<'a>,
+    pub passes: [Passes; 3],
+    /// Lines below which no plan of the lot is; none is above another one in both.
+    lines: Vec<Line>,
+}
+
+/// What a plan's step takes at least: a share of all devices' work for one micro-batch, and so many seconds besides.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+struct Line {
+    share: f64,
+    besides: f64,
+}
+
+impl PreparedLot<'_> {
+    /// Seconds that no plan of the lot goes below where all devices' work for one micro-batch takes `work` seconds.
+    pub fn least(&self, work: f64) -> f64 {
+        self.lines.iter().map(|line| line.share * work + line.besides).fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl<'a> Prepared<'a> {
+    /// Prepares the plans of a space for a job; the job's chip is any.
+    ///
+    /// # Errors
+    /// A chip that the cost model cannot use; a model that cannot be lowered in any way that the space has.
+    pub fn new(job: Job<'a>, space: &PlanSpace) -> Result<Self, StepError> {
+        let (families, policies) = (space.families(&job), space.policies());
+        let open = space.open_policies(&policies);
+        let schedules = Arc::new(Memo::new(Limits { steps: SCHEDULE_STEPS, ..Limits::default() }, MEMO_CAPACITY));
+        let chip = ChipTimes::new(job.chip, job.stack)?.at(Fidelity::Peak);
+        let places: Vec<(u32, u32)> = families
+            .iter()
+            .enumerate()
+            .flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f as u32, l as u32)))
+            .collect();
+        let lowered: Vec<Result<(Lowered<'a>, Vec<Line>), StepError>> = places
+            .par_iter()
+            .map_init(|| chip.clone(), |chip, &(f, l)| lower(&job, chip, &families[f as usize], l as usize))
+            .collect();
+        let (mut table, mut lots, mut refused) = (KernelTable::default(), Vec::new(), None);
+        for (&(family, lot), lowered) in places.iter().zip(lowered) {
+            match lowered {
+                Ok((lowered, lines)) => {
+                    let passes = Passes::of(lowered.graph(), &mut table);
+                    lots.push(PreparedLot { family, lot, lowered, passes, lines });
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        match refused {
+            Some(error) if lots.is_empty() => Err(error),
+            _ => Ok(Self {
+                job,
+                families: Arc::new(families),
+                policies: Arc::new(policies),
+                open: Arc::new(open),
+                uneven: !matches!(space.splits, Some(Splits::Listed(_))),
+                lots,
+                table,
+                schedules,
+            }),
+        }
+    }
+
+    /// The job on a chip.
+    #[must_use]
+    pub fn job<'b>(&'b self, chip: &'b Accelerator) -> Job<'b> {
+        Job { chip, ..self.job }
+    }
+
+    /// Whether there is no plan.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lots.is_empty()
+    }
+
+    /// How solved schedules were shared.
+    #[must_use]
+    pub fn memo_statistics(&self) -> sim::schedule::MemoStatistics {
+        self.schedules.statistics()
+    }
+
+    /// Whether kernels run side by side.
+    pub(super) fn scheduled(&self) -> bool {
+        self.job.stack.kernels.execution == Execution::Scheduled
+    }
+}
+
+/// Lowers a lot, and the lines of its plans.
+fn lower<'a>(job: &Job<'a>, chip: &mut ChipTimes, family: &Family, lot: usize) -> Result<(Lowered<'a>, Vec<Line>), StepError> {
+    let lot = &family.lots[lot];
+    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip));
+    let first = &family.divisions[lot.pairs[0].0];
+    let plan = family.plan(job, lot, lot.pairs[0].0, &ActivationPolicy::None, first.schedules[0]);
+    let lowered = Lowered::new(job.model, &plan, job.stack)?;
+    let shape: Shape = lowered.clone().shape(chip, job.fabric, &plan)?;
+    let overhead = evaluator.overhead().0;
+    let mut lines = Vec::new();
+    for &(division, m) in &lot.pairs {
+        let layout = family.divisions[division].layout;
+        for &schedule in &family.divisions[division].schedules {
+            let plan = family.plan(job, lot, division, &ActivationPolicy::None, schedule);
+            let share = least_share(&layout, schedule, m);
+            // A pipeline's first device may hold no layer.
+            let layers = if layout.pipeline == 1 { job.model.layers } else { 0 };
+            let after = evaluator.least_exchange(chip, &shape, &plan, layers).0;
+            lines.push(Line { share, besides: overhead + after });
+        }
+    }
+    lines.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    let mut least = f64::INFINITY;
+    lines.retain(|line| {
+        let kept = line.besides < least;
+        least = least.min(line.besides);
+        kept
+    });
+    Ok((lowered, lines))
+}
