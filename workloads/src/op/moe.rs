@@ -178,7 +178,7 @@ fn add_combine(
         forward: vec![step("forward", sum)],
         backward: vec![
             input_chain(&[returned], &[weights], vec![step("backward_input", spread)]),
-            input_chain(&[weights], &[returned], vec![step("backward_weights", weigh)]),
+            input_chain(&[weights], &[returned], vec![step("backward_routing", weigh)]),
         ],
         ..NewOperator::default()
     });
