@@ -37,7 +37,6 @@ pub use memory::{
 };
 pub use memory_account::MemoryProfile;
 pub use plan::TrainingPlan;
-pub use profile::Axis;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use program::{KernelIndex, KernelTable, Passes, Program};
 pub use sends::Sends;

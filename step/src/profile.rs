@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, KernelCost, Span};
 use sim::costed::Costs;
 use sim::hardware::Accelerator;
-use sim::kernel::{Collective, CollectiveKind, Kernel, KernelGraph, Link, Transfer};
+use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Link, Pass, Transfer};
 use sim::network::Fabric;
 use sim::schedule::{Limits, Memo};
 use sim::units::{Bytes, Joules, Seconds};
@@ -307,21 +307,22 @@ impl ChipTimes {
         Communication { time, ports: PortTimes::of(fabric, &cost) }
     }
 
-    fn pass(&mut self, graph: &KernelGraph, fabric: &Fabric, chosen: impl Fn(&str) -> bool) -> PassProfile {
+    fn pass(&mut self, graph: &KernelGraph, fabric: &Fabric, chosen: impl Fn(Pass) -> bool) -> PassProfile {
         let mut pass = PassProfile::default();
         let (mut beside, mut weights, mut attention) = (Seconds::ZERO, Seconds::ZERO, Seconds::ZERO);
         let mut ring = Seconds::ZERO;
-        for node in graph.node_weights().filter(|node| chosen(&node.name)) {
+        for node in graph.node_weights().filter(|node| chosen(node.role.pass)) {
             pass.launches += 1;
+            let weight = node.role.gradient == Some(GradientOf::Weights);
             let Kernel::Collective(collective) = &node.kernel else {
                 let Cost { time, energy } = self.cost(&node.kernel);
                 pass.device += time;
                 pass.energy += energy;
-                if node.name.contains(".backward_weight") {
+                if weight {
                     pass.weight += time;
                 }
                 match node.kernel {
-                    Kernel::Contraction(_) if node.name.ends_with(".backward_weight") => weights += time,
+                    Kernel::Contraction(_) if weight => weights += time,
                     Kernel::FusedAttention(_) => attention += time,
                     _ => {}
                 }
@@ -329,18 +330,18 @@ impl ChipTimes {
             };
             let Communication { time, ports } = self.collective(fabric, collective);
             pass.ports = pass.ports + ports;
-            match Axis::of(&node.name) {
-                Axis::Context => {
+            match node.role.axis {
+                Some(Axis::Context) => {
                     pass.context += time;
                     // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.
                     if collective.kind != CollectiveKind::AllToAll {
                         ring += time;
                     }
                 }
-                Axis::Expert => pass.expert += time,
-                Axis::Tensor => {
+                Some(Axis::Expert) => pass.expert += time,
+                Some(Axis::Tensor) | None => {
                     pass.tensor += time;
-                    if node.name.contains(".backward_input.") || node.name.contains(".backward_weight.") {
+                    if node.role.gradient.is_some() {
                         beside += time;
                     }
                 }
@@ -361,10 +362,10 @@ impl ChipTimes {
         forward: Option<PassProfile>,
     ) -> Result<[PassProfile; 3], StepError> {
         let backward = segment.backward(recompute);
-        let again = |name: &str| name.contains(".recompute");
+        let again = |pass: Pass| pass == Pass::Recompute;
         if self.stack.kernels.execution == Execution::Stream {
             let forward = forward.unwrap_or_else(|| self.pass(&segment.forward(), fabric, |_| true));
-            return Ok([forward, self.pass(&backward, fabric, again), self.pass(&backward, fabric, |name| !again(name))]);
+            return Ok([forward, self.pass(&backward, fabric, again), self.pass(&backward, fabric, |pass| !again(pass))]);
         }
         let forward = match forward {
             Some(known) => known,
@@ -373,7 +374,7 @@ impl ChipTimes {
         let alone = segment.backward(&RecomputeSet::none());
         let mut once = self.scheduled_pass(&alone, fabric, |_| false)?;
         if self.fidelity == Fidelity::Exact {
-            let inputs = self.scheduled_pass(&alone, fabric, |node| node.name.contains(".backward_weight"))?;
+            let inputs = self.scheduled_pass(&alone, fabric, |node| node.role.gradient == Some(GradientOf::Weights))?;
             once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
         }
         if recompute.len() == 0 {
@@ -517,29 +518,5 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         separate_accumulation: stack.kernels.separate_accumulation && plan.micro_batches() > 1,
         fused_loss: stack.kernels.fused_loss,
         ..Lowering::new(model)
-    }
-}
-
-/// The parallel axis of a collective inside a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Axis {
-    /// Tensor-parallel.
-    Tensor,
-    /// Context-parallel.
-    Context,
-    /// Expert-parallel.
-    Expert,
-}
-
-impl Axis {
-    /// By the collective's name: rings and exchanges of attention, exchanges of experts, everything else.
-    pub fn of(name: &str) -> Self {
-        if name.contains(".ring_") || name.contains(".exchange") {
-            Self::Context
-        } else if name.contains(".moe.") && name.contains("all_to_all") {
-            Self::Expert
-        } else {
-            Self::Tensor
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Laws of a step's time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, lowering, step_time};
+use super::{ChipTimes, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering, step_time};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
@@ -331,5 +331,35 @@ fn gradients_are_kept_as_the_stack_accumulates_them() {
     }
     for stack in ["maxtext", "pytorch_fsdp", "torchtitan"] {
         assert_eq!(of(stack, Precision::MIXED_BF16), Precision::MIXED_BF16);
+    }
+}
+
+#[test]
+fn names_of_operators_and_kernels_change_no_time() {
+    let mixed = Layout { tensor: 2, context: 2, expert: 2, data: 2, sequence_parallel: true, ..Layout::default() };
+    let fabric = Fabric::template("selene_hdr200x8").expect("built in").for_devices(8).expect("a unit");
+    let chip = Accelerator::template("a100_80gb_sxm").expect("built in");
+    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").expect("built in")).expect("sound");
+    for name in ["llama2-7b", "mixtral-8x7b", "bert-large", "gpt2-xl"] {
+        let model = Model::load(name).expect("built in");
+        for layout in [Layout::default(), mixed] {
+            let layout = if model.experts.is_none() { Layout { expert: 1, ..layout } } else { layout };
+            let batch = Batch { micro_batch: 1, global_batch: 8, sequence_length: 512 };
+            for activations in [ActivationPolicy::None, ActivationPolicy::Full] {
+                let plan = TrainingPlan { batch, activations, ..plan(layout, 1, 8) };
+                let Ok(graph) = TrainingGraph::new(&model, &lowering(&model, &plan, chip.stack())) else { continue };
+                let mut renamed = graph.clone();
+                for op in renamed.segments.iter_mut().flat_map(|s| &mut s.graph.operators) {
+                    op.name = format!("layer.moe.exchange.backward_weight.{}.ring_", op.id);
+                    let chains = op.backward.iter_mut().flat_map(|chain| &mut chain.steps);
+                    for (i, step) in op.forward.iter_mut().chain(&mut op.backward_prepare).chain(chains).enumerate() {
+                        step.label = format!("{i}.recompute.backward_input.all_to_all.");
+                    }
+                }
+                let [plain, other] = [graph, renamed].map(|g| chip.profile_of(&model, &g, &fabric, &plan).expect("has layers"));
+                let pieces = |p: &StepProfile| [p.embedding, p.layer, p.head];
+                assert_eq!(pieces(&plain), pieces(&other), "{name} {layout:?}");
+            }
+        }
     }
 }

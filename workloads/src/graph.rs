@@ -1,29 +1,11 @@
 //! The operator graph of one segment of a model: operators, the tensors between them, what the backward pass reads.
 
 use serde::{Deserialize, Serialize};
-use sim::kernel::{DataType, Kernel};
+pub use sim::kernel::OpId;
+use sim::kernel::{Axis, DataType, GradientOf, Kernel};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 use std::fmt;
-
-/// An operator's place in its segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct OpId(pub u32);
-
-impl OpId {
-    /// The index into [`OperatorGraph::operators`].
-    #[must_use]
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl fmt::Display for OpId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "op{}", self.0)
-    }
-}
 
 /// A tensor's place in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +52,8 @@ pub struct Step {
     pub label: String,
     /// What is executed.
     pub kernel: Kernel,
+    /// The axis of a collective; none for every other kernel.
+    pub axis: Option<Axis>,
 }
 
 /// What a chain of backward kernels computes.
@@ -80,6 +64,17 @@ pub enum Gradient {
     Inputs(Vec<TensorId>),
     /// The gradients of the operator's parameters (dW): nothing else in the micro-batch waits for them.
     Weights,
+}
+
+impl Gradient {
+    /// What its kernels differentiate by.
+    #[must_use]
+    pub fn of(&self) -> GradientOf {
+        match self {
+            Self::Inputs(_) => GradientOf::Inputs,
+            Self::Weights => GradientOf::Weights,
+        }
+    }
 }
 
 /// Kernels of an operator's backward pass that run one after the other.

@@ -1,12 +1,34 @@
 //! Operators to kernels: a segment's forward graph, and its backward graph with what is recomputed.
 
-use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, Step, TensorId};
+use crate::graph::{Gradient, OpId, OperatorGraph, OperatorNode, RecomputeSet, Step, TensorId};
 use petgraph::graph::NodeIndex;
-use sim::kernel::{Direction, Elementwise, Epilogue, Function, Kernel, KernelGraph, KernelNode};
+use sim::kernel::{
+    Axis, Direction, Elementwise, Epilogue, Function, GradientOf, Kernel, KernelGraph, KernelNode, KernelRole, Pass,
+};
 use sim::units::Bytes;
 
 /// Nodes that must have ended before something can start.
 type After = Vec<NodeIndex>;
+
+/// What a chain of kernels is: whose, in which pass, for which gradient.
+#[derive(Clone, Copy)]
+struct Run {
+    operator: Option<OpId>,
+    pass: Pass,
+    gradient: Option<GradientOf>,
+}
+
+impl Run {
+    fn of(op: &OperatorNode, pass: Pass, gradient: Option<GradientOf>) -> Self {
+        Self { operator: Some(op.id), pass, gradient }
+    }
+
+    /// The role of one of its kernels.
+    fn role(self, axis: Option<Axis>) -> KernelRole {
+        let Self { operator, pass, gradient } = self;
+        KernelRole { operator, pass, gradient, axis }
+    }
+}
 
 /// Turns the operators of one segment into kernel graphs.
 pub(crate) struct Lowerer<'a> {
@@ -22,7 +44,7 @@ impl<'a> Lowerer<'a> {
 
     /// The forward kernels of all operators.
     pub(crate) fn forward(mut self) -> KernelGraph {
-        self.run_forward(|_| true, "forward");
+        self.run_forward(|_| true, Pass::Forward);
         self.graph
     }
 
@@ -30,7 +52,7 @@ impl<'a> Lowerer<'a> {
     /// outside the segment; a gradient's kernels wait for the gradients of the operator's outputs and for the recomputed tensors they
     /// read; nothing waits for weight gradients.
     pub(crate) fn backward(mut self, recompute: &RecomputeSet) -> KernelGraph {
-        let rebuilt = self.run_forward(|op| recompute.contains(op.id), "recompute");
+        let rebuilt = self.run_forward(|op| recompute.contains(op.id), Pass::Recompute);
         let mut gradients: Vec<Vec<After>> = vec![Vec::new(); self.operators.tensors.len()];
         for op in self.operators.operators.iter().rev() {
             let mut after: After = Vec::new();
@@ -38,12 +60,12 @@ impl<'a> Lowerer<'a> {
                 after.extend(self.accumulated(*output, &mut gradients));
             }
             dedup(&mut after);
-            let after = self.chain(op, &op.backward_prepare, after, None);
+            let after = self.chain(op, &op.backward_prepare, after, Run::of(op, Pass::Backward, None));
             for chain in &op.backward {
                 let mut start = after.clone();
                 start.extend(chain.reads.iter().flat_map(|t| rebuilt[t.index()].iter().copied()));
                 dedup(&mut start);
-                let end = self.chain(op, &chain.steps, start, None);
+                let end = self.chain(op, &chain.steps, start, Run::of(op, Pass::Backward, Some(chain.gradient.of())));
                 if let Gradient::Inputs(inputs) = &chain.gradient {
                     for input in inputs {
                         gradients[input.index()].push(end.clone());
@@ -59,7 +81,7 @@ impl<'a> Lowerer<'a> {
     }
 
     /// Adds the forward kernels of the chosen operators; returns, per tensor, the node after which it is there.
-    fn run_forward(&mut self, chosen: impl Fn(&OperatorNode) -> bool, label: &str) -> Vec<After> {
+    fn run_forward(&mut self, chosen: impl Fn(&OperatorNode) -> bool, pass: Pass) -> Vec<After> {
         let mut ready: Vec<After> = vec![Vec::new(); self.operators.tensors.len()];
         let mut done = vec![false; self.operators.operators.len()];
         for op in self.operators.operators.iter().filter(|op| chosen(op)) {
@@ -74,13 +96,13 @@ impl<'a> Lowerer<'a> {
                     done[next.id.index()] = true;
                     after.extend(next.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()));
                     dedup(&mut after);
-                    let end = self.with_epilogue(op, next, after, label);
+                    let end = self.with_epilogue(op, next, after, pass);
                     for output in &next.outputs {
                         ready[output.index()] = end.clone();
                     }
                     end
                 }
-                None => self.chain(op, &op.forward, after, Some(label)),
+                None => self.chain(op, &op.forward, after, Run::of(op, pass, None)),
             };
             for output in &op.outputs {
                 ready[output.index()] = end.clone();
@@ -90,19 +112,19 @@ impl<'a> Lowerer<'a> {
     }
 
     /// Adds kernels one after the other; returns what follows must wait for. A forward pass run again is called `recompute`.
-    fn chain(&mut self, op: &OperatorNode, steps: &[Step], mut after: After, label: Option<&str>) -> After {
+    fn chain(&mut self, op: &OperatorNode, steps: &[Step], mut after: After, run: Run) -> After {
         for step in steps {
-            let name = match label {
-                Some(label) => format!("{}.{}", op.name, step.label.replacen("forward", label, 1)),
-                None => format!("{}.{}", op.name, step.label),
+            let name = match run.pass {
+                Pass::Recompute => format!("{}.{}", op.name, step.label.replacen("forward", "recompute", 1)),
+                Pass::Forward | Pass::Backward | Pass::Optimizer => format!("{}.{}", op.name, step.label),
             };
-            after = vec![self.node(name, step.kernel, &after)];
+            after = vec![self.node(name, step.kernel, run.role(step.axis), &after)];
         }
         after
     }
 
-    fn node(&mut self, name: String, kernel: Kernel, after: &[NodeIndex]) -> NodeIndex {
-        let node = self.graph.add_node(KernelNode { name, kernel });
+    fn node(&mut self, name: String, kernel: Kernel, role: KernelRole, after: &[NodeIndex]) -> NodeIndex {
+        let node = self.graph.add_node(KernelNode { name, kernel, role });
         for before in after {
             self.graph.add_edge(*before, node, ());
         }
@@ -128,19 +150,21 @@ impl<'a> Lowerer<'a> {
                 written: size,
             });
             let count = if i == 0 { String::new() } else { format!(".{}", i + 1) };
-            sum = vec![self.node(format!("{}.backward_accumulate{count}", info.name), add, &after)];
+            let run = Run { operator: info.producer, pass: Pass::Backward, gradient: Some(GradientOf::Inputs) };
+            sum = vec![self.node(format!("{}.backward_accumulate{count}", info.name), add, run.role(None), &after)];
         }
         sum
     }
 
     /// A product and the elementwise operator that alone reads it, as one kernel.
-    fn with_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: After, label: &str) -> After {
+    fn with_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: After, pass: Pass) -> After {
+        let run = Run::of(op, pass, None);
         let last = op.forward.len().saturating_sub(1);
-        let after = self.chain(op, &op.forward[..last], after, Some(label));
+        let after = self.chain(op, &op.forward[..last], after, run);
         let (Some(Kernel::Contraction(contraction)), Some(Kernel::Elementwise(elementwise))) =
             (op.forward.last().map(|s| s.kernel), next.forward.first().map(|s| s.kernel))
         else {
-            return self.chain(op, &op.forward[last..], after, Some(label));
+            return self.chain(op, &op.forward[last..], after, run);
         };
         let product: Bytes = op.outputs.iter().map(|t| self.operators.tensors[t.index()].bytes).sum();
         let kept = op.outputs.iter().any(|t| self.operators.tensors[t.index()].saved);
@@ -152,7 +176,8 @@ impl<'a> Lowerer<'a> {
             elementwise: Elementwise { read: elementwise.read.saturating_sub(product), written, ..elementwise },
         });
         let short = next.name.rsplit('.').next().unwrap_or(&next.name);
-        vec![self.node(format!("{}+{short}.{label}", op.name), kernel, &after)]
+        let label = if pass == Pass::Recompute { "recompute" } else { "forward" };
+        vec![self.node(format!("{}+{short}.{label}", op.name), kernel, run.role(None), &after)]
     }
 }
 

@@ -9,7 +9,9 @@ use crate::model::Model;
 use crate::parallel::Slice;
 use crate::transformer::Plan;
 use serde::{Deserialize, Serialize};
-use sim::kernel::{Collective, CollectiveKind, Direction, Elementwise, Group, Kernel, KernelGraph, KernelNode};
+use sim::kernel::{
+    Axis, Collective, CollectiveKind, Direction, Elementwise, Group, Kernel, KernelGraph, KernelNode, KernelRole, Pass,
+};
 use sim::units::{Bytes, Flops};
 use std::fmt;
 
@@ -238,6 +240,7 @@ impl Segment {
     pub fn optimizer_step(&self) -> Vec<KernelNode> {
         let per = self.bytes_per_parameter();
         let mut kernels = Vec::new();
+        let role = |axis| KernelRole { operator: None, pass: Pass::Optimizer, gradient: None, axis };
         let replicated = self.parameters.replicated;
         let ranks = self.lowering.tensor_parallel;
         if self.lowering.sequence_parallel && ranks > 1 && replicated > 0 {
@@ -248,12 +251,13 @@ impl Segment {
                     bytes: per.gradient * replicated,
                     group: Group { ranks, stride: 1 },
                 }),
+                role: role(Some(Axis::Tensor)),
             });
         }
         let elements = self.parameters.per_device();
         if elements > 0 {
             let name = format!("{}.optimizer.update", self.name);
-            kernels.push(KernelNode { name, kernel: self.update_kernel(elements) });
+            kernels.push(KernelNode { name, kernel: self.update_kernel(elements), role: role(None) });
         }
         kernels
     }

@@ -2,12 +2,12 @@
 
 use super::pace::{Pace, Rhythm};
 use serde::{Deserialize, Serialize};
-use sim::kernel::{Collective, CollectiveKind, Group, Kernel, KernelGraph};
+use sim::kernel::{Axis, Collective, CollectiveKind, Group, Kernel, KernelGraph};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
-use step::{Alike, Assembly, Axis, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
+use step::{Alike, Assembly, ChipTimes, PieceProfile, Step, StepError, StepProfile, TrainingPlan, lowering, step_time_of};
 use workloads::{Layout, Model, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
 /// The parallel axis that a collective belongs to.
@@ -451,7 +451,7 @@ fn rhythm(assembly: &Assembly) -> Rhythm {
 
 fn collectives(graph: &KernelGraph, axis: Axis) -> Vec<Collective> {
     let of = |node: &sim::kernel::KernelNode| match &node.kernel {
-        Kernel::Collective(collective) if Axis::of(&node.name) == axis => Some(*collective),
+        Kernel::Collective(collective) if node.role.axis == Some(axis) => Some(*collective),
         _ => None,
     };
     graph.node_weights().filter_map(of).collect()

@@ -6,15 +6,15 @@
 use super::Fidelity;
 use crate::StepError;
 use crate::contention::PortTimes;
-use crate::profile::{Axis, ChipTimes, PassProfile};
+use crate::profile::{ChipTimes, PassProfile};
 use sim::costed::{Costs, cores, operator, seconds};
-use sim::kernel::{Kernel, KernelGraph, KernelNode};
+use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};
 use sim::network::Fabric;
 use sim::schedule::{Operator, Problem, Schedule};
 use sim::units::Seconds;
 
 impl ChipTimes {
-    /// The pass of a graph by the operator schedule, but for the kernels that `left_out` names: what waits for them waits for what they wait for.
+    /// The pass of a graph by the operator schedule, but for the kernels that are `left_out`: what waits for them waits for what they wait for.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -129,10 +129,10 @@ fn exposed(problem: &Problem, schedule: &Schedule, kernels: &[&KernelNode]) -> [
             continue;
         }
         if let Some(&last) = network.iter().filter(|i| runs(i)).max_by_key(|i| span(**i).1) {
-            let axis = match Axis::of(&kernels[last].name) {
-                Axis::Tensor => 0,
-                Axis::Context => 1,
-                Axis::Expert => 2,
+            let axis = match kernels[last].role.axis {
+                Some(Axis::Tensor) | None => 0,
+                Some(Axis::Context) => 1,
+                Some(Axis::Expert) => 2,
             };
             exposed[axis] += seconds(between[1] - between[0]);
         }

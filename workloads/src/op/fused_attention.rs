@@ -33,9 +33,7 @@ pub(crate) fn add(
         })
     };
     let local = graph.bytes(key) + graph.bytes(value);
-    let ring = |label: &str, kind| {
-        (shape.context > 1).then(|| step(label, shape.context_collective(kind, local * u64::from(shape.context))))
-    };
+    let ring = |label: &str, kind| (shape.context > 1).then(|| shape.context_step(label, kind, local * u64::from(shape.context)));
     let mut forward: Vec<Step> = ring("forward.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
     forward.push(step("forward", kernel(Direction::Forward)));
     let mut backward: Vec<Step> = ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();

@@ -38,8 +38,8 @@ pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, columns: 
     }
     if shape.parallel() {
         for what in ["maximum", "label", "sum"] {
-            let sum = shape.collective(CollectiveKind::AllReduce, Bytes(4) * tokens);
-            steps.push(step(&format!("forward.all_reduce_{what}"), sum));
+            let label = format!("forward.all_reduce_{what}");
+            steps.push(shape.tensor_step(&label, CollectiveKind::AllReduce, Bytes(4) * tokens));
         }
     }
     graph.add(NewOperator {

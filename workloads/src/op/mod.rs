@@ -19,7 +19,7 @@ pub(crate) mod ulysses;
 
 use crate::graph::{BackwardChain, Gradient, Step, TensorId};
 use sim::kernel::{
-    Collective, CollectiveKind, DataType, Direction, Elementwise, Function, Group, Kernel, Reduction, RowFunction,
+    Axis, Collective, CollectiveKind, DataType, Direction, Elementwise, Function, Group, Kernel, Reduction, RowFunction,
 };
 use sim::units::Bytes;
 
@@ -72,8 +72,9 @@ impl Shape {
     }
 
     /// A collective among the context-parallel devices, which are a tensor-parallel group apart.
-    pub(crate) fn context_collective(&self, kind: CollectiveKind, bytes: Bytes) -> Kernel {
-        Kernel::Collective(Collective { kind, bytes, group: Group { ranks: self.context, stride: self.ranks } })
+    pub(crate) fn context_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> Step {
+        let group = Group { ranks: self.context, stride: self.ranks };
+        collective_step(label, Axis::Context, Collective { kind, bytes, group })
     }
 
     /// Positions outside the split products, on this device.
@@ -97,17 +98,18 @@ impl Shape {
     }
 
     /// A collective among the tensor-parallel devices, which are neighbours.
-    pub(crate) fn collective(&self, kind: CollectiveKind, bytes: Bytes) -> Kernel {
-        Kernel::Collective(Collective { kind, bytes, group: Group { ranks: self.ranks, stride: 1 } })
+    pub(crate) fn tensor_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> Step {
+        let group = Group { ranks: self.ranks, stride: 1 };
+        collective_step(label, Axis::Tensor, Collective { kind, bytes, group })
     }
 
     /// Sums a full activation of `bytes` over the devices: an all-reduce, or a reduce-scatter along the sequence.
     pub(crate) fn sum_step(&self, label: &str, bytes: Bytes) -> Option<Step> {
         self.parallel().then(|| {
             if self.sequence_parallel {
-                step(&format!("{label}.reduce_scatter"), self.collective(CollectiveKind::ReduceScatter, bytes))
+                self.tensor_step(&format!("{label}.reduce_scatter"), CollectiveKind::ReduceScatter, bytes)
             } else {
-                step(&format!("{label}.all_reduce"), self.collective(CollectiveKind::AllReduce, bytes))
+                self.tensor_step(&format!("{label}.all_reduce"), CollectiveKind::AllReduce, bytes)
             }
         })
     }
@@ -115,13 +117,18 @@ impl Shape {
     /// Gathers an activation that is split along the sequence to its full `bytes`; nothing where it is not split.
     pub(crate) fn gather_step(&self, label: &str, bytes: Bytes) -> Option<Step> {
         (self.parallel() && self.sequence_parallel)
-            .then(|| step(&format!("{label}.all_gather"), self.collective(CollectiveKind::AllGather, bytes)))
+            .then(|| self.tensor_step(&format!("{label}.all_gather"), CollectiveKind::AllGather, bytes))
     }
 }
 
-/// A kernel under its label.
+/// A kernel of one device under its label.
 pub(crate) fn step(label: &str, kernel: Kernel) -> Step {
-    Step { label: label.to_owned(), kernel }
+    Step { label: label.to_owned(), kernel, axis: None }
+}
+
+/// A collective along an axis under its label.
+pub(crate) fn collective_step(label: &str, axis: Axis, collective: Collective) -> Step {
+    Step { label: label.to_owned(), kernel: Kernel::Collective(collective), axis: Some(axis) }
 }
 
 /// A chain that computes input gradients.

@@ -6,11 +6,11 @@
 //! devices, and each expert's width over the tensor-parallel ones.
 
 use super::linear::{Linear, Split, accumulation, conversion};
-use super::{Shape, activation, elementwise, gated, input_chain, reduction, step, weight_chain};
+use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
 use crate::model::Experts;
 use crate::transformer::Plan;
-use sim::kernel::{Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
+use sim::kernel::{Axis, Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// Bytes of a routing weight and of the index of its expert (fp32 and int32).
@@ -54,8 +54,8 @@ impl Dispatch {
     fn exchange(&self, shape: &Shape, label: &str) -> Option<Step> {
         let bytes = shape.bytes(self.slots.saturating_mul(self.hidden));
         let group = Group { ranks: self.ranks, stride: self.stride };
-        let kernel = Kernel::Collective(Collective { kind: CollectiveKind::AllToAll, bytes, group });
-        (self.ranks > 1).then(|| step(&format!("{label}.all_to_all"), kernel))
+        let collective = Collective { kind: CollectiveKind::AllToAll, bytes, group };
+        (self.ranks > 1).then(|| collective_step(&format!("{label}.all_to_all"), Axis::Expert, collective))
     }
 }
 

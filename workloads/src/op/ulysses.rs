@@ -2,7 +2,7 @@
 //! the heads, after it all heads of its share of the tokens. Each exchange is an all-to-all, and another backward.
 
 use super::scores::Heads;
-use super::{Shape, input_chain, step};
+use super::{Shape, input_chain};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::CollectiveKind;
 
@@ -22,7 +22,7 @@ pub(crate) fn add_scatter(
         *output = graph.activation(&format!("{name}.{part}"), tokens.saturating_mul(width));
     }
     let bytes = inputs.iter().map(|t| graph.bytes(*t)).sum();
-    let exchange = |label: &str| vec![step(label, shape.context_collective(CollectiveKind::AllToAll, bytes))];
+    let exchange = |label: &str| vec![shape.context_step(label, CollectiveKind::AllToAll, bytes)];
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: inputs.to_vec(),
@@ -39,7 +39,7 @@ pub(crate) fn add_gather(graph: &mut GraphBuilder, shape: &Shape, name: &str, he
     let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.dim);
     let output = graph.activation(&format!("{name}.out"), elements);
     let bytes = graph.bytes(output);
-    let exchange = |label: &str| vec![step(label, shape.context_collective(CollectiveKind::AllToAll, bytes))];
+    let exchange = |label: &str| vec![shape.context_step(label, CollectiveKind::AllToAll, bytes)];
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],
