@@ -25,7 +25,7 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
 /// A fabric with the figures that it has for `chip`: built in, or by path a fabric file (`.toml`), an LLMCompass device description or a
 /// Calculon system (`.json`); with fast domains of `domain` devices where it is given.
 pub fn fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
-    let fabric = Fabric::load_for(name_or_path, chip).or_input()?;
+    let fabric = import::load_fabric(name_or_path, chip).or_input()?;
     let largest = fabric.fast_domain();
     match domain {
         // A fast domain larger than any that the fabric has is another fabric.
@@ -86,7 +86,7 @@ pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fa
 
 /// The text of a file; `what` says in the message what it should be.
 pub fn text(path: &Path, what: &str) -> Result<String, Failure> {
-    sim::import::text::read(path)
+    sim::files::text::read(path)
         .map_err(|e| failure::input(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
 }
 

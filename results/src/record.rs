@@ -250,7 +250,7 @@ impl Record {
     /// # Errors
     /// A file that is missing, truncated, no record, or of another format.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
-        let text = sim::import::text::read(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
+        let text = sim::files::text::read(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
         Self::parse(path, &text)
     }
 

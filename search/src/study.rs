@@ -169,7 +169,7 @@ impl Study {
         if !name_or_path.ends_with(".toml") {
             return Err(StudyError::Unknown { name: name_or_path.into(), known: Self::names().join(", ") });
         }
-        let text = sim::import::text::read(name_or_path.as_ref())
+        let text = sim::files::text::read(name_or_path.as_ref())
             .map_err(|e| StudyError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
         Self::parse(name_or_path, &text)
     }

@@ -2,8 +2,10 @@
 //! and the pipeline of a training step. It never decides and never speaks of models.
 
 mod coordinate_search;
+pub mod cores;
 pub mod cost;
 pub mod costed;
+pub mod files;
 mod grouped_errors;
 pub mod hardware;
 pub mod import;

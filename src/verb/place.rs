@@ -96,14 +96,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn place(path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
-    if let Some(text) = sim::import::text::read(path).ok().filter(|text| piper::Instance::claims(text)) {
+    if let Some(text) = sim::files::text::read(path).ok().filter(|text| piper::Instance::claims(text)) {
         let instance = piper::Instance::from_json_str(&text, &file).or_input()?;
         let solution = piper::solve(&instance).map_err(|why| failure::input(format!("{file}: {why}")))?;
         return show_piper(&file, &instance, &solution, format);
     }
     let instance = phaze::Instance::read(path).or_input()?;
     let solution = solve(&instance);
-    let recorded = sim::import::text::read(path).ok().and_then(|text| {
+    let recorded = sim::files::text::read(path).ok().and_then(|text| {
         let recorded = Recorded::from_json_str(&text);
         recorded.unwrap_or_else(|fault| {
             tracing::warn!("{file}: expected is not compared: {fault}");

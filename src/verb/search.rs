@@ -21,7 +21,7 @@ use search::study::Study;
 use sim::hardware::Accelerator;
 use sim::hardware::area::area;
 use sim::hardware::phaze::design;
-use sim::network::Fabric;
+use sim::import;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|e| e.context(format!("{}: space.reference_chip", arguments.study)))?
         .accelerator;
     let space = HardwareSpace::enumerate(&study.space, &reference).or_input()?;
-    let bench = Fabric::load_for(&study.cluster.fabric, &reference.name)
+    let bench = import::load_fabric(&study.cluster.fabric, &reference.name)
         .map_err(BenchError::Network)
         .and_then(|fabric| Bench::new(model, &study, &fabric, arguments.sequence_length))
         .map_err(|e| input::bench_fault(&arguments.study, &e))?;

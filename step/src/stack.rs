@@ -235,7 +235,7 @@ impl SoftwareStack {
     /// An unknown name, a file that cannot be read, or values that cannot be.
     pub fn load(name_or_path: &str) -> Result<Self, StackError> {
         if name_or_path.ends_with(".toml") {
-            let text = sim::import::text::read(name_or_path.as_ref())
+            let text = sim::files::text::read(name_or_path.as_ref())
                 .map_err(|e| StackError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
             return Self::from_toml_str(name_or_path, &text);
         }

@@ -177,7 +177,7 @@ impl Model {
     pub fn from_file(path: &Path) -> Result<Self, WorkloadError> {
         let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
         let place = file.display().to_string();
-        let text = sim::import::text::read(&file)
+        let text = sim::files::text::read(&file)
             .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
         hugging_face::parse(&place, &place, &text)
     }

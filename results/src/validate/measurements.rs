@@ -25,7 +25,7 @@ pub struct Measurements {
 /// # Errors
 /// As [`super::file()`]; a file of another data set than kernels.
 pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateError> {
-    let text = sim::import::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
     let mut table = Table::open(path, &text)?;
     if table.dataset != Dataset::Kernels {
         return Err(ValidateError::NotKernels { file: path.into(), dataset: table.dataset });

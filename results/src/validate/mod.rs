@@ -25,7 +25,7 @@ pub use text::report;
 
 use crate::files::{self, WriteError};
 use serde::Serialize;
-use sim::import::lines::Lines;
+use sim::files::lines::Lines;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ pub struct Options {
 /// A file that cannot be read, or whose columns are those of no data set.
 /// Faults of single rows are in the report.
 pub fn file(path: &Path, options: &Options) -> Result<FileReport, ValidateError> {
-    let text = sim::import::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
     contents(path, &text, options)
 }
 

@@ -1,8 +1,8 @@
 //! A row of Calculon's format (application, execution, system) as a step of this project: its model and plan, its chip, the networks that its
 //! axes use, and a software stack with the overlaps and fusions that it asks for.
 
+use sim::files::FileError;
 use sim::hardware::Accelerator;
-use sim::import::ImportError;
 use sim::import::calculon::{Axis, System};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
@@ -57,7 +57,7 @@ pub fn row(
     system: &System,
     stack: &SoftwareStack,
     vocabulary: u64,
-) -> Result<Row, ImportError> {
+) -> Result<Row, FileError> {
     execution.check(application)?;
     let [tensor, pipeline, data] = execution.networks;
     let axis = |key, degree, network_key, network| Axis { key, degree, network_key, network };

@@ -1,33 +1,7 @@
 //! What can be wrong with a chip's description.
 
-use std::fmt;
+use crate::files::Fault;
 use thiserror::Error;
-
-/// One broken rule of a chip's description.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// The key, with its table: `memory.hbm.capacity_gib`.
-    pub key: String,
-    /// The offending value.
-    pub value: String,
-    /// The rule it breaks.
-    pub limit: String,
-    /// What to do.
-    pub cure: String,
-}
-
-impl Fault {
-    /// A fault of `value` under `key`.
-    pub fn new(key: impl Into<String>, value: impl fmt::Display, limit: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { key: key.into(), value: value.to_string(), limit: limit.into(), cure: cure.into() }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}: {}; {}", self.key, self.value, self.limit, self.cure)
-    }
-}
 
 /// What is wrong with a chip's file or name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -2,12 +2,13 @@
 
 use super::area::Floorplan;
 use super::energy::{default_energy, sram_energy_per_byte};
-use super::error::{Fault, HardwareError};
+use super::error::HardwareError;
 use super::sources;
 use super::template::Template;
 use super::verify::verify;
 use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Node, Pairing};
 use super::{PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
+use crate::files::Fault;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -25,13 +25,14 @@ pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use energy::{EnergyModel, SustainedPower, sustained_power};
-pub use error::{Fault, HardwareError};
+pub use error::HardwareError;
 pub use memory::{HostLink, MemoryLevel, Scope, Storage};
 pub use technology::Node;
 pub use template::{Template, all as templates, template_names};
 pub use verify::verify;
 
-pub use crate::schedule::{Exclusivity, Pairing};
+pub use crate::cores::{Exclusivity, Pairing};
+pub use crate::files::Fault;
 
 use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};

@@ -1,6 +1,6 @@
 //! Every number of a chip's file has a source: the rule, checked.
 
-use super::error::Fault;
+use crate::files::Fault;
 use std::collections::BTreeMap;
 
 /// The `[sources]` table as dotted key -> text; nested tables and quoted dotted keys are the same thing.

@@ -1,7 +1,7 @@
 //! What must hold of every accelerator, whether read from a file or built by a search.
 
-use super::error::Fault;
 use super::{Accelerator, AreaModel, Calibration, MemoryLevel, Scope};
+use crate::files::Fault;
 use crate::units::Bytes;
 
 /// How far a published peak may lie above what the arrays give (rounding of the published figure).

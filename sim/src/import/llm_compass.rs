@@ -6,7 +6,7 @@
 //! memory. Energy per operation and byte is the process node's; static power is not stated and therefore zero. Its area model's
 //! unit counts are not read: the chip has no area.
 
-use super::{ImportError, json, strict};
+use crate::files::{FileError, json, strict};
 use crate::hardware::energy::{default_energy, sram_energy_per_byte};
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, Fault, MemoryLevel, Node};
 use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
@@ -23,7 +23,7 @@ const GIB: f64 = 1_073_741_824.0;
 ///
 /// # Errors
 /// Malformed JSON, missing keys, figures that cannot be: all of them are listed, by their path in the file.
-pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
+pub fn chip(text: &str, file: &str) -> Result<Template, FileError> {
     let json = parse(text, file, "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
     let mut reader = Reader { json: &json, faults: Vec::new() };
     let accelerator = accelerator(&mut reader);
@@ -46,7 +46,7 @@ pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
 ///
 /// # Errors
 /// As [`chip`].
-pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
+pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     let json = parse(text, file, "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
     let mut r = Reader { json: &json, faults: Vec::new() };
     let link = |key: &str| format!("interconnect.link.{key}");
@@ -82,7 +82,7 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
     Ok(Fabric { name, description, launch: Seconds::ZERO, tiers: vec![tier], fitted_on: String::new() })
 }
 
-fn parse(text: &str, file: &str, cure: &str) -> Result<Value, ImportError> {
+fn parse(text: &str, file: &str, cure: &str) -> Result<Value, FileError> {
     strict::value(text).map_err(|why| json::malformed(file, &why, cure))
 }
 
@@ -93,9 +93,9 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Nothing, or what is wrong so far.
-    fn sound(&mut self, file: &str) -> Result<(), ImportError> {
+    fn sound(&mut self, file: &str) -> Result<(), FileError> {
         let faults = std::mem::take(&mut self.faults);
-        if faults.is_empty() { Ok(()) } else { Err(ImportError { file: file.to_owned(), faults }) }
+        if faults.is_empty() { Ok(()) } else { Err(FileError { file: file.to_owned(), faults }) }
     }
 
     fn at(&self, path: &str) -> Option<&'a Value> {

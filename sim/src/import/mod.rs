@@ -1,22 +1,18 @@
 //! Files of other simulators: read as what they mean here, one module per format.
 
 pub mod calculon;
-pub mod json;
-pub mod lines;
 pub mod llm_compass;
 pub mod scale_sim;
-pub mod strict;
-pub mod text;
 
-use crate::hardware::{Fault, Template};
-use crate::network::Fabric;
-use thiserror::Error;
+use crate::files::FileError;
+use crate::hardware::Template;
+use crate::network::{Fabric, NetworkError};
 
 /// A chip from another simulator's file: LLMCompass's device or Calculon's system.
 ///
 /// # Errors
 /// A file of neither, or a faulty one of either.
-pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
+pub fn chip(text: &str, file: &str) -> Result<Template, FileError> {
     if calculon::System::claims(text) {
         return calculon::System::from_json_str(text, file)?.chip(None);
     }
@@ -27,33 +23,21 @@ pub fn chip(text: &str, file: &str) -> Result<Template, ImportError> {
 ///
 /// # Errors
 /// As [`chip`].
-pub fn fabric(text: &str, file: &str) -> Result<Fabric, ImportError> {
+pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     if calculon::System::claims(text) {
         return calculon::System::from_json_str(text, file)?.fabric();
     }
     llm_compass::fabric(text, file)
 }
 
-/// A file of another simulator that cannot be read; every fault is listed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{file}: {}", self.why())]
-pub struct ImportError {
-    /// The file.
-    pub file: String,
-    /// What is wrong, by key, or by line and column.
-    pub faults: Vec<Fault>,
-}
-
-/// Faults that a message lists; a file of the wrong kind has one per line.
-const LISTED: usize = 10;
-
-impl ImportError {
-    /// The faults, one per line, without the file.
-    pub(crate) fn why(&self) -> String {
-        let mut lines: Vec<String> = self.faults.iter().take(LISTED).map(ToString::to_string).collect();
-        if self.faults.len() > LISTED {
-            lines.push(format!("and {} more", self.faults.len() - LISTED));
-        }
-        lines.join("\n  ")
+/// A fabric by name or by path, as [`Fabric::load_for`] has it, or by path the networks of an LLMCompass or Calculon system (`.json`), which
+/// are those of one chip.
+///
+/// # Errors
+/// Those of [`Fabric::load_for`], and a faulty file of another simulator.
+pub fn load_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, NetworkError> {
+    if !name_or_path.ends_with(".json") {
+        return Fabric::load_for(name_or_path, chip);
     }
+    fabric(&Fabric::text_of(name_or_path)?, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file })
 }

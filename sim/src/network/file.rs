@@ -5,7 +5,7 @@ use super::fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
-use crate::import;
+use crate::files::text;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::Deserialize;
 
@@ -95,8 +95,8 @@ impl Fabric {
         build(&file)
     }
 
-    /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`) or the networks of an LLMCompass or
-    /// Calculon system (`.json`). Where several chips share the fabric, the figures of the first of its chips.
+    /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`). Where several chips share the fabric, the
+    /// figures of the first of its chips.
     ///
     /// # Errors
     /// An unknown name, an unreadable or malformed file, values that cannot be.
@@ -121,6 +121,11 @@ impl Fabric {
         for_chip(parse(name, template_text(name)?)?, name, chip)
     }
 
+    /// The text of a fabric's file.
+    pub(crate) fn text_of(path: &str) -> Result<String, NetworkError> {
+        text::read(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
+    }
+
     /// Reads and verifies a fabric file; `file` names it in errors.
     ///
     /// # Errors
@@ -132,15 +137,8 @@ impl Fabric {
 
 /// A fabric by name or by path, with a chip's figures, or those of its first chip.
 fn load(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, NetworkError> {
-    let read = || {
-        import::text::read(name_or_path.as_ref())
-            .map_err(|e| NetworkError::Unreadable { file: name_or_path.into(), why: e.to_string() })
-    };
-    if name_or_path.ends_with(".json") {
-        return import::fabric(&read()?, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file });
-    }
     let file = if name_or_path.ends_with(".toml") {
-        parse(name_or_path, &read()?)?
+        parse(name_or_path, &Fabric::text_of(name_or_path)?)?
     } else {
         parse(name_or_path, template_text(name_or_path)?)?
     };

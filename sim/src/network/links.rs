@@ -13,7 +13,7 @@ use super::error::{Fault, NetworkError};
 use super::fabric::{Fabric, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::verify::{self, LEAST_GB_PER_S, MOST_GB_PER_S};
-use crate::import::lines::Lines;
+use crate::files::lines::Lines;
 use crate::units::BytesPerSecond;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;

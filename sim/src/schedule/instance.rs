@@ -9,7 +9,7 @@
 //! or null, or `"own_kind"`, those of the kinds that it uses. `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
 
 use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, ScheduleError};
-use crate::import::strict;
+use crate::files::strict;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ const WHOLE: &str = "a whole number, 0 or more";
 /// # Errors
 /// An [`InstanceError`] that names what is wrong and where.
 pub fn read_instance(path: &Path) -> Result<Instance, InstanceError> {
-    let text = crate::import::text::read(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
+    let text = crate::files::text::read(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
     parse_instance(path, &text)
 }
 

@@ -1,5 +1,6 @@
 //! The scheduling problem: operators with latencies and precedence on the cores of one chip, checked on construction.
 
+pub use crate::cores::{Exclusivity, Pairing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
@@ -51,28 +52,6 @@ impl fmt::Display for OperatorKind {
             Self::Nop => "no-operation",
         })
     }
-}
-
-/// Which vector core a fused operator takes beside its tensor core: a property of the chip.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pairing {
-    /// Any vector core with any tensor core.
-    #[default]
-    AnyPair,
-    /// The vector core with the tensor core's own index.
-    SameIndex,
-}
-
-/// What an operator that runs across all cores blocks: a property of the chip.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exclusivity {
-    /// Every tensor and every vector core.
-    #[default]
-    AllCores,
-    /// The cores of the kinds it uses; the other kind stays free.
-    OwnKind,
 }
 
 /// One operator. Times are in ticks, whatever the caller takes a tick to be.

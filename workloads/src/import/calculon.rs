@@ -10,9 +10,9 @@ use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use crate::parallel::MAX_MICRO_BATCH;
 use crate::recompute_policy::{ActivationPolicy, NamedTensor};
+use sim::files::FileError;
+use sim::files::json::Reading;
 use sim::hardware::Fault;
-use sim::import::ImportError;
-use sim::import::json::Reading;
 use sim::kernel::{DataType, Function};
 use std::collections::BTreeSet;
 
@@ -103,7 +103,7 @@ impl Application {
     ///
     /// # Errors
     /// Malformed JSON, missing or unknown keys, sizes that cannot be: all of them are listed.
-    pub fn from_json_str(text: &str, file: &str) -> Result<Self, ImportError> {
+    pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut r = Reading::new(file);
         let json = r.parse(text, "an application of Calculon (.json)")?;
         let read = r.root(&json).map(|o| {
@@ -191,7 +191,7 @@ impl Execution {
     /// # Errors
     /// Malformed JSON, missing or unknown keys, values that cannot be, rules of the format that are broken, and what is not modelled here:
     /// inference, weights or optimizer states in the second memory, activations there that are not recomputed.
-    pub fn from_json_str(text: &str, file: &str) -> Result<Self, ImportError> {
+    pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut r = Reading::new(file);
         let json = r.parse(text, "an execution of Calculon (.json)")?;
         let read = r.root(&json).map(|o| {
@@ -311,10 +311,10 @@ impl Execution {
     ///
     /// # Errors
     /// A width, a number of heads, of tokens or of blocks that does not divide; the first one.
-    pub fn check(&self, application: &Application) -> Result<(), ImportError> {
+    pub fn check(&self, application: &Application) -> Result<(), FileError> {
         let t = u64::from(self.tensor_par);
         let fault = |key: &str, value: String, limit: String, cure: String| {
-            Err(ImportError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] })
+            Err(FileError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] })
         };
         // Only sequence parallelism splits the sequence: 0 is a multiple of every degree.
         let sequence = if self.layout().sequence_parallel { application.seq_size } else { 0 };
@@ -413,8 +413,8 @@ impl Execution {
     }
 }
 
-fn whole<T>(r: Reading, read: Option<T>, file: &str) -> Result<T, ImportError> {
-    r.finish(()).and_then(|()| read.ok_or_else(|| ImportError { file: file.to_owned(), faults: Vec::new() }))
+fn whole<T>(r: Reading, read: Option<T>, file: &str) -> Result<T, FileError> {
+    r.finish(()).and_then(|()| read.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
 }
 
 #[cfg(test)]

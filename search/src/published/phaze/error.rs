@@ -1,6 +1,6 @@
 //! What can be wrong with an instance: each error names the place, the value, the limit and the cure.
 
-use sim::import::strict;
+use sim::files::strict;
 use std::path::PathBuf;
 use thiserror::Error;
 

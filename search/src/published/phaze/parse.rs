@@ -3,7 +3,7 @@
 use super::PlacementError;
 use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
 use serde_json::{Map, Value};
-use sim::import::strict;
+use sim::files::strict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -51,8 +51,7 @@ impl Instance {
     /// As [`Instance::from_json_str`], with the name of the file, and files that cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
-        let text =
-            sim::import::text::read(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
+        let text = sim::files::text::read(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
         Self::from_json_str(&text).map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{Choice, Edge, Instance, Node};
 use serde_json::Value;
-use sim::import::ImportError;
-use sim::import::json::{Object, Reading};
+use sim::files::FileError;
+use sim::files::json::{Object, Reading};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most devices that Piper's planner takes.
@@ -25,14 +25,14 @@ impl Instance {
     /// # Errors
     /// Malformed JSON, missing or unknown keys, wrong types, negative sizes, edges to nowhere, twice or in a circle, layers or choices
     /// of the same name, sync times that are not those of the edges: all of them are listed, by their path in the file.
-    pub fn from_json_str(text: &str, file: &str) -> Result<Self, ImportError> {
+    pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut r = Reading::new(file);
         let json = r.parse(text, "a graph of Piper (.json)")?;
         let instance = r.root(&json).map(|root| read(&mut r, &root));
         if let (Some(instance), true) = (&instance, r.sound()) {
             graph(&mut r, instance);
         }
-        r.finish(()).and_then(|()| instance.ok_or_else(|| ImportError { file: file.to_owned(), faults: Vec::new() }))
+        r.finish(()).and_then(|()| instance.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
     }
 }
 

@@ -6,9 +6,9 @@
 //! Figure 6). What no unit covers (pads, clocks, test, fuses) is a fixed fraction of the die.
 
 use super::super::energy::interpolate_log;
-use super::super::error::Fault;
 use super::super::{Accelerator, MemoryLevel, Node, Scope};
 use super::{AreaBreakdown, Part};
+use crate::files::Fault;
 use crate::kernel::DataType;
 use crate::units::{Bytes, SquareMillimeters};
 use serde::{Deserialize, Serialize};

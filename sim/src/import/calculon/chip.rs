@@ -1,6 +1,7 @@
 //! A system's processor as a chip.
 
-use super::{Engine, ImportError, System};
+use super::{Engine, System};
+use crate::files::FileError;
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing};
 use crate::hardware::{PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
 use crate::kernel::DataType;
@@ -19,7 +20,7 @@ impl System {
     ///
     /// # Errors
     /// A type that an engine does not have, figures that no chip can have.
-    pub fn chip(&self, data_type: Option<DataType>) -> Result<Template, ImportError> {
+    pub fn chip(&self, data_type: Option<DataType>) -> Result<Template, FileError> {
         let matrix = self.engine("matrix", &self.matrix, data_type)?;
         let vector = self.engine("vector", &self.vector, data_type.or(Some(matrix.data_type)))?;
         let clock = Hertz(vector.peak.0 / f64::from(LANES));
@@ -65,7 +66,7 @@ impl System {
         };
         let faults = verify(&accelerator);
         if !faults.is_empty() {
-            return Err(ImportError { file: self.file.clone(), faults });
+            return Err(FileError { file: self.file.clone(), faults });
         }
         Ok(Template {
             name: accelerator.name.clone(),
@@ -80,14 +81,14 @@ impl System {
         })
     }
 
-    fn engine<'a>(&self, key: &str, engines: &'a [Engine], data_type: Option<DataType>) -> Result<&'a Engine, ImportError> {
+    fn engine<'a>(&self, key: &str, engines: &'a [Engine], data_type: Option<DataType>) -> Result<&'a Engine, FileError> {
         let found = engines.iter().find(|engine| data_type.is_none_or(|wanted| engine.data_type == wanted));
         found.ok_or_else(|| {
             let known: Vec<String> = engines.iter().map(|engine| engine.data_type.to_string()).collect();
             let asked = data_type.map_or_else(String::new, |wanted| wanted.to_string());
             let limit = format!("no rate of {asked}; it has {}", known.join(", "));
             let fault = crate::hardware::Fault::new(key, "nothing", limit, "add its rate, or run in another type");
-            ImportError { file: self.file.clone(), faults: vec![fault] }
+            FileError { file: self.file.clone(), faults: vec![fault] }
         })
     }
 

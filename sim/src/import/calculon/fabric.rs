@@ -1,6 +1,7 @@
 //! A system's networks as a fabric.
 
-use super::{ImportError, Network, OPERATIONS, Operation, System};
+use super::{Network, OPERATIONS, Operation, System};
+use crate::files::FileError;
 use crate::hardware::Fault;
 use crate::network::{Fabric, InNetwork, MAX_TIERS, Tier, Topology};
 use crate::units::{BytesPerSecond, Seconds};
@@ -28,7 +29,7 @@ impl System {
     ///
     /// # Errors
     /// Sizes that do not nest.
-    pub fn fabric(&self) -> Result<Fabric, ImportError> {
+    pub fn fabric(&self) -> Result<Fabric, FileError> {
         let mut below = 1;
         let mut tiers = Vec::new();
         for (i, network) in self.networks.iter().enumerate() {
@@ -52,9 +53,9 @@ impl System {
     ///
     /// # Errors
     /// A network that does not exist, is too small or must be filled and is not, and an axis on a network inside that of an axis before it.
-    pub fn fabric_of(&self, execution: &str, axes: &[Axis<'_>]) -> Result<Fabric, ImportError> {
+    pub fn fabric_of(&self, execution: &str, axes: &[Axis<'_>]) -> Result<Fabric, FileError> {
         let fault = |key: &str, value: String, limit: String, cure: &str| {
-            Err(ImportError { file: execution.to_owned(), faults: vec![Fault::new(key, value, limit, cure)] })
+            Err(FileError { file: execution.to_owned(), faults: vec![Fault::new(key, value, limit, cure)] })
         };
         let (mut ranks, mut last) = (1_u32, 0);
         let mut tiers: Vec<Tier> = Vec::new();
@@ -104,7 +105,7 @@ impl System {
         self.of_tiers(tiers)
     }
 
-    fn of_tiers(&self, tiers: Vec<Tier>) -> Result<Fabric, ImportError> {
+    fn of_tiers(&self, tiers: Vec<Tier>) -> Result<Fabric, FileError> {
         if tiers.len() > MAX_TIERS {
             let limit = format!("a fabric here has at most {MAX_TIERS} tiers");
             return Err(self.fault(
@@ -118,8 +119,8 @@ impl System {
         Ok(Fabric { name, description, launch: Seconds::ZERO, tiers, fitted_on: String::new() })
     }
 
-    fn fault(&self, key: String, value: u32, limit: String, cure: &str) -> ImportError {
-        ImportError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] }
+    fn fault(&self, key: String, value: u32, limit: String, cure: &str) -> FileError {
+        FileError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] }
     }
 
     /// A network as a tier of switches. Where an all-reduce sends fewer bytes than a ring does, the network reduces.

@@ -16,7 +16,7 @@ mod tests;
 
 pub use fabric::Axis;
 
-use super::ImportError;
+use crate::files::FileError;
 use crate::kernel::DataType;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use serde_json::Value;
@@ -117,7 +117,7 @@ impl System {
     ///
     /// # Errors
     /// Malformed JSON, missing or unknown keys, figures that cannot be: all of them are listed, by their path in the file.
-    pub fn from_json_str(text: &str, file: &str) -> Result<Self, ImportError> {
+    pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         read::system(text, file)
     }
 

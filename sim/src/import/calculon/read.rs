@@ -1,7 +1,8 @@
 //! From text to [`System`].
 
-use super::{Efficiency, Engine, ImportError, Memory, Network, OPERATIONS, Operation, System};
-use crate::import::json::{Object, Reading};
+use super::{Efficiency, Engine, Memory, Network, OPERATIONS, Operation, System};
+use crate::files::FileError;
+use crate::files::json::{Object, Reading};
 use crate::kernel::DataType;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 
@@ -18,12 +19,12 @@ const LONGEST_LATENCY: f64 = 1.0;
 const TYPES: [(&str, DataType); 4] =
     [("float16", DataType::Fp16), ("bfloat16", DataType::Bf16), ("float8", DataType::Fp8), ("float32", DataType::Fp32)];
 
-pub(super) fn system(text: &str, file: &str) -> Result<System, ImportError> {
+pub(super) fn system(text: &str, file: &str) -> Result<System, FileError> {
     let mut reading = Reading::new(file);
     let json = reading.parse(text, "a system description of Calculon (.json)")?;
     let root = reading.root(&json);
     let system = root.map(|root| read(&mut reading, &root, file));
-    reading.finish(()).and_then(|()| system.ok_or_else(|| ImportError { file: file.to_owned(), faults: Vec::new() }))
+    reading.finish(()).and_then(|()| system.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
 }
 
 fn read(r: &mut Reading, root: &Object<'_>, file: &str) -> System {

@@ -1,7 +1,7 @@
 //! `*.cfg`: an INI file as Python's `configparser` reads it.
 
+use crate::files::FileError;
 use crate::hardware::{Dataflow, Fault};
-use crate::import::ImportError;
 use std::collections::BTreeMap;
 
 /// What a SCALE-Sim configuration says of the array.
@@ -75,7 +75,7 @@ impl Config {
     ///
     /// # Errors
     /// Lines that are neither a section nor a key, missing keys, values that cannot be: all of them are listed.
-    pub fn from_cfg_str(text: &str, file: &str) -> Result<Self, ImportError> {
+    pub fn from_cfg_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut faults = Vec::new();
         let ini = parse(text, &mut faults);
         let mut reader = Reader { ini: &ini, faults: &mut faults };
@@ -94,7 +94,7 @@ impl Config {
         if faults.is_empty() {
             Ok(Self { run_name, rows, columns, dataflow, beyond, unknown })
         } else {
-            Err(ImportError { file: file.to_owned(), faults })
+            Err(FileError { file: file.to_owned(), faults })
         }
     }
 }

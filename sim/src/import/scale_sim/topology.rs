@@ -1,7 +1,7 @@
 //! `*.csv`: the layers, as convolutions or as matrix products.
 
+use crate::files::FileError;
 use crate::hardware::Fault;
-use crate::import::ImportError;
 use serde::Serialize;
 
 /// How a topology describes its layers.
@@ -45,7 +45,7 @@ const MOST_CHANNELS: u64 = 1 << 16;
 ///
 /// # Errors
 /// A header of neither kind, rows with missing or impossible figures: all of them are listed, by line and column.
-pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<Layer>, ImportError> {
+pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<Layer>, FileError> {
     let mut faults = Vec::new();
     let mut layers = Vec::new();
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
@@ -64,7 +64,7 @@ pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Resu
             }
         }
     }
-    if faults.is_empty() { Ok(layers) } else { Err(ImportError { file: file.to_owned(), faults }) }
+    if faults.is_empty() { Ok(layers) } else { Err(FileError { file: file.to_owned(), faults }) }
 }
 
 fn kind_of(header: &str) -> Option<TopologyKind> {

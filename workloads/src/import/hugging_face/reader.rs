@@ -6,7 +6,7 @@ use crate::limits::MAX_WIDTH;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
-use sim::import::strict::Strict;
+use sim::files::strict::Strict;
 use sim::kernel::Function;
 use std::fmt;
 

@@ -1,8 +1,7 @@
-//! Reading other tools' JSON strictly: every key is known, every figure is in its range, and every fault is noted with its path, its value, the
+//! Reading JSON strictly: every key is known, every figure is in its range, and every fault is noted with its path, its value, the
 //! limit and the cure.
 
-use super::{ImportError, strict};
-use crate::hardware::Fault;
+use super::{Fault, FileError, strict};
 use serde_json::{Map, Value};
 use std::fmt::Display;
 
@@ -48,7 +47,7 @@ impl Reading {
     ///
     /// # Errors
     /// Text that is not JSON, or in which a key is given twice.
-    pub fn parse(&self, text: &str, what: &str) -> Result<Value, ImportError> {
+    pub fn parse(&self, text: &str, what: &str) -> Result<Value, FileError> {
         strict::value(text).map_err(|why| malformed(&self.file, &why, &format!("give {what}")))
     }
 
@@ -56,8 +55,8 @@ impl Reading {
     ///
     /// # Errors
     /// Any fault noted.
-    pub fn finish<T>(self, read: T) -> Result<T, ImportError> {
-        if self.faults.is_empty() { Ok(read) } else { Err(ImportError { file: self.file, faults: self.faults }) }
+    pub fn finish<T>(self, read: T) -> Result<T, FileError> {
+        if self.faults.is_empty() { Ok(read) } else { Err(FileError { file: self.file, faults: self.faults }) }
     }
 
     /// Whether nothing is wrong so far.
@@ -203,9 +202,9 @@ impl Reading {
 }
 
 /// The error for a text that [`strict::value`] refuses.
-pub(super) fn malformed(file: &str, why: &serde_json::Error, cure: &str) -> ImportError {
+pub(crate) fn malformed(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
     let limit = if why.is_data() { why.to_string() } else { format!("must be JSON: {why}") };
-    ImportError { file: file.to_owned(), faults: vec![Fault::new("text", "malformed", limit, strict::cure(why, cure))] }
+    FileError { file: file.to_owned(), faults: vec![Fault::new("text", "malformed", limit, strict::cure(why, cure))] }
 }
 
 /// A limit as people write it.

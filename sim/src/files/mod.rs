@@ -1,0 +1,60 @@
+//! The house's own readers of files: what is text, JSON whose keys are known and given once, lines of CSV records, and what is wrong with a
+//! file, by key. What a file means is said where it is read.
+
+pub mod json;
+pub mod lines;
+pub mod strict;
+pub mod text;
+
+use std::fmt;
+use thiserror::Error;
+
+/// One broken rule of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The key, with its table: `memory.hbm.capacity_gib`.
+    pub key: String,
+    /// The offending value.
+    pub value: String,
+    /// The rule it breaks.
+    pub limit: String,
+    /// What to do.
+    pub cure: String,
+}
+
+impl Fault {
+    /// A fault of `value` under `key`.
+    pub fn new(key: impl Into<String>, value: impl fmt::Display, limit: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { key: key.into(), value: value.to_string(), limit: limit.into(), cure: cure.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}: {}; {}", self.key, self.value, self.limit, self.cure)
+    }
+}
+
+/// A file that cannot be read; every fault is listed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{file}: {}", self.why())]
+pub struct FileError {
+    /// The file.
+    pub file: String,
+    /// What is wrong, by key, or by line and column.
+    pub faults: Vec<Fault>,
+}
+
+/// Faults that a message lists; a file of the wrong kind has one per line.
+const LISTED: usize = 10;
+
+impl FileError {
+    /// The faults, one per line, without the file.
+    pub(crate) fn why(&self) -> String {
+        let mut lines: Vec<String> = self.faults.iter().take(LISTED).map(ToString::to_string).collect();
+        if self.faults.len() > LISTED {
+            lines.push(format!("and {} more", self.faults.len() - LISTED));
+        }
+        lines.join("\n  ")
+    }
+}
