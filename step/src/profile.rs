@@ -377,7 +377,7 @@ impl ChipTimes {
             let inputs = self.scheduled_pass(&alone, fabric, |node| node.role.gradient == Some(GradientOf::Weights))?;
             once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
         }
-        if recompute.len() == 0 {
+        if recompute.is_empty() {
             return Ok([forward, PassProfile::default(), once]);
         }
         let whole = self.scheduled_pass(&backward, fabric, |_| false)?;

@@ -339,8 +339,12 @@ fn names_of_operators_and_kernels_change_no_time() {
     let mixed = Layout { tensor: 2, context: 2, expert: 2, data: 2, sequence_parallel: true, ..Layout::default() };
     let fabric = Fabric::template("selene_hdr200x8").expect("built in").for_devices(8).expect("a unit");
     let chip = Accelerator::template("a100_80gb_sxm").expect("built in");
-    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").expect("built in")).expect("sound");
-    for name in ["llama2-7b", "mixtral-8x7b", "bert-large", "gpt2-xl"] {
+    // Kernels in a stream, and by the operator schedule.
+    let stacks = ["megatron", "ideal"].map(|stack| SoftwareStack::load(stack).expect("built in"));
+    let mut chips = stacks.map(|stack| ChipTimes::new(&chip, &stack).expect("sound"));
+    let models = ["llama2-7b", "mixtral-8x7b", "bert-large", "gpt2-xl"];
+    for (name, chip) in models.iter().flat_map(|name| [0, 1].map(|stack| (*name, stack))) {
+        let chip = &mut chips[chip];
         let model = Model::load(name).expect("built in");
         for layout in [Layout::default(), mixed] {
             let layout = if model.experts.is_none() { Layout { expert: 1, ..layout } } else { layout };
