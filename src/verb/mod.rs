@@ -4,6 +4,7 @@ pub mod calculon;
 pub mod calibrate;
 pub mod compare;
 pub mod evaluate;
+mod job;
 pub mod list;
 pub mod pareto;
 pub mod place;

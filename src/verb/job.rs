@@ -1,0 +1,346 @@
+//! What is to be trained on what, and which plans of it are asked for: what the verbs about plans have in common.
+
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use clap::{ValueEnum, builder::RangedU64ValueParser};
+use search::planner::{Job, PlanSpace, Splits};
+use sim::hardware::Accelerator;
+use sim::kernel::DataType;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use step::SoftwareStack;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::{Attention, ContextMethod};
+use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, ZeroStage};
+
+/// The form of the matrix products.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Products {
+    /// bf16 throughout
+    Bf16,
+    /// fp16 throughout
+    Fp16,
+    /// Matrix products in fp8, the rest in bf16
+    Fp8,
+    /// Matrix products in int8, the rest in bf16
+    Int8,
+}
+
+/// How attention is executed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum AttentionKernel {
+    /// Tiled: the scores never reach memory
+    Fused,
+    /// Operator by operator
+    Unfused,
+}
+
+impl AttentionKernel {
+    fn attention(self) -> Attention {
+        match self {
+            Self::Fused => Attention::Fused,
+            Self::Unfused => Attention::Unfused,
+        }
+    }
+}
+
+/// The optimizer, in mixed precision.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum OptimizerName {
+    /// Plain stochastic gradient descent
+    Sgd,
+    /// With momentum
+    Momentum,
+    /// Adam, AdamW (decoupled decay keeps the same states)
+    #[value(alias = "adamw")]
+    Adam,
+    /// Adam with states of 8 bits
+    Adam8bit,
+    /// Adafactor
+    Adafactor,
+}
+
+impl OptimizerName {
+    fn optimizer(self) -> Optimizer {
+        match self {
+            Self::Sgd => Optimizer::Sgd,
+            Self::Momentum => Optimizer::Momentum,
+            Self::Adam => Optimizer::Adam,
+            Self::Adam8bit => Optimizer::Adam8bit,
+            Self::Adafactor => Optimizer::Adafactor,
+        }
+    }
+}
+
+/// A pipeline schedule.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ScheduleName {
+    /// All forward passes first
+    Gpipe,
+    /// One forward, one backward; interleaved where stages hold several chunks
+    #[value(name = "1f1b")]
+    OneForwardOneBackward,
+    /// Zero bubble H1
+    ZbH1,
+    /// Zero bubble V
+    ZbV,
+}
+
+/// How ranks lie on the devices.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum OrderName {
+    /// The copies of a stage side by side
+    #[value(name = "t-d-p")]
+    DataFirst,
+    /// The stages of a copy side by side (Megatron-LM's --use-tp-pp-dp-mapping)
+    #[value(name = "t-p-d")]
+    PipelineFirst,
+}
+
+/// How attention reaches the rest of a sequence.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ContextMethodName {
+    /// Keys and values pass around a ring
+    Ring,
+    /// All-to-alls turn from tokens to heads and back (DeepSpeed-Ulysses)
+    Ulysses,
+}
+
+impl ContextMethodName {
+    fn method(&self) -> ContextMethod {
+        match self {
+            Self::Ring => ContextMethod::Ring,
+            Self::Ulysses => ContextMethod::Ulysses,
+        }
+    }
+}
+
+/// What is to be trained, on what, under which software.
+#[derive(clap::Args)]
+pub struct JobArguments {
+    /// A built-in model (coplace list models) or a Hugging Face config.json
+    pub model: String,
+    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json)
+    #[arg(long)]
+    pub chip: String,
+    /// Network between the devices: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a Calculon system (.json)
+    #[arg(long)]
+    pub fabric: String,
+    /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    pub fast_domain: Option<u32>,
+    /// Devices; all are used
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    pub devices: u32,
+    /// Sequences per step over the whole cluster
+    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
+    pub global_batch: u32,
+    /// Tokens per sequence [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub sequence_length: Option<u64>,
+    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200 and
+    /// GB200, megatron otherwise]
+    #[arg(long)]
+    pub stack: Option<String>,
+    /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...;
+    /// `coplace list stacks --format json` has all with their defaults. Can be given several times
+    #[arg(long, value_name = "TABLE.KEY=VALUE")]
+    pub stack_option: Vec<String>,
+    /// How attention is executed
+    #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
+    pub attention: AttentionKernel,
+    /// Number format [default: bf16, fp16 on chips without it]
+    #[arg(long, value_enum)]
+    pub precision: Option<Products>,
+    /// The optimizer, in mixed precision
+    #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
+    pub optimizer: OptimizerName,
+}
+
+/// Choices of plans; what is not given is left to the planner.
+#[derive(clap::Args)]
+pub struct PlanArguments {
+    /// Tensor-parallel widths to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub tensor: Option<Vec<u32>>,
+    /// Pipeline stages to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub pipeline: Option<Vec<u32>>,
+    /// Context-parallel widths to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub context: Option<Vec<u32>>,
+    /// How attention reaches the rest of a sequence that is split, to choose from [default: both]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub context_method: Option<Vec<ContextMethodName>>,
+    /// Expert-parallel widths to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub expert: Option<Vec<u32>>,
+    /// Model chunks per stage to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub virtual_stages: Option<Vec<u32>>,
+    /// Sequences per micro-batch to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub micro_batch: Option<Vec<u32>>,
+    /// Orders of ranks on devices to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    pub order: Option<Vec<OrderName>>,
+    /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest shared
+    /// equally or so that chunks side by side hold one layer more, the first of those between or those behind so many (7:9@2); `best` alone for
+    /// every plan's fastest of these that fits [default: best; with --everything:
+    /// best for the plans that there are without it and for the fastest, even for the others]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub layer_split: Option<Vec<String>>,
+    /// ZeRO stages to choose from
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub zero: Option<Vec<u8>>,
+    /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b); separated by `;`
+    #[arg(long, value_name = "LIST", value_delimiter = ';')]
+    pub recompute: Option<Vec<String>>,
+    /// Pipeline schedules to choose from; plans of one stage run none of them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    pub schedule: Option<Vec<ScheduleName>>,
+}
+
+/// A number from 1 to a limit.
+pub fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..=limit)
+}
+
+/// A job with all that it refers to.
+pub struct Loaded {
+    pub model: Model,
+    pub chip: Accelerator,
+    pub stack: SoftwareStack,
+    /// The fabric with all devices that it can join.
+    pub cluster: Fabric,
+    /// The fabric cut to the job's devices.
+    fabric: Fabric,
+    precision: Precision,
+}
+
+impl JobArguments {
+    /// Reads what the arguments name; `links` puts measured links on the fabric.
+    pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
+        let model = Model::load(&self.model).or_input()?;
+        let chip = input::chip(&self.chip)?.accelerator;
+        let cluster = links(input::fabric(&self.fabric, &chip.name, self.fast_domain)?)?;
+        let fabric = cluster.for_devices(self.devices).or_input()?;
+        let usual = SoftwareStack::usual(&chip.name);
+        let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
+        let precision = stack.precision(precision(self.precision, &chip)?);
+        Ok(Loaded { model, chip, stack, cluster, fabric, precision })
+    }
+}
+
+impl Loaded {
+    /// The job itself.
+    pub fn job(&self, arguments: &JobArguments) -> Job<'_> {
+        Job {
+            model: &self.model,
+            chip: &self.chip,
+            fabric: &self.fabric,
+            stack: &self.stack,
+            devices: arguments.devices,
+            global_batch: arguments.global_batch.into(),
+            sequence_length: arguments.sequence_length.unwrap_or(self.model.max_sequence),
+            attention: arguments.attention.attention(),
+            precision: self.precision,
+            optimizer: arguments.optimizer.optimizer(),
+        }
+    }
+}
+
+/// The argument that a decision of a layout is restricted by, before its message.
+pub fn flag(key: &str) -> &'static str {
+    match key {
+        "tp" => "--tensor: ",
+        "pp" => "--pipeline: ",
+        "cp" => "--context: ",
+        "ep" => "--expert: ",
+        "virtual_stages" => "--virtual-stages: ",
+        "micro_batch" => "--micro-batch: ",
+        "global_batch" => "--global-batch: ",
+        "layer_split" => "--layer-split: ",
+        "schedule" => "--schedule: ",
+        "devices" => "--devices: ",
+        _ => "",
+    }
+}
+
+fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
+    let Some(products) = products else {
+        let default = if chip.peak(DataType::Bf16).is_none() { Products::Fp16 } else { Products::Bf16 };
+        return precision(Some(default), chip);
+    };
+    let precision = match products {
+        Products::Bf16 => Precision::MIXED_BF16,
+        Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
+        Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
+        Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
+    };
+    if chip.peak(precision.product.unwrap_or(precision.operand)).is_some() {
+        return Ok(precision);
+    }
+    let types = [("bf16", DataType::Bf16), ("fp16", DataType::Fp16), ("fp8", DataType::Fp8), ("int8", DataType::Int8)];
+    let has: Vec<&str> = types.into_iter().filter(|(_, t)| chip.peak(*t).is_some()).map(|(name, _)| name).collect();
+    let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+    Err(failure::input(format!(
+        "--precision {asked}: {} has no matrix products of that type; use {}",
+        chip.name,
+        has.join(" or ")
+    )))
+}
+
+fn splits(list: &[String]) -> Result<Splits, Failure> {
+    if list.len() == 1 && list[0] == "best" {
+        return Ok(Splits::Best);
+    }
+    let ends = |text: &String| match text.as_str() {
+        "even" => Ok(None),
+        text => text.parse::<LayerEnds>().map(Some).map_err(|e| failure::input(format!("--layer-split: {e}"))),
+    };
+    list.iter().map(ends).collect::<Result<_, _>>().map(Splits::Listed)
+}
+
+impl PlanArguments {
+    /// The space that they ask for.
+    pub fn space(&self) -> Result<PlanSpace, Failure> {
+        let policy = |text: &String| {
+            let several = text.split_once(',').filter(|(first, _)| first.parse::<ActivationPolicy>().is_ok());
+            match several {
+                Some((first, rest)) => {
+                    let cure = "policies are separated by `;`, as `,` separates tensors of one";
+                    Err(failure::input(format!(
+                        "--recompute {text}: {cure}; use --recompute '{first};{}'",
+                        rest.replace(',', ";")
+                    )))
+                }
+                None => text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute {text}: {e}"))),
+            }
+        };
+        let schedule = |name: &ScheduleName| match name {
+            ScheduleName::Gpipe => Schedule::GPipe,
+            ScheduleName::OneForwardOneBackward => Schedule::OneForwardOneBackward,
+            ScheduleName::ZbH1 => Schedule::ZbH1,
+            ScheduleName::ZbV => Schedule::ZbV,
+        };
+        let order = |name: &OrderName| match name {
+            OrderName::DataFirst => RankOrder::DataFirst,
+            OrderName::PipelineFirst => RankOrder::PipelineFirst,
+        };
+        Ok(PlanSpace {
+            tensor: self.tensor.clone(),
+            pipeline: self.pipeline.clone(),
+            context: self.context.clone(),
+            context_methods: self.context_method.as_ref().map(|list| list.iter().map(ContextMethodName::method).collect()),
+            expert: self.expert.clone(),
+            virtual_stages: self.virtual_stages.clone(),
+            splits: self.layer_split.as_ref().map(|list| splits(list)).transpose()?,
+            orders: self.order.as_ref().map(|list| list.iter().map(order).collect()),
+            zero: self.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
+            micro_batch: self.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),
+            activations: self.recompute.as_ref().map(|list| list.iter().map(policy).collect()).transpose()?,
+            schedules: self.schedule.as_ref().map(|list| list.iter().map(schedule).collect()),
+        })
+    }
+}
