@@ -273,6 +273,11 @@ impl ChipTimes {
         self.cost(kernel).time
     }
 
+    /// The energy of a kernel over the whole chip, static power apart.
+    pub(crate) fn energy(&mut self, kernel: &Kernel) -> Joules {
+        self.cost(kernel).energy
+    }
+
     /// What a kernel or collective takes at least in a schedule.
     pub(crate) fn least(&mut self, kernel: &Kernel, fabric: &Fabric) -> Seconds {
         match kernel {
@@ -478,12 +483,21 @@ impl ChipTimes {
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
     pub fn update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
+        self.update_kernels(profile, parameters).iter().flatten().map(|kernel| self.kernel(kernel)).sum()
+    }
+
+    /// The energy of [`Self::update`], static power apart.
+    pub(crate) fn update_energy(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
+        self.update_kernels(profile, parameters).iter().flatten().map(|kernel| self.energy(kernel)).sum()
+    }
+
+    fn update_kernels(&self, profile: &StepProfile, parameters: u64) -> [Option<Kernel>; 2] {
         if parameters == 0 {
-            return Seconds::ZERO;
+            return [None; 2];
         }
-        let update = self.kernel(&profile.layer_segment.update_kernel(parameters));
+        let update = profile.layer_segment.update_kernel(parameters);
         if self.stack.kernels.gradient_reads + self.stack.kernels.gradient_writes == 0.0 {
-            return update;
+            return [Some(update), None];
         }
         let size = profile.gradient_bytes * parameters;
         let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
@@ -494,7 +508,13 @@ impl ChipTimes {
             read: pass(self.stack.kernels.gradient_reads),
             written: pass(self.stack.kernels.gradient_writes),
         });
-        update + self.kernel(&passes)
+        [Some(update), Some(passes)]
+    }
+
+    /// What one layer of a plan copies to the host in every micro-batch.
+    pub(crate) fn offloaded(&self, profile: &StepProfile, plan: &TrainingPlan) -> Bytes {
+        let graph = &profile.layer_segment.graph;
+        plan.activations.treatment_under(graph, self.stack.replay()).offloaded_bytes(graph)
     }
 }
 

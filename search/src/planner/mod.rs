@@ -32,10 +32,10 @@ pub use space::{PlanSpace, Splits, default_policies};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{Schedule, Timeline};
-use sim::units::Bytes;
+use sim::units::{Bytes, Joules};
 use step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
-    TrainingPlan, lowering, step_memory_of, step_time_of, step_timeline, usable, with_fullest_experts,
+    TrainingPlan, lowering, step_energy_of, step_memory_of, step_time_of, step_timeline, usable, with_fullest_experts,
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
@@ -75,6 +75,8 @@ pub struct RankedPlan {
     pub time: StepTime,
     /// Its memory.
     pub memory: StepMemory,
+    /// The energy of a step over all devices.
+    pub energy: Joules,
 }
 
 impl RankedPlan {
@@ -201,7 +203,8 @@ impl<'a> Job<'a> {
             return Ok(Attempt::OverCapacity(why, Box::new(memory)));
         }
         let time = step_time_of(chip, self.model, self.fabric, plan, &shape.profile)?;
-        Ok(Attempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory })))
+        let energy = step_energy_of(chip, self.model, self.fabric, plan, &shape.profile, time.total)?.total();
+        Ok(Attempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy })))
     }
 }
 

@@ -11,7 +11,7 @@ use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
-use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
+use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_energy_of, step_memory, step_time};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, ZeroStage};
@@ -317,7 +317,9 @@ fn ranked(job: &Job<'_>, plan: &TrainingPlan) -> RankedPlan {
     let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
     let time = step_time(&mut chip, job.model, job.fabric, plan).unwrap();
     let memory = step_memory(job.model, plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
-    RankedPlan { plan: plan.clone(), time, memory }
+    let profile = chip.profile(job.model, job.fabric, plan).unwrap();
+    let energy = step_energy_of(&mut chip, job.model, job.fabric, plan, &profile, time.total).unwrap().total();
+    RankedPlan { plan: plan.clone(), time, memory, energy }
 }
 
 /// The fastest plans on a fabric, as listed and with their ranks mapped.

@@ -1,0 +1,87 @@
+//! Energy of a step over all devices: every kernel of every micro-batch, what runs again included; copies to and from the host; the optimizer's
+//! update; and static power for as long as the step takes.
+//!
+//! What the network's links and switches and the hosts take is not modelled, nor is what a chip draws beyond its static power while it waits.
+
+use super::arrangement::Arrangement;
+use super::evaluate::Step;
+use super::{ChipTimes, PieceProfile, StepError, StepProfile, TrainingPlan};
+use serde::{Deserialize, Serialize};
+use sim::kernel::{Kernel, Link, Transfer};
+use sim::network::Fabric;
+use sim::units::{Bytes, Joules, Seconds};
+use workloads::Model;
+
+/// Energy of one step over all devices.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct StepEnergy {
+    /// Kernels of all passes and copies to and from the host, static power apart.
+    pub passes: Joules,
+    /// The optimizer's update, static power apart.
+    pub update: Joules,
+    /// What the chips draw for as long as the step takes, whatever they do.
+    pub standing: Joules,
+}
+
+impl StepEnergy {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> Joules {
+        self.passes + self.update + self.standing
+    }
+}
+
+/// The energy of a plan's step that takes `step`, from a profile made for a plan that is lowered alike.
+///
+/// # Errors
+/// Layers that do not divide among the plan's chunks.
+pub fn step_energy_of(
+    chip: &mut ChipTimes,
+    model: &Model,
+    fabric: &Fabric,
+    plan: &TrainingPlan,
+    profile: &StepProfile,
+    step: Seconds,
+) -> Result<StepEnergy, StepError> {
+    let planned = Step { fabric, plan, profile };
+    let arrangement = planned.arrangement(model)?;
+    let layout = &plan.layout;
+    // Devices of one stage, and of all.
+    let side_by_side = f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data);
+    let devices = side_by_side * f64::from(layout.pipeline);
+    let model_once = profile.embedding.plus(profile.layer.times(model.layers)).plus(profile.head);
+    let kernels = model_once.forward.energy + model_once.recompute.energy + model_once.backward.energy;
+    let copies = chip.copies(profile, plan) * model.layers as f64;
+    Ok(StepEnergy {
+        passes: (kernels + copies) * arrangement.micro_batches as f64 * side_by_side,
+        update: updates(chip, &planned, &arrangement) * side_by_side,
+        standing: chip.chip().energy.static_power * step * devices,
+    })
+}
+
+/// The updates of one device of every stage.
+fn updates(chip: &mut ChipTimes, step: &Step<'_>, arrangement: &Arrangement) -> Joules {
+    let pieces = arrangement.pieces(step.profile);
+    let mut all = Joules::ZERO;
+    for alike in arrangement.devices() {
+        let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(alike.counts).map(|(piece, n)| of(piece) * n).sum();
+        let share = step.share(chip, sum(|p| p.parameters), sum(|p| p.expert_parameters));
+        all += chip.update_energy(step.profile, share) * f64::from(alike.to + 1 - alike.from);
+    }
+    all
+}
+
+impl ChipTimes {
+    /// A layer's copies to the host and back, of one micro-batch.
+    fn copies(&mut self, profile: &StepProfile, plan: &TrainingPlan) -> Joules {
+        let bytes = self.offloaded(profile, plan);
+        if bytes == Bytes::ZERO {
+            return Joules::ZERO;
+        }
+        self.energy(&Kernel::Transfer(Transfer { link: Link::Host, bytes })) * 2.0
+    }
+}
+
+#[cfg(test)]
+#[path = "energy_tests.rs"]
+mod tests;
