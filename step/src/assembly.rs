@@ -349,16 +349,22 @@ impl Assembly {
         RowPipeline { pipeline, longer, from: split.longer_from, count: split.longer }.time(arrangement.schedule)
     }
 
+    /// The devices that are busy longest with a micro-batch, the first of several.
+    pub fn slowest(&self) -> Option<Alike> {
+        let mut slowest: Option<(Alike, Seconds)> = None;
+        for alike in self.arrangement.devices() {
+            let busy = self.sum(alike.counts, Chunk::busy);
+            if slowest.is_none_or(|(_, most)| busy > most) {
+                slowest = Some((alike, busy));
+            }
+        }
+        slowest.map(|(alike, _)| alike)
+    }
+
     /// The step's parts, of the device that is busy longest.
     pub fn account(&self, passes: Seconds, once: &Once) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
-        let (mut slowest, mut most) = ([0; KINDS], Seconds(-1.0));
-        for Alike { counts, .. } in self.arrangement.devices() {
-            let busy = self.sum(counts, Chunk::busy);
-            if busy > most {
-                (slowest, most) = (counts, busy);
-            }
-        }
+        let slowest = self.slowest().map_or([0; KINDS], |alike| alike.counts);
         let gathered = self.sum(slowest, |c| c.data);
         let sum = |part: &dyn Fn(&Chunk) -> Seconds| self.sum(slowest, part) * m;
         let passes_of = |part: fn(&PassProfile) -> Seconds| {

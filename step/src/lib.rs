@@ -11,6 +11,7 @@ mod energy;
 mod evaluate;
 mod evaluator;
 mod execute;
+pub mod explain;
 pub mod memory;
 mod memory_account;
 mod memory_static;
@@ -33,6 +34,7 @@ pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Need, Recent, Shape};
 pub use execute::Fidelity;
+pub use execute::detail::{KernelDetail, Place};
 pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,

@@ -1,6 +1,7 @@
 //! How a device runs the kernels of a pass: one after the other, or by the operator schedule ([`scheduled`]). Both give the same
 //! [`PassProfile`](crate::PassProfile).
 
+pub(crate) mod detail;
 pub(crate) mod scheduled;
 
 /// How exactly kernels are timed. What is not exact bounds from below: a step of such passes is one that no mapping and no schedule beats.

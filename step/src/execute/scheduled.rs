@@ -13,6 +13,17 @@ use sim::network::Fabric;
 use sim::schedule::{Operator, Problem, Schedule};
 use sim::units::Seconds;
 
+/// A part of a graph as it is scheduled.
+pub(crate) struct Scheduled<'g> {
+    /// Its kernels.
+    pub(crate) kernels: Vec<&'g KernelNode>,
+    /// What each takes.
+    pub(crate) costs: Vec<Costs>,
+    problem: Problem,
+    /// When and where each runs.
+    pub(crate) schedule: Schedule,
+}
+
 impl ChipTimes {
     /// The pass of a graph by the operator schedule, but for the kernels that are `left_out`: what waits for them waits for what they wait for.
     ///
@@ -24,26 +35,14 @@ impl ChipTimes {
         fabric: &Fabric,
         left_out: impl Fn(&KernelNode) -> bool,
     ) -> Result<PassProfile, StepError> {
-        let part = Part::of(graph, left_out);
-        let all: Vec<&KernelNode> = graph.node_weights().collect();
-        let kernels: Vec<&KernelNode> = part.nodes.iter().map(|&node| all[node as usize]).collect();
-        let mut pass = PassProfile { launches: u32::try_from(kernels.len()).unwrap_or(u32::MAX), ..PassProfile::default() };
-        for node in &kernels {
-            if let Kernel::Collective(collective) = &node.kernel {
-                pass.ports = pass.ports + PortTimes::of(fabric, &fabric.collective(collective));
-            }
-        }
         if self.fidelity() != Fidelity::Exact {
-            pass.device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, fabric)));
-            return Ok(pass);
+            let part = Part::of(graph, left_out);
+            let kernels = part.kernels(graph);
+            let device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, fabric)));
+            return Ok(PassProfile { device, ..launched(&kernels, fabric) });
         }
-        let costs: Vec<Costs> = kernels.iter().map(|node| self.costs(&node.kernel, fabric)).collect();
-        let chip = self.chip();
-        let operators: Vec<Operator> =
-            kernels.iter().zip(&costs).map(|(node, costs)| operator(chip, &node.kernel, costs)).collect();
-        let problem = Problem::new(cores(chip), operators, part.edges)
-            .map_err(|why| StepError::Hardware(format!("{}: {why}", self.chip().name)))?;
-        let schedule = self.schedules().solve(&problem);
+        let Scheduled { kernels, costs, problem, schedule } = self.schedule(graph, fabric, left_out)?;
+        let mut pass = launched(&kernels, fabric);
         let chosen = costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core });
         pass.energy = chosen.map(|cost| cost.energy).sum();
         pass.unproven = seconds(schedule.makespan - schedule.lower_bound.min(schedule.makespan));
@@ -52,6 +51,39 @@ impl ChipTimes {
         [pass.tensor, pass.context, pass.expert] = exposed;
         Ok(pass)
     }
+
+    /// The schedule of a graph, but for the kernels that `left_out` names.
+    ///
+    /// # Errors
+    /// A chip so slow that its times leave the schedule's range.
+    pub(crate) fn schedule<'g>(
+        &mut self,
+        graph: &'g KernelGraph,
+        fabric: &Fabric,
+        left_out: impl Fn(&KernelNode) -> bool,
+    ) -> Result<Scheduled<'g>, StepError> {
+        let part = Part::of(graph, left_out);
+        let kernels = part.kernels(graph);
+        let costs: Vec<Costs> = kernels.iter().map(|node| self.costs(&node.kernel, fabric)).collect();
+        let chip = self.chip();
+        let operators: Vec<Operator> =
+            kernels.iter().zip(&costs).map(|(node, costs)| operator(chip, &node.kernel, costs)).collect();
+        let problem = Problem::new(cores(chip), operators, part.edges)
+            .map_err(|why| StepError::Hardware(format!("{}: {why}", self.chip().name)))?;
+        let schedule = self.schedules().solve(&problem);
+        Ok(Scheduled { kernels, costs, problem, schedule })
+    }
+}
+
+/// A pass of these kernels, without the time that they take.
+fn launched(kernels: &[&KernelNode], fabric: &Fabric) -> PassProfile {
+    let mut pass = PassProfile { launches: u32::try_from(kernels.len()).unwrap_or(u32::MAX), ..PassProfile::default() };
+    for node in kernels {
+        if let Kernel::Collective(collective) = &node.kernel {
+            pass.ports = pass.ports + PortTimes::of(fabric, &fabric.collective(collective));
+        }
+    }
+    pass
 }
 
 /// A part of a graph, its nodes in an order in which they can run.
@@ -92,6 +124,12 @@ impl Part {
         let edges =
             nodes.iter().enumerate().flat_map(|(at, &node)| waits[node as usize].iter().map(move |&w| (w, at as u32))).collect();
         Self { nodes, edges }
+    }
+
+    /// Its kernels.
+    fn kernels<'g>(&self, graph: &'g KernelGraph) -> Vec<&'g KernelNode> {
+        let all: Vec<&KernelNode> = graph.node_weights().collect();
+        self.nodes.iter().map(|&node| all[node as usize]).collect()
     }
 
     /// The longest chain of kernels that wait for each other: no schedule is shorter.

@@ -1,0 +1,161 @@
+//! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
+
+use crate::profile::{Axis, ChipTimes, PassProfile};
+use crate::{Execution, StepError};
+use sim::cost::{Bound, KernelCost};
+use sim::costed::seconds;
+use sim::kernel::{Kernel, KernelGraph, KernelNode, Link, Transfer};
+use sim::network::Fabric;
+use sim::units::{Bytes, Joules, Seconds};
+
+/// Where a kernel runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Over the whole chip.
+    AllCores,
+    /// On one tensor core, one vector core, or one of each.
+    OneCore {
+        /// The tensor core.
+        tensor: Option<u32>,
+        /// The vector core.
+        vector: Option<u32>,
+    },
+    /// On the network between devices.
+    Network,
+    /// On the link to the host.
+    Host,
+}
+
+/// A kernel of a pass.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelDetail {
+    /// Its name, unique in its pass.
+    pub name: String,
+    /// What is executed.
+    pub kernel: Kernel,
+    /// Where it runs.
+    pub place: Place,
+    /// From the pass's start.
+    pub start: Seconds,
+    /// From its launch to its last byte, as the stack's software runs it.
+    pub latency: Seconds,
+    /// Static power apart; none on the network, where it is not modelled.
+    pub energy: Joules,
+    /// Read from and written to the device's memory; none on the network.
+    pub hbm: Bytes,
+    /// Achieved fraction of the peak of the cores that it runs on.
+    pub utilization: f64,
+    /// What takes most of its time.
+    pub bound: Bound,
+}
+
+impl KernelDetail {
+    fn new(node: &KernelNode, cost: &KernelCost, hbm: usize) -> Self {
+        Self {
+            name: node.name.clone(),
+            kernel: node.kernel,
+            place: if matches!(node.kernel, Kernel::Collective(_)) { Place::Network } else { Place::AllCores },
+            start: Seconds::ZERO,
+            latency: cost.latency,
+            energy: cost.energy,
+            hbm: cost.traffic.bytes(hbm),
+            utilization: cost.utilization,
+            bound: cost.bound,
+        }
+    }
+
+    /// When it ends.
+    #[must_use]
+    pub fn end(&self) -> Seconds {
+        self.start + self.latency
+    }
+
+    /// Whether the device's cores run it.
+    #[must_use]
+    pub fn computes(&self) -> bool {
+        matches!(self.place, Place::AllCores | Place::OneCore { .. })
+    }
+}
+
+impl ChipTimes {
+    /// The kernels of a pass in the order in which they start, with its copies of `offloaded` bytes to or from the host. `pass` is the same pass as
+    /// [`super::super::StepProfile`] has it, and as long.
+    pub(crate) fn details(
+        &mut self,
+        graph: &KernelGraph,
+        fabric: &Fabric,
+        pass: &PassProfile,
+        offloaded: Bytes,
+    ) -> Result<Vec<KernelDetail>, StepError> {
+        let mut kernels = match self.stack().kernels.execution {
+            Execution::Stream => self.streamed(graph, fabric, pass),
+            Execution::Scheduled => self.by_schedule(graph, fabric)?,
+        };
+        kernels.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+        if offloaded > Bytes::ZERO {
+            let kernel = Kernel::Transfer(Transfer { link: Link::Host, bytes: offloaded });
+            let cost = self.costs(&kernel, fabric).all_cores;
+            let node = KernelNode { name: "copy to or from the host".to_owned(), kernel };
+            // Beside the pass's other work as far as that hides it.
+            let start = (pass.busy() - cost.latency).max(Seconds::ZERO);
+            kernels.push(KernelDetail { place: Place::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
+        }
+        Ok(kernels)
+    }
+
+    fn hbm_level(&self) -> usize {
+        self.chip().level_count() - 1
+    }
+
+    /// One kernel after the other over the whole chip. What of a collective the stack hides runs beside what follows: of an axis's collectives in a
+    /// pass the same share each.
+    fn streamed(&mut self, graph: &KernelGraph, fabric: &Fabric, pass: &PassProfile) -> Vec<KernelDetail> {
+        let hbm = self.hbm_level();
+        let rows: Vec<(KernelDetail, Option<Axis>)> = graph
+            .node_weights()
+            .map(|node| {
+                let Kernel::Collective(collective) = &node.kernel else {
+                    return (KernelDetail::new(node, &self.costs(&node.kernel, fabric).all_cores, hbm), None);
+                };
+                let cost = KernelCost::network(self.collective(fabric, collective).time);
+                (KernelDetail::new(node, &cost, hbm), Some(Axis::of(&node.name)))
+            })
+            .collect();
+        let exposed = |axis: Axis| {
+            let all: Seconds = rows.iter().filter(|(_, a)| *a == Some(axis)).map(|(row, _)| row.latency).sum();
+            let exposed = match axis {
+                Axis::Tensor => pass.tensor,
+                Axis::Context => pass.context,
+                Axis::Expert => pass.expert,
+            };
+            if all > Seconds::ZERO { exposed / all } else { 0.0 }
+        };
+        let shares = [Axis::Tensor, Axis::Context, Axis::Expert].map(|axis| (axis, exposed(axis)));
+        let mut clock = Seconds::ZERO;
+        let place = |(row, axis): (KernelDetail, Option<Axis>)| {
+            let start = clock;
+            let share = axis.map_or(1.0, |axis| shares.iter().find(|(a, _)| *a == axis).map_or(1.0, |(_, share)| *share));
+            clock += row.latency * share;
+            KernelDetail { start, ..row }
+        };
+        rows.into_iter().map(place).collect()
+    }
+
+    /// As the operator schedule has them.
+    fn by_schedule(&mut self, graph: &KernelGraph, fabric: &Fabric) -> Result<Vec<KernelDetail>, StepError> {
+        let hbm = self.hbm_level();
+        let scheduled = self.schedule(graph, fabric, |_| false)?;
+        let schedule = &scheduled.schedule;
+        let detail = |(i, node): (usize, &&KernelNode)| {
+            let (exclusive, on) = (schedule.exclusive[i], schedule.cores[i]);
+            let cost = if exclusive { scheduled.costs[i].all_cores } else { scheduled.costs[i].one_core };
+            let row = KernelDetail { start: seconds(schedule.starts[i]), ..KernelDetail::new(node, &cost, hbm) };
+            let place = match row.place {
+                Place::AllCores if !exclusive => Place::OneCore { tensor: on.tensor_core, vector: on.vector_core },
+                place => place,
+            };
+            KernelDetail { place, ..row }
+        };
+        Ok(scheduled.kernels.iter().enumerate().map(detail).collect())
+    }
+}

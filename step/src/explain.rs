@@ -1,0 +1,211 @@
+//! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
+
+use super::evaluate::{Step, step_time_of};
+use super::execute::detail::KernelDetail;
+use super::profile::{PassProfile, PieceProfile};
+use super::{ChipTimes, StepError, StepTime, TrainingPlan, lowering};
+use sim::cost::Bound;
+use sim::hardware::Accelerator;
+use sim::kernel::Kernel;
+use sim::network::Fabric;
+use sim::units::{Bytes, Joules, Seconds};
+use std::collections::BTreeMap;
+use workloads::{Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+
+/// A named part of a step's time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// A part of [`StepTime::parts`], or of its forward and backward kernels those of one kind with what bounds them.
+    pub name: String,
+    /// How much of the step.
+    pub time: Seconds,
+}
+
+/// A pass of a segment as the plan's slowest stage runs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassDetail {
+    /// The segment: embedding, layer, head.
+    pub segment: String,
+    /// `forward`, or `backward` with what it recomputes.
+    pub pass: String,
+    /// Times per micro-batch that a device of the stage runs it.
+    pub count: u64,
+    /// How long it takes once; the host's launches, and weights and gradients that ZeRO exchanges beside it, not counted.
+    pub time: Seconds,
+    /// Energy of it once on one device, static power apart.
+    pub energy: Joules,
+    /// How much less it might take under a better schedule: none where its schedule is proven.
+    pub unproven: Seconds,
+    /// Its kernels in the order in which they start.
+    pub kernels: Vec<KernelDetail>,
+}
+
+/// Why a plan takes as long as it does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// The step.
+    pub time: StepTime,
+    /// The step's time in parts that add up to it, longest first.
+    pub parts: Vec<Part>,
+    /// The stage whose devices are busy longest, from 0: the first of several.
+    pub slowest_stage: u32,
+    /// Its passes.
+    pub passes: Vec<PassDetail>,
+}
+
+/// What computes a kernel.
+#[must_use]
+pub fn kernel_units(kernel: &Kernel) -> &'static str {
+    match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => "arrays",
+        Kernel::FusedAttention(_) => "cores",
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => "lanes",
+        Kernel::Collective(_) => "network",
+        Kernel::Transfer(_) => "link",
+    }
+}
+
+/// What a bound of a kernel is called on a chip.
+#[must_use]
+pub fn bound_name(bound: Bound, kernel: &Kernel, chip: &Accelerator) -> String {
+    match bound {
+        Bound::Compute => kernel_units(kernel).to_owned(),
+        Bound::Memory(level) => chip.levels().nth(usize::from(level)).map_or_else(|| "memory".into(), |l| l.name.clone()),
+        Bound::Network => "network".into(),
+        Bound::Overhead => "launch overhead".into(),
+    }
+}
+
+/// What a kernel does and what holds it up, in words.
+#[must_use]
+pub fn kernel_class(kernel: &Kernel, bound: Bound, chip: &Accelerator) -> String {
+    let work = match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => "matrix products",
+        Kernel::FusedAttention(_) => "fused attention",
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => "vector work",
+        Kernel::Collective(_) => "collectives",
+        Kernel::Transfer(_) => "host transfers",
+    };
+    format!("{work}, bound by {}", bound_name(bound, kernel, chip))
+}
+
+/// Explains a plan that obeys its layout's rules.
+///
+/// # Errors
+/// As [`super::step_time`].
+pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Explanation, StepError> {
+    let graph = TrainingGraph::new(model, &lowering(model, plan, chip.stack()))?;
+    let profile = chip.profile_of(model, &graph, fabric, plan)?;
+    let time = step_time_of(chip, model, fabric, plan, &profile)?;
+    let (assembly, _) = Step { fabric, plan, profile: &profile }.assembly(chip, model)?;
+    let arrangement = &assembly.arrangement;
+    let slowest = assembly.slowest();
+    let stage = slowest.map_or(0, |alike| alike.from);
+    let held = slowest.map_or([0; 4], |alike| alike.counts);
+    let alone = arrangement.split.chunks == 1;
+    let (mut passes, mut classes) = (Vec::new(), BTreeMap::new());
+    for segment in &graph.segments {
+        let (piece, count) = match segment.kind {
+            SegmentKind::Embedding => (&profile.embedding, held[0]),
+            SegmentKind::Layer => (&profile.layer, arrangement.layers_on(stage)),
+            SegmentKind::Head => (&profile.head, if alone { held[0] } else { held[2] }),
+        };
+        if count == 0 {
+            continue;
+        }
+        let run = Run { segment, piece, count, fabric };
+        passes.extend(run.passes(chip, plan)?);
+        run.classify(chip, arrangement.micro_batches, &mut classes)?;
+    }
+    let whole = time.parts().into_iter().skip(1).filter(|(name, _)| !matches!(*name, "forward" | "backward"));
+    let whole = whole.map(|(name, time)| (name.to_owned(), time));
+    let mut parts: Vec<Part> =
+        classes.into_iter().chain(whole).filter(|(_, time)| time.0 > 0.0).map(|(name, time)| Part { name, time }).collect();
+    parts.sort_by(|a, b| b.time.0.total_cmp(&a.time.0));
+    Ok(Explanation { time, parts, slowest_stage: stage, passes })
+}
+
+/// A segment as a stage runs it.
+struct Run<'a> {
+    segment: &'a Segment,
+    piece: &'a PieceProfile,
+    /// Times per micro-batch.
+    count: u64,
+    fabric: &'a Fabric,
+}
+
+impl Run<'_> {
+    /// Its forward pass, and its backward pass with what that runs again.
+    fn passes(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<[PassDetail; 2], StepError> {
+        let (segment, piece) = (self.segment, self.piece);
+        let treatment = plan.activations.treatment_under(&segment.graph, chip.stack().replay());
+        let copied = treatment.offloaded_bytes(&segment.graph);
+        let again = &treatment.recompute;
+        let backward = self.detail(chip, again, &piece.recompute.plus(piece.backward), copied)?;
+        let forward = chip.details(&segment.forward(), self.fabric, &piece.forward, copied)?;
+        Ok([self.pass("forward".to_owned(), &piece.forward, forward), backward])
+    }
+
+    fn detail(
+        &self,
+        chip: &mut ChipTimes,
+        again: &RecomputeSet,
+        pass: &PassProfile,
+        copied: Bytes,
+    ) -> Result<PassDetail, StepError> {
+        let kernels = chip.details(&self.segment.backward(again), self.fabric, pass, copied)?;
+        Ok(self.pass(backward_name(self.segment, again), pass, kernels))
+    }
+
+    fn pass(&self, name: String, pass: &PassProfile, kernels: Vec<KernelDetail>) -> PassDetail {
+        PassDetail {
+            segment: self.segment.name.clone(),
+            pass: name,
+            count: self.count,
+            time: pass.busy(),
+            energy: kernels.iter().map(|kernel| kernel.energy).sum(),
+            unproven: pass.unproven,
+            kernels,
+        }
+    }
+
+    /// Adds the segment's forward and backward kernels of a step by what they do and what bounds them. Where kernels overlap, a pass's time is shared
+    /// out in proportion to their latencies.
+    fn classify(
+        &self,
+        chip: &mut ChipTimes,
+        micro_batches: u64,
+        classes: &mut BTreeMap<String, Seconds>,
+    ) -> Result<(), StepError> {
+        let times = self.count as f64 * micro_batches as f64;
+        let graphs = [self.segment.forward(), self.segment.backward(&RecomputeSet::none())];
+        for (graph, pass) in graphs.iter().zip([&self.piece.forward, &self.piece.backward]) {
+            let kernels = chip.details(graph, self.fabric, pass, Bytes::ZERO)?;
+            let computing = || kernels.iter().filter(|kernel| kernel.computes());
+            let all: Seconds = computing().map(|kernel| kernel.latency).sum();
+            for kernel in computing().filter(|_| all > Seconds::ZERO) {
+                let class = kernel_class(&kernel.kernel, kernel.bound, chip.chip());
+                *classes.entry(class).or_default() += pass.device * (kernel.latency / all) * times;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `backward`, and what it runs again by the operators' own names.
+fn backward_name(segment: &Segment, again: &RecomputeSet) -> String {
+    let operators = &segment.graph.operators;
+    if again.is_empty() {
+        return "backward".to_owned();
+    }
+    if again.len() == operators.len() {
+        return "backward, recomputing all".to_owned();
+    }
+    let short = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let names: Vec<String> = again.iter().filter_map(|op| operators.get(op.index())).map(|op| short(&op.name)).collect();
+    format!("backward, recomputing {}", names.join(" "))
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

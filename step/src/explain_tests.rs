@@ -1,0 +1,144 @@
+//! Laws of a step explained: nothing is lost between the step, its passes and their kernels.
+#![allow(clippy::unwrap_used)]
+
+use super::{Explanation, explain};
+use crate::{ChipTimes, Execution, Place, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of, step_time};
+use sim::hardware::Accelerator;
+use sim::kernel::Kernel;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use sim::units::{Joules, Seconds};
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{Batch, Layout, Model};
+
+fn plan(layout: Layout, activations: &str) -> TrainingPlan {
+    TrainingPlan {
+        layout,
+        batch: Batch { micro_batch: 2, global_batch: 32, sequence_length: 1024 },
+        activations: activations.parse().unwrap(),
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    }
+}
+
+fn layout(tensor: u32, pipeline: u32, context: u32) -> Layout {
+    Layout { tensor, pipeline, context, data: 2, sequence_parallel: tensor > 1, ..Layout::default() }
+}
+
+/// Plans with every kind of communication inside a pass, every kind of recomputation, and copies to the host.
+fn plans() -> Vec<TrainingPlan> {
+    vec![
+        plan(layout(1, 1, 1), "none"),
+        plan(layout(4, 1, 1), "selective"),
+        plan(layout(2, 4, 1), "full"),
+        plan(layout(2, 2, 2), "none"),
+        plan(layout(1, 2, 1), "custom:offload(decoder_layer_input)"),
+    ]
+}
+
+struct Case {
+    plan: TrainingPlan,
+    why: Explanation,
+    energy: StepEnergy,
+    total: Seconds,
+}
+
+fn cases(chip: &str, stack: &SoftwareStack) -> Vec<Case> {
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template(chip).unwrap());
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let mut times = ChipTimes::new(&chip, stack).unwrap();
+    let case = |plan: TrainingPlan| {
+        let why = explain(&mut times, &model, &fabric, &plan).unwrap();
+        let total = step_time(&mut times, &model, &fabric, &plan).unwrap().total;
+        let profile = times.profile(&model, &fabric, &plan).unwrap();
+        let energy = step_energy_of(&mut times, &model, &fabric, &plan, &profile, total).unwrap();
+        Case { plan, why, energy, total }
+    };
+    plans().into_iter().map(case).collect()
+}
+
+fn stacks() -> Vec<SoftwareStack> {
+    let mut stream = SoftwareStack::load("ideal").unwrap();
+    stream.kernels.execution = Execution::Stream;
+    vec![stream, SoftwareStack::load("ideal").unwrap(), SoftwareStack::load("megatron").unwrap()]
+}
+
+#[test]
+fn the_parts_are_the_step() {
+    for stack in stacks() {
+        for Case { plan, why, total, .. } in cases("a100_80gb_sxm", &stack) {
+            let sum: Seconds = why.parts.iter().map(|part| part.time).sum();
+            assert_eq!(why.time.total, total);
+            assert!((sum.0 / total.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {sum} of {total}", stack.name);
+            let kernels: Seconds = why.parts.iter().filter(|part| part.name.contains(", bound by ")).map(|part| part.time).sum();
+            assert!((kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9, "{}: {plan:?}", stack.name);
+            assert!(why.parts.is_sorted_by(|a, b| a.time.0 >= b.time.0) && why.parts.iter().all(|part| part.time.0 > 0.0));
+        }
+    }
+}
+
+#[test]
+fn the_passes_are_the_slowest_stages_work() {
+    for stack in stacks() {
+        for Case { plan, why, .. } in cases("a100_80gb_sxm", &stack) {
+            let busy: f64 = why.passes.iter().map(|pass| pass.time.0 * pass.count as f64).sum();
+            let t = &why.time;
+            let parts = [t.forward, t.backward, t.recompute, t.tensor, t.context, t.expert, t.offload];
+            let expected = parts.into_iter().sum::<Seconds>().0 / plan.micro_batches() as f64;
+            assert!((busy / expected - 1.0).abs() < 1e-9, "{}: {plan:?}: {busy} of {expected}", stack.name);
+        }
+    }
+}
+
+#[test]
+fn the_kernels_of_a_pass_end_with_it() {
+    for stack in stacks() {
+        let hides = stack.overlap.tensor > 0.0 || stack.overlap.context > 0.0;
+        for Case { plan, why, .. } in cases("a100_80gb_sxm", &stack) {
+            for pass in &why.passes {
+                let end = pass.kernels.iter().map(|kernel| kernel.end().0).fold(0.0, f64::max);
+                // Schedules are in picoseconds.
+                let slack = 1e-9 * pass.time.0 + 1e-12;
+                let context = format!("{}, {plan:?}, {} {}", stack.name, pass.segment, pass.pass);
+                // What is hidden may run beyond the pass, into the next one.
+                assert!(if hides { end >= pass.time.0 - slack } else { (end - pass.time.0).abs() <= slack }, "{context}: {end}");
+                let computing: Vec<_> = pass.kernels.iter().filter(|kernel| kernel.computes()).collect();
+                assert!(computing.iter().all(|kernel| kernel.end().0 <= pass.time.0 + slack), "{context}");
+                assert!(pass.kernels.is_sorted_by(|a, b| a.start.0 <= b.start.0 || b.place == Place::Host), "{context}");
+                if stack.kernels.execution == Execution::Stream {
+                    let one_by_one = computing.windows(2).all(|pair| pair[0].end().0 <= pair[1].start.0 + slack);
+                    assert!(one_by_one && computing.iter().all(|kernel| kernel.place == Place::AllCores), "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_pipeline_the_passes_have_the_steps_energy() {
+    for stack in stacks() {
+        for Case { plan, why, energy, .. } in cases("tpu_v4", &stack) {
+            if plan.layout.pipeline > 1 {
+                continue;
+            }
+            let micro_batch: Joules = why.passes.iter().map(|pass| pass.energy * pass.count as f64).sum();
+            let devices = f64::from(plan.layout.tensor * plan.layout.context * plan.layout.data);
+            let all = micro_batch * plan.micro_batches() as f64 * devices;
+            assert!((all.0 / energy.passes.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {all} of {}", stack.name, energy.passes);
+        }
+    }
+}
+
+#[test]
+fn what_is_copied_to_the_host_is_a_kernel_of_both_passes() {
+    let stack = SoftwareStack::load("megatron").unwrap();
+    let cases = cases("a100_80gb_sxm", &stack);
+    let case = cases.last().unwrap();
+    for pass in &case.why.passes {
+        let copies = pass.kernels.iter().filter(|kernel| matches!(kernel.kernel, Kernel::Transfer(_))).count();
+        assert_eq!(copies, usize::from(pass.segment == "layer"), "{}", pass.segment);
+    }
+}
