@@ -34,7 +34,7 @@ pub struct Ran {
     /// Tokens per second over the whole cluster.
     pub tokens_per_s: f64,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
-    pub parts_s: BTreeMap<&'static str, f64>,
+    pub parts_s: BTreeMap<String, f64>,
     /// Whether every stage fits into the device's memory.
     pub fits: bool,
     /// Where it does not: the stage, the class and the bytes.
@@ -72,7 +72,7 @@ impl Ran {
             plan: one_line(plan),
             step_s: time.total.0,
             tokens_per_s: plan.batch.global_batch as f64 * plan.batch.sequence_length as f64 / time.total.0,
-            parts_s: time.parts().into_iter().skip(1).map(|(name, part)| (name, part.0)).collect(),
+            parts_s: time.parts().into_iter().skip(1).map(|(name, part)| (name.to_owned(), part.0)).collect(),
             fits: why.is_none(),
             why,
             stages: outcome.memory.stages.iter().map(stage).collect(),

@@ -18,6 +18,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 mod seal;
+pub mod step_record;
 pub mod store;
 pub mod timeline;
 pub mod trace;

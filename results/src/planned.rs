@@ -4,7 +4,7 @@ use crate::mapped::Mapped;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub struct Planned {
 }
 
 /// How the plans of a space were decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Plans in the space.
     pub plans: usize,
@@ -75,7 +75,8 @@ pub struct Counts {
 }
 
 /// A plan with what it takes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PlanRow {
     /// The plan, with every degree and option.
     pub plan: TrainingPlan,
@@ -90,14 +91,17 @@ pub struct PlanRow {
     /// Model FLOPs utilisation as a fraction: the FLOPs that the result depends on (of causal scores the unmasked half, recomputation not
     /// counted) over time and the chip's peak for the type of the products.
     pub mfu: f64,
+    /// Energy of one step over all devices in joules; on the network's links it is not modelled.
+    pub energy_j: f64,
     /// Largest need of any device, in GiB, framework and collective buffers included.
     pub peak_gib: f64,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
-    pub parts_s: BTreeMap<&'static str, f64>,
+    pub parts_s: BTreeMap<String, f64>,
 }
 
 /// A stage's peak.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StageRow {
     /// The stage, from 0.
     pub stage: u32,
@@ -125,13 +129,6 @@ impl Planned {
     #[must_use]
     pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
         let best = answer.best.first();
-        let why = best.is_none().then(|| match (&answer.nearest, &answer.refusal) {
-            (Some((plan, why)), _) => {
-                format!("no plan fits; the nearest, {}, lacks: {why}{}", one_line(plan), cure(job, plan, why))
-            }
-            (None, Some(error)) => error.to_string(),
-            (None, None) => "the space holds no plan".to_owned(),
-        });
         Self {
             format: FORMAT,
             model: model.to_owned(),
@@ -141,16 +138,7 @@ impl Planned {
             devices: job.devices,
             global_batch_sequences: job.global_batch,
             sequence_tokens: job.sequence_length,
-            counts: Counts {
-                plans: answer.plans,
-                timed: answer.timed,
-                simulated: answer.simulated,
-                over_capacity: answer.over_capacity,
-                rejected_by_bound: answer.rejected_by_bound,
-                refused: answer.refused,
-                splits: answer.splits,
-                splits_tried: answer.splits_tried,
-            },
+            counts: Counts::of(answer),
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
             timeline: Vec::new(),
@@ -158,7 +146,7 @@ impl Planned {
             host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
             neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
             mapping: None,
-            why,
+            why: why_none(job, answer),
         }
     }
 
@@ -182,6 +170,34 @@ impl Planned {
     }
 }
 
+impl Counts {
+    /// Of an answer.
+    #[must_use]
+    pub fn of(answer: &PlanAnswer) -> Self {
+        Self {
+            plans: answer.plans,
+            timed: answer.timed,
+            simulated: answer.simulated,
+            over_capacity: answer.over_capacity,
+            rejected_by_bound: answer.rejected_by_bound,
+            refused: answer.refused,
+            splits: answer.splits,
+            splits_tried: answer.splits_tried,
+        }
+    }
+}
+
+/// Why an answer has no plan; nothing where it has one.
+pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
+    answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
+        (Some((plan, why)), _) => {
+            format!("no plan fits; the nearest, {}, lacks: {why}{}", one_line(plan), cure(job, plan, why))
+        }
+        (None, Some(error)) => error.to_string(),
+        (None, None) => "the space holds no plan".to_owned(),
+    })
+}
+
 /// What would make room: devices, where the job's cannot hold the model whatever the plan.
 fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     let least = job.least_devices();
@@ -191,7 +207,8 @@ fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     Some(why.cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
 }
 
-fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
+/// A plan of a job as a row.
+pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let step = ranked.time.total.0;
     let chip = job.chip;
     let peak = chip
@@ -206,8 +223,9 @@ fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         mapped_step_s: None,
         tokens_per_s: job.global_batch as f64 * job.sequence_length as f64 / step,
         mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
+        energy_j: ranked.energy.0,
         peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),
-        parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name, time.0)).collect(),
+        parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),
     }
 }
 

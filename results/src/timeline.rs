@@ -1,13 +1,14 @@
 //! A training step event by event: by stage as data (described in `docs/json.md`), and as a trace that Chrome (`chrome://tracing`) and Perfetto
 //! (<https://ui.perfetto.dev>) show.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sim::pipeline::{DeviceReport, Event, EventKind, Timeline};
 use sim::units::Seconds;
 
 /// One stage's device over a step. Times are in seconds from the step's begin.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TimelineRow {
     /// The stage, from 0.
     pub stage: u32,
@@ -50,6 +51,17 @@ pub fn rows(timeline: &Timeline) -> Vec<TimelineRow> {
 /// JSON object format of the Trace Event Format, times in microseconds.
 #[must_use]
 pub fn trace(title: &str, timeline: &Timeline) -> String {
+    whole(title, events(timeline))
+}
+
+/// Events as the text of a trace.
+pub(crate) fn whole(title: &str, events: Vec<Value>) -> String {
+    // Compact: a step of a deep pipeline has a hundred thousand events.
+    format!("{}\n", json!({ "displayTimeUnit": "ms", "otherData": { "title": title }, "traceEvents": events }))
+}
+
+/// The events of [`trace`].
+pub(crate) fn events(timeline: &Timeline) -> Vec<Value> {
     let mut all = Vec::new();
     for (stage, device) in timeline.devices.iter().enumerate() {
         all.push(json!({ "ph": "M", "pid": stage, "name": "process_name", "args": { "name": format!("stage {stage}") } }));
@@ -62,8 +74,7 @@ pub fn trace(title: &str, timeline: &Timeline) -> String {
         }));
     }
     all.extend(timeline.events.iter().map(|event| complete(event, timeline.devices.len())));
-    // Compact: a step of a deep pipeline has a hundred thousand events.
-    format!("{}\n", json!({ "displayTimeUnit": "ms", "otherData": { "title": title }, "traceEvents": all }))
+    all
 }
 
 /// An event of a step of so many devices.

@@ -1,12 +1,15 @@
-//! Passes as a trace that Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>) show: the JSON object format of the Trace
-//! Event Format, complete events (`"ph": "X"`) with times in microseconds.
+//! A step as a trace that Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>) show: every stage pass by pass, and the passes of the
+//! slowest stage kernel by kernel. The JSON object format of the Trace Event Format, complete events (`"ph": "X"`) with times in microseconds.
 
-use search::explain::{PassDetail, bound_name, kernel_units};
+use crate::step_record::{Explained, kernel_bound};
+use crate::timeline;
 use serde_json::{Value, json};
-use sim::costed::{ScheduledGraph, TICKS_PER_SECOND};
 use sim::hardware::Accelerator;
-use sim::schedule::OperatorKind;
-use std::collections::BTreeMap;
+use sim::kernel::Kernel;
+use sim::units::Seconds;
+use std::collections::{BTreeMap, BTreeSet};
+use step::explain::PassDetail;
+use step::{KernelDetail, Place};
 
 /// A row of the trace: what is on it never overlaps. In the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +19,8 @@ enum Track {
     AllVectorCores,
     TensorCore(u32),
     VectorCore(u32),
-    Link(u32),
+    Network(u32),
+    Host,
 }
 
 impl Track {
@@ -27,101 +31,115 @@ impl Track {
             Self::AllVectorCores => "all vector cores".into(),
             Self::TensorCore(i) => format!("tensor core {i}"),
             Self::VectorCore(i) => format!("vector core {i}"),
-            Self::Link(i) => format!("network link {i}"),
+            Self::Network(0) => "network".into(),
+            Self::Network(i) => format!("network, beside {i} more"),
+            Self::Host => "link to the host".into(),
         }
     }
 }
 
-/// An event in the ticks of the schedule.
+/// Times closer than this are one moment: a thousandth of the schedule's tick of a picosecond.
+const MOMENT: f64 = 1e-15;
+
+/// An event of the kernels' part.
 struct Event {
     track: Track,
     name: String,
-    start: u64,
-    length: u64,
+    start: Seconds,
+    length: Seconds,
     arguments: Value,
 }
 
-/// The trace of passes, one after another, each once: one track per core and link that is used, one each for kernels across all tensor
-/// and all vector cores. A fused kernel is on a tensor and on a vector track. Kernels that take no time are left out.
+/// The trace of a step: the stages as [`timeline::trace`] has them, and behind them a process with the passes of the slowest stage one after
+/// another, each once.
 #[must_use]
-pub fn trace(title: &str, passes: &[PassDetail], chip: &Accelerator) -> String {
+pub fn trace(title: &str, explained: &Explained, chip: &Accelerator) -> String {
+    let mut events = timeline::events(&explained.timeline);
+    let process = explained.timeline.devices.len();
+    let name = format!("kernels of stage {}, each pass once", explained.why.slowest_stage);
+    events.extend(kernels(&explained.why.passes, chip, process, &name));
+    timeline::whole(title, events)
+}
+
+/// Passes, one after another, each once: one track per core that is used, one each for kernels across all tensor and all vector cores. A fused
+/// kernel is on a tensor and on a vector track; collectives beside each other are on tracks of their own. Kernels that take no time are left out.
+fn kernels(passes: &[PassDetail], chip: &Accelerator, process: usize, name: &str) -> Vec<Value> {
     let mut events = Vec::new();
-    let mut at = 0u64;
+    let mut at = Seconds::ZERO;
     for pass in passes {
-        let length = pass.scheduled.schedule.makespan;
         events.push(Event {
             track: Track::Passes,
             name: format!("{} {}", pass.segment, pass.pass),
             start: at,
-            length,
-            arguments: json!({ "times_per_micro_batch": pass.count, "schedule": pass.scheduled.schedule.status.to_string() }),
+            length: pass.time,
+            arguments: json!({ "times_per_micro_batch": pass.count, "unproven_s": pass.unproven.0 }),
         });
-        add_kernels(&mut events, &pass.scheduled, at, chip);
-        at = at.saturating_add(length);
+        at = add_kernels(&mut events, pass, at, chip).max(at + pass.time);
     }
-    let tracks: BTreeMap<Track, usize> = {
-        let used: std::collections::BTreeSet<Track> = events.iter().map(|e| e.track).collect();
-        used.into_iter().enumerate().map(|(row, track)| (track, row)).collect()
-    };
-    let mut all = vec![json!({ "ph": "M", "pid": 0, "name": "process_name", "args": { "name": title } })];
+    let used: BTreeSet<Track> = events.iter().map(|e| e.track).collect();
+    let tracks: BTreeMap<Track, usize> = used.into_iter().enumerate().map(|(row, track)| (track, row)).collect();
+    let mut all = vec![
+        json!({ "ph": "M", "pid": process, "name": "process_name", "args": { "name": name } }),
+        json!({ "ph": "M", "pid": process, "name": "process_sort_index", "args": { "sort_index": process } }),
+    ];
     for (track, row) in &tracks {
-        all.push(json!({ "ph": "M", "pid": 0, "tid": row, "name": "thread_name", "args": { "name": track.name() } }));
-        all.push(json!({ "ph": "M", "pid": 0, "tid": row, "name": "thread_sort_index", "args": { "sort_index": row } }));
+        all.push(json!({ "ph": "M", "pid": process, "tid": row, "name": "thread_name", "args": { "name": track.name() } }));
+        all.push(json!({ "ph": "M", "pid": process, "tid": row, "name": "thread_sort_index", "args": { "sort_index": row } }));
     }
     all.extend(events.iter().map(|e| {
         json!({
-            "ph": "X", "pid": 0, "tid": tracks.get(&e.track), "name": e.name, "ts": micros(e.start), "dur": micros(e.length),
+            "ph": "X", "pid": process, "tid": tracks.get(&e.track), "name": e.name, "ts": e.start.0 * 1e6, "dur": e.length.0 * 1e6,
             "args": e.arguments,
         })
     }));
-    let trace = json!({ "displayTimeUnit": "ns", "traceEvents": all });
-    format!("{trace:#}\n")
+    all
 }
 
-fn micros(ticks: u64) -> f64 {
-    ticks as f64 / (TICKS_PER_SECOND / 1e6)
-}
-
-fn add_kernels(events: &mut Vec<Event>, scheduled: &ScheduledGraph, at: u64, chip: &Accelerator) {
-    let schedule = &scheduled.schedule;
-    let hbm = chip.level_count() - 1;
-    let ends = schedule.ends(&scheduled.problem);
-    for (i, node) in scheduled.graph.node_weights().enumerate() {
-        let length = ends[i].saturating_sub(schedule.starts[i]);
-        if length == 0 {
-            continue;
-        }
-        let cost = &scheduled.costs[i];
+/// Adds the kernels of a pass that starts at a moment; when the last has ended.
+fn add_kernels(events: &mut Vec<Event>, pass: &PassDetail, at: Seconds, chip: &Accelerator) -> Seconds {
+    // When each network track is free again.
+    let mut free: Vec<f64> = Vec::new();
+    let mut last = at;
+    for kernel in pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO) {
         let arguments = json!({
-            "bound_by": bound_name(cost.bound, kernel_units(&node.kernel), chip),
-            "utilization": cost.utilization,
-            "energy_j": cost.energy.0,
-            "hbm_bytes": cost.traffic.bytes(hbm).0,
+            "bound_by": kernel_bound(kernel, chip),
+            "utilization": kernel.utilization,
+            "energy_j": kernel.energy.0,
+            "hbm_bytes": kernel.hbm.0,
         });
-        for track in tracks(scheduled, i) {
-            events.push(Event {
-                track,
-                name: node.name.clone(),
-                start: at.saturating_add(schedule.starts[i]),
-                length,
-                arguments: arguments.clone(),
-            });
+        last = last.max(at + kernel.end());
+        for track in tracks(kernel, &mut free) {
+            let (name, start, length) = (kernel.name.clone(), at + kernel.start, kernel.latency);
+            events.push(Event { track, name, start, length, arguments: arguments.clone() });
         }
     }
+    last
 }
 
 /// The tracks that a kernel is on.
-fn tracks(scheduled: &ScheduledGraph, kernel: usize) -> Vec<Track> {
-    let kind: OperatorKind = scheduled.problem.operators()[kernel].kind;
-    let on = scheduled.schedule.cores[kernel];
-    if scheduled.schedule.exclusive[kernel] {
-        let tensor = kind.uses_tensor().then_some(Track::AllTensorCores);
-        let vector = kind.uses_vector().then_some(Track::AllVectorCores);
-        return tensor.into_iter().chain(vector).collect();
+fn tracks(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<Track> {
+    let (tensor, vector) = match kernel.kernel {
+        Kernel::Contraction(_) => (true, false),
+        Kernel::Epilogue(_) | Kernel::FusedAttention(_) => (true, true),
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => (false, true),
+        Kernel::Collective(_) | Kernel::Transfer(_) => (false, false),
+    };
+    match kernel.place {
+        Place::AllCores => {
+            let [tensor, vector] = [tensor.then_some(Track::AllTensorCores), vector.then_some(Track::AllVectorCores)];
+            tensor.into_iter().chain(vector).collect()
+        }
+        Place::OneCore { tensor, vector } => {
+            tensor.map(Track::TensorCore).into_iter().chain(vector.map(Track::VectorCore)).collect()
+        }
+        Place::Network => {
+            let at = free.iter().position(|end| *end <= kernel.start.0 + MOMENT).unwrap_or(free.len());
+            free.resize(free.len().max(at + 1), 0.0);
+            free[at] = kernel.end().0;
+            vec![Track::Network(u32::try_from(at).unwrap_or(u32::MAX))]
+        }
+        Place::Host => vec![Track::Host],
     }
-    let tensor = on.tensor_core.map(Track::TensorCore);
-    let vector = on.vector_core.map(Track::VectorCore);
-    tensor.into_iter().chain(vector).chain(on.link.map(Track::Link)).collect()
 }
 
 #[cfg(test)]

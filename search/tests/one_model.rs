@@ -11,13 +11,13 @@ use sim::hardware::Accelerator;
 use sim::hardware::phaze::design;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
-use step::{ChipTimes, SoftwareStack, TrainingPlan, step_time};
+use step::{ChipTimes, SoftwareStack, TrainingPlan, step_energy_of, step_time};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model};
 
-/// The step that both ways give a plan of a chip, layers split evenly, everything kept.
-fn both(bench: &Bench, chip: &Accelerator, degrees: Degrees, micro_batch: u32) -> Option<(f64, f64)> {
+/// The step and its energy that both ways give a plan of a chip, layers split evenly, everything kept.
+fn both(bench: &Bench, chip: &Accelerator, degrees: Degrees, micro_batch: u32) -> Option<[(f64, f64); 2]> {
     let planned = fixed_plan(bench, chip.clone(), degrees, Some(micro_batch), LayerSplit::Even).outcome.ok()?;
     let kept = planned.plan.stages.iter().all(|stage| stage.recompute.0 == 0.0);
     if !kept {
@@ -43,8 +43,12 @@ fn both(bench: &Bench, chip: &Accelerator, degrees: Degrees, micro_batch: u32) -
         schedule: Schedule::OneForwardOneBackward,
     };
     let mut times = ChipTimes::new(chip, &SoftwareStack::load("ideal").unwrap()).unwrap();
-    let new = step_time(&mut times, &bench.model, &bench.fabric, &plan).unwrap().total.0;
-    Some((old, new))
+    let step = step_time(&mut times, &bench.model, &bench.fabric, &plan).unwrap().total;
+    let profile = times.profile(&bench.model, &bench.fabric, &plan).unwrap();
+    // Static power is drawn for as long as the step takes, which the search's plans have from their closed form.
+    let took = planned.plan.step;
+    let energy = step_energy_of(&mut times, &bench.model, &bench.fabric, &plan, &profile, took).unwrap();
+    Some([(old, step.0), (planned.energy.0, energy.total().0)])
 }
 
 #[test]
@@ -71,9 +75,11 @@ fn the_step_under_ideal_is_the_simulated_step_of_the_search() {
             let p = (1..=best.plan.pipeline_stages).rev().find(|p| layers.is_multiple_of(*p) && 1024 % p == 0).unwrap();
             let data = 1024 / (p as u64 * u64::from(shape.tensor_parallel));
             let degrees = Degrees { pipeline: p, data, tensor: shape.tensor_parallel };
-            let Some((old, new)) = both(&bench, chip, degrees, shape.micro_batch) else { continue };
+            let Some([(old, new), energies]) = both(&bench, chip, degrees, shape.micro_batch) else { continue };
             let off = new / old - 1.0;
             assert!(off.abs() < 0.005, "{name} on {}: {old} s, {new} s", chip.name);
+            let off = energies.1 / energies.0 - 1.0;
+            assert!(off.abs() < 0.01, "{name} on {}: {energies:?} J", chip.name);
             compared += 1;
         }
         assert!(compared >= 30, "{name}: {compared} chips compared");

@@ -85,9 +85,9 @@ fn a_system_of_llm_compass_is_a_chip_and_a_fabric() {
         "json",
     ];
     let answer = coplace(&call).json();
-    assert_eq!((&answer["feasible"], &answer["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
-    assert_eq!(answer["cluster"]["fabric"], "A100-like x4");
-    assert!(answer["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
+    assert_eq!((&answer["feasible"], &answer["job"]["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
+    assert_eq!(answer["job"]["cluster"]["fabric"], "A100-like x4");
+    assert!(answer["job"]["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
 }
 
 const ROW: [&str; 3] =

@@ -1,50 +1,36 @@
-//! One plan on one chip as text: the totals first, then stage by stage, then kernel by kernel.
+//! One plan of one job as text: kernel by kernel where that is asked for, then what it takes and why, so that the summary ends the report.
 
-use super::run::{stages, step_times, time_shares};
-use super::{
-    Align, Table, bytes, count, fields, heading, percent, power_of_ten_rate, rate, seconds, signed_percent, significant,
-};
-use crate::evaluated::{EnergyRecord, Evaluated, KernelRecord, PassRecord, PlanRecord, TimeRecord};
+use super::planned::{memory, stages_over_a_step};
+use super::run::time_shares;
+use super::{Align, Table, bytes, count, fields, heading, percent, power_of_ten_rate, rate, seconds, significant};
+use crate::evaluated::Evaluated;
+use crate::planned::one_line;
+use crate::step_record::{EnergyRecord, JobRecord, KernelRecord, PassRecord, StepRecord};
 use sim::units::{Bytes, Seconds};
 
-/// Why the closed form and the simulation differ.
-const DIFFERENCE: &str = "\
-The closed form, which plans are ranked by, charges a send to both stages and the slowest stage's gradient reduction to all. In the
-simulation sends keep nobody busy, and each stage reduces its gradients and updates its weights after its own last backward pass.
-";
+/// Kernels that the summary names.
+const NAMED: usize = 10;
+
+/// How much of the report is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// The kernels that take most of the step.
+    Longest,
+    /// Every kernel of the slowest stage's passes besides.
+    All,
+}
 
 /// The whole report of an evaluation.
 #[must_use]
-pub fn evaluated(answer: &Evaluated) -> String {
-    let (model, chip, cluster) = (&answer.model, &answer.chip, &answer.cluster);
-    let peak = chip.peak_tflop_per_s.map_or_else(String::new, |p| format!("{} TFLOP/s, ", significant(p, 4)));
-    let options: Vec<String> = answer.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let mut text = fields(&[
-        ("model", format!("{}, {} parameters", model.name, count(model.parameters))),
-        (
-            "chip",
-            format!(
-                "{}: {} tensor and {} vector cores, {peak}{} GiB at {} GB/s",
-                chip.name,
-                chip.tensor_cores,
-                chip.vector_cores,
-                significant(chip.hbm_gib, 4),
-                significant(chip.hbm_gb_per_s, 4)
-            ),
-        ),
-        ("cluster", format!("{} devices, {}", count(u64::from(cluster.devices)), cluster.fabric)),
-        (
-            "batch",
-            format!(
-                "{} sequences of {} tokens per step",
-                count(u64::from(cluster.global_batch_sequences)),
-                count(model.sequence_tokens)
-            ),
-        ),
-        ("options", options.join(", ")),
-    ]);
+pub fn evaluated(answer: &Evaluated, kernels: Kernels) -> String {
+    let mut text = job(&answer.job);
     match (&answer.result, &answer.why) {
-        (Some(result), _) => text.push_str(&plan(result)),
+        (Some(result), _) => {
+            if kernels == Kernels::All {
+                text.push_str(&tables(result));
+            }
+            text.push_str(&step(answer, result));
+        }
         (None, why) => {
             text.push_str(&heading("No plan"));
             text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
@@ -53,98 +39,146 @@ pub fn evaluated(answer: &Evaluated) -> String {
     text
 }
 
-fn plan(result: &PlanRecord) -> String {
-    let p = &result.plan;
-    let mut text = heading("Plan");
-    text.push_str(&fields(&[
+fn job(job: &JobRecord) -> String {
+    let (model, chip, cluster) = (&job.model, &job.chip, &job.cluster);
+    let peak = chip.peak_tflop_per_s.map_or_else(String::new, |p| format!("{} TFLOP/s, ", significant(p, 4)));
+    let lower = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+    let (hbm, rate) = (significant(chip.hbm_gib, 4), significant(chip.hbm_gb_per_s, 4));
+    let cores = format!("{} tensor and {} vector cores", chip.tensor_cores, chip.vector_cores);
+    let (sequences, tokens) = (count(cluster.global_batch_sequences), count(model.sequence_tokens));
+    fields(&[
+        ("model", format!("{}, {} parameters", model.name, count(model.parameters))),
+        ("chip", format!("{}: {cores}, {peak}{hbm} GiB at {rate} GB/s", chip.name)),
+        ("cluster", format!("{} devices, {}", count(cluster.devices), cluster.fabric)),
+        ("batch", format!("{sequences} sequences of {tokens} tokens per step")),
+        ("software", format!("{}; time and memory are those that `plan` gives the same plan", job.stack)),
         (
-            "degrees",
-            format!(
-                "{} pipeline {} x {} data-parallel x {} tensor-parallel",
-                p.pipeline_stages,
-                if p.pipeline_stages == 1 { "stage" } else { "stages" },
-                p.data_parallel,
-                p.tensor_parallel
-            ),
+            "options",
+            format!("attention {}, products {}, optimizer {}", lower(&job.attention), job.products, lower(&job.optimizer)),
         ),
-        ("micro-batches", format!("{} of {} sequences per replica", count(p.micro_batches), p.micro_batch_sequences)),
-        ("devices used", count(p.devices_used)),
-        ("plan is", format!("{}, by the closed form", p.status)),
-    ]));
-    text.push_str(&heading("Time and energy of a step"));
-    text.push_str(&fields(&totals(&result.time, &result.energy)));
-    if (result.time.simulated_step_s / result.time.step_s - 1.0).abs() >= 0.0005 {
-        text.push_str(DIFFERENCE);
+    ])
+}
+
+/// What the plan takes, and why.
+fn step(answer: &Evaluated, result: &StepRecord) -> String {
+    let mut text = heading("Kernels that take most of the step");
+    text.push_str(&longest(result));
+    text.push_str(&heading("Memory, GiB per device"));
+    text.push_str(&memory(&result.stages, Some(result.capacity_gib), Some(result.host_capacity_gib)));
+    if result.timeline.len() > 1 {
+        text.push_str(&heading("Stages over a step, seconds"));
+        text.push_str(&stages_over_a_step(&result.timeline));
     }
     text.push_str(&heading("Where the step's time goes"));
     text.push_str(&time_shares(&result.time_shares));
-    text.push_str(&heading("Pipeline stages"));
-    text.push_str(&stages(&result.stages));
-    let title = match result.stages.len() {
-        1 => "Kernels".to_owned(),
-        stages => format!("Kernels of the slowest stage (stage {}; 0 to {})", result.slowest_stage, stages - 1),
+    text.push_str(&heading("Plan, time and energy of a step"));
+    let decided = match answer.counts.plans {
+        1 => "the only one that the arguments leave".to_owned(),
+        plans => format!("the fastest of the {} that the arguments leave", count(plans as u64)),
     };
-    text.push_str(&heading(&title));
-    text.push_str(
-        "Shares are of the pass's time; kernels that overlap add up to more than 100 %. HBM counts reads and writes.\n",
-    );
-    for pass in &result.passes {
-        text.push_str(&kernels(pass));
+    let plan = &result.plan;
+    let step_s = Seconds(plan.step_s);
+    text.push_str(&fields(&[
+        ("plan", one_line(&plan.plan)),
+        ("it is", decided),
+        ("step", seconds(step_s)),
+        ("throughput", format!("{} tokens/s", rate(plan.tokens_per_s))),
+        ("MFU", percent(plan.mfu)),
+        ("memory", format!("{:.2} of {:.2} GiB", plan.peak_gib, result.capacity_gib)),
+        ("energy", energy(&result.energy)),
+        ("mean power", format!("{} per device", power_of_ten_rate(result.energy.mean_power_per_device_w, "W"))),
+    ]));
+    text
+}
+
+fn energy(energy: &EnergyRecord) -> String {
+    let part = |part: f64| {
+        let fraction = percent(if energy.step_j > 0.0 { part / energy.step_j } else { 0.0 });
+        format!("{} ({fraction})", power_of_ten_rate(part, "J"))
+    };
+    format!(
+        "{}: dynamic {}, static {}; the network's is not modelled",
+        power_of_ten_rate(energy.step_j, "J"),
+        part(energy.dynamic_j),
+        part(energy.static_j)
+    )
+}
+
+/// The kernels of the slowest stage's passes that take most time, all their runs together.
+fn longest(result: &StepRecord) -> String {
+    let mut all: Vec<(f64, &PassRecord, &KernelRecord)> = result
+        .passes
+        .iter()
+        .flat_map(|pass| pass.kernels.iter().map(move |kernel| (kernel.latency_s * pass.count as f64, pass, kernel)))
+        .collect();
+    let micro_batch: f64 = result.passes.iter().map(|pass| pass.time_s * pass.count as f64).sum();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let head = ["kernel", "runs on", "times", "each", "of the passes", "HBM", "utilization", "bound by"];
+    let mut table = Table::new(head).align(1, Align::Left).align(7, Align::Left);
+    for (time, pass, kernel) in all.iter().take(NAMED) {
+        table.row([
+            kernel.name.clone(),
+            kernel.span.clone(),
+            pass.count.to_string(),
+            seconds(Seconds(kernel.latency_s)),
+            percent(if micro_batch > 0.0 { time / micro_batch } else { 0.0 }),
+            or_dash(kernel.hbm_bytes.map(|b| bytes(Bytes(b)))),
+            or_dash(kernel.utilization.map(percent)),
+            kernel.bound.clone(),
+        ]);
+    }
+    let mut text = table.render();
+    if all.len() > NAMED {
+        text.push_str(&format!(
+            "{} of {} kernels of a micro-batch on stage {}, where it takes longest; --kernels shows all.\n",
+            NAMED,
+            all.len(),
+            result.slowest_stage
+        ));
     }
     text
 }
 
-fn totals(time: &TimeRecord, energy: &EnergyRecord) -> Vec<(&'static str, String)> {
-    let fraction = |part: f64| percent(if energy.step_j > 0.0 { part / energy.step_j } else { 0.0 });
-    let energies = format!(
-        "{}: {} dynamic ({}), {} static ({})",
-        power_of_ten_rate(energy.step_j, "J"),
-        power_of_ten_rate(energy.dynamic_j, "J"),
-        fraction(energy.dynamic_j),
-        power_of_ten_rate(energy.static_j, "J"),
-        fraction(energy.static_j)
+/// Every kernel of the slowest stage's passes.
+fn tables(result: &StepRecord) -> String {
+    let title = match result.stages.len() {
+        1 => "Kernels".to_owned(),
+        stages => format!("Kernels of the slowest stage (stage {}; 0 to {})", result.slowest_stage, stages - 1),
+    };
+    let mut text = heading(&title);
+    text.push_str(
+        "Shares are of the pass's time; kernels that overlap add up to more than 100 %. HBM counts reads and writes.\n",
     );
-    let difference = time.simulated_step_s / time.step_s - 1.0;
-    let step = step_times(Seconds(time.step_s), Seconds(time.simulated_step_s));
-    vec![
-        ("step", format!("{step} ({})", signed_percent(difference))),
-        ("throughput", format!("{} sequences/s", significant(time.sequences_per_s, 4))),
-        ("", format!("{} tokens/s", rate(time.tokens_per_s))),
-        ("MFU", time.mfu.map_or_else(|| "unknown".into(), percent)),
-        ("energy", energies),
-        ("mean power", format!("{} per device", power_of_ten_rate(energy.mean_power_per_device_w, "W"))),
-    ]
+    text.extend(result.passes.iter().map(table));
+    text
 }
 
-fn kernels(pass: &PassRecord) -> String {
+fn table(pass: &PassRecord) -> String {
     let times = if pass.count == 1 { "once".into() } else { format!("{} times", pass.count) };
-    let mut text = format!(
-        "\n{}, {}: {}, {}; {times} per micro-batch\n",
-        pass.segment,
-        pass.pass,
-        seconds(Seconds(pass.time_s)),
-        power_of_ten_rate(pass.energy_j, "J")
-    );
+    let (time, energy) = (seconds(Seconds(pass.time_s)), power_of_ten_rate(pass.energy_j, "J"));
+    let mut text = format!("\n{}, {}: {time}, {energy}; {times} per micro-batch\n", pass.segment, pass.pass);
+    if pass.unproven_s > 0.0 {
+        text.push_str(&format!("Its schedule is not proven: it may take {} less.\n", seconds(Seconds(pass.unproven_s))));
+    }
     let head = ["kernel", "runs on", "start µs", "latency µs", "share", "energy mJ", "HBM", "utilization", "bound by"];
     let mut table = Table::new(head).align(1, Align::Left).align(8, Align::Left);
     for kernel in &pass.kernels {
-        table.row(row(kernel));
+        table.row([
+            kernel.name.clone(),
+            kernel.span.clone(),
+            format!("{:.2}", kernel.start_s * 1e6),
+            format!("{:.2}", kernel.latency_s * 1e6),
+            percent(kernel.share),
+            or_dash(kernel.energy_j.map(|e| format!("{:.3}", e * 1e3))),
+            or_dash(kernel.hbm_bytes.map(|b| bytes(Bytes(b)))),
+            or_dash(kernel.utilization.map(percent)),
+            kernel.bound.clone(),
+        ]);
     }
     text.push_str(&table.render());
     text
 }
 
-fn row(kernel: &KernelRecord) -> [String; 9] {
-    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-    [
-        kernel.name.clone(),
-        kernel.span.clone(),
-        format!("{:.2}", kernel.start_s * 1e6),
-        format!("{:.2}", kernel.latency_s * 1e6),
-        percent(kernel.share),
-        or_dash(kernel.energy_j.map(|e| format!("{:.3}", e * 1e3))),
-        or_dash(kernel.hbm_bytes.map(|b| bytes(Bytes(b)))),
-        or_dash(kernel.utilization.map(percent)),
-        kernel.bound.clone(),
-    ]
+fn or_dash(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".into())
 }

@@ -9,7 +9,7 @@ mod run;
 mod table;
 
 pub use calculon::calculon;
-pub use evaluated::evaluated;
+pub use evaluated::{Kernels, evaluated};
 pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, rate, seconds, signed_percent, significant};
 pub use planned::planned;
 pub use run::{best_design, certificate, run};

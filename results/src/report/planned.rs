@@ -35,7 +35,7 @@ pub fn planned(answer: &Planned) -> String {
             }
             if answer.timeline.len() > 1 {
                 text.push_str(&heading("Its stages over a step, seconds"));
-                text.push_str(&timeline(&answer.timeline));
+                text.push_str(&stages_over_a_step(&answer.timeline));
             }
             text.push_str(&heading("Its neighbours, one decision away"));
             text.push_str(&neighbours(answer));
@@ -173,13 +173,11 @@ fn layers(chunks: &[u64]) -> String {
 }
 
 /// Where a step's time goes: its parts, longest first.
-pub(super) fn parts(step_s: f64, parts_s: &BTreeMap<&'static str, f64>) -> String {
-    let mut parts: Vec<(&'static str, f64)> =
-        parts_s.iter().map(|(name, time)| (*name, *time)).filter(|(_, t)| *t > 0.0).collect();
+pub(super) fn parts(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
+    let mut parts: Vec<(&str, f64)> =
+        parts_s.iter().map(|(name, time)| (part_name(name), *time)).filter(|(_, t)| *t > 0.0).collect();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let line = |(name, time): (&'static str, f64)| {
-        (part_name(name), format!("{:>9}  {:>6}", seconds(Seconds(time)), percent(time / step_s)))
-    };
+    let line = |(name, time)| (name, format!("{:>9}  {:>6}", seconds(Seconds(time)), percent(time / step_s)));
     fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
@@ -226,7 +224,7 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
 const STAGES_SHOWN: usize = 16;
 
 /// What every stage does over a step; of many the first and the last ones.
-fn timeline(rows: &[TimelineRow]) -> String {
+pub(super) fn stages_over_a_step(rows: &[TimelineRow]) -> String {
     let head = [
         "stage",
         "passes",

@@ -1,0 +1,336 @@
+//! A job, and a plan of it with all that it takes and why: the record that `evaluate` shows. `plan` shows the same of its fastest plan, but for the
+//! kernels. Described in `docs/json.md`.
+
+use crate::design::{DesignRow, Outcome};
+use crate::planned::{PlanRow, StageRow, part_name, row, schedule_name, stage};
+use crate::record::Share;
+use crate::timeline::{self, TimelineRow};
+use search::planner::{Job, RankedPlan};
+use serde::{Deserialize, Serialize};
+use sim::cost::Bound;
+use sim::hardware::Accelerator;
+use sim::kernel::DataType;
+use sim::pipeline::Timeline;
+use sim::units::Joules;
+use step::explain::{Explanation, PassDetail, bound_name, explain};
+use step::{ChipTimes, KernelDetail, Place, StepError};
+use workloads::footprint::Optimizer;
+use workloads::training::Attention;
+
+/// What is to be trained, on what, under which software.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobRecord {
+    /// What is trained.
+    pub model: ModelRecord,
+    /// Every device.
+    pub chip: ChipRecord,
+    /// The cluster and the batch.
+    pub cluster: ClusterRecord,
+    /// The software stack's name.
+    pub stack: String,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// The type of the matrix products.
+    pub products: DataType,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+}
+
+/// A model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelRecord {
+    /// Its name, or the path of its configuration.
+    pub name: String,
+    /// Trainable parameters.
+    pub parameters: u64,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+}
+
+/// A chip.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChipRecord {
+    /// Its name.
+    pub name: String,
+    /// Tensor cores.
+    pub tensor_cores: u32,
+    /// Vector cores.
+    pub vector_cores: u32,
+    /// Dense bf16 (else fp16) peak of the arrays in TFLOP/s; `null` where they support neither.
+    pub peak_tflop_per_s: Option<f64>,
+    /// Device memory in GiB.
+    pub hbm_gib: f64,
+    /// Its read bandwidth in GB/s.
+    pub hbm_gb_per_s: f64,
+}
+
+/// A cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterRecord {
+    /// Accelerators; all are used.
+    pub devices: u32,
+    /// The fabric between them, by name.
+    pub fabric: String,
+    /// Sequences per optimizer step over the whole cluster.
+    pub global_batch_sequences: u64,
+}
+
+/// A plan and what it takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepRecord {
+    /// The plan, its step with its parts, its rates and its peak of memory: as `plan` lists it.
+    pub plan: PlanRow,
+    /// Energy and power.
+    pub energy: EnergyRecord,
+    /// The step's time as fractions of it, largest first: the parts, kernels of forward and backward passes by what bounds them.
+    pub time_shares: Vec<Share>,
+    /// The stages' memory.
+    pub stages: Vec<StageRow>,
+    /// The step event by event, by stage.
+    pub timeline: Vec<TimelineRow>,
+    /// What a device has for programs, in GiB.
+    pub capacity_gib: f64,
+    /// What there is of the host's memory for one device, in GiB.
+    pub host_capacity_gib: f64,
+    /// The stage whose devices are busy longest, counted from 0.
+    pub slowest_stage: u32,
+    /// Its passes.
+    pub passes: Vec<PassRecord>,
+}
+
+/// Energy of a step. Energy on the network's links is not modelled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnergyRecord {
+    /// Energy of one step over all devices, in joules.
+    pub step_j: f64,
+    /// Of it: operations and bytes moved.
+    pub dynamic_j: f64,
+    /// Of it: what the chips draw for as long as the step takes, whatever they do.
+    pub static_j: f64,
+    /// Mean power of one device, in watts.
+    pub mean_power_per_device_w: f64,
+}
+
+/// A pass of a segment on the slowest stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassRecord {
+    /// The segment: embedding, layer, head.
+    pub segment: String,
+    /// `forward`, or `backward` with what it recomputes.
+    pub pass: String,
+    /// Times per micro-batch that a device of the stage runs it.
+    pub count: u64,
+    /// How long it takes once, in seconds.
+    pub time_s: f64,
+    /// How much less that might be under a better schedule, in seconds: 0 where the schedule is proven.
+    pub unproven_s: f64,
+    /// Dynamic energy of it once, in joules.
+    pub energy_j: f64,
+    /// Its kernels in the order in which they start.
+    pub kernels: Vec<KernelRecord>,
+}
+
+/// A kernel as it is run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelRecord {
+    /// Its name, unique in its pass.
+    pub name: String,
+    /// What it runs on: `all cores`, `one core`, `network` or `link`.
+    pub span: String,
+    /// When it starts, in seconds from the pass's start.
+    pub start_s: f64,
+    /// How long it takes, in seconds.
+    pub latency_s: f64,
+    /// Its latency as a fraction of the pass's time. Kernels that overlap add up to more than 1.
+    pub share: f64,
+    /// Dynamic energy in joules; `null` on the network, where it is not modelled.
+    pub energy_j: Option<f64>,
+    /// Bytes read from and written to the device's memory; `null` on the network.
+    pub hbm_bytes: Option<u64>,
+    /// Achieved fraction of the peak of the cores that it runs on; `null` on the network and on links.
+    pub utilization: Option<f64>,
+    /// What takes most of its time.
+    pub bound: String,
+}
+
+impl JobRecord {
+    /// Of a job; `model` is what the user called it.
+    #[must_use]
+    pub fn new(job: &Job<'_>, model: &str) -> Self {
+        Self {
+            model: ModelRecord {
+                name: model.to_owned(),
+                parameters: job.model.parameters(),
+                sequence_tokens: job.sequence_length,
+            },
+            chip: ChipRecord::new(job.chip),
+            cluster: ClusterRecord {
+                devices: job.devices,
+                fabric: job.fabric.name.clone(),
+                global_batch_sequences: job.global_batch,
+            },
+            stack: job.stack.name.clone(),
+            attention: job.attention,
+            products: job.precision.product.unwrap_or(job.precision.operand),
+            optimizer: job.optimizer,
+        }
+    }
+}
+
+impl ChipRecord {
+    /// Of a chip.
+    #[must_use]
+    pub fn new(chip: &Accelerator) -> Self {
+        let peak = chip.peak(DataType::Bf16).or_else(|| chip.peak(DataType::Fp16));
+        Self {
+            name: chip.name.clone(),
+            tensor_cores: chip.tensor.cores,
+            vector_cores: chip.vector.cores,
+            peak_tflop_per_s: peak.map(|p| p.0 / 1e12),
+            hbm_gib: chip.memory_capacity().gib(),
+            hbm_gb_per_s: chip.hbm.read_bandwidth.0 / 1e9,
+        }
+    }
+}
+
+impl EnergyRecord {
+    /// Of a plan of a job.
+    #[must_use]
+    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Self {
+        let standing: Joules = job.chip.energy.static_power * ranked.time.total * f64::from(job.devices);
+        Self {
+            step_j: ranked.energy.0,
+            dynamic_j: (ranked.energy - standing).0,
+            static_j: standing.0,
+            mean_power_per_device_w: (ranked.energy / ranked.time.total).0 / f64::from(job.devices),
+        }
+    }
+}
+
+/// A plan with what explains it: what its record and its trace are made of.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    /// Where its time goes.
+    pub why: Explanation,
+    /// Its step event by event.
+    pub timeline: Timeline,
+}
+
+impl Explained {
+    /// Explains a plan of a job.
+    ///
+    /// # Errors
+    /// A plan that the model, the fabric or the schedule does not allow.
+    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
+        let mut chip = ChipTimes::new(job.chip, job.stack)?;
+        let why = explain(&mut chip, job.model, job.fabric, &ranked.plan)?;
+        Ok(Self { why, timeline: job.timeline(&ranked.plan)? })
+    }
+}
+
+impl StepRecord {
+    /// The record of a plan of a job.
+    ///
+    /// # Errors
+    /// As [`Explained::new`].
+    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
+        Ok(Self::explained(job, ranked, &Explained::new(job, ranked)?))
+    }
+
+    /// The record of a plan of a job that is explained already.
+    #[must_use]
+    pub fn explained(job: &Job<'_>, ranked: &RankedPlan, explained: &Explained) -> Self {
+        let why = &explained.why;
+        let share =
+            |part: &step::explain::Part| Share { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
+        Self {
+            plan: row(job, ranked),
+            energy: EnergyRecord::new(job, ranked),
+            time_shares: why.parts.iter().map(share).collect(),
+            stages: ranked.memory.stages.iter().map(stage).collect(),
+            timeline: timeline::rows(&explained.timeline),
+            capacity_gib: ranked.memory.capacity.gib(),
+            host_capacity_gib: ranked.memory.host_capacity.gib(),
+            slowest_stage: why.slowest_stage,
+            passes: why.passes.iter().map(|pass| pass_record(pass, job.chip)).collect(),
+        }
+    }
+}
+
+impl DesignRow {
+    /// The row of a design with what a plan of a job takes on it.
+    #[must_use]
+    pub fn evaluated(self, job: &Job<'_>, ranked: &RankedPlan) -> Self {
+        let (plan, layout) = (row(job, ranked), &ranked.plan.layout);
+        Self {
+            outcome: Outcome::Evaluated,
+            throughput_sequences_per_s: Some(job.global_batch as f64 / plan.step_s),
+            throughput_tokens_per_s: Some(plan.tokens_per_s),
+            step_time_s: Some(plan.step_s),
+            mfu: Some(plan.mfu).filter(|mfu| mfu.is_finite()),
+            energy_per_step_j: Some(plan.energy_j),
+            stages: Some(layout.pipeline.into()),
+            tensor_parallel: Some(layout.tensor.into()),
+            data_parallel: Some(layout.data.into()),
+            micro_batch_sequences: i64::try_from(ranked.plan.batch.micro_batch).ok(),
+            devices_used: Some(job.devices.into()),
+            pipeline_schedule: Some(schedule_name(&ranked.plan).to_owned()),
+            memory_policy: Some(format!("recompute {}", ranked.plan.activations)),
+            peak_memory_gib: Some(plan.peak_gib),
+            ..self
+        }
+    }
+}
+
+fn pass_record(pass: &PassDetail, chip: &Accelerator) -> PassRecord {
+    PassRecord {
+        segment: pass.segment.clone(),
+        pass: pass.pass.clone(),
+        count: pass.count,
+        time_s: pass.time.0,
+        unproven_s: pass.unproven.0,
+        energy_j: pass.energy.0,
+        kernels: pass.kernels.iter().map(|kernel| kernel_record(kernel, pass.time.0, chip)).collect(),
+    }
+}
+
+fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> KernelRecord {
+    let network = kernel.place == Place::Network;
+    KernelRecord {
+        name: kernel.name.clone(),
+        span: match kernel.place {
+            Place::AllCores => "all cores",
+            Place::OneCore { .. } => "one core",
+            Place::Network => "network",
+            Place::Host => "link",
+        }
+        .to_owned(),
+        start_s: kernel.start.0,
+        latency_s: kernel.latency.0,
+        share: if pass_s > 0.0 { kernel.latency.0 / pass_s } else { 0.0 },
+        energy_j: (!network).then_some(kernel.energy.0),
+        hbm_bytes: (!network).then_some(kernel.hbm.0),
+        utilization: kernel.computes().then_some(kernel.utilization),
+        bound: kernel_bound(kernel, chip),
+    }
+}
+
+/// What a kernel's bound is called.
+pub(crate) fn kernel_bound(kernel: &KernelDetail, chip: &Accelerator) -> String {
+    match (kernel.place, kernel.bound) {
+        (Place::Host, Bound::Network) => "link".to_owned(),
+        (_, bound) => bound_name(bound, &kernel.kernel, chip),
+    }
+}
+
+#[cfg(test)]
+#[path = "step_record_tests.rs"]
+mod tests;

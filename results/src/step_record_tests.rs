@@ -1,0 +1,160 @@
+//! One model of a step: a plan takes the same wherever it is asked for.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::design::Dimensions;
+use crate::evaluated::Evaluated;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use search::planner::{PlanSpace, Splits, search_plans};
+use sim::network::Fabric;
+use step::{DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
+use workloads::Model;
+use workloads::footprint::Precision;
+
+/// The space that holds a plan and no other.
+fn only(plan: &TrainingPlan) -> PlanSpace {
+    let l = &plan.layout;
+    PlanSpace {
+        tensor: Some(vec![l.tensor]),
+        pipeline: Some(vec![l.pipeline]),
+        context: Some(vec![l.context]),
+        context_methods: Some(vec![l.context_method]),
+        expert: Some(vec![l.expert]),
+        virtual_stages: Some(vec![l.virtual_stages]),
+        zero: Some(vec![l.zero]),
+        orders: Some(vec![l.order]),
+        splits: Some(Splits::Listed(vec![l.ends])),
+        micro_batch: Some(vec![plan.batch.micro_batch]),
+        activations: Some(vec![plan.activations.clone()]),
+        schedules: Some(vec![plan.schedule]),
+    }
+}
+
+/// A design of which nothing is known.
+fn blank() -> DesignRow {
+    let dimensions = Dimensions {
+        tensor_cores: 8,
+        vector_cores: 2,
+        array_width: 128,
+        array_depth: 64,
+        global_buffer_mib: 128,
+        hbm_gib: 32.0,
+        area_mm2: 278.8,
+    };
+    DesignRow::undecided(0, dimensions)
+}
+
+/// What a random job is made of.
+#[derive(Debug)]
+struct Asked {
+    model: &'static str,
+    /// Its chip and a fabric with figures for it.
+    hardware: (&'static str, &'static str),
+    stack: String,
+    devices: u32,
+    micro_batches: u64,
+    pipeline: u32,
+    sequence_length: u64,
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let models = proptest::sample::select(vec!["bert-large", "gpt2-xl", "opt-350m", "llama2-7b"]);
+    let hardware = proptest::sample::select(vec![
+        ("a100_80gb_sxm", "selene_hdr200x8"),
+        ("h100_80gb_sxm", "eos_ndr400x8"),
+        ("tpu_v4", "tpu_v4_ici"),
+        ("tpu_v5p", "tpu_v5p_ici"),
+        ("phaze_tpuv4", "phaze_flat"),
+        ("tpu_v4", "ideal_switch"),
+    ]);
+    // The ideal one as often as all others.
+    let stacks =
+        proptest::prop_oneof![proptest::strategy::Just("ideal".to_owned()), proptest::sample::select(SoftwareStack::names())];
+    let degrees = (0_u32..7, 1_u64..9, 0_u32..3, proptest::sample::select(vec![512_u64, 1024]));
+    (models, hardware, stacks, degrees).prop_map(
+        |(model, hardware, stack, (devices, micro_batches, pipeline, sequence_length))| Asked {
+            model,
+            hardware,
+            stack,
+            devices: 1 << devices,
+            micro_batches,
+            pipeline: 1 << pipeline.min(devices),
+            sequence_length,
+        },
+    )
+}
+
+#[test]
+fn a_plan_takes_the_same_listed_given_alone_and_explained() {
+    let mut runner = TestRunner::deterministic();
+    let mut compared = 0;
+    for _ in 0..120 {
+        let asked = asked().new_tree(&mut runner).unwrap().current();
+        let (model, chip) = (Model::load(asked.model).unwrap(), Accelerator::template(asked.hardware.0).unwrap());
+        let fabric = Fabric::load_for(asked.hardware.1, &chip.name).unwrap().for_devices(asked.devices).unwrap();
+        let stack = SoftwareStack::load(&asked.stack).unwrap();
+        let job = Job {
+            model: &model,
+            chip: &chip,
+            fabric: &fabric,
+            stack: &stack,
+            devices: asked.devices,
+            global_batch: u64::from(asked.devices) * asked.micro_batches,
+            sequence_length: asked.sequence_length.min(model.max_sequence),
+            attention: Attention::Fused,
+            precision: stack.precision(Precision::MIXED_BF16),
+            optimizer: Optimizer::Adam,
+        };
+        let space = PlanSpace { pipeline: Some(vec![asked.pipeline]), ..PlanSpace::default() };
+        let answer = search_plans(&job, &space, 3).unwrap();
+        for ranked in &answer.best {
+            let alone = search_plans(&job, &only(&ranked.plan), 1).unwrap();
+            assert_eq!(alone.best.first(), Some(ranked), "{asked:?}");
+            let mut times = ChipTimes::new(&chip, &stack).unwrap();
+            assert_eq!(step_time(&mut times, &model, &fabric, &ranked.plan).unwrap(), ranked.time, "{asked:?}");
+            if !stack.kernels.shard_within_domain {
+                let memory = step_memory(&model, &ranked.plan, &stack, DeviceMemory::of(&chip), None).unwrap();
+                assert_eq!(memory, ranked.memory, "{asked:?}");
+            }
+            let explained = Explained::new(&job, ranked).unwrap();
+            assert_eq!(explained.why.time, ranked.time, "{asked:?}");
+            let evaluated = Evaluated::new(&job, asked.model, &alone, Some(&explained)).result.unwrap();
+            assert_eq!(evaluated.plan, row(&job, ranked), "{asked:?}");
+            let shares: f64 = evaluated.time_shares.iter().map(|share| share.fraction).sum();
+            assert!((shares - 1.0).abs() < 1e-9, "{asked:?}: {shares}");
+            let kept = blank().evaluated(&job, ranked);
+            let [t, d, p] = [kept.tensor_parallel, kept.data_parallel, kept.stages].map(Option::unwrap);
+            let c = i64::from(ranked.plan.layout.context);
+            assert_eq!(t * d * p * c, i64::from(asked.devices), "{asked:?}");
+            assert_eq!((kept.step_time_s, kept.energy_per_step_j), (Some(ranked.time.total.0), Some(ranked.energy.0)));
+            let text = serde_json::to_string(&evaluated).unwrap();
+            assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), evaluated, "a record reads back as it was");
+        }
+        compared += usize::from(!answer.best.is_empty());
+    }
+    assert!(compared >= 60, "{compared} jobs with a plan");
+}
+
+#[test]
+fn what_fits_nowhere_has_a_shortfall_and_no_result() {
+    let (model, chip) = (Model::load("gpt3-175b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let fabric = Fabric::template("selene_hdr200x8").unwrap().for_devices(8).unwrap();
+    let stack = SoftwareStack::load("megatron").unwrap();
+    let job = Job {
+        model: &model,
+        chip: &chip,
+        fabric: &fabric,
+        stack: &stack,
+        devices: 8,
+        global_batch: 8,
+        sequence_length: 2048,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+    };
+    let evaluated = Evaluated::new(&job, "gpt3-175b", &search_plans(&job, &PlanSpace::default(), 1).unwrap(), None);
+    let shortfall = evaluated.shortfall.unwrap();
+    assert!(!evaluated.feasible && evaluated.result.is_none() && evaluated.why.unwrap().contains(&shortfall.plan));
+    assert!(shortfall.lacking_bytes > 0 && shortfall.need_bytes - shortfall.have_bytes == shortfall.lacking_bytes);
+}
