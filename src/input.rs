@@ -1,7 +1,6 @@
 //! What several verbs read: chips by name or by file, and whose fault an error is.
 
 use crate::failure::{self, Failure, OrInput};
-use search::bench::BenchError;
 use sim::hardware::Template;
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
@@ -88,13 +87,4 @@ pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fa
 pub fn text(path: &Path, what: &str) -> Result<String, Failure> {
     sim::files::text::read(path)
         .map_err(|e| failure::input(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
-}
-
-/// The message of a model that cannot be put on a study's cluster, with the study's name and key where the fault lies there.
-pub fn bench_fault(study: &str, error: &BenchError) -> Failure {
-    failure::input(match error {
-        BenchError::Shape(_) => error.to_string(),
-        BenchError::Network(_) => format!("{study}: cluster.fabric: {error}"),
-        BenchError::NoWidth { .. } | BenchError::NoMicroBatch { .. } => format!("{study}: {error}"),
-    })
 }

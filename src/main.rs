@@ -25,7 +25,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     Search(verb::search::Arguments),
-    Evaluate(verb::evaluate::Arguments),
+    Evaluate(Box<verb::evaluate::Arguments>),
     Plan(Box<verb::plan::Arguments>),
     Compare(verb::compare::Arguments),
     Pareto(verb::pareto::Arguments),

@@ -1,6 +1,5 @@
 //! Published baselines, as data with their source.
 
-use search::evaluate::Degrees;
 use serde::Deserialize;
 
 const EXPERT_PLACEMENTS: &str = include_str!("../reference/phaze/expert_placements.json");
@@ -14,9 +13,20 @@ struct Placements {
 #[derive(Deserialize)]
 struct Placement {
     model: String,
-    pipeline_stages: usize,
-    data_parallel: u64,
+    pipeline_stages: u32,
+    data_parallel: u32,
     tensor_parallel: u32,
+}
+
+/// Parallel degrees, as an expert writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Degrees {
+    /// Pipeline stages.
+    pub pipeline: u32,
+    /// Data-parallel ranks.
+    pub data: u32,
+    /// Tensor-parallel width.
+    pub tensor: u32,
 }
 
 /// A placement that an expert chose, and who says so.

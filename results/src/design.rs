@@ -254,6 +254,14 @@ design_row! {
     tensor_parallel: Option<i64>,
     /// Data-parallel degree of the best plan.
     data_parallel: Option<i64>,
+    /// Context-parallel width of the best plan.
+    context_parallel: Option<i64>,
+    /// Expert-parallel width of the best plan.
+    expert_parallel: Option<i64>,
+    /// Model chunks per stage of the best plan.
+    virtual_stages: Option<i64>,
+    /// ZeRO stage of the best plan.
+    zero: Option<i64>,
     /// Sequences per micro-batch and data-parallel rank.
     micro_batch_sequences: Option<i64>,
     /// Devices that the plan uses.
@@ -294,6 +302,10 @@ impl DesignRow {
             stages: None,
             tensor_parallel: None,
             data_parallel: None,
+            context_parallel: None,
+            expert_parallel: None,
+            virtual_stages: None,
+            zero: None,
             micro_batch_sequences: None,
             devices_used: None,
             pipeline_schedule: None,

@@ -33,9 +33,10 @@ fn every_key_of_the_record_is_described() {
         .as_ref()
         .map(|b| crate::compare::Comparison { entries: vec![crate::compare::Entry::from_design("x", &b.design)] });
     let mut found = Vec::new();
-    let open = ["options", "schedule_methods", "memory_gib", "times"];
+    // A planned step is described in docs/json.md, where a test of the command holds it against what is printed.
+    let open = ["options", "step", "times"];
     keys(&serde_json::to_value(&record).unwrap_or_default(), &open, &mut found);
-    assert!(found.len() > 60, "the record has {} keys", found.len());
+    assert!(found.len() > 50, "the record has {} keys", found.len());
     // An object's own name is described through its members: `best.design`, `certificate.gap`.
     let missing: Vec<&String> = found.iter().filter(|k| !described(k) && !README.contains(&format!("`{k}."))).collect();
     assert!(missing.is_empty(), "{missing:?}");

@@ -7,13 +7,14 @@
 use crate::compare::Comparison;
 use crate::design::DesignRow;
 use crate::files::{self, WriteError};
+use crate::step_record::StepRecord;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The version of the record's format that this build writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// What is wrong with a record.
 #[derive(Debug, thiserror::Error)]
@@ -67,11 +68,6 @@ pub struct Record {
     pub seed: u64,
     /// How good the best design is, and how the space was dealt with.
     pub certificate: Certificate,
-    /// How many operator schedules each method settled, by method.
-    pub schedule_methods: BTreeMap<String, u64>,
-    /// The fraction of the schedules' pieces that were remembered, not solved again. `null` where the memory was full: the fraction then
-    /// depends on the order in which threads came.
-    pub schedule_memo_hit_rate: Option<f64>,
     /// The best design with its plan; `null` when nothing fits.
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.
@@ -110,6 +106,10 @@ pub struct StudyRecord {
     pub fabric: String,
     /// Sequences per optimizer step over the whole cluster.
     pub global_batch_sequences: u64,
+    /// The software stack that runs them, by name.
+    pub stack: String,
+    /// The plans that every chip is tried with, in words.
+    pub plans: String,
     /// What is maximised.
     pub objective: String,
     /// Further options that change the result, as given or by default.
@@ -162,34 +162,8 @@ pub struct Certificate {
 pub struct BestDesign {
     /// Chip, plan and totals: the row of the design in `designs.parquet`.
     pub design: DesignRow,
-    /// The step's time in seconds by event simulation of the plan's pipeline; the design's `step_time_s` is the planner's closed form.
-    pub simulated_step_s: f64,
-    /// The pipeline's stages, first to last.
-    pub stages: Vec<StageRecord>,
-    /// The step's time by what bounds it, as fractions of the step, largest first.
-    pub time_shares: Vec<Share>,
-}
-
-/// A pipeline stage.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StageRecord {
-    /// Position in the pipeline, from 0.
-    pub stage: u64,
-    /// What it holds, in words: `embedding, layers 0-3`.
-    pub layers: String,
-    /// Forward time of one micro-batch in seconds.
-    pub forward_s: f64,
-    /// Backward time of one micro-batch in seconds, recomputation included.
-    pub backward_s: f64,
-    /// What is kept and what is recomputed, in words.
-    pub memory_policy: String,
-    /// Peak memory of one device by class (weights, gradients, optimizer states, activations, ...), in GiB.
-    pub memory_gib: BTreeMap<String, f64>,
-    /// Peak memory of one device in GiB: the sum of the classes.
-    pub peak_gib: f64,
-    /// What the device holds, in GiB.
-    pub capacity_gib: f64,
+    /// Its plan and all that it takes and why: what `evaluate` shows of it.
+    pub step: StepRecord,
 }
 
 /// A named part of a whole.

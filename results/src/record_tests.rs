@@ -14,6 +14,8 @@ fn study() -> StudyRecord {
         devices: 1024,
         fabric: "phaze_flat".into(),
         global_batch_sequences: 4096,
+        stack: "ideal".into(),
+        plans: "tensor parallel 1 or 2".into(),
         objective: "throughput".into(),
         options: BTreeMap::from([("optimizer".into(), "adam".into())]),
     }
@@ -49,30 +51,13 @@ pub(crate) fn record() -> Record {
     design.outcome = Outcome::Evaluated;
     design.throughput_sequences_per_s = Some(0.1 + 0.2);
     design.step_time_s = Some(7.797);
-    let stage = StageRecord {
-        stage: 0,
-        layers: "embedding, layers 0-3".into(),
-        forward_s: 0.01,
-        backward_s: 0.02,
-        memory_policy: "keep all".into(),
-        memory_gib: BTreeMap::from([("weights".into(), 1.5), ("activations".into(), 2.5)]),
-        peak_gib: 4.0,
-        capacity_gib: 32.0,
-    };
     Record {
         format: FORMAT,
         versions: Versions::current(),
         study: study(),
         seed: 1,
         certificate: certificate(),
-        schedule_methods: BTreeMap::from([("bounds".into(), 7), ("search".into(), 1)]),
-        schedule_memo_hit_rate: Some(0.25),
-        best: Some(BestDesign {
-            design,
-            simulated_step_s: 7.8,
-            stages: vec![stage],
-            time_shares: vec![Share { name: "tensor cores".into(), fraction: 0.75 }],
-        }),
+        best: Some(BestDesign { design, step: crate::step_record::example() }),
         comparison: None,
         times: BTreeMap::from([("search".into(), 1.25)]),
     }
@@ -108,8 +93,8 @@ fn what_is_no_record_is_named() {
         assert!(error(&text[..cut]).starts_with("run/record.json: EOF while parsing"), "{}", error(&text[..cut]));
     }
     assert_eq!(
-        error(&text.replace("\"format\": 1", "\"format\": 2")),
-        "run/record.json: format = 2, this version of coplace reads 1; run the search again with it"
+        error(&text.replace("\"format\": 2", "\"format\": 1")),
+        "run/record.json: format = 1, this version of coplace reads 2; run the search again with it"
     );
     assert!(error("[1, 2]").contains("format = missing"));
     let missing = error(&text.replace("\"seed\": 1,", ""));
@@ -130,16 +115,15 @@ fn a_gap_is_relative_to_the_best_and_never_negative() {
 #[test]
 fn the_report_of_a_run_reads() {
     let text = crate::report::run(&record());
-    let expected = "llama2-7b on 1,024 x phaze_flat, 4,096 sequences of 4,096 tokens per step; study smoke\n";
+    let expected =
+        "llama2-7b on 1,024 x phaze_flat under the stack ideal, 4,096 sequences of 4,096 tokens per step; study smoke\n";
     assert!(text.starts_with(expected), "{text}");
     for line in [
-        "  chip           8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",
-        "  throughput     0.3000 sequences/s\n",
-        "  step           7.797 s (closed form), 7.800 s simulated\n",
-        "  tensor cores   75.0 %\n",
-        "stage  layers                  forward  backward  activations GiB  weights GiB  peak GiB  of GiB  kept\n",
-        "0      embedding, layers 0-3  10.00 ms  20.00 ms             2.50         1.50      4.00      32  keep all\n",
+        "  chip        8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",
+        "  throughput  0.3000 sequences/s\n",
+        "  step        7.797 s\n",
         "No design of this space is better by more than 3.333 %.\n",
+        "  under the stack    ideal\n",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }

@@ -334,3 +334,29 @@ pub(crate) fn kernel_bound(kernel: &KernelDetail, chip: &Accelerator) -> String 
 #[cfg(test)]
 #[path = "step_record_tests.rs"]
 mod tests;
+
+/// The record of a small plan, for tests.
+#[cfg(test)]
+pub(crate) fn example() -> StepRecord {
+    #![allow(clippy::unwrap_used)]
+    use search::planner::{PlanSpace, search_plans};
+    let model = workloads::Model::load("opt-350m").unwrap();
+    let chip = Accelerator::template("tpu_v4").unwrap();
+    let fabric = sim::network::Fabric::template("ideal_switch").unwrap().for_devices(2).unwrap();
+    let stack = step::SoftwareStack::load("ideal").unwrap();
+    let job = Job {
+        model: &model,
+        chip: &chip,
+        fabric: &fabric,
+        stack: &stack,
+        devices: 2,
+        global_batch: 4,
+        sequence_length: 128,
+        attention: Attention::Fused,
+        precision: workloads::footprint::Precision::default(),
+        optimizer: Optimizer::Adam,
+    };
+    let space = PlanSpace { pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };
+    let answer = search_plans(&job, &space, 1).unwrap();
+    StepRecord::new(&job, &answer.best[0]).unwrap()
+}

@@ -16,6 +16,7 @@ use workloads::footprint::Precision;
 fn only(plan: &TrainingPlan) -> PlanSpace {
     let l = &plan.layout;
     PlanSpace {
+        sequence_parallel: Some(vec![plan.layout.sequence_parallel]),
         tensor: Some(vec![l.tensor]),
         pipeline: Some(vec![l.pipeline]),
         context: Some(vec![l.context]),

@@ -23,7 +23,13 @@ fn explained(chip: &Accelerator, stack: &str) -> Explained {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
     };
-    let space = PlanSpace { tensor: Some(vec![2]), pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };
+    let space = PlanSpace {
+        tensor: Some(vec![2]),
+        pipeline: Some(vec![2]),
+        micro_batch: Some(vec![2]),
+        sequence_parallel: Some(vec![false]),
+        ..PlanSpace::default()
+    };
     let answer = search_plans(&job, &space, 1).unwrap();
     Explained::new(&job, &answer.best[0]).unwrap()
 }

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use workloads::RecomputeSet;
 
 const SWEEP: usize = 100_000;
 const THREADS: usize = 2;
@@ -104,9 +105,9 @@ fn sweep(model: &str) {
     let layers = lower(model);
     let programs: Vec<_> = [0, 2]
         .iter()
-        .flat_map(|&shape| layers.shapes[shape].1.segments.iter())
-        .filter(|s| s.segment.name == "layer")
-        .flat_map(|s| [&s.forward, &s.backward])
+        .flat_map(|&graph| layers.graphs[graph].1.segments.iter())
+        .filter(|s| s.name == "layer")
+        .flat_map(|s| [s.forward(), s.backward(&RecomputeSet::none())])
         .collect();
     let chips = SWEEP / programs.len();
     let memo = Memo::new(Limits { steps: 50_000, time: None }, 1 << 16);
@@ -122,7 +123,7 @@ fn sweep(model: &str) {
                         break;
                     }
                     let chip = design(&points[at * points.len() / chips].config);
-                    let mut on_chip = Chip::new(&chip, "phaze_flat", &layers);
+                    let mut on_chip = Chip::new(&chip, "phaze_flat");
                     for program in &programs {
                         let problem = on_chip.problem(program);
                         let solving = Instant::now();

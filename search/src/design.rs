@@ -1,20 +1,92 @@
-//! The search over chips: every chip of a space under its best plan, as a Pareto front of step time against area with a certificate.
+//! The search over chips: every chip of a space under its fastest plan, as a Pareto front of step time against area with a certificate.
+//!
+//! Plans are those of the planner, under the study's software stack: what prunes a chip, what evaluates it and what is printed is one model.
 
-use crate::bench::Bench;
-use crate::bound::{Detail, step_bound};
-use crate::evaluate::{Evaluation, Known, best_plan_knowing, plan_knowing};
-use crate::pareto::FrontPoint;
-use crate::placement::plan::Effort;
+use crate::planner::{Fastest, Prepared, RankedPlan};
 use crate::runner::{self, Outcome, Progress, Verdict};
 use crate::space::HardwareSpace;
 use rayon::prelude::*;
+use sim::hardware::Accelerator;
 use sim::hardware::phaze::{PhazeConfig, design};
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Seconds, SquareMillimeters};
+use step::OverCapacity;
+use step::TrainingPlan;
+
+/// A job on a chip.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// The fastest plan, or why there is none.
+    pub outcome: Result<Box<RankedPlan>, Rejection>,
+    /// How good the plan is among all plans of the study on this chip.
+    pub status: SolveStatus,
+}
+
+/// Why a chip has no plan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rejection {
+    /// No plan fits: the attempt that lacks least, where a plan has been tried.
+    TooLarge(Option<Box<(TrainingPlan, OverCapacity)>>),
+    /// The chip cannot be simulated.
+    Unusable(String),
+}
+
+impl Rejection {
+    /// Bytes that the nearest attempt lacks.
+    fn lacking(&self) -> Bytes {
+        match self {
+            Self::TooLarge(Some(nearest)) => nearest.1.need.saturating_sub(nearest.1.have),
+            _ => Bytes(u64::MAX),
+        }
+    }
+}
+
+impl std::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLarge(Some(nearest)) => {
+                let (plan, lack) = &**nearest;
+                let layout = &plan.layout;
+                write!(
+                    f,
+                    "no plan fits; with p {}, t {}, d {}, micro-batch {}, recompute {}, {lack}",
+                    layout.pipeline, layout.tensor, layout.data, plan.batch.micro_batch, plan.activations,
+                )
+            }
+            Self::TooLarge(None) => f.write_str("no plan fits"),
+            Self::Unusable(why) => f.write_str(why),
+        }
+    }
+}
+
+fn rejected(why: Rejection) -> Evaluation {
+    let status = SolveStatus::Infeasible { why: why.to_string() };
+    Evaluation { outcome: Err(why), status }
+}
+
+/// The fastest plan on a chip, unless no plan is below `cutoff` seconds.
+#[must_use]
+pub fn evaluate(prepared: &Prepared<'_>, chip: &Accelerator, cutoff: f64) -> Verdict<Evaluation> {
+    match prepared.fastest(chip, cutoff) {
+        Ok(Fastest::Plan(plan, status)) => Verdict::Feasible(plan.time.total.0, Evaluation { outcome: Ok(plan), status }),
+        Ok(Fastest::TooLarge(nearest)) => Verdict::Infeasible(rejected(Rejection::TooLarge(nearest))),
+        Ok(Fastest::Beaten(bound)) => Verdict::Beaten(bound.0),
+        Err(error) => Verdict::Infeasible(rejected(Rejection::Unusable(error.to_string()))),
+    }
+}
+
+/// The fastest plan on a chip.
+#[must_use]
+pub fn best_plan(prepared: &Prepared<'_>, chip: &Accelerator) -> Evaluation {
+    match evaluate(prepared, chip, f64::INFINITY) {
+        Verdict::Feasible(_, evaluation) | Verdict::Infeasible(evaluation) => evaluation,
+        Verdict::Beaten(bound) => rejected(Rejection::Unusable(format!("no plan is below {bound} s per step"))),
+    }
+}
 
 /// The search's numbering of designs: chips with the largest HBM first, in the space's order.
 struct ChipProblem<'a> {
-    bench: &'a Bench,
+    prepared: &'a Prepared<'a>,
     space: &'a HardwareSpace,
     hbm: Bytes,
 }
@@ -22,11 +94,6 @@ struct ChipProblem<'a> {
 impl ChipProblem<'_> {
     fn config(&self, chip: usize) -> PhazeConfig {
         PhazeConfig { hbm: self.hbm, ..self.space.points[chip].config }
-    }
-
-    /// A chip that cannot be simulated is refused by its evaluation, with the reason.
-    fn bound(&self, chip: usize, detail: Detail) -> f64 {
-        step_bound(self.bench, design(&self.config(chip)), detail).unwrap_or(Seconds::ZERO).0
     }
 }
 
@@ -41,16 +108,17 @@ impl runner::Problem for ChipProblem<'_> {
         self.space.points[chip].area.0
     }
 
+    // A chip that cannot be simulated is refused by its evaluation, with the reason.
     fn coarse_bound(&self, chip: usize) -> f64 {
-        self.bound(chip, Detail::Peak)
+        self.prepared.coarse_bound(&design(&self.config(chip))).unwrap_or(Seconds::ZERO).0
     }
 
-    fn fine_bound(&self, chip: usize) -> f64 {
-        self.bound(chip, Detail::Mapped)
+    fn fine_bound(&self, chip: usize, cutoff: f64) -> f64 {
+        self.prepared.fine_bound(&design(&self.config(chip)), cutoff).unwrap_or(Seconds::ZERO).0
     }
 
     fn evaluate(&self, chip: usize, cutoff: f64) -> Verdict<Evaluation> {
-        plan_knowing(self.bench, design(&self.config(chip)), Effort::Sweep, Known { cutoff, ..Known::NOTHING })
+        evaluate(self.prepared, &design(&self.config(chip)), cutoff)
     }
 }
 
@@ -94,21 +162,21 @@ impl DesignAnswer {
     }
 }
 
-/// Searches `space` for the chip on which the bench's model trains fastest, and for the front of step time against area. At most
-/// `evaluations` chips are evaluated exactly; `progress` is told after every round.
+/// Searches `space` for the chip on which the job's step is fastest, and for the front of step time against area. At most `evaluations` chips are
+/// evaluated exactly; `progress` is told after every round.
 ///
-/// HBM capacity changes neither area nor speed, it only admits plans: the largest is searched first and smaller ones are tried where
+/// HBM capacity changes neither area nor speed of PHAZE's chips, it only admits plans: the largest is searched first and smaller ones are tried where
 /// they could matter, on the front.
+#[must_use]
 pub fn search_designs(
-    bench: &Bench,
+    prepared: &Prepared<'_>,
     space: &HardwareSpace,
     evaluations: usize,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> DesignAnswer {
     let largest = space.hbm.last().copied().unwrap_or_default();
-    let problem = ChipProblem { bench, space, hbm: largest };
-    let mut answer = runner::run(&problem, evaluations, progress);
-    prove_finalists(&problem, &mut answer);
+    let problem = ChipProblem { prepared, space, hbm: largest };
+    let answer = runner::run(&problem, evaluations, progress);
     let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
     let mut designs: Vec<DesignOutcome> = answer
         .outcomes
@@ -117,7 +185,7 @@ pub fn search_designs(
         .map(|(chip, outcome)| DesignOutcome { config: problem.config(chip), chip, area: space.points[chip].area, outcome })
         .collect();
     let mut front = Vec::new();
-    let mut smaller = smaller_capacities(bench, space, &designs, &front_chips);
+    let mut smaller = smaller_capacities(prepared, space, &designs, &front_chips);
     for &chip in &front_chips {
         front.push(preferred(&designs, &smaller, chip, designs.len()));
     }
@@ -147,46 +215,13 @@ fn lower_bound(outcome: &Outcome<Evaluation>) -> f64 {
     }
 }
 
-/// What the evaluation of a chip says of the same chip planned with more effort, or with less memory.
-fn known_of(outcome: &Outcome<Evaluation>) -> Known {
-    let first = match outcome {
-        Outcome::Evaluated { evaluation, .. } => evaluation.outcome.as_ref().ok().map(|planned| planned.shape),
-        _ => None,
-    };
-    Known { floor: lower_bound(outcome), first, ..Known::NOTHING }
-}
-
-/// The sweep plans quickly and may leave gaps. A design whose gap could hide a better answer than the best is planned again with more
-/// effort; the rest of the front keeps its gaps, which its rows state.
-fn prove_finalists(problem: &ChipProblem<'_>, answer: &mut runner::Answer<Evaluation>) {
-    let Some(best) = answer.front.points().last().map(|p| p.second) else { return };
-    let open = |(_, outcome): &(usize, &Outcome<Evaluation>)| {
-        matches!(outcome, Outcome::Evaluated { evaluation, .. } if evaluation.status != SolveStatus::Optimal)
-            && lower_bound(outcome) < best
-    };
-    let finalists: Vec<usize> = answer.outcomes.iter().enumerate().filter(open).map(|(chip, _)| chip).collect();
-    let again: Vec<(usize, Evaluation)> = finalists
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|chip| {
-            let known = known_of(&answer.outcomes[chip]);
-            (chip, best_plan_knowing(problem.bench, design(&problem.config(chip)), Effort::Proof, known))
-        })
-        .collect();
-    for (chip, evaluation) in again {
-        if let Ok(planned) = &evaluation.outcome {
-            let value = planned.plan.step.0;
-            answer.front.insert(FrontPoint { first: problem.space.points[chip].area.0, second: value, id: chip });
-            answer.outcomes[chip] = Outcome::Evaluated { value, evaluation };
-        }
-    }
-    answer.best = answer.front.points().last().map(|p| p.id);
-    answer.lower_bound = answer.lower_bound.map(|bound| answer.front.points().last().map_or(bound, |p| bound.min(p.second)));
-}
-
-/// The designs with less than the largest HBM: evaluated for chips of the front, decided by their sibling otherwise (less memory is
-/// never faster).
-fn smaller_capacities(bench: &Bench, space: &HardwareSpace, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
+/// The designs with less than the largest HBM: evaluated for chips of the front, decided by their sibling otherwise (less memory is never faster).
+fn smaller_capacities(
+    prepared: &Prepared<'_>,
+    space: &HardwareSpace,
+    largest: &[DesignOutcome],
+    front: &[usize],
+) -> Vec<DesignOutcome> {
     let capacities: Vec<Bytes> = space.hbm.iter().rev().skip(1).copied().collect();
     let todo: Vec<(usize, Bytes)> = capacities.iter().flat_map(|&hbm| (0..largest.len()).map(move |chip| (chip, hbm))).collect();
     // One by one: most are decided at once, those of the front are planned.
@@ -196,16 +231,14 @@ fn smaller_capacities(bench: &Bench, space: &HardwareSpace, largest: &[DesignOut
             let config = PhazeConfig { hbm, ..largest[chip].config };
             let outcome = match &largest[chip].outcome {
                 Outcome::Evaluated { .. } if front.contains(&chip) => {
-                    let effort = if front.last() == Some(&chip) { Effort::Proof } else { Effort::Sweep };
-                    // With less memory no plan is faster.
-                    let evaluation = best_plan_knowing(bench, design(&config), effort, known_of(&largest[chip].outcome));
-                    match evaluation.outcome.as_ref().map(|p| p.plan.step.0) {
+                    let evaluation = best_plan(prepared, &design(&config));
+                    match evaluation.outcome.as_ref().map(|plan| plan.time.total.0) {
                         Ok(value) => Outcome::Evaluated { value, evaluation },
                         Err(_) => Outcome::Infeasible { evaluation },
                     }
                 }
-                Outcome::Evaluated { value, .. } => {
-                    Outcome::Pruned { bound: *value, by: dominator(largest, front, chip, *value) }
+                found @ Outcome::Evaluated { value, .. } => {
+                    Outcome::Pruned { bound: lower_bound(found), by: dominator(largest, front, chip, *value) }
                 }
                 Outcome::Infeasible { evaluation } => Outcome::Infeasible { evaluation: evaluation.clone() },
                 Outcome::Pruned { bound, by } => Outcome::Pruned { bound: *bound, by: *by },
@@ -234,19 +267,13 @@ fn preferred(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize, 
 
 /// The rejection that lacks least, for the user whose model fits nowhere.
 fn nearest_miss(designs: &[DesignOutcome]) -> String {
-    use crate::evaluate::Rejection;
-    use crate::placement::plan::NoPlan;
-    let mut nearest: Option<(u64, String)> = None;
-    for design in designs {
-        let Outcome::Infeasible { evaluation } = &design.outcome else { continue };
-        let Err(why) = &evaluation.outcome else { continue };
-        let lacking = match why {
-            Rejection::NoPlan { why: NoPlan::OverCapacity(shortfall), .. } => shortfall.lacking().0,
-            _ => u64::MAX,
-        };
-        if nearest.as_ref().is_none_or(|(least, _)| lacking < *least) {
-            nearest = Some((lacking, format!("{why} (on {})", design.config)));
-        }
-    }
-    nearest.map_or_else(|| "the space holds no chip within its area limits".into(), |(_, why)| why)
+    let rejection = |design: &'_ DesignOutcome| match &design.outcome {
+        Outcome::Infeasible { evaluation } => evaluation.outcome.as_ref().err().map(|why| (why.lacking(), why.to_string())),
+        _ => None,
+    };
+    let nearest = designs.iter().filter_map(|d| Some((rejection(d)?, d.config))).min_by_key(|((lacking, _), _)| *lacking);
+    nearest.map_or_else(
+        || "the space holds no chip within its area limits".into(),
+        |((_, why), config)| format!("{why} (on {config})"),
+    )
 }

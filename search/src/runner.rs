@@ -26,7 +26,8 @@ pub trait Problem: Sync {
     /// A very cheap lower bound of the candidate's value.
     fn coarse_bound(&self, candidate: usize) -> f64;
     /// A tighter lower bound, still much cheaper than an evaluation; at least the coarse one is taken.
-    fn fine_bound(&self, candidate: usize) -> f64;
+    /// No more need be found out than whether it is below `cutoff`.
+    fn fine_bound(&self, candidate: usize, cutoff: f64) -> f64;
     /// The exact value, unless it is shown on the way that the value is at least `cutoff` (infinite where any value counts).
     fn evaluate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
 }
@@ -137,7 +138,11 @@ pub fn run<P: Problem>(problem: &P, limit: usize, progress: &(dyn Fn(Progress) +
         let (coarse, fine) = take_round(problem, &mut queue, &front, &mut outcomes, &mut decided, limit - evaluated);
         let refined: Vec<Waiting> = coarse
             .into_par_iter()
-            .map(|w| Waiting { bound: problem.fine_bound(w.candidate).max(w.bound), candidate: w.candidate, fine: true })
+            .map(|w| {
+                let cutoff = front.best_within(problem.cost(w.candidate)).map_or(f64::INFINITY, |rival| rival.second);
+                let bound = problem.fine_bound(w.candidate, cutoff).max(w.bound);
+                Waiting { bound, candidate: w.candidate, fine: true }
+            })
             .collect();
         queue.extend(refined);
         let rivals: Vec<Option<FrontPoint>> = fine.iter().map(|w| front.best_within(problem.cost(w.candidate))).collect();
@@ -230,9 +235,9 @@ mod tests {
             f64::from(self.items[c].0)
         }
         fn coarse_bound(&self, c: usize) -> f64 {
-            self.fine_bound(c) / 2.0
+            self.fine_bound(c, f64::INFINITY) / 2.0
         }
-        fn fine_bound(&self, c: usize) -> f64 {
+        fn fine_bound(&self, c: usize, _cutoff: f64) -> f64 {
             let (_, value, slack) = self.items[c];
             f64::from(value.unwrap_or(255).saturating_sub(slack))
         }

@@ -1,9 +1,13 @@
 //! Studies: what is searched, on which cluster, under which rules. One TOML file each; the built-in ones lie in
 //! `search/studies/` and adding one is adding a file there.
 
+use crate::planner::{PlanSpace, Splits, schedule_of};
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use workloads::footprint::Optimizer;
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, ZeroStage};
 
 static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 
@@ -106,20 +110,123 @@ pub enum OptimizerChoice {
     Adam,
 }
 
-/// The plans that each chip is tried with.
+/// The plans that each chip is tried with, and the software that runs them. Of what is left out, every value that obeys the rules is a choice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
+    /// The software stack: a built-in one's name or a file's path.
+    pub stack: String,
     /// Tensor-parallel widths; a width that the model's heads or its MLP do not divide by is left out.
-    pub tensor_parallel: Vec<u32>,
+    pub tensor_parallel: Option<Vec<u32>>,
+    /// Pipeline stages.
+    pub pipeline_parallel: Option<Vec<u32>>,
+    /// Context-parallel widths.
+    pub context_parallel: Option<Vec<u32>>,
+    /// Expert-parallel widths.
+    pub expert_parallel: Option<Vec<u32>>,
+    /// Model chunks per stage.
+    pub virtual_stages: Option<Vec<u32>>,
+    /// ZeRO stages, 0 to 3.
+    pub zero: Option<Vec<u64>>,
+    /// Pipeline schedules: 1f1b, gpipe, zb-h1, zb-v.
+    pub schedules: Option<Vec<String>>,
+    /// What layers keep for the backward pass, in the words of `plan --recompute`.
+    pub recompute: Option<Vec<ActivationPolicy>>,
+    /// How layers are split into stages.
+    pub layer_split: LayerSplitChoice,
     /// Sequences per micro-batch and data-parallel rank.
-    pub micro_batch_sequences: Vec<u32>,
+    pub micro_batch_sequences: Option<Vec<u32>>,
     /// Megatron sequence parallelism beside tensor parallelism.
-    pub sequence_parallel: bool,
+    pub sequence_parallel: Option<bool>,
     /// How attention is executed.
     pub attention: AttentionChoice,
     /// The optimizer.
     pub optimizer: OptimizerChoice,
+}
+
+/// How layers are split into stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerSplitChoice {
+    /// Evenly, or as evenly as layers that do not divide can.
+    Even,
+    /// As is fastest and fits.
+    Best,
+}
+
+impl PlanSpec {
+    /// The plans.
+    #[must_use]
+    pub fn space(&self) -> PlanSpace {
+        let schedules = |names: &Vec<String>| names.iter().filter_map(|name| schedule_of(name)).collect();
+        PlanSpace {
+            tensor: self.tensor_parallel.clone(),
+            pipeline: self.pipeline_parallel.clone(),
+            context: self.context_parallel.clone(),
+            expert: self.expert_parallel.clone(),
+            virtual_stages: self.virtual_stages.clone(),
+            zero: self.zero.as_ref().map(|list| list.iter().filter_map(|n| ZeroStage::from_number(*n)).collect()),
+            splits: Some(match self.layer_split {
+                LayerSplitChoice::Even => Splits::Listed(vec![None]),
+                LayerSplitChoice::Best => Splits::Best,
+            }),
+            micro_batch: self.micro_batch_sequences.as_ref().map(|list| list.iter().copied().map(u64::from).collect()),
+            activations: self.recompute.clone(),
+            schedules: self.schedules.as_ref().map(schedules),
+            sequence_parallel: self.sequence_parallel.map(|choice| vec![choice]),
+            ..PlanSpace::default()
+        }
+    }
+
+    /// The plans in words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        fn list<T: ToString>(what: &str, values: &Option<Vec<T>>) -> String {
+            let Some(values) = values else { return format!("{what} any that divides") };
+            let words: Vec<String> = values.iter().map(ToString::to_string).collect();
+            match words.split_last() {
+                Some((last, rest)) if !rest.is_empty() => format!("{what} {} or {last}", rest.join(", ")),
+                _ => format!("{what} {}", words.concat()),
+            }
+        }
+        let (plain, sequences) = (vec!["1f1b".to_owned()], self.sequence_parallel);
+        let parts = [
+            list("tensor parallel", &self.tensor_parallel),
+            list("pipeline parallel", &self.pipeline_parallel),
+            list("context parallel", &self.context_parallel),
+            list("expert parallel", &self.expert_parallel),
+            list("chunks per stage", &self.virtual_stages),
+            list("schedule", &Some(self.schedules.clone().unwrap_or(plain))),
+            list("ZeRO", &self.zero),
+            list("micro-batch", &self.micro_batch_sequences),
+            list("recompute", &self.recompute),
+            format!("sequence parallelism {}", sequences.map_or("on or off", |on| if on { "on" } else { "off" })),
+            match self.layer_split {
+                LayerSplitChoice::Even => "layers split evenly".to_owned(),
+                LayerSplitChoice::Best => "layers split as is fastest".to_owned(),
+            },
+        ];
+        parts.join("; ")
+    }
+
+    /// How attention is computed.
+    #[must_use]
+    pub fn attention(&self) -> Attention {
+        match self.attention {
+            AttentionChoice::Fused => Attention::Fused,
+            AttentionChoice::Unfused => Attention::Unfused,
+        }
+    }
+
+    /// The optimizer.
+    #[must_use]
+    pub fn optimizer(&self) -> Optimizer {
+        match self.optimizer {
+            OptimizerChoice::Sgd => Optimizer::Sgd,
+            OptimizerChoice::Momentum => Optimizer::Momentum,
+            OptimizerChoice::Adam => Optimizer::Adam,
+        }
+    }
 }
 
 /// Where the search stops and reports its gap.
@@ -186,15 +293,22 @@ impl Study {
     }
 
     fn check(&self, file: &str) -> Result<(), StudyError> {
+        self.check_plans(file)?;
+        let anything = vec![1];
+        let listed = |list: &'_ Option<Vec<u32>>| list.clone().unwrap_or_else(|| anything.clone());
         let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
         let s = &self.space;
         for (key, values, most) in [
-            ("space.tensor_cores", &s.tensor_cores, 65_536),
-            ("space.vector_cores", &s.vector_cores, 65_536),
-            ("space.array_widths", &s.array_widths, 1024),
-            ("space.array_depths", &s.array_depths, 1024),
-            ("plan.tensor_parallel", &self.plan.tensor_parallel, 65_536),
-            ("plan.micro_batch_sequences", &self.plan.micro_batch_sequences, 65_536),
+            ("space.tensor_cores", s.tensor_cores.clone(), 65_536),
+            ("space.vector_cores", s.vector_cores.clone(), 65_536),
+            ("space.array_widths", s.array_widths.clone(), 1024),
+            ("space.array_depths", s.array_depths.clone(), 1024),
+            ("plan.tensor_parallel", listed(&self.plan.tensor_parallel), 65_536),
+            ("plan.pipeline_parallel", listed(&self.plan.pipeline_parallel), 65_536),
+            ("plan.context_parallel", listed(&self.plan.context_parallel), 65_536),
+            ("plan.expert_parallel", listed(&self.plan.expert_parallel), 65_536),
+            ("plan.virtual_stages", listed(&self.plan.virtual_stages), 1024),
+            ("plan.micro_batch_sequences", listed(&self.plan.micro_batch_sequences), 65_536),
         ] {
             if values.is_empty() {
                 return fail(key, "[]".into(), "at least one value is needed", "list the values to try");
@@ -235,6 +349,23 @@ impl Study {
         }
         if self.limits.evaluations == 0 {
             return fail("limits.evaluations", "0".into(), "must be at least 1", "allow at least one evaluation");
+        }
+        Ok(())
+    }
+
+    /// What the plans' words mean.
+    fn check_plans(&self, file: &str) -> Result<(), StudyError> {
+        let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
+        let p = &self.plan;
+        if let Some(zero) = p.zero.as_ref().filter(|list| list.is_empty() || list.iter().any(|stage| *stage > 3)) {
+            return fail("plan.zero", format!("{zero:?}"), "needs stages from 0 to 3", "list ZeRO stages, or leave the key out");
+        }
+        if let Some(names) = p.schedules.as_ref().filter(|l| l.is_empty() || l.iter().any(|name| schedule_of(name).is_none())) {
+            let cure = "list 1f1b, gpipe, zb-h1 or zb-v, or leave the key out";
+            return fail("plan.schedules", format!("{names:?}"), "needs names of pipeline schedules", cure);
+        }
+        if p.recompute.as_ref().is_some_and(Vec::is_empty) {
+            return fail("plan.recompute", "[]".into(), "at least one value is needed", "list policies, or leave the key out");
         }
         Ok(())
     }

@@ -329,6 +329,7 @@ impl PlanArguments {
             OrderName::PipelineFirst => RankOrder::PipelineFirst,
         };
         Ok(PlanSpace {
+            sequence_parallel: None,
             tensor: self.tensor.clone(),
             pipeline: self.pipeline.clone(),
             context: self.context.clone(),

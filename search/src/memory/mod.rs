@@ -20,6 +20,7 @@ mod candidates;
 mod ilp;
 mod labels;
 mod layer;
+mod segment;
 mod space;
 #[cfg(test)]
 mod tests;

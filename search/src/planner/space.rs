@@ -38,6 +38,8 @@ pub struct PlanSpace {
     pub orders: Option<Vec<RankOrder>>,
     /// How layers are split into stages; `None` is [`Splits::Best`].
     pub splits: Option<Splits>,
+    /// Whether norms, dropout and residual sums are split along the sequence over tensor-parallel devices; `None` is both.
+    pub sequence_parallel: Option<Vec<bool>>,
     /// Sequences per micro-batch.
     pub micro_batch: Option<Vec<u64>>,
     /// What layers keep; `None` is nothing recomputed, the attention core, everything.
@@ -113,6 +115,7 @@ impl PlanSpace {
             zero: self.zero.or(other.zero),
             orders: self.orders.or(other.orders),
             splits: self.splits.or(other.splits),
+            sequence_parallel: self.sequence_parallel.or(other.sequence_parallel),
             micro_batch: self.micro_batch.or(other.micro_batch),
             activations: self.activations.or(other.activations),
             schedules: self.schedules.or(other.schedules),
@@ -319,7 +322,7 @@ impl PlanSpace {
         let both = || vec![ContextMethod::Ring, ContextMethod::Ulysses];
         let methods =
             if layout.context > 1 { self.context_methods.clone().unwrap_or_else(both) } else { vec![ContextMethod::Ring] };
-        let splits: &[bool] = if layout.tensor > 1 { &[true, false] } else { &[false] };
+        let splits = if layout.tensor > 1 { among(&self.sequence_parallel, vec![true, false]) } else { vec![false] };
         methods.into_iter().flat_map(|method| splits.iter().map(move |split| (method, *split))).collect()
     }
 }

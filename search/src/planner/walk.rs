@@ -16,6 +16,12 @@ pub(super) fn broken(key: &'static str, value: impl ToString, limit: impl Into<S
 pub(super) const SCHEDULES: [(&str, Schedule); 4] =
     [("1f1b", Schedule::OneForwardOneBackward), ("gpipe", Schedule::GPipe), ("zb-h1", Schedule::ZbH1), ("zb-v", Schedule::ZbV)];
 
+/// A schedule by its name: 1f1b (interleaved where there are several chunks), gpipe, zb-h1, zb-v.
+#[must_use]
+pub fn schedule_of(name: &str) -> Option<Schedule> {
+    SCHEDULES.iter().find(|(known, _)| *known == name).map(|(_, schedule)| *schedule)
+}
+
 pub(super) fn schedule_name(schedule: Schedule) -> &'static str {
     SCHEDULES.iter().find(|(_, known)| *known == schedule).map_or("interleaved", |(name, _)| name)
 }

@@ -1,16 +1,17 @@
 //! The layer graphs that searches schedule: every built-in model, lowered in every way that a study can ask for, on any chip.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_search::memory::OperatorSet;
-use coplace_search::shape::{KernelTable, Program, SegmentShape, Shape};
+use coplace_search::memory::{LayerTensors, OperatorSet, RecomputeSpace};
 use sim::cost::CostModel;
 use sim::costed::{Costs, Device};
 use sim::hardware::Accelerator;
+use sim::kernel::KernelGraph;
 use sim::network::Fabric;
 use sim::schedule::{Operator, Problem};
+use step::{KernelTable, Program};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::Attention;
-use workloads::{Lowering, Model};
+use workloads::{Lowering, Model, RecomputeSet, Segment, TrainingGraph};
 
 /// Devices of the clusters that collectives are costed on.
 const DEVICES: u32 = 1024;
@@ -22,9 +23,8 @@ pub const FABRICS: [&str; 2] = ["ici_3d_torus", "phaze_flat"];
 /// A model lowered in several ways.
 pub struct Layers {
     pub model: String,
-    pub table: KernelTable,
-    /// How each shape was lowered, and the shape.
-    pub shapes: Vec<(&'static str, Shape)>,
+    /// How each graph was lowered, and the graph.
+    pub graphs: Vec<(&'static str, TrainingGraph)>,
 }
 
 /// As studies lower it: on one device, with attention as one kernel and operator by operator, and on as many as up to eight divide it, with
@@ -44,58 +44,65 @@ pub fn lower(model: &str) -> Layers {
     ways.retain(|(_, way)| {
         !way.sequence_parallel || widest > 1 && way.sequence_length.is_multiple_of(u64::from(way.tensor_parallel))
     });
-    let mut table = KernelTable::default();
-    let shapes = ways.into_iter().map(|(name, way)| (name, Shape::new(&model, &way, &mut table).unwrap())).collect();
-    Layers { model: model.name.clone(), table, shapes }
+    let graphs = ways.into_iter().map(|(name, way)| (name, TrainingGraph::new(&model, &way).unwrap())).collect();
+    Layers { model: model.name.clone(), graphs }
 }
 
 /// A chip with the costs of a model's kernels.
-pub struct Chip<'a> {
+pub struct Chip {
     device: Device,
-    layers: &'a Layers,
+    table: KernelTable,
     costs: Vec<Option<Costs>>,
 }
 
-impl<'a> Chip<'a> {
-    pub fn new(chip: &Accelerator, fabric: &str, layers: &'a Layers) -> Self {
+impl Chip {
+    pub fn new(chip: &Accelerator, fabric: &str) -> Self {
         let fabric = Fabric::load(fabric).unwrap().for_devices(DEVICES).unwrap();
         let device = Device { model: CostModel::new(chip.clone()).unwrap(), fabric };
-        Self { device, layers, costs: vec![None; layers.table.kernels().len()] }
+        Self { device, table: KernelTable::default(), costs: Vec::new() }
     }
 
     fn cost(&mut self, kernel: u32) -> Costs {
+        self.costs.resize(self.table.kernels().len(), None);
         let known = &mut self.costs[kernel as usize];
-        *known.get_or_insert_with(|| self.device.costs(&self.layers.table.kernels()[kernel as usize]))
+        *known.get_or_insert_with(|| self.device.costs(&self.table.kernels()[kernel as usize]))
     }
 
     /// A pass as it is scheduled.
-    pub fn problem(&mut self, program: &Program) -> Problem {
+    pub fn problem(&mut self, graph: &KernelGraph) -> Problem {
+        let program = Program::new(graph, &mut self.table);
         let operators: Vec<Operator> = program
             .kernels
             .iter()
             .map(|&k| {
                 let costs = self.cost(k);
-                self.device.operator(&self.layers.table.kernels()[k as usize], &costs)
+                self.device.operator(&self.table.kernels()[k as usize], &costs)
             })
             .collect();
-        Problem::new(self.device.cores(), operators, program.edges.clone()).unwrap()
+        Problem::new(self.device.cores(), operators, program.edges).unwrap()
     }
 
     /// The passes of a segment, named: forward, backward, and backward with recomputation, halfway along the Pareto front of bytes kept
     /// against time on this chip and at its end, where least is kept.
-    pub fn passes(&mut self, segment: &SegmentShape) -> Vec<(&'static str, Problem)> {
-        let mut passes = vec![("forward", self.problem(&segment.forward)), ("backward", self.problem(&segment.backward))];
+    pub fn passes(&mut self, segment: &Segment) -> Vec<(&'static str, Problem)> {
+        let mut passes = vec![
+            ("forward", self.problem(&segment.forward())),
+            ("backward", self.problem(&segment.backward(&RecomputeSet::none()))),
+        ];
         for operators in self.recomputed(segment) {
-            let program = segment.backward_with(operators, &self.layers.table).unwrap();
-            passes.push(("backward, recomputing", self.problem(&program)));
+            let graph = segment.backward(&operators.recompute_set());
+            passes.push(("backward, recomputing", self.problem(&graph)));
         }
         passes
     }
 
-    fn recomputed(&mut self, segment: &SegmentShape) -> Vec<OperatorSet> {
-        let times: Vec<_> =
-            segment.operators.iter().map(|kernels| kernels.iter().map(|&k| self.cost(k).fastest()).sum()).collect();
-        let front = segment.recompute.front(&times).unwrap();
+    fn recomputed(&mut self, segment: &Segment) -> Vec<OperatorSet> {
+        let mut time = |kernel| {
+            let kernel = self.table.intern(kernel);
+            self.cost(kernel).fastest()
+        };
+        let times: Vec<_> = segment.operators().iter().map(|op| op.forward.iter().map(|step| time(step.kernel)).sum()).collect();
+        let front = RecomputeSpace::new(LayerTensors::of(segment)).unwrap().front(&times).unwrap();
         let mut chosen = vec![front[front.len() / 2].operators, front[front.len() - 1].operators];
         chosen.dedup();
         chosen.retain(|set| !set.is_empty());
@@ -106,12 +113,11 @@ impl<'a> Chip<'a> {
 /// Every pass of a model on a chip, by each fabric where it matters, with a name.
 pub fn each_pass(chip: &Accelerator, layers: &Layers, mut each: impl FnMut(&str, &'static str, &Problem)) {
     for (number, fabric) in FABRICS.into_iter().enumerate() {
-        let mut on_chip = Chip::new(chip, fabric, layers);
-        for (lowered, shape) in layers.shapes.iter().filter(|(_, s)| number == 0 || s.tensor_parallel > 1) {
-            for segment in &shape.segments {
+        let mut on_chip = Chip::new(chip, fabric);
+        for (lowered, graph) in layers.graphs.iter().filter(|(_, g)| number == 0 || g.lowering.tensor_parallel > 1) {
+            for segment in &graph.segments {
                 for (pass, problem) in on_chip.passes(segment) {
-                    let name =
-                        format!("{} on {} by {fabric}, {lowered}: {} {pass}", layers.model, chip.name, segment.segment.name);
+                    let name = format!("{} on {} by {fabric}, {lowered}: {} {pass}", layers.model, chip.name, segment.name);
                     each(&name, pass, &problem);
                 }
             }

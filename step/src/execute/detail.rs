@@ -1,10 +1,10 @@
 //! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
 
-use crate::profile::{Axis, ChipTimes, PassProfile};
+use crate::profile::{ChipTimes, PassProfile};
 use crate::{Execution, StepError};
 use sim::cost::{Bound, KernelCost};
 use sim::costed::seconds;
-use sim::kernel::{Kernel, KernelGraph, KernelNode, Link, Transfer};
+use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode, KernelRole, Link, Pass, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 
@@ -95,7 +95,8 @@ impl ChipTimes {
         if offloaded > Bytes::ZERO {
             let kernel = Kernel::Transfer(Transfer { link: Link::Host, bytes: offloaded });
             let cost = self.costs(&kernel, fabric).all_cores;
-            let node = KernelNode { name: "copy to or from the host".to_owned(), kernel };
+            let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
+            let node = KernelNode { name: "copy to or from the host".to_owned(), kernel, role };
             // Beside the pass's other work as far as that hides it.
             let start = (pass.busy() - cost.latency).max(Seconds::ZERO);
             kernels.push(KernelDetail { place: Place::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
@@ -118,7 +119,7 @@ impl ChipTimes {
                     return (KernelDetail::new(node, &self.costs(&node.kernel, fabric).all_cores, hbm), None);
                 };
                 let cost = KernelCost::network(self.collective(fabric, collective).time);
-                (KernelDetail::new(node, &cost, hbm), Some(Axis::of(&node.name)))
+                (KernelDetail::new(node, &cost, hbm), node.role.axis.or(Some(Axis::Tensor)))
             })
             .collect();
         let exposed = |axis: Axis| {
