@@ -1,7 +1,12 @@
 //! Text files as people save them: what makes one unreadable is said in words, before a parser stumbles over its first bytes.
 
-use std::io::{Error, ErrorKind, Result};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
+
+/// The longest text that is read, 256 MiB: some ten million lines of measurements. What is longer (`/dev/zero` has no end) would take the
+/// machine's memory before a parser said what is wrong with it.
+pub const MOST_BYTES: u64 = 1 << 28;
 
 /// UTF-8's byte order mark, which some editors write.
 const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
@@ -9,7 +14,7 @@ const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 /// The text of a file in UTF-8, without its byte order mark.
 ///
 /// # Errors
-/// Whatever the system reports; a directory; a file in UTF-16, or with a line that is not UTF-8.
+/// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
 pub fn read(path: &Path) -> Result<String> {
     String::from_utf8(bytes(path)?).map_err(|error| {
         let sound = error.utf8_error().valid_up_to();
@@ -21,12 +26,17 @@ pub fn read(path: &Path) -> Result<String> {
 /// The bytes of a file that may be text, without UTF-8's byte order mark: for readers that tell line by line what is not UTF-8.
 ///
 /// # Errors
-/// Whatever the system reports; a directory; a file in UTF-16.
+/// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], or in UTF-16.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     if path.is_dir() {
         return Err(Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
     }
-    let mut bytes = std::fs::read(path)?;
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let why = format!("it has more than {} MiB, cut it down", MOST_BYTES >> 20);
+        return Err(Error::new(ErrorKind::FileTooLarge, why));
+    }
     // With a mark, or with the zero half of a first character that is ASCII: no text in UTF-8 has a zero byte.
     if matches!(bytes[..], [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..]) {
         return Err(Error::new(ErrorKind::InvalidData, "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8"));
@@ -64,5 +74,11 @@ mod tests {
         assert_eq!(super::read(&dir).unwrap_err().to_string(), "it is a directory, not a file");
         assert_eq!(super::bytes(&dir.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        assert_eq!(super::bytes(Path::new("/dev/zero")).unwrap_err().to_string(), "it has more than 256 MiB, cut it down");
     }
 }

@@ -210,7 +210,12 @@ fn measurement(r: &Record, columns: &Columns) -> Result<Option<(usize, usize, f6
     let (a, b) = (index(columns.from, "src_idx")?, index(columns.to, "dst_idx")?);
     let mb = r.number(columns.rate, "bandwidth_mbytes_per_s")?;
     let pair = format!("src_idx = {a}, dst_idx = {b}");
-    match (columns.diagonal.map(|at| r.get(at)) == Some("1"), a == b) {
+    let marked = match columns.diagonal.map_or("", |at| r.get(at)) {
+        "1" => true,
+        "0" | "" => false,
+        other => return Err(r.wrong(format!(", diagonal = `{other}`: must be 0 or 1; 1 marks the lines of a unit with itself"))),
+    };
+    match (marked, a == b) {
         (true, true) => return Ok(None),
         (true, false) => {
             return Err(r.wrong(format!(", diagonal = 1: {pair} are two units; write 0, or correct them")));
@@ -229,10 +234,45 @@ fn measurement(r: &Record, columns: &Columns) -> Result<Option<(usize, usize, f6
     Ok(Some((a, b, mb)))
 }
 
-/// The mean of all measurements between two units, GB/s; 0 where there is none, which the verification names.
+/// By source and destination: the sum of the measurements, GB/s, and their number.
+type Sums = BTreeMap<(usize, usize), (f64, f64)>;
+
+/// By direction, source and destination: the line.
+type Seen<'a> = BTreeMap<(&'a str, usize, usize), u64>;
+
+/// Refuses units that are not numbered from 0 without gaps, and pairs without a measurement, before the table of all pairs is made: what is read
+/// is as large as the file's number of lines, whatever the numbers on them.
+fn complete(sums: &Sums, seen: &Seen<'_>) -> Result<(), Wrong> {
+    let units: BTreeSet<usize> = sums.keys().flat_map(|(a, b)| [*a, *b]).collect();
+    let first_line_of = |unit: usize| {
+        let lines = seen.iter().filter(|((_, a, b), _)| *a == unit || *b == unit);
+        lines
+            .min_by_key(|(_, line)| **line)
+            .map_or((1, "src_idx"), |((_, a, _), line)| (*line, if *a == unit { "src_idx" } else { "dst_idx" }))
+    };
+    if let Some(last) = units.last().copied().filter(|last| *last >= units.len()) {
+        let (line, key) = first_line_of(last);
+        let (gap, count) = ((0..).find(|unit| !units.contains(unit)).unwrap_or(0), units.len());
+        let limit = format!("the lines name {count} units and none is {gap}; they are numbered from 0 to {}", count - 1);
+        return Err(Wrong {
+            line,
+            what: format!(", {key} = {last}: {limit}; correct it, or add the lines of the missing units"),
+        });
+    }
+    let measured = |a: usize, b: usize| sums.contains_key(&(a, b)) || sums.contains_key(&(b, a));
+    let missing = (0..units.len()).find_map(|a| (a + 1..units.len()).find(|b| !measured(a, *b)).map(|b| (a, b)));
+    if let Some((a, b)) = missing {
+        let limit = format!("every two of the {} units are measured, and no line joins {a} and {b}", units.len());
+        let line = first_line_of(b).0;
+        return Err(Wrong { line, what: format!(", unit {b}: {limit}; add the line src_idx = {a}, dst_idx = {b}") });
+    }
+    Ok(())
+}
+
+/// The mean of all measurements between two units, GB/s.
 fn averaged<'a>(records: impl Iterator<Item = &'a Record>, columns: &Columns) -> Rows {
-    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
-    let mut seen: BTreeMap<(&str, usize, usize), u64> = BTreeMap::new();
+    let mut sums = Sums::new();
+    let mut seen = Seen::new();
     for record in records {
         let Some((a, b, mb)) = measurement(record, columns)? else { continue };
         let direction = columns.direction.map_or("", |at| record.get(at));
@@ -250,6 +290,7 @@ fn averaged<'a>(records: impl Iterator<Item = &'a Record>, columns: &Columns) ->
         let limit = format!("{b} to {a} is not measured, though other pairs are both ways");
         return Err(Wrong { line, what: format!(", src_idx = {a}, dst_idx = {b}: {limit}; add it, or give all pairs one way") });
     }
+    complete(&sums, &seen)?;
     let units = sums.keys().map(|(a, b)| a.max(b) + 1).max().unwrap_or(0);
     let mut rows = vec![vec![0.0; units]; units];
     for (&(a, b), &(sum, count)) in &sums {
@@ -402,6 +443,26 @@ mod tests {
         );
         let marked = fault("src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n0,1,5,0\n0,2,5,1\n");
         assert_eq!(marked, "x.csv: line 3, diagonal = 1: src_idx = 0, dst_idx = 2 are two units; write 0, or correct them");
+    }
+
+    #[test]
+    fn what_is_read_grows_with_the_lines_and_not_with_the_numbers_on_them() {
+        let head = "src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n";
+        let rows = |rows: &str| fault(&format!("{head}{rows}"));
+        // A table of all pairs up to the last number would take 34 GB.
+        assert_eq!(
+            rows("0,1,5,0\n0,65535,5,0\n1,65535,5,0\n"),
+            "x.csv: line 3, dst_idx = 65535: the lines name 3 units and none is 2; they are numbered from 0 to 2; correct it, or add the \
+             lines of the missing units"
+        );
+        assert!(rows("7,1,5,0\n").contains("line 2, src_idx = 7: the lines name 2 units and none is 0; "));
+        // A chain of 20,000 units has gaps nowhere, and 2e8 pairs.
+        let chain: String = (0..20_000).map(|unit| format!("{unit},{},5,0\n", unit + 1)).collect();
+        assert_eq!(
+            rows(&chain),
+            "x.csv: line 3, unit 2: every two of the 20001 units are measured, and no line joins 0 and 2; add the line src_idx = 0, dst_idx = 2"
+        );
+        assert!(rows("0,1,5,4294967295\n").contains("line 2, diagonal = `4294967295`: must be 0 or 1; "));
     }
 
     #[test]
