@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let loaded = arguments.job.load(Ok)?;
     let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
     let (space, _) = plan::spaces(None, false, &job, cluster, &asked);
-    if let Some(error) = asked.fault(&job, cluster).or_else(|| space.emptiness(&job, cluster)) {
+    if let Some(error) = asked.fault(&space, &job, cluster) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
     let found = search_plans(&job, &space, 1).or_input()?;

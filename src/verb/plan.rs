@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
     let (space, around) = spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
-    if let Some(error) = asked.fault(&job, cluster).or_else(|| space.emptiness(&job, cluster)) {
+    if let Some(error) = asked.fault(&space, &job, cluster) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
     for (name, rule) in asked.idle_schedules(&job, cluster) {

@@ -31,22 +31,22 @@ const DEGREES: [Degree; 5] = [
 ];
 
 impl PlanSpace {
-    /// Why a value asked for can be in no plan of the job, or all of them together in none: the rule broken with its number, and the nearest values
-    /// with which there are plans. `None` where every value is in a plan and there are plans of the space. `cluster` is the job's fabric with all
-    /// devices that it can join.
+    /// Why a value asked for can be in no plan of the job, or all of them together in none of `space`, which is searched for them (this one, or a
+    /// larger one with the same values): the rule broken with its number, and the nearest values with which there are plans. `None` where every value
+    /// is in a plan and there are plans of the space. `cluster` is the job's fabric with all devices that it can join.
     #[must_use]
-    pub fn fault(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
+    pub fn fault(&self, space: &Self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         let experts = self.expert.iter().flatten().find(|e| job.model.experts.is_none() && **e > 1);
         if let Some(experts) = experts {
             return Some(broken("ep", *experts, "1 for a model without experts", "leave it out".to_owned()));
         }
         let question = Question { job, cluster, running: None };
-        let alone = self.values_alone(job).iter().find_map(|alone| question.emptiness(alone));
+        let alone = self.values_alone(space, job).iter().find_map(|alone| question.emptiness(alone));
         let idle = || {
             let asked = self.schedules.as_ref()?.len();
             self.idle_of(&question).into_iter().map(|(_, rule)| rule).nth(asked.checked_sub(1)?)
         };
-        let fault = alone.or_else(idle).or_else(|| question.emptiness(self))?;
+        let fault = alone.or_else(idle).or_else(|| question.emptiness(space))?;
         Some(question.cluster_fault().unwrap_or(fault))
     }
 
@@ -62,8 +62,8 @@ impl PlanSpace {
         Question { job, cluster, running: None }.emptiness(self)
     }
 
-    /// For every value asked for, the space in which it is the only thing asked for.
-    fn values_alone(&self, job: &Job<'_>) -> Vec<Self> {
+    /// For every value asked for, the space in which it is the only thing asked for; schedules are those of `space`.
+    fn values_alone(&self, space: &Self, job: &Job<'_>) -> Vec<Self> {
         let mut spaces = Vec::new();
         let mut asked = self.clone();
         for (key, list, _) in DEGREES {
@@ -73,7 +73,7 @@ impl PlanSpace {
                 // Under ZB-V and GPipe other chunks are allowed; without being asked for they are no way out. Nor are other stages
                 // and other splits.
                 if key == "virtual_stages" {
-                    alone.schedules.clone_from(&self.schedules);
+                    alone.schedules.clone_from(&space.schedules);
                     alone.pipeline.clone_from(&self.pipeline);
                     alone.splits.clone_from(&self.splits);
                 }

@@ -5,7 +5,7 @@ use super::Walk;
 use crate::planner::tests::Hardware;
 use crate::planner::{Job, PlanSpace, Splits, default_policies};
 use sim::pipeline::Schedule;
-use workloads::LayerEnds;
+use workloads::{ActivationPolicy, LayerEnds};
 
 const PLAIN: Schedule = Schedule::OneForwardOneBackward;
 
@@ -54,9 +54,30 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
     assert!(with > 30 && without > 300, "{with} {without}");
 }
 
+#[test]
+fn a_larger_space_is_refused_exactly_where_it_has_no_plans() {
+    let gpt = Hardware::new("gpt2-xl");
+    let (mut with, mut without, mut only_larger) = (0, 0, 0);
+    for (devices, batch) in [(16, 24), (8, 40)] {
+        let job = gpt.job(devices, batch, 1024);
+        let asked = spaces().into_iter().filter(|space| space.expert == Some(vec![1]));
+        // What is asked for but the schedule, and one policy: neither decides whether there are plans of a schedule.
+        let asked = asked.map(|space| PlanSpace { schedules: None, activations: Some(vec![ActivationPolicy::None]), ..space });
+        for asked in asked.step_by(3) {
+            let larger = PlanSpace::full(&job, &asked, default_policies());
+            let plans = !larger.plans(&job).is_empty();
+            let fault = asked.fault(&larger, &job, job.fabric);
+            assert_eq!(fault.is_none(), plans, "{asked:?}: {fault:?}");
+            *(if plans { &mut with } else { &mut without }) += 1;
+            only_larger += usize::from(plans && asked.plans(&job).is_empty());
+        }
+    }
+    assert!(with > 10 && without > 30 && only_larger > 0, "{with} {without} {only_larger}");
+}
+
 /// The message about a space.
 fn message(job: &Job<'_>, space: &PlanSpace) -> String {
-    space.fault(job, job.fabric).unwrap().to_string()
+    space.fault(space, job, job.fabric).unwrap().to_string()
 }
 
 #[test]
@@ -124,7 +145,7 @@ fn a_schedule_that_no_plan_runs_is_refused() {
                 let (pipeline, virtual_stages) = (pipeline.clone(), virtual_stages);
                 let space = PlanSpace { pipeline, virtual_stages, schedules: Some(vec![schedule]), ..PlanSpace::default() };
                 let beside = PlanSpace { schedules: Some(vec![PLAIN, schedule]), ..space.clone() };
-                let (fault, left_out) = (space.fault(&job, job.fabric), beside.idle_schedules(&job, job.fabric));
+                let (fault, left_out) = (space.fault(&space, &job, job.fabric), beside.idle_schedules(&job, job.fabric));
                 if runs(&space, &job, schedule) {
                     assert_eq!(left_out, Vec::new(), "{space:?}");
                     run += 1;
@@ -134,7 +155,7 @@ fn a_schedule_that_no_plan_runs_is_refused() {
                 }
                 // Beside one that plans run it is left out; where no plan runs that either, it is no way out.
                 let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..space.clone() };
-                let [plain, beside] = [plain, beside].map(|space| space.fault(&job, job.fabric));
+                let [plain, beside] = [plain, beside].map(|space| space.fault(&space, &job, job.fabric));
                 assert!(plain.is_some() || beside.is_none(), "{space:?}: {beside:?}");
             }
         }
@@ -154,7 +175,7 @@ fn a_schedule_that_no_plan_runs_is_refused() {
     );
     assert!(runs(&PlanSpace { context: Some(vec![4]), ..wide }, &job, Schedule::ZbV));
     let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..one };
-    assert_eq!(plain.fault(&job, job.fabric), None, "one stage runs one forward, one backward");
+    assert_eq!(plain.fault(&plain, &job, job.fabric), None, "one stage runs one forward, one backward");
 }
 
 #[test]
@@ -187,18 +208,19 @@ fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
 fn the_cures_cure() {
     let gpt = Hardware::new("gpt2-xl");
     let large = gpt.job(1024, 1536, 1024);
-    let error = PlanSpace { pipeline: Some(vec![128]), ..PlanSpace::default() }.fault(&large, large.fabric).unwrap();
+    let fault = |space: &PlanSpace, job: &Job<'_>| space.fault(space, job, job.fabric);
+    let error = fault(&PlanSpace { pipeline: Some(vec![128]), ..PlanSpace::default() }, &large).unwrap();
     assert_eq!((error.key, error.value.as_str()), ("pp", "128"));
     let named = |cure: &str| cure.split([' ', ',']).filter_map(|word| word.parse::<u32>().ok()).collect::<Vec<u32>>();
     assert!(!named(&error.cure).is_empty());
     for pipeline in named(&error.cure) {
         let cured = PlanSpace { pipeline: Some(vec![pipeline]), ..PlanSpace::default() };
-        assert!(cured.fault(&large, large.fabric).is_none() && !cured.plans(&large).is_empty(), "{error}");
+        assert!(fault(&cured, &large).is_none() && !cured.plans(&large).is_empty(), "{error}");
     }
     // Where no other value of a decision helps, the cluster may.
     let odd = gpt.job(53, 8, 1024);
-    let error = PlanSpace::default().fault(&odd, odd.fabric).unwrap();
+    let error = fault(&PlanSpace::default(), &odd).unwrap();
     assert!(error.cure.contains("devices") || error.cure.contains("global_batch"), "{error}");
     let even = gpt.job(8, 8, 1024);
-    assert!(PlanSpace::default().fault(&even, even.fabric).is_none());
+    assert!(fault(&PlanSpace::default(), &even).is_none());
 }
