@@ -3,6 +3,7 @@
 
 pub mod baseline;
 pub mod calculon;
+pub mod claim;
 pub mod compare;
 pub mod design;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub mod run;
 mod seal;
 pub mod step_record;
 pub mod store;
+pub mod sums;
 pub mod timeline;
 pub mod trace;
 pub mod validate;

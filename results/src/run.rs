@@ -7,6 +7,7 @@ use crate::files::{self, WriteError};
 use crate::record::{Certificate, Proof, Record, RecordError};
 use crate::report::{count, significant};
 use crate::store::{self, StoreError};
+use crate::sums::{self, SUMS, Sums, SumsError};
 use search::pareto::{Front, FrontPoint};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,8 @@ pub const RECORD: &str = "record.json";
 pub const DESIGNS: &str = "designs.parquet";
 /// The figure's file name without its ending.
 pub const PARETO: &str = "pareto";
+/// Every file of a run, in the order in which they appear under their names.
+pub const FILES: [&str; 5] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", RECORD];
 
 /// Why a run directory could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +35,9 @@ pub enum RunError {
     /// Its figure.
     #[error(transparent)]
     Figure(#[from] FigureError),
+    /// Its digests.
+    #[error(transparent)]
+    Sums(#[from] SumsError),
 }
 
 /// A finished run.
@@ -46,21 +52,22 @@ pub struct Run {
 }
 
 impl Run {
-    /// Writes the run into `directory` (made if need be): the store, the figure as SVG and PNG, and last the record, so
-    /// that a directory with a record is complete. Everything is encoded and on the disk before the first file appears
-    /// under its name. Returns the paths written, the record's first.
+    /// Writes the run into `directory` (made if need be): the digests, the store, the figure as SVG and PNG, and last the record, so that a directory
+    /// with a record is complete, and one with files of two runs has digests that tell. Everything is encoded and on the disk before the first file
+    /// appears under its name. Returns the paths written, the record's first.
     ///
     /// # Errors
     /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
     pub fn write(&self, directory: &Path) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
         let figure = figure(std::slice::from_ref(self))?;
-        let files = [
+        let mut files = vec![
             (path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?),
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
             (path(&format!("{PARETO}.png")), figure.png()?),
             (path(RECORD), self.record.to_json()?.into_bytes()),
         ];
+        files.insert(0, (path(SUMS), sums::of(&files).into_bytes()));
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
         files::write_all(&files)?;
@@ -70,9 +77,13 @@ impl Run {
     /// Reads a run directory.
     ///
     /// # Errors
-    /// A record or a store that is missing, damaged or of another version.
+    /// A record or a store that is missing, damaged, of another version, or of another run than the digests.
     pub fn read(directory: &Path) -> Result<Self, RunError> {
         let record = Record::read(&directory.join(RECORD))?;
+        // Before anything of the store is decoded. The figure is not read: `pareto` may have drawn another.
+        let sums = Sums::read(directory)?;
+        sums.check(directory, RECORD)?;
+        sums.check(directory, DESIGNS)?;
         let designs = store::read_designs(&directory.join(DESIGNS))?;
         let name = directory.file_name().unwrap_or(directory.as_os_str());
         Ok(Self { name: name.to_string_lossy().into_owned(), record, designs })
@@ -248,7 +259,52 @@ mod tests {
             let other = b.join(path.file_name().unwrap());
             assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
         }
-        assert_eq!(std::fs::read_dir(&a).unwrap().count(), 4);
+        let mut names: Vec<_> = std::fs::read_dir(&a).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut files = FILES.to_vec();
+        (names.sort(), files.sort_unstable());
+        assert_eq!(names, files);
+    }
+
+    #[test]
+    fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut other = run("other");
+        (other.record.study.model, other.designs[0].area_mm2) = ("another".into(), 7.0);
+        let old = run("mixed");
+        let mixed = Run { name: "mixed".into(), ..other.clone() };
+        (old.write(&at("old")).unwrap(), other.write(&at("new")).unwrap());
+        for chosen in 0..1 << FILES.len() {
+            std::fs::create_dir_all(at("mixed")).unwrap();
+            for (i, file) in FILES.iter().enumerate() {
+                let from = if chosen >> i & 1 == 0 { "old" } else { "new" };
+                std::fs::copy(at(from).join(file), at("mixed").join(file)).unwrap();
+            }
+            // The figure is not read.
+            match (chosen & 1, chosen >> 1 & 1, chosen >> 4 & 1) {
+                (0, 0, 0) => assert_eq!(Run::read(&at("mixed")).unwrap(), old),
+                (1, 1, 1) => assert_eq!(Run::read(&at("mixed")).unwrap(), mixed),
+                _ => assert!(Run::read(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}"),
+            }
+        }
+        std::fs::remove_file(at("mixed").join(SUMS)).unwrap();
+        let error = Run::read(&at("mixed")).unwrap_err().to_string();
+        assert!(error.contains("SHA256SUMS: cannot be opened") && error.contains("run the search again"), "{error}");
+    }
+
+    #[test]
+    fn a_changed_figure_in_a_record_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        run("a").write(dir.path()).unwrap();
+        let file = dir.path().join(RECORD);
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (at, digit) in text.char_indices().filter(|(_, c)| c.is_ascii_digit()).step_by(7) {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] = if digit == '1' { b'2' } else { b'1' };
+            std::fs::write(&file, damaged).unwrap();
+            let error = Run::read(dir.path()).unwrap_err().to_string();
+            assert!(error.starts_with(&file.display().to_string()), "byte {at}: {error}");
+        }
     }
 
     #[test]

@@ -20,8 +20,9 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 use std::fs::File;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The version of the store's format that this build writes and reads.
 pub const FORMAT: &str = "1";
@@ -231,7 +232,6 @@ fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<Cell>, required: bool)
 /// # Errors
 /// A file that is missing, damaged, foreign, of another format, or has a value that does not fit.
 pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
-    let damaged = |why: ParquetError| StoreError::Damaged { file: path.into(), why: why.to_string() };
     let open = |why| StoreError::Open { file: path.into(), why };
     let broken = |why: &str| Err(StoreError::Damaged { file: path.into(), why: why.into() });
     match seal::check(&std::fs::read(path).map_err(open)?) {
@@ -239,7 +239,30 @@ pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
         Seal::Broken => return broken("its checksum does not match"),
         Seal::Missing => return broken("it has no checksum"),
     }
-    let file = File::open(path).map_err(open)?;
+    let decoded = without_panic(|| decode(path)).map_err(|why| StoreError::Damaged { file: path.into(), why });
+    decoded?
+}
+
+/// What a reader gives, or the words with which it panicked. A checksum shows damage, not a file that somebody made so that the Parquet reader
+/// trusts a wrong length.
+fn without_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+    // The hook is the process's: one reader at a time, so that the one put back is the one found.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let read = panic::catch_unwind(AssertUnwindSafe(read));
+    panic::set_hook(hook);
+    read.map_err(|why| {
+        let words = why.downcast_ref::<String>().map(String::as_str).or_else(|| why.downcast_ref::<&str>().copied());
+        format!("its reader stopped: {}", words.unwrap_or("no reason given"))
+    })
+}
+
+/// The rows of a store whose checksum holds.
+fn decode(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
+    let damaged = |why: ParquetError| StoreError::Damaged { file: path.into(), why: why.to_string() };
+    let file = File::open(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
     let reader = SerializedFileReader::new(file).map_err(damaged)?;
     let metadata = reader.metadata();
     let keys = metadata.file_metadata().key_value_metadata();

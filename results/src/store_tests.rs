@@ -110,8 +110,33 @@ fn a_foreign_file_is_named() {
     assert!(error.contains("column `tensor_cores` is missing, expected INT64"), "{error}");
 }
 
+#[test]
+fn a_reader_that_panics_is_an_error_with_its_words() {
+    let panics = |empty: &[u8]| super::without_panic(|| empty[empty.len()]);
+    let why = panics(&[]).unwrap_err();
+    assert!(why.starts_with("its reader stopped: index out of bounds"), "{why}");
+    assert_eq!(super::without_panic(|| 7), Ok(7));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A damaged store that somebody sealed anew is read or refused by name, never a panic.
+    #[test]
+    fn damage_under_a_new_seal_is_no_panic(flips in prop::collection::vec((0.0_f64..1.0, 1_u8..), 1..6)) {
+        let rows: Vec<DesignRow> = (0..40).map(row).collect();
+        let (_dir, path) = written(&rows);
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (at, byte) in flips {
+            let at = (at * bytes.len() as f64) as usize;
+            bytes[at] ^= byte;
+        }
+        seal::seal(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        if let Err(error) = read_designs(&path) {
+            prop_assert!(error.to_string().starts_with(&path.display().to_string()), "{}", error);
+        }
+    }
 
     /// A damaged store is an error, never a panic and never other rows.
     #[test]

@@ -5,6 +5,7 @@ use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::input;
 use indicatif::{ProgressBar, ProgressStyle};
 use results::baseline::{Degrees, expert_placement};
+use results::claim::Claim;
 use results::compare::{Comparison, Entry};
 use results::design::DesignRow;
 use results::record::{self, BestDesign, Record, StudyRecord, Versions};
@@ -36,7 +37,7 @@ const NEARLY: f64 = 0.01;
 #[command(
     after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design and what\n\
-    became of it), pareto.svg and pareto.png (throughput against area). JSON: the record, as in record.json."
+    became of it), pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). JSON: the record, as in record.json."
 )]
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
@@ -130,7 +131,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let question = Question::read(arguments)?;
     let prepared = question.prepare(&arguments.study)?;
     let out = run_directory(arguments)?;
-    open(&out)?;
     times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
 
     let searching = Instant::now();
@@ -158,20 +158,23 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         comparison,
         times,
     };
-    let name = out.file_name().unwrap_or(out.as_os_str()).to_string_lossy().into_owned();
+    let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
     let run = Run { name, record, designs: rows };
-    let written = run.write(&out).or_other()?;
-    match arguments.format {
-        Format::Json => answer::json(&run.record),
-        Format::Text => {
-            let files: Vec<String> = written.iter().map(|file| file.display().to_string()).collect();
-            answer::text(&format!("{}\nWritten: {}\n", report::run(&run.record), files.join(", ")))
+    // A search's answer is worth more than its files: it is told first where they cannot be written.
+    let written = run.write(out.path());
+    match (arguments.format, &written) {
+        (Format::Json, _) => answer::json(&run.record)?,
+        (Format::Text, Ok(files)) => {
+            let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+            answer::text(&format!("{}\nWritten: {}\n", report::run(&run.record), files.join(", ")))?;
         }
+        (Format::Text, Err(_)) => answer::text(&report::run(&run.record))?,
     }
+    written.or_other().map(drop)
 }
 
-/// The run directory: refused where it holds something that is not a run of ours.
-fn run_directory(arguments: &Arguments) -> Result<PathBuf, Failure> {
+/// The run directory, for this search alone.
+fn run_directory(arguments: &Arguments) -> Result<Claim, Failure> {
     let stem = |name: &str| {
         let path = Path::new(name);
         let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
@@ -180,28 +183,7 @@ fn run_directory(arguments: &Arguments) -> Result<PathBuf, Failure> {
     let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
     let default = || PathBuf::from("runs").join(format!("{model}-{}", stem(&arguments.study)));
     let out = arguments.out.clone().unwrap_or_else(default);
-    if out.is_file() {
-        return Err(failure::input(format!("--out {}: is a file; give a directory", out.display())));
-    }
-    let foreign = out.is_dir()
-        && !out.join("record.json").exists()
-        && !out.join("designs.parquet").exists()
-        && std::fs::read_dir(&out).is_ok_and(|mut d| d.next().is_some());
-    if foreign {
-        let out = out.display();
-        return Err(failure::input(format!("--out {out}: holds files that are not a run; give an empty or a new directory")));
-    }
-    Ok(out)
-}
-
-/// Makes the run directory and tries to write into it: a long search must not end before a closed door.
-fn open(out: &Path) -> Result<(), Failure> {
-    let probe = out.join(format!(".writable-{}", std::process::id()));
-    let tried =
-        std::fs::create_dir_all(out).and_then(|()| std::fs::write(&probe, "")).and_then(|()| std::fs::remove_file(&probe));
-    tried.map_err(|e| {
-        failure::input(format!("--out {}: cannot be written into: {e}; give a directory you may write to", out.display()))
-    })
+    Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
 }
 
 fn progress_bar(chips: usize) -> ProgressBar {

@@ -1,0 +1,212 @@
+//! The directory of a run that is being made: one search at a time, no file of anybody else's, nothing through a link.
+
+use crate::run::FILES;
+use crate::sums::Sums;
+use std::ffi::OsStr;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a directory is not taken for a run. The text goes on after the directory's name.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// It is a file.
+    #[error("is a file; give a directory")]
+    File,
+    /// It holds something else.
+    #[error("holds files that are not a run; give an empty or a new directory")]
+    Foreign,
+    /// One of the files that the run would write is something else.
+    #[error("{name} in it {what}; remove it, or give an empty or a new directory")]
+    Occupied {
+        /// The file.
+        name: &'static str,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Another search has it.
+    #[error("another search writes into it; wait for its end, or give another directory")]
+    Busy,
+    /// The system forbids it.
+    #[error("cannot be written into: {0}; give a directory you may write to")]
+    Unwritable(#[from] io::Error),
+}
+
+/// A directory that this process alone makes a run in, for as long as the value lives: it holds a lock that the system drops with the process.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    /// None on systems that do not lock directories; digests tell files of two runs apart there too.
+    _lock: Option<File>,
+}
+
+impl Claim {
+    /// Takes a directory (made if need be) for a run: an empty one, or one with an older run, which stays until the new one is written. What killed
+    /// searches have left in it goes.
+    ///
+    /// # Errors
+    /// A directory that is somebody else's, that another search has, or that cannot be written into: a long search must not end before a closed door.
+    pub fn new(path: &Path) -> Result<Self, ClaimError> {
+        if path.is_file() {
+            return Err(ClaimError::File);
+        }
+        fs::create_dir_all(path)?;
+        let lock = lock(path)?;
+        let mut others = false;
+        let mut leftovers = Vec::new();
+        for entry in fs::read_dir(path)? {
+            let name = entry?.file_name();
+            if is_leftover(&name) { leftovers.push(path.join(name)) } else { others = true }
+        }
+        if others {
+            occupied(path)?;
+        }
+        // Without the lock they may be another search's at work.
+        if lock.is_some() {
+            leftovers.iter().try_for_each(fs::remove_file)?;
+        }
+        let probe = path.join(format!("{PROBE}{}", std::process::id()));
+        fs::write(&probe, "").and_then(|()| fs::remove_file(&probe))?;
+        Ok(Self { path: path.into(), _lock: lock })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The begin of the name of a file that shows that a directory can be written into.
+const PROBE: &str = ".writable-";
+
+/// Whether a file is one that a killed search left: staged under its process's number (see [`crate::files`]), or the probe.
+fn is_leftover(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let staged = |file: &str| {
+        let of = name.strip_prefix('.').and_then(|n| n.strip_prefix(file)?.strip_prefix('.')?.strip_suffix(".partial"));
+        of.is_some_and(number)
+    };
+    name.strip_prefix(PROBE).is_some_and(number) || FILES.iter().any(|file| staged(file))
+}
+
+/// Locks a directory, where the system does that.
+fn lock(path: &Path) -> Result<Option<File>, ClaimError> {
+    let Ok(directory) = File::open(path) else { return Ok(None) };
+    match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(TryLockError::WouldBlock) => Err(ClaimError::Busy),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Refuses a directory that holds files and no run, or a run's file that is no plain file.
+fn occupied(path: &Path) -> Result<(), ClaimError> {
+    for name in FILES {
+        match fs::symlink_metadata(path.join(name)) {
+            Ok(found) if found.is_symlink() => {
+                return Err(ClaimError::Occupied { name, what: "is a link, through which a run is never written" });
+            }
+            Ok(found) if !found.is_file() => return Err(ClaimError::Occupied { name, what: "is not a file" }),
+            _ => {}
+        }
+    }
+    let record = path.join(crate::run::RECORD);
+    let sealed = Sums::read(path).is_ok_and(|sums| sums.name(&[crate::run::RECORD, crate::run::DESIGNS]));
+    match (sealed || is_record(&record), record.exists()) {
+        (true, _) => Ok(()),
+        (false, true) => Err(ClaimError::Occupied { name: crate::run::RECORD, what: "is not a record of coplace" }),
+        (false, false) => Err(ClaimError::Foreign),
+    }
+}
+
+/// Whether coplace wrote a record, of whatever format.
+fn is_record(file: &Path) -> bool {
+    let value = sim::files::text::read(file).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    value.is_some_and(|record| {
+        let version = record.pointer("/versions/coplace").and_then(serde_json::Value::as_str);
+        version.is_some() && record.get("format").is_some_and(serde_json::Value::is_u64)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sums::SUMS;
+
+    #[test]
+    fn leftovers_are_the_files_of_killed_searches_alone() {
+        for name in [".designs.parquet.7.partial", ".record.json.123.partial", ".SHA256SUMS.1.partial", ".writable-42"] {
+            assert!(is_leftover(OsStr::new(name)), "{name}");
+        }
+        for name in [
+            ".designs.parquet..partial",
+            ".notes.7.partial",
+            "designs.parquet.7.partial",
+            ".writable-",
+            ".record.json.7.partial~",
+        ] {
+            assert!(!is_leftover(OsStr::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_search_left_goes_and_locks_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [".designs.parquet.7.partial", ".pareto.svg.7.partial", ".writable-7"] {
+            fs::write(dir.path().join(name), "half").unwrap();
+        }
+        Claim::new(dir.path()).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_has_one_search_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Claim::new(dir.path()).unwrap();
+        let second = Claim::new(dir.path()).unwrap_err();
+        assert_eq!(second.to_string(), "another search writes into it; wait for its end, or give another directory");
+        drop(first);
+        Claim::new(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn only_a_run_is_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let refusal = || Claim::new(dir.path()).unwrap_err().to_string();
+        fs::write(at("notes.txt"), "mine").unwrap();
+        assert_eq!(refusal(), "holds files that are not a run; give an empty or a new directory");
+        let not_ours = "record.json in it is not a record of coplace; remove it, or give an empty or a new directory";
+        for text in ["", "{}", "{\"format\": 1}", "[1]", "{\"versions\": {\"coplace\": 1}, \"format\": 1}"] {
+            fs::write(at("record.json"), text).unwrap();
+            assert_eq!(refusal(), not_ours, "{text}");
+            assert_eq!(fs::read_to_string(at("record.json")).unwrap(), text);
+        }
+        // A record of any format, and a damaged one beside its digests, is a run.
+        fs::write(at("record.json"), "{\"format\": 9, \"versions\": {\"coplace\": \"9.0\"}}").unwrap();
+        Claim::new(dir.path()).unwrap();
+        fs::write(at("record.json"), "{\"format\"").unwrap();
+        let digests = crate::sums::of(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
+        fs::write(at(SUMS), digests).unwrap();
+        Claim::new(dir.path()).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        fs::create_dir(&run).unwrap();
+        let other = dir.path().join("other.json");
+        fs::write(&other, crate::record::example().to_json().unwrap()).unwrap();
+        std::os::unix::fs::symlink(&other, run.join("record.json")).unwrap();
+        let error = Claim::new(&run).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "record.json in it is a link, through which a run is never written; remove it, or give an empty or a new directory"
+        );
+    }
+}

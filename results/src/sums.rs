@@ -1,0 +1,146 @@
+//! `SHA256SUMS`: what ties the files of a run together, in the format of `sha256sum` (which checks it too: `sha256sum -c SHA256SUMS`).
+//!
+//! Each file of a run is complete, whatever happens; but a search that is killed between two renames over an older run, or a file copied in,
+//! leaves files of two runs side by side. Their digests tell. They also tell a changed figure in a record, which JSON does not.
+
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file's name.
+pub const SUMS: &str = "SHA256SUMS";
+
+/// Letters of a digest: 256 bits, four each.
+const LETTERS: usize = 64;
+
+/// What is wrong with the digests of a run, or with the files that they are of.
+#[derive(Debug, thiserror::Error)]
+pub enum SumsError {
+    /// There are none.
+    #[error(
+        "{}: cannot be opened: {why}; without digests no one can tell whether the files are of one run: run the search again, or give \
+         another run directory", file.display()
+    )]
+    Open {
+        /// The file of digests.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// They cannot be read.
+    #[error("{}: {why}; run the search again, or give another run directory", file.display())]
+    Malformed {
+        /// The file of digests.
+        file: PathBuf,
+        /// What is wrong, with the line or the name.
+        why: String,
+    },
+    /// A file of the run cannot be read.
+    #[error("{}: cannot be opened: {why}; give a run directory that `coplace search` wrote", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// A file is not the one that was written with the others.
+    #[error(
+        "{}: its SHA-256 digest is {found}, {SUMS} beside it says {expected}: it is damaged, or the directory holds files of two runs; run \
+         the search again, or give another run directory", file.display()
+    )]
+    Differs {
+        /// The file.
+        file: PathBuf,
+        /// The digest that it has.
+        found: String,
+        /// The digest that it had.
+        expected: String,
+    },
+}
+
+/// The digest of bytes, in hexadecimal letters.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The digests of files, a line `DIGEST  NAME` each.
+pub(crate) fn of(files: &[(PathBuf, Vec<u8>)]) -> String {
+    let line = |(path, bytes): &(PathBuf, Vec<u8>)| {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        format!("{}  {name}\n", digest(bytes))
+    };
+    files.iter().map(line).collect()
+}
+
+/// The digests of a run's files, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sums(BTreeMap<String, String>);
+
+impl Sums {
+    /// Reads the digests of a run directory.
+    ///
+    /// # Errors
+    /// A file that is missing, or is no list of digests.
+    pub(crate) fn read(directory: &Path) -> Result<Self, SumsError> {
+        let file = directory.join(SUMS);
+        let text = sim::files::text::read(&file).map_err(|why| SumsError::Open { file: file.clone(), why })?;
+        let entry = |(at, line): (usize, &str)| {
+            let entry =
+                line.split_once("  ").filter(|(sum, _)| sum.len() == LETTERS && sum.bytes().all(|b| b.is_ascii_hexdigit()));
+            let (sum, name) = entry.ok_or_else(|| SumsError::Malformed {
+                file: file.clone(),
+                why: format!("line {} is no digest of {LETTERS} hexadecimal letters, two blanks and a name", at + 1),
+            })?;
+            Ok((name.to_owned(), sum.to_ascii_lowercase()))
+        };
+        Ok(Self(text.lines().enumerate().map(entry).collect::<Result<_, SumsError>>()?))
+    }
+
+    /// Whether they are of these files among others.
+    pub(crate) fn name(&self, files: &[&str]) -> bool {
+        files.iter().all(|file| self.0.contains_key(*file))
+    }
+
+    /// Holds a file of the directory against its digest.
+    ///
+    /// # Errors
+    /// A file without a digest, one that cannot be read, or another file than the one that was written with the digests.
+    pub(crate) fn check(&self, directory: &Path, name: &str) -> Result<(), SumsError> {
+        let lacking = || SumsError::Malformed { file: directory.join(SUMS), why: format!("has no digest of {name}") };
+        let expected = self.0.get(name).ok_or_else(lacking)?;
+        let file = directory.join(name);
+        let bytes = std::fs::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
+        let found = digest(&bytes);
+        if found == *expected { Ok(()) } else { Err(SumsError::Differs { file, found, expected: expected.clone() }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_digest_is_the_published_one() {
+        // FIPS 180-2, appendix B.1.
+        assert_eq!(digest(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn every_changed_byte_and_every_lost_line_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("record.json");
+        std::fs::write(dir.path().join(SUMS), of(&[(file.clone(), b"{}".to_vec())])).unwrap();
+        let check = || Sums::read(dir.path()).and_then(|sums| sums.check(dir.path(), "record.json"));
+        for (bytes, sound) in [(&b"{}"[..], true), (b"{", false), (b"{} ", false), (b"[]", false)] {
+            std::fs::write(&file, bytes).unwrap();
+            assert_eq!(check().is_ok(), sound, "{bytes:?}");
+        }
+        assert!(check().unwrap_err().to_string().contains("record.json: its SHA-256 digest is"));
+        std::fs::write(dir.path().join(SUMS), "").unwrap();
+        assert!(check().unwrap_err().to_string().contains("SHA256SUMS: has no digest of record.json; run the search again"));
+        std::fs::write(dir.path().join(SUMS), "abc  record.json\n").unwrap();
+        assert!(check().unwrap_err().to_string().contains("SHA256SUMS: line 1 is no digest"));
+    }
+}
