@@ -10,6 +10,7 @@ mod grouped_errors;
 pub mod hardware;
 pub mod import;
 pub mod kernel;
+pub mod names;
 pub mod network;
 pub mod pipeline;
 pub mod schedule;

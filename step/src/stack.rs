@@ -16,7 +16,10 @@ static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StackError {
     /// Neither built in nor a file.
-    #[error("unknown software stack `{name}`: built in are {known}; or give the path of a stack file (.toml)")]
+    #[error(
+        "unknown software stack `{name}`: {}; or give the path of a stack file (.toml)",
+        sim::names::hint(name, known, "built in are")
+    )]
     Unknown {
         /// The name given.
         name: String,
@@ -239,8 +242,9 @@ impl SoftwareStack {
                 .map_err(|e| StackError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
             return Self::from_toml_str(name_or_path, &text);
         }
-        match STACKS.get_file(format!("{name_or_path}.toml")).and_then(|file| file.contents_utf8()) {
-            Some(text) => Self::from_toml_str(&format!("{name_or_path}.toml"), text),
+        let own = Self::names().into_iter().find(|name| sim::names::same(name, name_or_path)).map(|name| format!("{name}.toml"));
+        match own.and_then(|file| Some((STACKS.get_file(&file)?.contents_utf8()?, file))) {
+            Some((text, file)) => Self::from_toml_str(&file, text),
             None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::names().join(", ") }),
         }
     }

@@ -13,7 +13,7 @@ pub enum OptionError {
         text: String,
     },
     /// No such option.
-    #[error("{key}: the stack {stack} has no such option; it has {known}")]
+    #[error("{key}: the stack {stack} has no such option; {}", sim::names::hint(key, known, "it has"))]
     Unknown {
         /// The key given.
         key: String,
@@ -119,7 +119,12 @@ mod tests {
         );
         assert!(error("tensor=1").starts_with("`tensor=1`: must be"));
         let unknown = error("overlap.tensors=1");
-        assert!(unknown.starts_with("overlap.tensors: the stack megatron has no such option; it has kernels."), "{unknown}");
+        assert!(
+            unknown.starts_with(
+                "overlap.tensors: the stack megatron has no such option; did you mean `overlap.tensor`? It has kernels."
+            ),
+            "{unknown}"
+        );
         assert!(unknown.contains("overlap.tensor,") && !unknown.contains("sources"), "{unknown}");
         assert!(error("name.x=1").contains("no such option"));
         assert_eq!(

@@ -99,7 +99,12 @@ fn options_of_the_stack_are_set_by_name() {
     let flags = flags.result();
     assert!(flags.contains("--num-distributed-optimizer-instances 8"), "32 data-parallel ranks, 4 a node: {flags}");
     let error = coplace(&call(&["--stack-option", "overlap.tensr=1"])).refusal();
-    assert!(error.contains("--stack-option: overlap.tensr: the stack megatron has no such option; it has kernels."), "{error}");
+    assert!(
+        error.contains(
+            "--stack-option: overlap.tensr: the stack megatron has no such option; did you mean `overlap.tensor`? It has kernels."
+        ),
+        "{error}"
+    );
 }
 
 #[test]

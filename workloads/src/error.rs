@@ -1,5 +1,6 @@
 //! What can be wrong with a workload; every message names the place, the key, the value, the limit and the cure.
 
+pub(crate) use sim::names::nearest;
 use thiserror::Error;
 
 /// What can be wrong with a workload. One line each, meant for the person who must mend the input.
@@ -121,51 +122,5 @@ impl WorkloadError {
             None => format!("use a built-in one ({list}) or give the path of a config.json"),
         };
         Self::UnknownModel { name: name.to_owned(), cure }
-    }
-}
-
-/// The candidate nearest to `word`, where the edit distance is small enough to suggest a typing mistake: at most a third
-/// of the longer word's letters.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let fold = |s: &str| s.to_lowercase().replace('-', "_");
-    candidates
-        .map(|candidate| (edit_distance(&fold(word), &fold(candidate)), candidate))
-        .filter(|(distance, candidate)| distance * 3 <= word.chars().count().max(candidate.chars().count()))
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein's distance: insertions, deletions and replacements of letters.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn distances_are_levenshtein() {
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
-        assert_eq!(edit_distance("", "abc"), 3);
-        assert_eq!(edit_distance("n_embd", "n_embd"), 0);
-    }
-
-    #[test]
-    fn suggests_only_near_names() {
-        let known = ["num_hidden_layers", "hidden_size"];
-        assert_eq!(nearest("num_hiden_layers", known.iter().copied()), Some("num_hidden_layers"));
-        assert_eq!(nearest("colour", known.iter().copied()), None);
     }
 }

@@ -160,7 +160,7 @@ impl Model {
     /// # Errors
     /// Where the name is neither built in nor a file, and where the file is not a usable configuration.
     pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
-        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
+        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
             return hugging_face::parse(name, name, text);
         }
         let path = Path::new(name_or_path);

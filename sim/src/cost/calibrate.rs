@@ -66,7 +66,10 @@ pub enum CalibrationError {
         seconds: f64,
     },
     /// A scalar that does not exist.
-    #[error("unknown calibration scalar {key:?}; known are: {}", Calibration::PARAMETERS.map(|p| p.key).join(", "))]
+    #[error(
+        "unknown calibration scalar {key:?}; {}",
+        crate::names::hint(key, &Calibration::PARAMETERS.map(|p| p.key).join(", "), "known are:")
+    )]
     UnknownScalar {
         /// The key given.
         key: String,

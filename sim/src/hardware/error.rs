@@ -7,7 +7,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HardwareError {
     /// No template of this name.
-    #[error("unknown chip `{name}`: built in are {known}; or give the path of a chip file (.toml)")]
+    #[error(
+        "unknown chip `{name}`: {}; or give the path of a chip file (.toml)",
+        crate::names::hint(name, known, "built in are")
+    )]
     Unknown {
         /// The name given.
         name: String,

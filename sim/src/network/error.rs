@@ -34,7 +34,10 @@ pub enum NetworkError {
         why: String,
     },
     /// No template of this name.
-    #[error("unknown fabric `{name}`: built in are {known}; or give the path of a fabric file (.toml)")]
+    #[error(
+        "unknown fabric `{name}`: {}; or give the path of a fabric file (.toml)",
+        crate::names::hint(name, known, "built in are")
+    )]
     Unknown {
         /// The name given.
         name: String,

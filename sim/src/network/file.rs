@@ -6,10 +6,11 @@ use super::matrix::LinkMatrix;
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
 use crate::files::text;
+use crate::names;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::Deserialize;
 
-mod embedded {
+pub(super) mod embedded {
     include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 }
 
@@ -164,7 +165,7 @@ fn for_chip(mut file: FabricFile, name: &str, chip: &str) -> Result<Fabric, Netw
 fn template_text(name: &str) -> Result<&'static str, NetworkError> {
     embedded::FABRICS
         .iter()
-        .find(|(n, _)| *n == name)
+        .find(|(n, _)| names::same(n, name))
         .map(|(_, text)| *text)
         .ok_or_else(|| NetworkError::Unknown { name: name.into(), known: Fabric::names().join(", ") })
 }

@@ -1,0 +1,59 @@
+//! Names of what is built in: found whatever their case, and the nearest one named where none is meant exactly.
+
+/// A name as it is compared: case, and the difference between `-`, `_` and a blank, do not matter.
+fn folded(name: &str) -> String {
+    name.trim().to_lowercase().replace(['_', ' '], "-")
+}
+
+/// Whether two names are of one thing.
+#[must_use]
+pub fn same(a: &str, b: &str) -> bool {
+    folded(a) == folded(b)
+}
+
+/// The candidate nearest to `word`, where Levenshtein's distance is small enough to suggest a typing mistake: at most a third of the longer word's
+/// letters.
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = folded(word);
+    candidates
+        .map(|candidate| (strsim::levenshtein(&wanted, &folded(candidate)), candidate))
+        .filter(|(distance, candidate)| distance * 3 <= word.chars().count().max(candidate.chars().count()))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// What to say to a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest one, where there is one, and all.
+#[must_use]
+pub fn hint(word: &str, known: &str, are: &str) -> String {
+    match nearest(word, known.split(", ")) {
+        Some(near) => {
+            let mut letters = are.chars();
+            let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+            format!("did you mean `{near}`? {first}{} {known}", letters.as_str())
+        }
+        None => format!("{are} {known}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_whatever_their_case_and_no_two_others_are() {
+        for (a, b) in [("TPU_v4", "tpu_v4"), ("Llama2-7B", "llama2-7b"), ("fully sharded", "Fully_Sharded")] {
+            assert!(same(a, b), "{a} {b}");
+        }
+        assert!(!same("opt-1.3b", "opt-13b") && !same("tpu_v4", "tpu_v4i"));
+    }
+
+    #[test]
+    fn only_near_names_are_suggested() {
+        let known = ["num_hidden_layers", "hidden_size"];
+        assert_eq!(nearest("num_hiden_layers", known.iter().copied()), Some("num_hidden_layers"));
+        assert_eq!(nearest("NUM-HIDDEN-LAYERS", known.iter().copied()), Some("num_hidden_layers"));
+        assert_eq!(nearest("colour", known.iter().copied()), None);
+        assert_eq!(hint("tpu_v44", "h100, tpu_v4", "built in are"), "did you mean `tpu_v4`? Built in are h100, tpu_v4");
+        assert_eq!(hint("abacus", "h100, tpu_v4", "built in are"), "built in are h100, tpu_v4");
+    }
+}
