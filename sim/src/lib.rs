@@ -10,6 +10,7 @@ mod grouped_errors;
 pub mod hardware;
 pub mod import;
 pub mod kernel;
+mod limits;
 pub mod names;
 pub mod network;
 pub mod pipeline;

@@ -4,6 +4,10 @@ use super::dataset::{Range, Target};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
+/// What is taken for a measured quantity, in its column's unit (us, s, mm^2, GiB, cycles): what lies outside is a slip of the unit, and errors in percent
+/// of it would be no numbers.
+const MEASURED: std::ops::RangeInclusive<f64> = 1e-9..=1e15;
+
 /// A row with a fault: it is not scored, the others are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{}:{line}: {key} = {value}: {limit}; {cure}", file.display())]
@@ -204,6 +208,8 @@ impl<'a> Row<'a> {
         let limit = match target.range {
             Range::Positive if value.is_some_and(|v| v <= 0.0) => "must be above 0",
             Range::NotNegative if value.is_some_and(|v| v < 0.0) => "must not be negative",
+            Range::Positive if value.is_some_and(|v| !MEASURED.contains(&v)) => "must be from 1e-9 to 1e15",
+            Range::NotNegative if value.is_some_and(|v| v > *MEASURED.end()) => "must be at most 1e15",
             Range::Flag if value.is_some_and(|v| v != 0.0 && v != 1.0) => "must be 0 or 1",
             _ => return Ok(value),
         };

@@ -9,9 +9,11 @@ use super::verify::verify;
 use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Node, Pairing};
 use super::{PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
 use crate::files::Fault;
+use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -242,9 +244,11 @@ fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -
     ];
     let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
     let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
-    let capacity = one_of(&key("capacity"), &capacities, faults);
-    let read = one_of(&key("read"), &reads, faults);
-    let write = one_of(&key("write"), &writes, faults);
+    let capacity = one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
+    // A rate per cycle of an impossible clock is the clock's fault.
+    let rates = limits::CLOCK.contains(&clock.0).then_some(limits::RATE);
+    let read = one_of(&key("read"), &reads, rates.clone(), faults);
+    let write = one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
     let capacity = bytes(capacity, 1.0);
     let (default_read, default_write) = sram_energy_per_byte(node, capacity);
@@ -262,15 +266,24 @@ fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -
     })
 }
 
-/// The value of the one key that is given, in base units.
-fn one_of(key: &str, given: &[(&str, Option<f64>, f64)], faults: &mut Vec<Fault>) -> Option<f64> {
+/// The value of the one key that is given, in base units, in which `range` is too.
+fn one_of(
+    key: &str,
+    given: &[(&str, Option<f64>, f64)],
+    range: Option<RangeInclusive<f64>>,
+    faults: &mut Vec<Fault>,
+) -> Option<f64> {
+    let outside = |value: f64| range.as_ref().filter(|range| !range.contains(&value));
     let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
     let names = given.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
     match present.as_slice() {
-        [(_, value, unit)] if value.is_finite() && *value > 0.0 => Some(value * unit),
-        [(name, value, _)] => {
+        [(_, value, unit)] if value.is_finite() && *value > 0.0 && outside(value * unit).is_none() => Some(value * unit),
+        [(name, value, unit)] => {
             let table = key.rsplit_once('.').map_or("", |(table, _)| table);
-            faults.push(Fault::new(format!("{table}.{name}"), value, "must be positive and finite", "correct it"));
+            let range = outside(value * unit).filter(|_| value.is_finite() && *value > 0.0);
+            let within = |range: &RangeInclusive<f64>| limits::between(range.start() / unit, range.end() / unit);
+            let limit = range.map_or_else(|| "must be positive and finite".to_owned(), within);
+            faults.push(Fault::new(format!("{table}.{name}"), limits::plain(*value), limit, "correct it"));
             None
         }
         [] => {

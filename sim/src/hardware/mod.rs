@@ -20,6 +20,8 @@ mod template;
 mod verify;
 #[cfg(test)]
 mod verify_tests;
+#[cfg(test)]
+pub(crate) use verify_tests::every_number_has_limits;
 
 pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};

@@ -5,7 +5,7 @@ use super::{Accelerator, HardwareError};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-mod embedded {
+pub(super) mod embedded {
     include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 }
 

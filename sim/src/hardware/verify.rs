@@ -2,14 +2,12 @@
 
 use super::{Accelerator, AreaModel, Calibration, MemoryLevel, Scope};
 use crate::files::Fault;
+use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
+use std::ops::RangeInclusive;
 
 /// How far a published peak may lie above what the arrays give (rounding of the published figure).
 const PEAK_ROUNDING: f64 = 1.02;
-/// The most cores, arrays, rows, columns or lanes that are taken for a chip's: far above any wafer's.
-const LARGEST_COUNT: u32 = 1 << 20;
-/// The most bytes that are taken for a memory's: 1 PiB.
-const LARGEST_MEMORY: Bytes = Bytes(1 << 50);
 /// How far it may lie below (a clock that is not held, units that are not counted).
 const PEAK_SHORTFALL: f64 = 0.9;
 
@@ -45,6 +43,23 @@ impl Faults {
         }
     }
 
+    /// A positive number in a range, which is stated in the key's unit.
+    fn within(&mut self, key: &str, value: f64, range: RangeInclusive<f64>, cure: &str) {
+        self.positive(key, value, cure);
+        if value.is_finite() && value > 0.0 && !range.contains(&value) {
+            let limit = limits::between(*range.start(), *range.end());
+            self.0.push(Fault::new(key, limits::plain(value), limit, cure));
+        }
+    }
+
+    /// A number from 0 to `most`.
+    fn up_to(&mut self, key: &str, value: f64, most: f64, cure: &str) {
+        self.not_negative(key, value, cure);
+        if value.is_finite() && value > most {
+            self.0.push(Fault::new(key, limits::plain(value), limits::between(0.0, most), cure));
+        }
+    }
+
     fn not_negative(&mut self, key: &str, value: f64, cure: &str) {
         if !(value.is_finite() && value >= 0.0) {
             self.0.push(Fault::new(key, value, "must be finite and not negative", cure));
@@ -52,19 +67,23 @@ impl Faults {
     }
 }
 
-/// No chip is clocked above this many hertz: ten times the fastest silicon sold.
-const FASTEST_CLOCK: f64 = 1e11;
+/// A range of base units in a larger unit.
+fn in_units(range: RangeInclusive<f64>, unit: f64) -> RangeInclusive<f64> {
+    range.start() / unit..=range.end() / unit
+}
 
 fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     let (tensor, vector) = (&accelerator.tensor, &accelerator.vector);
-    faults.positive("clock_mhz", accelerator.clock.0 / 1e6, "give the clock of the cores");
-    if accelerator.clock.0 > FASTEST_CLOCK {
-        faults.0.push(Fault::new("clock_mhz", accelerator.clock.0 / 1e6, "must be at most 100000", "give megahertz"));
-    }
+    faults.within("clock_mhz", accelerator.clock.0 / 1e6, in_units(limits::CLOCK, 1e6), "give the clock of the cores");
     let sustained = accelerator.sustained_clock_fraction;
-    if !(sustained > 0.0 && sustained <= 1.0) {
+    if !(limits::LEAST_FRACTION..=1.0).contains(&sustained) {
         let cure = "give what is left of the clock under load, or leave it out";
-        faults.0.push(Fault::new("sustained_clock_fraction", sustained, "must be above 0 and at most 1", cure));
+        faults.0.push(Fault::new(
+            "sustained_clock_fraction",
+            sustained,
+            "must be above 0 (a millionth at least) and at most 1",
+            cure,
+        ));
     }
     let counts = [
         ("tensor.cores", tensor.cores),
@@ -84,6 +103,9 @@ fn compute(accelerator: &Accelerator, faults: &mut Faults) {
         let cure = "leave it out where vector cores share the tensor core's local buffer";
         faults.0.push(Fault::new("vector.buffer_kib", 0, "must be positive", cure));
     }
+    if vector.buffer.is_some_and(|buffer| buffer.0 > limits::LARGEST_MEMORY) {
+        faults.0.push(Fault::new("vector.buffer_kib", "more", "must be at most 1 PiB", "correct it"));
+    }
     let rates = &tensor.macs_per_unit_per_cycle;
     if rates.iter().next().is_none() {
         let cure = "give the rate of at least one data type, `bf16 = 1.0` for instance";
@@ -97,6 +119,14 @@ fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     for (data_type, rate) in rates.iter() {
         let key = format!("tensor.macs_per_unit_per_cycle.{data_type}");
         faults.positive(&key, rate, "leave out a type that is not supported");
+        let peak = accelerator.peak(data_type).map_or(0.0, |peak| peak.0);
+        let sound = rate.is_finite() && rate > 0.0 && limits::CLOCK.contains(&accelerator.clock.0);
+        if sound && !limits::PEAK.contains(&peak) && counts.iter().all(|(_, count)| (1..=LARGEST_COUNT).contains(count)) {
+            let range = in_units(limits::PEAK, 1e12);
+            let within = limits::between(*range.start(), *range.end());
+            let limit = format!("arrays x clock x rate give {} TFLOP/s, which {within}", limits::plain(peak / 1e12));
+            faults.0.push(Fault::new(key, limits::plain(rate), limit, "correct the rate, the clock or the arrays"));
+        }
     }
 }
 
@@ -109,17 +139,21 @@ fn memory(level: &MemoryLevel, clock_is_sound: bool, faults: &mut Faults) {
         let cure = "give its capacity, or remove the memory";
         faults.0.push(Fault::new(key("capacity"), level.capacity, "a memory with a bandwidth has a capacity", cure));
     }
-    if level.capacity > LARGEST_MEMORY {
+    if level.capacity.0 > limits::LARGEST_MEMORY {
         faults.0.push(Fault::new(key("capacity"), level.capacity, "must be at most 1 PiB", "correct it"));
     }
     if clock_is_sound {
-        faults.positive(&key("read bandwidth in B/s"), level.read_bandwidth.0, "give its peak read rate");
-        faults.positive(&key("write bandwidth in B/s"), level.write_bandwidth.0, "give its peak write rate");
+        faults.within(&key("read bandwidth in B/s"), level.read_bandwidth.0, limits::RATE, "give its peak read rate");
+        faults.within(&key("write bandwidth in B/s"), level.write_bandwidth.0, limits::RATE, "give its peak write rate");
     }
-    faults.positive(&key("ports"), f64::from(level.ports), "1 where reads and writes share, 2 where they do not");
-    faults.not_negative(&key("latency in s"), level.latency.0, "0 where unknown");
-    faults.not_negative(&key("read energy in J/B"), level.read_energy_per_byte.0, "leave it out to take the node's");
-    faults.not_negative(&key("write energy in J/B"), level.write_energy_per_byte.0, "leave it out to take the node's");
+    let ports = "1 where reads and writes share, 2 where they do not";
+    faults.within(&key("ports"), f64::from(level.ports), 1.0..=f64::from(LARGEST_COUNT), ports);
+    faults.up_to(&key("latency in s"), level.latency.0, limits::LONGEST_LATENCY, "0 where unknown");
+    let energies = [("read", level.read_energy_per_byte), ("write", level.write_energy_per_byte)];
+    for (access, energy) in energies {
+        let cure = "leave it out to take the node's";
+        faults.up_to(&key(&format!("{access} energy in J/B")), energy.0, limits::MOST_ENERGY, cure);
+    }
 }
 
 fn hierarchy(accelerator: &Accelerator, faults: &mut Faults) {
@@ -149,27 +183,30 @@ fn hierarchy(accelerator: &Accelerator, faults: &mut Faults) {
 }
 
 fn links(accelerator: &Accelerator, faults: &mut Faults) {
+    let rates = || in_units(limits::RATE, 1e9);
+    let capacities = |most: u64, unit: f64| 1.0 / unit..=most as f64 / unit;
     if let Some(host) = &accelerator.host {
-        faults.positive("host.link_gb_per_s", host.bandwidth.0 / 1e9, "remove [host] where there is none");
-        faults.positive("host.capacity_gib", host.capacity.gib(), "a link to the host leads to its memory");
+        faults.within("host.link_gb_per_s", host.bandwidth.0 / 1e9, rates(), "remove [host] where there is none");
+        let range = capacities(limits::LARGEST_MEMORY, 1_073_741_824.0);
+        faults.within("host.capacity_gib", host.capacity.gib(), range, "a link to the host leads to its memory");
     }
     if let Some(storage) = &accelerator.storage {
-        faults.positive("storage.read_gb_per_s", storage.read_bandwidth.0 / 1e9, "remove [storage] where there is none");
-        faults.positive("storage.write_gb_per_s", storage.write_bandwidth.0 / 1e9, "remove [storage] where there is none");
-        faults.positive("storage.capacity_gb", storage.capacity.as_f64() / 1e9, "storage with a bandwidth has a capacity");
+        let none = "remove [storage] where there is none";
+        faults.within("storage.read_gb_per_s", storage.read_bandwidth.0 / 1e9, rates(), none);
+        faults.within("storage.write_gb_per_s", storage.write_bandwidth.0 / 1e9, rates(), none);
+        let range = capacities(limits::LARGEST_STORAGE, 1e9);
+        let cure = "storage with a bandwidth has a capacity";
+        faults.within("storage.capacity_gb", storage.capacity.as_f64() / 1e9, range, cure);
     }
 }
 
 fn energy(accelerator: &Accelerator, faults: &mut Faults) {
     let energy = &accelerator.energy;
-    faults.not_negative("energy.static_w", energy.static_power.0, "give the idle power");
-    faults.not_negative(
-        "energy.pj_per_vector_operation",
-        energy.per_vector_operation.0 * 1e12,
-        "leave it out to take the node's",
-    );
+    faults.up_to("energy.static_w", energy.static_power.0, *limits::POWER.end(), "give the idle power");
+    let (picojoules, cure) = (limits::MOST_ENERGY * 1e12, "leave it out to take the node's");
+    faults.up_to("energy.pj_per_vector_operation", energy.per_vector_operation.0 * 1e12, picojoules, cure);
     for (data_type, joules) in energy.per_mac.iter() {
-        faults.not_negative(&format!("energy.pj_per_mac.{data_type}"), joules.0 * 1e12, "leave it out to take the node's");
+        faults.up_to(&format!("energy.pj_per_mac.{data_type}"), joules.0 * 1e12, picojoules, cure);
     }
 }
 
@@ -186,10 +223,10 @@ fn calibration(calibration: &Calibration, faults: &mut Faults) {
 
 fn published(accelerator: &Accelerator, faults: &mut Faults) {
     if let Some(area) = accelerator.published.die_area {
-        faults.positive("published.die_area_mm2", area.0, "leave it out where it is not published");
+        faults.within("published.die_area_mm2", area.0, limits::AREA, "leave it out where it is not published");
     }
     if let Some(tdp) = accelerator.published.tdp {
-        faults.positive("published.tdp_w", tdp.0, "leave it out where it is not published");
+        faults.within("published.tdp_w", tdp.0, limits::POWER, "leave it out where it is not published");
         if accelerator.energy.static_power >= tdp {
             let limit = format!("reaches the published {} W that the chip draws at work", tdp.0);
             faults.0.push(Fault::new("energy.static_w", accelerator.energy.static_power.0, limit, "give the idle power"));

@@ -1,6 +1,7 @@
 //! Faults are found wherever they are injected, and their texts name key, value, limit and cure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use super::template::embedded;
 use super::{Accelerator, Calibration, HardwareError, HostLink, Template, templates, verify};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use proptest::prelude::*;
@@ -132,4 +133,57 @@ fn an_unknown_chip_is_told_the_known_ones() {
             .starts_with("unknown chip `tpu_v99`: did you mean `tpu_v3`? Built in are a100_40gb_sxm, a100_80gb_sxm, b200, "),
         "{error}"
     );
+}
+
+/// Paths of the numbers of a file's tables, of arrays those of the first two entries.
+fn numbers(value: &toml::Value, path: &[String], found: &mut Vec<Vec<String>>) {
+    let below = |key: String| [path, &[key]].concat();
+    match value {
+        toml::Value::Float(_) | toml::Value::Integer(_) => found.push(path.to_vec()),
+        toml::Value::Table(table) => table.iter().for_each(|(key, inner)| numbers(inner, &below(key.clone()), found)),
+        toml::Value::Array(list) => {
+            list.iter().take(2).enumerate().for_each(|(i, inner)| numbers(inner, &below(i.to_string()), found));
+        }
+        _ => {}
+    }
+}
+
+/// The file with the number at a path replaced.
+fn with(file: &toml::Value, path: &[String], number: f64) -> String {
+    let mut file = file.clone();
+    let place = path.iter().fold(&mut file, |at, key| match at {
+        toml::Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
+        other => other.get_mut(key).unwrap(),
+    });
+    // A whole number stays one, so that it is the limit that speaks and not the parser.
+    let whole = place.is_integer() && number == 0.0;
+    *place = if whole { toml::Value::Integer(0) } else { toml::Value::Float(number) };
+    toml::to_string(&file).unwrap()
+}
+
+/// Checks the limits of every number of a file: none is taken that is no number, negative or huge, and where next to nothing is taken, nothing is.
+pub(crate) fn every_number_has_limits(text: &str, is_taken: impl Fn(&str) -> bool) {
+    let file: toml::Value = toml::from_str(text).unwrap();
+    let mut paths = Vec::new();
+    numbers(&file, &[], &mut paths);
+    assert!(is_taken(text) && is_taken(&toml::to_string(&file).unwrap()) && !paths.is_empty());
+    for path in paths {
+        for number in [f64::NAN, f64::INFINITY, -1.0, 1e308, 1e30] {
+            assert!(!is_taken(&with(&file, &path, number)), "{} = {number:e}", path.join("."));
+        }
+        if is_taken(&with(&file, &path, 1e-320)) {
+            assert!(is_taken(&with(&file, &path, 0.0)), "{} = 1e-320", path.join("."));
+        }
+    }
+}
+
+#[test]
+fn every_figure_has_both_limits() {
+    for (_, text) in embedded::CHIPS {
+        every_number_has_limits(text, |text| Template::from_toml_str(text, "my_chip.toml").is_ok());
+    }
+    let text = faults_of(&[("read_gb_per_s = 1200", "read_gb_per_s = 1e-320")]);
+    assert_eq!(text, "my_chip.toml: memory.hbm.read_gb_per_s = 1e-320: must be from 0.001 to 1e9; correct it");
+    let text = faults_of(&[("clock_mhz = 1050", "clock_mhz = 1e-7")]);
+    assert!(text.starts_with("my_chip.toml: clock_mhz = 1e-7: must be from 0.001 to 100000; give the clock"), "{text}");
 }

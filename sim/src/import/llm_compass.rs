@@ -10,10 +10,12 @@ use crate::files::{FileError, json, strict};
 use crate::hardware::energy::{default_energy, sram_energy_per_byte};
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, Fault, MemoryLevel, Node};
 use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
+use crate::limits::{self, LARGEST_COUNT};
 use crate::network::{Fabric, Tier, Topology, TorusDim};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1_048_576.0;
@@ -53,9 +55,11 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     let name = r.text("name").to_owned();
     let devices = r.count("device_count");
     let ring = r.choice("interconnect.topology", &[("FC", false), ("RING", true)]).unwrap_or(false);
-    let bandwidth = r.number("interconnect.link_count_per_device") * r.number(&link("bandwidth_per_direction_byte"));
-    let (payload, header) = (r.number(&link("max_payload_size_byte")), r.number(&link("header_size_byte")));
-    let latency = r.number(&link("latency_second"));
+    let links = "interconnect.link_count_per_device";
+    let bandwidth = r.number(links, FACTOR) * r.number(&link("bandwidth_per_direction_byte"), limits::RATE);
+    r.product([links, &link("bandwidth_per_direction_byte")], bandwidth, limits::RATE, "in B/s");
+    let (payload, header) = (r.number(&link("max_payload_size_byte"), PACKET), r.number(&link("header_size_byte"), PACKET));
+    let latency = r.number(&link("latency_second"), f64::MIN_POSITIVE..=limits::LONGEST_LATENCY);
     r.sound(file)?;
     let wrap = devices > 1;
     let topology = if ring {
@@ -111,11 +115,16 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// A positive number.
-    fn number(&mut self, path: &str) -> f64 {
+    /// A positive number of `range`.
+    fn number(&mut self, path: &str, range: RangeInclusive<f64>) -> f64 {
         let Some(value) = self.need(path) else { return 1.0 };
         match value.as_f64() {
-            Some(number) if number.is_finite() && number > 0.0 => number,
+            Some(number) if range.contains(&number) => number,
+            Some(number) if number > 0.0 => {
+                let limit = limits::between(*range.start(), *range.end());
+                self.faults.push(Fault::new(path, value, limit, "correct it"));
+                1.0
+            }
             _ => {
                 self.faults.push(Fault::new(path, value, "must be a positive number", "correct it"));
                 1.0
@@ -125,12 +134,20 @@ impl<'a> Reader<'a> {
 
     /// A positive whole number.
     fn count(&mut self, path: &str) -> u32 {
-        let number = self.number(path);
-        if number.fract() == 0.0 && number <= f64::from(u32::MAX) {
+        let number = self.number(path, f64::MIN_POSITIVE..=f64::from(LARGEST_COUNT));
+        if number.fract() == 0.0 {
             return number as u32;
         }
-        self.faults.push(Fault::new(path, number, "must be a whole number below 2^32", "correct it"));
+        self.faults.push(Fault::new(path, number, format!("must be a whole number of at most {LARGEST_COUNT}"), "correct it"));
         1
+    }
+
+    /// The product of two figures, held against what is taken for it; `unit` is the product's.
+    fn product(&mut self, paths: [&str; 2], product: f64, range: RangeInclusive<f64>, unit: &str) {
+        if self.faults.is_empty() && !range.contains(&product) {
+            let limit = format!("their product {unit} {}", limits::between(*range.start(), *range.end()));
+            self.faults.push(Fault::new(paths.join(" x "), limits::plain(product), limit, "correct one of them"));
+        }
     }
 
     fn text(&mut self, path: &str) -> &'a str {
@@ -166,6 +183,18 @@ const NODES: [(&str, Node); 9] = [
     ("3nm", Node::N3),
 ];
 
+/// Counts and bytes per cycle that multiply another figure.
+const FACTOR: RangeInclusive<f64> = 1e-3..=1e9;
+/// Bytes of a packet, or of its header.
+const PACKET: RangeInclusive<f64> = 1e-3..=1e9;
+/// Bits per second of a pin: a million times the fastest ones' 2e11.
+const PIN: RangeInclusive<f64> = 1.0..=1e17;
+
+/// What is taken for a memory, in `unit` bytes.
+fn capacity(unit: f64) -> RangeInclusive<f64> {
+    1.0 / unit..=limits::LARGEST_MEMORY as f64 / unit
+}
+
 /// Bytes of the types that its arrays and lanes compute in.
 const TYPES: [(&str, f64); 5] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0), ("fp8", 1.0), ("int8", 1.0)];
 
@@ -183,7 +212,7 @@ fn rates(data_type: &str, rate: f64) -> PerDataType<f64> {
 }
 
 fn accelerator(r: &mut Reader<'_>) -> Accelerator {
-    let clock = Hertz(r.number("device.frequency_Hz"));
+    let clock = Hertz(r.number("device.frequency_Hz", limits::CLOCK));
     let node = r.choice("device.compute_chiplet.process_node", &NODES).unwrap_or(Node::N7);
     let chiplets = r.count("device.compute_chiplet_count");
     let cores = r.count("device.compute_chiplet.core_count").saturating_mul(chiplets);
@@ -214,7 +243,7 @@ fn tensor(r: &mut Reader<'_>, cores: u32) -> (TensorCores, f64) {
     let array = |key: &str| format!("device.compute_chiplet.core.systolic_array.{key}");
     let arrays_per_core = r.count("device.compute_chiplet.core.sublane_count");
     let (rows, columns) = (r.count(&array("array_height")), r.count(&array("array_width")));
-    let rate = r.number(&array("mac_per_cycle"));
+    let rate = r.number(&array("mac_per_cycle"), FACTOR);
     let bytes = r.choice(&array("data_type"), &TYPES).unwrap_or(2.0);
     let tensor = TensorCores {
         cores,
@@ -233,14 +262,16 @@ fn tensor(r: &mut Reader<'_>, cores: u32) -> (TensorCores, f64) {
 fn lanes(r: &mut Reader<'_>, sublanes: u32) -> u32 {
     let unit = |key: &str| format!("device.compute_chiplet.core.vector_unit.{key}");
     let width = f64::from(r.count(&unit("vector_width")));
-    let flops = r.number(&unit("flop_per_cycle"));
+    let flops = r.number(&unit("flop_per_cycle"), FACTOR);
     (f64::from(sublanes) * width * (flops / 2.0).max(1.0)).round().min(f64::from(u32::MAX)) as u32
 }
 
 fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<MemoryLevel> {
-    let sram = r.number("device.compute_chiplet.core.SRAM_KB") * KIB;
-    let buffer = r.number("device.io.global_buffer_MB") * MIB;
-    let per_cycle = r.number("device.io.global_buffer_bandwidth_per_cycle_byte");
+    let sram = r.number("device.compute_chiplet.core.SRAM_KB", capacity(KIB)) * KIB;
+    let buffer = r.number("device.io.global_buffer_MB", capacity(MIB)) * MIB;
+    let per_cycle = r.number("device.io.global_buffer_bandwidth_per_cycle_byte", FACTOR);
+    let paths = ["device.io.global_buffer_bandwidth_per_cycle_byte", "device.frequency_Hz"];
+    r.product(paths, per_cycle * clock.0, limits::RATE, "in B/s");
     vec![
         level("sram", Scope::Core, sram, fed * clock.0, 2, node),
         level("global_buffer", Scope::Chip, buffer, per_cycle * clock.0, 1, node),
@@ -248,10 +279,12 @@ fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<Memory
 }
 
 fn device_memory(r: &mut Reader<'_>, node: Node) -> MemoryLevel {
-    let capacity = r.number("device.memory.total_capacity_GB") * GIB;
-    let channels = r.number("device.io.memory_channel_active_count");
-    let pins = r.number("device.io.pin_count_per_channel");
-    let bits = r.number("device.io.bandwidth_per_pin_bit");
+    let capacity = r.number("device.memory.total_capacity_GB", capacity(GIB)) * GIB;
+    let channels = r.number("device.io.memory_channel_active_count", FACTOR);
+    let pins = r.number("device.io.pin_count_per_channel", FACTOR);
+    let bits = r.number("device.io.bandwidth_per_pin_bit", PIN);
+    let paths = ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
+    r.product(paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
     level("memory", Scope::Chip, capacity, channels * pins * bits / 8.0, 1, node)
 }
 

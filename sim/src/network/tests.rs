@@ -357,3 +357,14 @@ proptest! {
         prop_assert!(fabric.collective(&op(kind, bytes, ranks, 1)).latency.0 >= floor);
     }
 }
+
+#[test]
+fn every_figure_has_both_limits() {
+    for (name, text) in super::file::embedded::FABRICS {
+        crate::hardware::every_number_has_limits(text, |text| Fabric::from_toml_str(name, text).is_ok());
+    }
+    let outer = "topology = \"switch\"\ndevices = 32\nbandwidth_gb_per_s = 5.0";
+    let slow = two_tier(outer).replace("launch_us = 2.0", "launch_us = 1e308");
+    let error = Fabric::from_toml_str("f.toml", &slow).unwrap_err().to_string();
+    assert!(error.starts_with("f.toml: launch_us = 1e308: must be at most 1000000, a second; give microseconds"), "{error}");
+}

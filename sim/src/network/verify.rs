@@ -4,11 +4,14 @@ use super::collective::MAX_TIERS;
 use super::error::Fault;
 use super::file::{ChipFile, FabricFile, TierFile, TopologyName};
 use super::torus;
+use crate::limits;
 
 /// The fastest measured link that is believed, GB/s of a whole unit: a hundred times what the largest node of 2025 has.
 pub(crate) const MOST_GB_PER_S: f64 = 1e6;
 /// The least, a kilobyte a second: slower is a mistake of units.
 pub(crate) const LEAST_GB_PER_S: f64 = 1e-6;
+/// [`limits::RATE`] in GB/s, in words.
+const GB_PER_S: &str = "must be from 0.001 to 1e9";
 
 /// Collects faults under the name of one tier.
 struct Checker {
@@ -22,20 +25,32 @@ impl Checker {
     }
 
     fn rate(&mut self, key: &str, value: Option<f64>) {
-        if let Some(v) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
-            self.fail(key, v, "must be a finite number above 0", "give GB/s of one device, one direction");
+        let cure = "give GB/s of one device, one direction";
+        match value {
+            Some(v) if !(v.is_finite() && v > 0.0) => self.fail(key, v, "must be a finite number above 0", cure),
+            Some(v) if !limits::RATE.contains(&(v * 1e9)) => self.fail(key, limits::plain(v), GB_PER_S, cure),
+            _ => {}
         }
     }
 
     fn fraction(&mut self, key: &str, value: Option<f64>) {
-        if let Some(v) = value.filter(|v| !(*v > 0.0 && *v <= 1.0)) {
-            self.fail(key, v, "must be above 0 and at most 1", "give achieved over nominal bandwidth");
+        let cure = "give achieved over nominal bandwidth";
+        match value {
+            Some(v) if !(v > 0.0 && v <= 1.0) => self.fail(key, v, "must be above 0 and at most 1", cure),
+            Some(v) if v < limits::LEAST_FRACTION => self.fail(key, limits::plain(v), "must be from 1e-6 to 1", cure),
+            _ => {}
         }
     }
 
     fn time(&mut self, key: &str, value: Option<f64>) {
-        if let Some(v) = value.filter(|v| !(v.is_finite() && *v >= 0.0)) {
-            self.fail(key, v, "must be a finite number of at least 0", "give microseconds");
+        match value {
+            Some(v) if !(v.is_finite() && v >= 0.0) => {
+                self.fail(key, v, "must be a finite number of at least 0", "give microseconds");
+            }
+            Some(v) if v * 1e-6 > limits::LONGEST_LATENCY => {
+                self.fail(key, limits::plain(v), "must be at most 1000000, a second", "give microseconds");
+            }
+            _ => {}
         }
     }
 
@@ -109,9 +124,9 @@ fn figures(c: &mut Checker, t: &TierFile) {
     if t.bandwidth_gb_per_s.is_none() && !matrix {
         c.fail("bandwidth_gb_per_s", "missing", "every tier but a matrix needs it", "give GB/s of one device, one direction");
     }
-    if t.oversubscription.is_some_and(|x| !(x.is_finite() && x >= 1.0)) {
-        let value = t.oversubscription.unwrap_or_default();
-        c.fail("oversubscription", value, "must be a finite number of at least 1", "1 is a non-blocking tree");
+    if t.oversubscription.is_some_and(|x| !(1.0..=limits::MOST_OVERSUBSCRIPTION).contains(&x)) {
+        let value = limits::plain(t.oversubscription.unwrap_or_default());
+        c.fail("oversubscription", value, "must be a number from 1 to 10000", "1 is a non-blocking tree");
     }
 }
 

@@ -10,8 +10,10 @@ use super::super::{Accelerator, MemoryLevel, Node, Scope};
 use super::{AreaBreakdown, Part};
 use crate::files::Fault;
 use crate::kernel::DataType;
+use crate::limits;
 use crate::units::{Bytes, SquareMillimeters};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Transistors of an fp64 fused multiply-add (LLMCompass); narrower ones scale with the square of the mantissa.
 const FP64_UNIT: f64 = 685_300.0;
@@ -60,6 +62,9 @@ const SUBLANES: u32 = 8;
 /// The die that no unit covers. GA100's annotation leaves 40 of 822.72 mm^2 as other; 16 PCIe lanes (7.7 mm^2) and 12 link controllers
 /// (9.3 mm^2) are in it; 2.8 % remains.
 const UNATTRIBUTED: f64 = 0.028;
+
+/// What is taken for a core's port on the on-chip network, in bytes per cycle: the widest of 2025 have some thousands.
+const PORT_BYTES: RangeInclusive<f64> = 1e-3..=1e9;
 
 /// How multiply-accumulate units are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -300,35 +305,59 @@ impl Floorplan {
         if self.dies == 0 {
             faults.push(Fault::new("area.dies", 0, "a chip has at least one", "count the compute dies"));
         }
-        let positive = [("area.network_port_bytes_per_cycle", self.network_port_bytes_per_cycle)];
-        for (key, value) in positive.into_iter().filter(|(_, value)| !(value.is_finite() && *value > 0.0)) {
-            faults.push(Fault::new(
-                key,
-                value,
-                "must be positive and finite",
-                "give what a core reads from the network per cycle",
-            ));
+        let port = self.network_port_bytes_per_cycle;
+        if !PORT_BYTES.contains(&port) {
+            let limit = limits::between(*PORT_BYTES.start(), *PORT_BYTES.end());
+            let cure = "give what a core reads from the network per cycle";
+            faults.push(Fault::new("area.network_port_bytes_per_cycle", limits::plain(port), limit, cure));
         }
+        self.count_faults(&mut faults);
         if !(0.0..0.5).contains(&self.other_blocks_fraction) {
             let cure = "give the fraction of the die that other blocks take, 0 where unknown";
             faults.push(Fault::new("area.other_blocks_fraction", self.other_blocks_fraction, "must lie between 0 and 0.5", cure));
         }
         for memory in self.core_memory.iter().chain(&self.chip_memory) {
             let key = format!("area.{}", memory.name);
-            if !(memory.capacity_kib.is_finite() && memory.capacity_kib > 0.0) {
-                faults.push(Fault::new(
-                    format!("{key}.capacity_kib"),
-                    memory.capacity_kib,
-                    "must be positive and finite",
-                    "remove it",
-                ));
+            let range = 1.0 / 1024.0..=limits::LARGEST_MEMORY as f64 / 1024.0;
+            if !range.contains(&memory.capacity_kib) {
+                let limit = limits::between(*range.start(), *range.end());
+                faults.push(Fault::new(format!("{key}.capacity_kib"), limits::plain(memory.capacity_kib), limit, "remove it"));
             }
             if memory.ports == 0 || memory.count == 0 {
                 let value = format!("{} ports, {} instances", memory.ports, memory.count);
                 faults.push(Fault::new(key, value, "a memory has at least one of each", "remove it"));
             }
         }
+        // Of figures that are each believable.
+        let total = if faults.is_empty() { self.area(accelerator).total().0 } else { *limits::AREA.start() };
+        if !limits::AREA.contains(&total) {
+            let limit = format!("all dies together, which {}", limits::between(*limits::AREA.start(), *limits::AREA.end()));
+            faults.push(Fault::new("area", format!("{} mm^2", limits::plain(total)), limit, "correct the counts and capacities"));
+        }
         faults
+    }
+
+    /// Counts that no die has.
+    fn count_faults(&self, faults: &mut Vec<Fault>) {
+        let memories = self.core_memory.iter().chain(&self.chip_memory);
+        let of_memories =
+            memories.flat_map(|m| [(format!("area.{}.count", m.name), m.count), (format!("area.{}.ports", m.name), m.ports)]);
+        let counts = [
+            ("dies", self.dies),
+            ("cores", self.cores),
+            ("fp64_units", self.fp64_units),
+            ("fp32_units", self.fp32_units),
+            ("integer_units", self.integer_units),
+            ("control_lanes", self.control_lanes),
+            ("scalar_units", self.scalar_units),
+            ("hbm_stacks", self.hbm_stacks),
+            ("links", self.links),
+            ("pcie_lanes", self.pcie_lanes),
+        ];
+        let counts = counts.into_iter().map(|(key, count)| (format!("area.{key}"), count));
+        for (key, count) in counts.chain(of_memories).filter(|(_, count)| *count > limits::LARGEST_COUNT) {
+            faults.push(Fault::new(key, count, format!("must be at most {}", limits::LARGEST_COUNT), "correct it"));
+        }
     }
 
     fn in_core(&self, accelerator: &Accelerator) -> Vec<Part> {

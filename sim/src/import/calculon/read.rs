@@ -4,13 +4,19 @@ use super::{Efficiency, Engine, Memory, Network, OPERATIONS, Operation, System};
 use crate::files::FileError;
 use crate::files::json::{Object, Reading};
 use crate::kernel::DataType;
+use crate::limits::{self, LEAST_FRACTION};
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 
-/// The most that is taken for an engine's rate, in TFLOP/s, and for a memory's or a link's, in GB/s: a thousand times today's.
+/// What is taken for an engine's rate, in TFLOP/s, and for a memory's or a link's, in GB/s: from what the first processors and networks of this
+/// millennium had to a thousand times today's.
+const LEAST_TFLOPS: f64 = 1e-3;
 const FASTEST_TFLOPS: f64 = 1e7;
+const LEAST_GB_PER_S: f64 = 1e-3;
 const FASTEST_GB_PER_S: f64 = 1e8;
 /// The most that is taken for a memory's capacity, in GiB: 1 PiB.
 const LARGEST_GIB: f64 = 1_048_576.0;
+/// The least, about a kilobyte.
+const LEAST_GIB: f64 = 1e-6;
 /// The most endpoints that a cluster here has.
 const MOST_ENDPOINTS: u64 = 1 << 20;
 /// The longest latency that is taken for a network's, in seconds.
@@ -61,7 +67,7 @@ fn engine(r: &mut Reading, root: &Object<'_>, key: &str) -> Vec<Engine> {
     let mut engines = Vec::new();
     if object.has("tflops") || object.has("gflops_efficiency") {
         r.only(&object, &["tflops", "gflops_efficiency"]);
-        let peak = r.positive(&object, "tflops", FASTEST_TFLOPS);
+        let peak = r.number(&object, "tflops", LEAST_TFLOPS, FASTEST_TFLOPS);
         let Some(curves) = r.inner(&object, "gflops_efficiency") else { return Vec::new() };
         r.only(&curves, &TYPES.map(|(name, _)| name));
         for (name, data_type) in TYPES.into_iter().filter(|(name, _)| curves.has(name)) {
@@ -72,7 +78,7 @@ fn engine(r: &mut Reading, root: &Object<'_>, key: &str) -> Vec<Engine> {
         for (name, data_type) in TYPES.into_iter().filter(|(name, _)| object.has(name)) {
             let Some(of_type) = r.inner(&object, name) else { continue };
             r.only(&of_type, &["tflops", "gflops_efficiency"]);
-            let peak = r.positive(&of_type, "tflops", FASTEST_TFLOPS);
+            let peak = r.number(&of_type, "tflops", LEAST_TFLOPS, FASTEST_TFLOPS);
             engines.push(Engine { data_type, peak: tera(peak), efficiency: curve(r, &of_type, "gflops_efficiency", 1e9) });
         }
     }
@@ -99,8 +105,9 @@ fn curve(r: &mut Reading, object: &Object<'_>, key: &str, unit: f64) -> Efficien
         };
         let least = r.number_in(&format!("{at}[0]"), size, 0.0, f64::MAX) * unit;
         let share = r.number_in(&format!("{at}[1]"), fraction, 0.0, 1.0);
-        if share == 0.0 && r.sound() {
-            r.fault(format!("{at}[1]"), fraction, "must be above 0", "an operation that achieves nothing never ends");
+        if share < LEAST_FRACTION && r.sound() {
+            let limit = "must be above 0 (1e-6 at least)";
+            r.fault(format!("{at}[1]"), fraction, limit, "an operation that achieves nothing never ends");
         }
         if points.last().is_some_and(|(above, _)| *above <= least) {
             r.fault(format!("{at}[0]"), size, "must be below the size before it", "list sizes from the largest to 0");
@@ -120,6 +127,12 @@ fn memory(r: &mut Reading, root: &Object<'_>, key: &str, needed: bool) -> Option
     r.only(&object, &["GiB", "GBps", "MB_efficiency"]);
     let gib = r.number(&object, "GiB", 0.0, LARGEST_GIB);
     let rate = r.number(&object, "GBps", 0.0, FASTEST_GB_PER_S);
+    for (key, value, least) in [("GiB", gib, LEAST_GIB), ("GBps", rate, LEAST_GB_PER_S)] {
+        if value > 0.0 && value < least {
+            let limit = format!("must be 0 or at least {}", limits::plain(least));
+            r.fault(format!("{}{key}", object.path), limits::plain(value), limit, "correct it");
+        }
+    }
     let efficiency = curve(r, &object, "MB_efficiency", 1e6);
     if gib > 0.0 && rate > 0.0 {
         return Some(Memory { capacity: Bytes::from_gib(gib), bandwidth: BytesPerSecond(rate * 1e9), efficiency });
@@ -137,11 +150,11 @@ fn network(r: &mut Reading, object: &Object<'_>) -> Network {
     known.extend(old.then_some("collective_minus1_scalar"));
     r.only(object, &known);
     let minus_one = old && r.flag(object, "collective_minus1_scalar");
-    let bandwidth = r.positive(object, "bandwidth", FASTEST_GB_PER_S);
+    let bandwidth = r.number(object, "bandwidth", LEAST_GB_PER_S, FASTEST_GB_PER_S);
     let processor_usage = r.number(object, "processor_usage", 0.0, 1.0);
     Network {
         bandwidth: BytesPerSecond(bandwidth * 1e9),
-        efficiency: r.positive(object, "efficiency", 1.0),
+        efficiency: r.number(object, "efficiency", LEAST_FRACTION, 1.0),
         size: r.count(object, "size", 1, MOST_ENDPOINTS) as u32,
         latency: Seconds(r.number(object, "latency", 0.0, LONGEST_LATENCY)),
         operations: operations(r, object, old, minus_one),
@@ -170,8 +183,8 @@ fn operations(r: &mut Reading, network: &Object<'_>, old: bool, minus_one: bool)
         } else {
             r.fault(&at, value, "must be a list of a factor and an offset", "write [factor, offset], null for p2p");
         }
-        if slot.factor == 0.0 && r.sound() {
-            r.fault(at, value, "its factor must be positive", "correct it");
+        if slot.factor < LEAST_FRACTION && r.sound() {
+            r.fault(at, value, "its factor must be positive (1e-6 at least)", "correct it");
         }
     }
     operations

@@ -109,7 +109,7 @@ fn what_is_left_out_is_listed() {
 fn faults_name_key_value_limit_and_cure() {
     assert_eq!(
         error("\"tflops\": 200", "\"tflops\": -200"),
-        "s.json: matrix.float16.tflops = -200: must lie between 0 and 1e7; correct it"
+        "s.json: matrix.float16.tflops = -200: must lie between 0.001 and 1e7; correct it"
     );
     assert_eq!(error("\"GiB\": 64,", ""), "s.json: mem1.GiB = nothing: this key is needed; add it");
     assert_eq!(error("\"GiB\": 64", "\"GiB\": 0"), "s.json: mem1.GiB = 0: must be positive; give the device's memory");

@@ -1,0 +1,53 @@
+//! What is taken for a figure of hardware, in base units. Each limit lies far outside what has been built, on both sides: what passes it is a slip of
+//! the pen or of the unit, and its answer would look like a result. All limits are included.
+
+use std::ops::RangeInclusive;
+
+/// Bytes per second of a memory, a link or a network's port: a megabyte per second is less than the slowest Ethernet (10 Mbit/s), 1e18 a million times
+/// an HBM4 stack's (about 2 TB/s) and what stands for "never limits" where another simulator's file has such a memory.
+pub(crate) const RATE: RangeInclusive<f64> = 1e6..=1e18;
+
+/// Bytes of a memory, 1 PiB: a thousand times the largest accelerator's or host's of 2025.
+pub(crate) const LARGEST_MEMORY: u64 = 1 << 50;
+
+/// Bytes of storage, 1 EiB: a device's share of the largest file systems is far below.
+pub(crate) const LARGEST_STORAGE: u64 = 1 << 60;
+
+/// Seconds of any latency of a memory, link or message: a light signal reaches the moon.
+pub(crate) const LONGEST_LATENCY: f64 = 1.0;
+
+/// Achieved over nominal: less than a millionth is a slip of the unit.
+pub(crate) const LEAST_FRACTION: f64 = 1e-6;
+
+/// Hertz of a clock: from the first microprocessors' hundreds of kilohertz down by a factor of a hundred, to ten times the fastest silicon sold.
+pub(crate) const CLOCK: RangeInclusive<f64> = 1e3..=1e11;
+
+/// Operations per second of all arrays of a chip: from a million, which early microprocessors had, to 1e21, eight thousand times the 1.25e17 of a
+/// wafer (Cerebras WSE-3, 2024).
+pub(crate) const PEAK: RangeInclusive<f64> = 1e6..=1e21;
+
+/// The most cores, arrays, rows, columns, lanes, ports or units of a kind: far above any wafer's.
+pub(crate) const LARGEST_COUNT: u32 = 1 << 20;
+
+/// Square millimetres of all dies: a wafer has 7e4.
+pub(crate) const AREA: RangeInclusive<f64> = 1e-3..=1e6;
+
+/// Watts of a device: a wafer takes 2e4.
+pub(crate) const POWER: RangeInclusive<f64> = 1e-3..=1e6;
+
+/// Joules of one operation or byte: a microjoule is a thousand times what a byte from another machine's memory takes.
+pub(crate) const MOST_ENERGY: f64 = 1e-6;
+
+/// Uplinks of a network's switches below its ports by this factor at most.
+pub(crate) const MOST_OVERSUBSCRIPTION: f64 = 1e4;
+
+/// A number as people write it: with an exponent where it is long.
+pub(crate) fn plain(number: f64) -> String {
+    let size = number.abs();
+    if size != 0.0 && !(1e-4..1e7).contains(&size) { format!("{number:e}") } else { number.to_string() }
+}
+
+/// `must be from 0.001 to 1e9`.
+pub(crate) fn between(least: f64, most: f64) -> String {
+    format!("must be from {} to {}", plain(least), plain(most))
+}
