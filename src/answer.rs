@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, OrOther};
 use clap::ValueEnum;
+use results::finite;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
@@ -16,16 +17,41 @@ pub enum Format {
 
 /// Writes text to standard output; a reader that went away is not an error.
 pub fn text(text: &str) -> Result<(), Failure> {
-    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
-        Err(e) => Err(Failure::Other(e.into())),
+    std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).map_err(unwritten)
+}
+
+/// The failure of an answer that standard output does not take.
+pub fn unwritten(why: std::io::Error) -> Failure {
+    match why.kind() {
+        ErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::Other(why.into()),
     }
 }
 
-/// Writes a value as indented JSON.
+/// Writes an answer in its form, unless one of its numbers is none.
+pub fn give<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    match format {
+        Format::Json => json(value),
+        Format::Text => {
+            finite::check(value).or_other()?;
+            text(&in_words(value))
+        }
+    }
+}
+
+/// Writes a value as indented JSON, unless one of its numbers is none.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    finite::check(value).or_other()?;
     let mut out = serde_json::to_string_pretty(value).or_other()?;
     out.push('\n');
     text(&out)
+}
+
+/// Writes an answer in its form, JSON in one line, unless one of its numbers is none.
+pub fn line<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    finite::check(value).or_other()?;
+    match format {
+        Format::Json => text(&(serde_json::to_string(value).or_other()? + "\n")),
+        Format::Text => text(&in_words(value)),
+    }
 }

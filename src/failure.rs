@@ -1,5 +1,7 @@
 //! Failures and their exit codes: 2 for input that the user must mend, 3 for an answer that lacks something, 1 for anything else.
 
+use results::files::Unwritable;
+use std::io;
 use std::process::ExitCode;
 
 /// Why a verb gave no result.
@@ -67,6 +69,37 @@ impl<T, E: Into<anyhow::Error>> OrOther<T> for Result<T, E> {
     fn or_other(self) -> Result<T, Failure> {
         self.map_err(|e| Failure::Other(e.into()))
     }
+}
+
+/// Marks an error of writing a file: the path is the user's to mend (2), a full disk or a broken one is not (1).
+pub trait OrUnwritable<T> {
+    /// The value, or exit code 2 or 1.
+    fn or_unwritable(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Unwritable + Into<anyhow::Error>> OrUnwritable<T> for Result<T, E> {
+    fn or_unwritable(self) -> Result<T, Failure> {
+        self.map_err(|error| match error.write_error().map(|error| is_the_machines(&error.why)) {
+            Some(false) => Failure::Input(error.into()),
+            Some(true) | None => Failure::Other(error.into()),
+        })
+    }
+}
+
+/// A failure to write, with its message.
+pub fn of_io(why: &io::Error, message: impl std::fmt::Display) -> Failure {
+    let error = anyhow::anyhow!("{message}");
+    if is_the_machines(why) { Failure::Other(error) } else { Failure::Input(error) }
+}
+
+/// EIO of every Unix.
+const BROKEN_DISK: i32 = 5;
+
+/// Whether no other path would help against an error of the system: the disk is full or broken, or the machine is at its limits.
+fn is_the_machines(why: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, Interrupted, Other, OutOfMemory, QuotaExceeded, StorageFull, TimedOut, WriteZero};
+    let kinds = [FileTooLarge, Interrupted, OutOfMemory, Other, QuotaExceeded, StorageFull, TimedOut, WriteZero];
+    kinds.contains(&why.kind()) || why.raw_os_error() == Some(BROKEN_DISK)
 }
 
 /// A user-mendable failure from a message.

@@ -38,6 +38,17 @@ enum Verb {
     List(verb::list::Arguments),
 }
 
+/// Prints what is said instead of a verb's answer: the help, the version, what is wrong with the arguments. Help that cannot be written is a failure.
+fn explained(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        error.exit();
+    }
+    match error.print().map_err(|why| answer::unwritten(why)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
 fn main() -> ExitCode {
     let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| "warn".into());
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -48,7 +59,11 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    let outcome = match Arguments::parse().verb {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explained(&error),
+    };
+    let outcome = match arguments.verb {
         Verb::Search(a) => verb::search::run(&a),
         Verb::Evaluate(a) => verb::evaluate::run(&a),
         Verb::Plan(a) => verb::plan::run(&a),

@@ -14,6 +14,18 @@ pub struct WriteError {
     pub why: io::Error,
 }
 
+/// An error that may be one of writing a file.
+pub trait Unwritable {
+    /// The file and what the system said, where it is.
+    fn write_error(&self) -> Option<&WriteError>;
+}
+
+impl Unwritable for WriteError {
+    fn write_error(&self) -> Option<&WriteError> {
+        Some(self)
+    }
+}
+
 /// Where a file lies while it is being written: beside its destination, so that the final rename stays on one file
 /// system and is atomic. The process id keeps two runs into one directory apart.
 fn temporary(path: &Path) -> PathBuf {

@@ -12,6 +12,7 @@ pub mod emit;
 pub mod evaluated;
 pub mod figure;
 pub mod files;
+pub mod finite;
 pub mod from_search;
 pub mod mapped;
 pub mod planned;

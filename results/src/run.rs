@@ -3,7 +3,7 @@
 use crate::compare::{Comparison, Entry};
 use crate::design::{DesignRow, Outcome};
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
-use crate::files::{self, WriteError};
+use crate::files::{self, Unwritable, WriteError};
 use crate::record::{Certificate, Proof, Record, RecordError};
 use crate::report::{count, significant};
 use crate::store::{self, StoreError};
@@ -38,6 +38,18 @@ pub enum RunError {
     /// Its digests.
     #[error(transparent)]
     Sums(#[from] SumsError),
+}
+
+impl Unwritable for RunError {
+    fn write_error(&self) -> Option<&WriteError> {
+        match self {
+            Self::Directory(error) | Self::Record(RecordError::Write(error)) | Self::Store(StoreError::Write(error)) => {
+                Some(error)
+            }
+            Self::Figure(error) => error.write_error(),
+            Self::Record(_) | Self::Store(_) | Self::Sums(_) => None,
+        }
+    }
 }
 
 /// A finished run.

@@ -59,8 +59,5 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let row = row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
     let outcome = row.run().map_err(|why| failure::input(format!("{execution}: {why}")))?;
     let ran = Ran::new([model, execution, system], &row, &outcome);
-    match arguments.format {
-        Format::Json => answer::json(&ran),
-        Format::Text => answer::text(&report::calculon(&ran)),
-    }
+    answer::give(arguments.format, &ran, report::calculon)
 }

@@ -82,10 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let fit = fit(chip, &data.rows, &keys).or_input()?;
     let answer = answer(arguments, template, &keys, data, fit);
-    match arguments.format {
-        Format::Json => answer::json(&answer)?,
-        Format::Text => answer::text(&text(&answer))?,
-    }
+    answer::give(arguments.format, &answer, text)?;
     let faults: Vec<String> = answer.row_errors.iter().map(ToString::to_string).collect();
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
 }

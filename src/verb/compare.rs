@@ -23,13 +23,12 @@ pub struct Arguments {
 /// Reads the runs and prints the comparison.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let comparison = run::compare(&read(&arguments.directories)?);
-    match arguments.format {
-        Format::Json => answer::json(&comparison),
-        Format::Text if comparison.entries.iter().all(|e| e.plan.is_none()) => {
-            answer::text("No design of these runs runs the model.\n")
+    answer::give(arguments.format, &comparison, |comparison| {
+        if comparison.entries.iter().all(|e| e.plan.is_none()) {
+            return "No design of these runs runs the model.\n".to_owned();
         }
-        Format::Text => answer::text(&comparison.to_text()),
-    }
+        comparison.to_text()
+    })
 }
 
 /// Reads run directories. Two of the same name are told apart by their paths.

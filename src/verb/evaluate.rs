@@ -1,7 +1,7 @@
 //! `coplace evaluate`: one plan, and why it takes what it takes.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput};
+use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::job::{JobArguments, PlanArguments, at_most, flag};
 use crate::verb::plan;
 use results::evaluated::Evaluated;
@@ -63,10 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     write_trace(arguments, &job, explained.as_ref())?;
     let record = Evaluated::new(&job, &arguments.job.model, &found, explained.as_ref());
     let kernels = if arguments.kernels { Kernels::All } else { Kernels::Longest };
-    match arguments.format {
-        Format::Json => answer::json(&record),
-        Format::Text => answer::text(&report::evaluated(&record, kernels)),
-    }
+    answer::give(arguments.format, &record, |record| report::evaluated(record, kernels))
 }
 
 /// The space that is asked for. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not given.
@@ -100,5 +97,5 @@ fn write_trace(arguments: &Arguments, job: &Job<'_>, explained: Option<&Explaine
         return Ok(());
     };
     let title = format!("{} on {} x {}", arguments.job.model, job.devices, job.chip.name);
-    files::write(file, trace::trace(&title, explained, job.chip).as_bytes()).or_input()
+    files::write(file, trace::trace(&title, explained, job.chip).as_bytes()).or_unwritable()
 }

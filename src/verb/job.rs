@@ -224,7 +224,10 @@ impl JobArguments {
         let model = Model::load(&self.model).or_input()?;
         let chip = input::chip(&self.chip)?.accelerator;
         let cluster = links(input::fabric(&self.fabric, &chip.name, self.fast_domain)?)?;
-        let fabric = cluster.for_devices(self.devices).or_input()?;
+        let fabric = cluster.for_devices(self.devices).map_err(|error| {
+            let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
+            failure::input(format!("--devices {} --fabric {}{domain}: {error}", self.devices, self.fabric))
+        })?;
         let usual = SoftwareStack::usual(&chip.name);
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
         let precision = stack.precision(precision(self.precision, &chip)?);

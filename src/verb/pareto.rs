@@ -2,7 +2,7 @@
 
 use super::compare::read;
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::design::DesignRow;
 use results::report::{Align, Table, area, significant};
 use results::run::{self, PARETO, Run};
@@ -49,16 +49,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let figure = run::figure(&runs).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
-        failure::input(format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
+        failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
     })?;
-    let written = figure.write(out, PARETO).or_input()?;
+    let written = figure.write(out, PARETO).or_unwritable()?;
     let written = written.iter().map(|path| path.display().to_string()).collect();
     let fronts = runs.iter().map(|run| RunFront { run: &run.name, front: run.front() }).collect();
     let answer = Answer { written, runs: fronts };
-    match arguments.format {
-        Format::Json => answer::json(&answer),
-        Format::Text => answer::text(&text(&answer, &runs)),
-    }
+    answer::give(arguments.format, &answer, |answer| text(answer, &runs))
 }
 
 /// One table per run: its front by area.

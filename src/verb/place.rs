@@ -1,7 +1,7 @@
 //! `coplace place`: placement instances of PHAZE and graphs of Piper, solved exactly, each under its own formulas.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::failure::{self, Failure, OrInput};
 use search::published::phaze::{self, Plan, Recorded, Solution};
 use search::published::piper;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
     JSON: one object per line and file: {\"file\", \"feasible\", \"time_per_batch\", \"plan\", \"status\", \"why\", \"solve_seconds\",\n\
     \"expected\"}; time_per_batch and plan are null where no plan fits, and why says what is lacking. expected is null where the file has none,\n\
     else {\"time_per_batch\", \"difference\", \"verdict\"}: the time recorded, null where it is recorded that no plan fits; what ours is above it\n\
-    as a share of it, null where there is one of the two only; the same, faster, slower, fits, or does not fit. solve_seconds is the search alone,\n\
+    as a share of it, null where there is one of the two only or it is 0; the same, faster, slower, fits, or does not fit. solve_seconds is the search alone,\n\
     without reading the file; a search of less than 1 ms is repeated and its median time given. Of a graph of Piper: {\"file\", \"feasible\",\n\
     \"time_per_sample\", \"plan\", \"costs\", \"status\", \"why\", \"solve_seconds\"}, the plan as Piper writes it.")]
 pub struct Arguments {
@@ -61,9 +61,11 @@ impl Against {
         let (ours, theirs) = (solution.time_per_batch, recorded.time_per_batch);
         // Two times of nothing are the same.
         let difference = ours.zip(theirs).map(|(ours, theirs)| if ours == theirs { 0.0 } else { ours / theirs - 1.0 });
-        let verdict = match (ours, difference) {
-            (Some(_), Some(above)) if above.abs() <= ROUNDING => "the same",
-            (Some(_), Some(above)) if above < 0.0 => "faster",
+        // Of nothing nothing is a share.
+        let difference = difference.filter(|above| above.is_finite());
+        let verdict = match (ours, theirs) {
+            (Some(_), Some(_)) if difference.is_some_and(|above| above.abs() <= ROUNDING) => "the same",
+            (Some(ours), Some(theirs)) if ours < theirs => "faster",
             (Some(_), Some(_)) => "slower",
             (Some(_), None) => "fits",
             (None, _) if theirs.is_some() => "does not fit",
@@ -138,32 +140,32 @@ struct PiperCost {
 
 fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution, format: Format) -> Result<(), Failure> {
     let evaluation = solution.plan.as_ref().map(|plan| piper::evaluate(instance, plan));
-    let costs = evaluation.iter().flat_map(|evaluation| &evaluation.stages);
-    if format == Format::Json {
-        let cost = |c: &piper::StageCost| PiperCost {
-            time_per_sample: c.time_per_sample,
-            computing: c.computing,
-            edges: c.edges,
-            gradients: c.gradients,
-            memory_bytes: c.memory,
-        };
-        let line = PiperLine {
-            file,
-            feasible: solution.plan.is_some(),
-            time_per_sample: solution.time_per_sample,
-            plan: solution.plan.as_ref(),
-            costs: costs.map(cost).collect(),
-            status: match solution.status {
-                SolveStatus::Optimal => "optimal",
-                SolveStatus::Gap { .. } => "gap",
-                SolveStatus::Infeasible { .. } => "infeasible",
-            },
-            why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
-            solve_seconds: solution.solve_seconds,
-        };
-        return answer::text(&(serde_json::to_string(&line).or_other()? + "\n"));
-    }
-    let mut out = format!("{file}: {}\n", solution.status);
+    let cost = |c: &piper::StageCost| PiperCost {
+        time_per_sample: c.time_per_sample,
+        computing: c.computing,
+        edges: c.edges,
+        gradients: c.gradients,
+        memory_bytes: c.memory,
+    };
+    let line = PiperLine {
+        file,
+        feasible: solution.plan.is_some(),
+        time_per_sample: solution.time_per_sample,
+        plan: solution.plan.as_ref(),
+        costs: evaluation.iter().flat_map(|evaluation| &evaluation.stages).map(cost).collect(),
+        status: match solution.status {
+            SolveStatus::Optimal => "optimal",
+            SolveStatus::Gap { .. } => "gap",
+            SolveStatus::Infeasible { .. } => "infeasible",
+        },
+        why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
+        solve_seconds: solution.solve_seconds,
+    };
+    answer::line(format, &line, |line| piper_text(line, instance, solution))
+}
+
+fn piper_text(line: &PiperLine<'_>, instance: &piper::Instance, solution: &piper::Solution) -> String {
+    let mut out = format!("{}: {}\n", line.file, solution.status);
     if let (Some(time), Some(plan)) = (solution.time_per_sample, &solution.plan) {
         out += &format!(
             "  time per sample {time:.6} s under Piper's objective, {} stages, {} of {} devices\n",
@@ -171,7 +173,7 @@ fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution
             plan.devices(),
             instance.max_devices
         );
-        for (index, (stage, cost)) in plan.stages.iter().zip(costs).enumerate() {
+        for (index, (stage, cost)) in plan.stages.iter().zip(&line.costs).enumerate() {
             out += &format!(
                 "  stage {index:>3}: d {}, t {}, layers {}, {}: {:.6} s, memory {:.2} GiB\n",
                 stage.data_parallel,
@@ -179,11 +181,11 @@ fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution
                 runs(&stage.nodes),
                 chosen(stage),
                 cost.time_per_sample,
-                cost.memory / 1_073_741_824.0
+                cost.memory_bytes / 1_073_741_824.0
             );
         }
     }
-    answer::text(&out)
+    out
 }
 
 /// Numbers with runs of neighbours written as `3-7`.
@@ -226,20 +228,21 @@ fn solve(instance: &phaze::Instance) -> Solution {
 }
 
 fn show(file: &str, solution: &Solution, expected: Option<Against>, format: Format) -> Result<(), Failure> {
-    if format == Format::Json {
-        let line = Line {
-            file: file.to_owned(),
-            feasible: solution.feasible(),
-            time_per_batch: solution.time_per_batch,
-            plan: solution.plan.as_ref(),
-            status: if solution.feasible() { "optimal" } else { "infeasible" },
-            why: solution.why(),
-            solve_seconds: solution.solve_seconds,
-            expected,
-        };
-        return answer::text(&(serde_json::to_string(&line).or_other()? + "\n"));
-    }
-    let mut out = format!("{file}: {}\n", solution.status);
+    let line = Line {
+        file: file.to_owned(),
+        feasible: solution.feasible(),
+        time_per_batch: solution.time_per_batch,
+        plan: solution.plan.as_ref(),
+        status: if solution.feasible() { "optimal" } else { "infeasible" },
+        why: solution.why(),
+        solve_seconds: solution.solve_seconds,
+        expected,
+    };
+    answer::line(format, &line, |line| phaze_text(line, solution))
+}
+
+fn phaze_text(line: &Line<'_>, solution: &Solution) -> String {
+    let mut out = format!("{}: {}\n", line.file, solution.status);
     if let (Some(time), Some(plan)) = (solution.time_per_batch, &solution.plan) {
         out += &format!(
             "  time per batch {time:.6} (unit of the file's latencies), {} copies x {} stages, tensor width {}, {} devices\n",
@@ -259,6 +262,6 @@ fn show(file: &str, solution: &Solution, expected: Option<Against>, format: Form
             );
         }
     }
-    out += &expected.map(|expected| expected.text()).unwrap_or_default();
-    answer::text(&out)
+    out += &line.expected.as_ref().map(Against::text).unwrap_or_default();
+    out
 }

@@ -3,7 +3,7 @@
 mod write;
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput};
+use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use crate::verb::job::{JobArguments, PlanArguments, flag};
 use clap::ValueEnum;
@@ -49,9 +49,9 @@ pub struct Arguments {
     job: JobArguments,
     #[command(flatten)]
     choices: PlanArguments,
-    /// Plans to list
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    top: u16,
+    /// Plans to list [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    top: Option<u16>,
     /// Search also all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and
     /// recomputed, where no list restricts it. --layer-split best then takes many times as long
     #[arg(long)]
@@ -99,11 +99,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
     if arguments.emit == Some(Framework::Piper) {
+        if let Some(top) = arguments.top {
+            tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
+        }
         let micro_batch = arguments.choices.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
         let instance = piper::instance_of(&job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
         return answer::text(&instance.to_json_string());
     }
-    let mut answer = search_plans(&job, &space, arguments.top.into()).or_input()?;
+    let mut answer = search_plans(&job, &space, arguments.top.unwrap_or(10).into()).or_input()?;
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));
@@ -176,16 +179,13 @@ fn list(
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
     record.mapped(mappings);
-    match arguments.format {
-        Format::Json => answer::json(&record),
-        Format::Text => answer::text(&report::planned(&record)),
-    }
+    answer::give(arguments.format, &record, report::planned)
 }
 
 fn write_trace(arguments: &Arguments, timeline: &Timeline) -> Result<(), Failure> {
     let Some(file) = &arguments.trace else { return Ok(()) };
     let title = format!("{} on {} x {}, fastest plan", arguments.job.model, arguments.job.devices, arguments.job.chip);
-    files::write(file, timeline::trace(&title, timeline).as_bytes()).or_input()
+    files::write(file, timeline::trace(&title, timeline).as_bytes()).or_unwritable()
 }
 
 /// The fabric with the measured links between its nodes or devices, where there are any.

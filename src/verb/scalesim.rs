@@ -1,7 +1,7 @@
 //! `coplace scalesim`: SCALE-Sim's configuration and topology in, its compute report out.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput};
+use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use clap::ValueEnum;
 use results::files;
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let layers = read_topology(&text, &arguments.topology.display().to_string(), kind).or_input()?;
     let reports: Vec<LayerReport> = layers.iter().map(|layer| config.run(layer)).collect();
     if let Some(path) = &arguments.report {
-        files::write(path, compute_report(&reports).as_bytes()).or_input()?;
+        files::write(path, compute_report(&reports).as_bytes()).or_unwritable()?;
     }
     let layers = layers.into_iter().zip(reports).map(|(layer, report)| AnswerLayer { layer, report }).collect();
     let answer = Answer {
@@ -108,10 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         dataflow: config.dataflow,
         layers,
     };
-    match arguments.format {
-        Format::Json => answer::json(&answer),
-        Format::Text => answer::text(&text_of(&answer)),
-    }
+    answer::give(arguments.format, &answer, text_of)
 }
 
 fn text_of(answer: &Answer) -> String {

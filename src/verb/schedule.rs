@@ -1,7 +1,7 @@
 //! `coplace schedule`: operator-schedule instances, solved with proof in both pairings.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrOther};
+use crate::failure::{self, Failure};
 use serde::Serialize;
 use sim::schedule::{self, Instance, Limits, Memo, Pairing, Schedule, Stored};
 use sim::status::SolveStatus;
@@ -87,7 +87,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 let mut unpaired = Answer::to(&instance, Pairing::AnyPair, limits);
                 let paired = Answer::to(&instance, Pairing::SameIndex, limits);
                 unpaired.shorten(&paired, instance.stored_unpaired);
-                show(&Line { file: path.display().to_string(), unpaired, paired }, arguments.format)?;
+                let line = Line { file: path.display().to_string(), unpaired, paired };
+                answer::line(arguments.format, &line, text_of)?;
             }
             Err(error) => faults.push(error.to_string()),
         }
@@ -148,10 +149,7 @@ fn contradicted(stored: Option<Stored>, makespan: u64, lower_bound: u64) -> Opti
     stored.filter(untrue).map(|stored| stored.makespan)
 }
 
-fn show(line: &Line, format: Format) -> Result<(), Failure> {
-    if format == Format::Json {
-        return answer::text(&(serde_json::to_string(line).or_other()? + "\n"));
-    }
+fn text_of(line: &Line) -> String {
     let mut out = format!("{}\n", line.file);
     for (name, a) in [("unpaired", &line.unpaired), ("paired", &line.paired)] {
         let proof = if a.status == OPTIMAL {
@@ -169,7 +167,7 @@ fn show(line: &Line, format: Format) -> Result<(), Failure> {
             out += &format!("            the file states {stored} as proven or reached: that cannot be true\n");
         }
     }
-    answer::text(&out)
+    out
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `coplace search`: the main job.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use indicatif::{ProgressBar, ProgressStyle};
 use results::baseline::{Degrees, expert_placement};
@@ -170,7 +170,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         (Format::Text, Err(_)) => answer::text(&report::run(&run.record))?,
     }
-    written.or_other().map(drop)
+    written.or_unwritable().map(drop)
 }
 
 /// The run directory, for this search alone.

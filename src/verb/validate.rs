@@ -1,7 +1,8 @@
 //! `coplace validate`: predictions judged by measured data.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use results::finite;
 use results::validate::{self, FileReport};
 use std::path::{Path, PathBuf};
 
@@ -59,12 +60,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if !reports.is_empty() {
         if let Some(path) = &arguments.predictions {
-            validate::write_predictions(path, &reports).or_input()?;
+            validate::write_predictions(path, &reports).or_unwritable()?;
         }
         if let Some(path) = &arguments.breakdown {
-            validate::write_breakdown(path, &reports).or_input()?;
+            validate::write_breakdown(path, &reports).or_unwritable()?;
         }
         let drawn = arguments.plot.as_deref().map(|directory| draw(directory, &reports)).transpose()?;
+        finite::check(&reports).or_other()?;
         match arguments.format {
             Format::Json => answer::json(&validate::json(&reports))?,
             Format::Text => answer::text(&text(&reports, &written(arguments, drawn.unwrap_or_default())))?,
@@ -99,7 +101,7 @@ fn text(reports: &[FileReport], written: &[String]) -> String {
 /// Draws every quantity of every file. Files that share a name get a number, so that no figure is lost.
 fn draw(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>, Failure> {
     std::fs::create_dir_all(directory).map_err(|e| {
-        failure::input(format!("--plot {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+        failure::of_io(&e, format!("--plot {}: cannot be made: {e}; give a directory you may write to", directory.display()))
     })?;
     let mut written: Vec<PathBuf> = Vec::new();
     for report in reports {
@@ -107,7 +109,7 @@ fn draw(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>, Failur
             let taken = |stem: &str| written.contains(&directory.join(format!("{stem}.svg")));
             let numbered = (2..).map(|n| format!("{stem}-{n}"));
             let free = std::iter::once(stem.clone()).chain(numbered).find(|stem| !taken(stem)).unwrap_or(stem);
-            written.extend(figure.write(directory, &free).or_input()?);
+            written.extend(figure.write(directory, &free).or_unwritable()?);
         }
     }
     Ok(written)

@@ -12,7 +12,7 @@ mod predicted;
 pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
 pub use predicted::{Group, PredictedPlot, predicted};
 
-use crate::files::{self, WriteError};
+use crate::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};
 
 /// Why a figure could not be made.
@@ -35,6 +35,15 @@ pub enum FigureError {
         /// What the renderer said.
         why: String,
     },
+}
+
+impl Unwritable for FigureError {
+    fn write_error(&self) -> Option<&WriteError> {
+        match self {
+            Self::Write(error) => Some(error),
+            Self::Draw { .. } | Self::Render { .. } => None,
+        }
+    }
 }
 
 /// A figure.
