@@ -15,7 +15,10 @@ static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 #[derive(Debug, Error)]
 pub enum StudyError {
     /// The name is neither built in nor a file.
-    #[error("unknown study `{name}`: built in are {known}; or give the path of a study file (.toml)")]
+    #[error(
+        "unknown study `{name}`: {}; or give the path of a study file (.toml)",
+        sim::names::hint(name, known, "built in are")
+    )]
     Unknown {
         /// The name given.
         name: String,
@@ -270,8 +273,9 @@ impl Study {
     /// # Errors
     /// An unknown name, an unreadable or malformed file, a value outside its limits.
     pub fn load(name_or_path: &str) -> Result<Self, StudyError> {
-        if let Some(file) = STUDIES.get_file(format!("{name_or_path}.toml")) {
-            return Self::parse(name_or_path, file.contents_utf8().unwrap_or_default());
+        let own = Self::names().into_iter().find(|name| sim::names::same(name, name_or_path));
+        if let Some((file, name)) = own.and_then(|name| Some((STUDIES.get_file(format!("{name}.toml"))?, name))) {
+            return Self::parse(&name, file.contents_utf8().unwrap_or_default());
         }
         if !name_or_path.ends_with(".toml") {
             return Err(StudyError::Unknown { name: name_or_path.into(), known: Self::names().join(", ") });
@@ -329,6 +333,13 @@ impl Study {
                 "needs values above 0 and at most 1e6",
                 "list capacities in GiB",
             );
+        }
+        // As of every chip: what all cores share is no larger than the memory around it.
+        let largest = s.global_buffer_mib.iter().copied().max().unwrap_or_default() as f64;
+        if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
+            let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);
+            let limit = "an HBM holds at least as much as the global buffer inside it";
+            return fail("space.hbm_gib", value, limit, "remove the smaller HBM or the larger buffer, or search them apart");
         }
         if !(0.0..=1.0).contains(&s.min_area_fraction) {
             let value = s.min_area_fraction.to_string();
@@ -396,6 +407,11 @@ mod tests {
         assert!(Study::parse("s.toml", &nan).unwrap_err().to_string().contains("min_area_fraction = NaN"));
         let typo = text.replace("devices =", "device =");
         assert!(Study::parse("s.toml", &typo).unwrap_err().to_string().contains("unknown field `device`"));
-        assert!(Study::load("phase").unwrap_err().to_string().starts_with("unknown study `phase`: built in are phaze"));
+        assert!(
+            Study::load("phase")
+                .unwrap_err()
+                .to_string()
+                .starts_with("unknown study `phase`: did you mean `phaze`? Built in are phaze")
+        );
     }
 }

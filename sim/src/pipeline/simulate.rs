@@ -339,7 +339,8 @@ impl<'a> Player<'a> {
                 now = end;
             }
             let report = &mut self.devices[k].report;
-            report.bubble = passes_end - report.busy;
+            // The sum of the passes' times may exceed the time of their end by a rounding.
+            report.bubble = (passes_end - report.busy).max(Seconds::ZERO);
             report.exposed_reduction = Seconds(own) - report.passes_end;
             report.end = Seconds(now);
             total = total.max(report.end);

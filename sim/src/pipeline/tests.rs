@@ -276,7 +276,7 @@ proptest! {
         let busy: f64 = timeline.devices.iter().map(|d| d.busy.0).sum();
         let expected: f64 = p.stages.iter().map(|s| (s.forward + s.backward()).0).sum::<f64>() * f64::from(m);
         prop_assert!(close(busy, expected), "{busy} {expected}");
-        prop_assert!(timeline.devices.iter().all(|d| d.bubble.0 >= -1e-9 && d.exposed_send.0 >= 0.0));
+        prop_assert!(timeline.devices.iter().all(|d| d.bubble.0 >= 0.0 && d.exposed_send.0 >= 0.0));
         let passes: Vec<_> = timeline.events.iter().filter(|e| e.kind != EventKind::Reduction).collect();
         for pair in passes.windows(2).filter(|w| w[0].device == w[1].device) {
             prop_assert!(pair[0].end.0 <= pair[1].start.0 + 1e-9);
