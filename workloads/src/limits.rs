@@ -9,8 +9,9 @@ use crate::model::Model;
 pub const MAX_WIDTH: u64 = 1 << 20;
 /// Largest width of an MLP, 2^24.
 pub const MAX_FFN: u64 = 1 << 24;
-/// Most layers, 2^16.
-pub const MAX_LAYERS: u64 = 1 << 16;
+/// Most layers, 2^12: four times the deepest transformer that was trained (DeepNet, Wang et al. 2022: 1,000 layers). A plan is searched layer by
+/// layer, in time that grows faster than their number.
+pub const MAX_LAYERS: u64 = 1 << 12;
 /// Most heads, 2^16.
 pub const MAX_HEADS: u64 = 1 << 16;
 /// Most experts of a layer, 2^16.

@@ -284,7 +284,7 @@ fn a_micro_batch_or_sequence_out_of_range() {
 
 #[test]
 fn the_largest_model_that_the_limits_allow_does_not_overflow() {
-    let text = r#"{"model_type": "llama", "hidden_size": 1048576, "intermediate_size": 16777216, "num_hidden_layers": 65536,
+    let text = r#"{"model_type": "llama", "hidden_size": 1048576, "intermediate_size": 16777216, "num_hidden_layers": 4096,
         "num_attention_heads": 65536, "head_dim": 1048576, "max_position_embeddings": 16777216, "vocab_size": 16777216}"#;
     let model = parse("huge", "huge", text).unwrap();
     let lowering = Lowering { micro_batch: 1 << 20, ..Lowering::new(&model) };
