@@ -247,7 +247,7 @@ fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
             let part = part_name(grew.0);
             let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
                 (true, _) => "as fast".to_owned(),
-                _ if slower < 0.0 => format!("{:+.1} %: faster, but not among the values asked for", slower * 100.0),
+                _ if slower < 0.0 => format!("{:+.1} %: faster, but outside the space that was searched", slower * 100.0),
                 (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::report::seconds(grew.1)),
                 (false, false) => format!("{:+.1} %", slower * 100.0),
             };
