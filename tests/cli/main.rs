@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod help;
+mod hostile;
 mod instances;
 mod interchange;
 mod lists;

@@ -1,0 +1,147 @@
+//! What goes wrong around an answer: full disks, two searches at once, unknown names, answers that are no numbers.
+
+use crate::support::{Called, coplace, coplace_in, names, small_study, text_of};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Calls the command in a directory under a shell's `setting`.
+#[cfg(unix)]
+fn under(setting: &str, directory: &Path, arguments: &[&str]) -> Called {
+    let mut command = std::process::Command::new("sh");
+    let script = format!("{setting} exec \"$0\" \"$@\"");
+    command.arg("-c").arg(script).arg(assert_cmd::cargo::cargo_bin!("coplace")).args(arguments);
+    let output = command.current_dir(directory).env_remove("COPLACE_LOG").output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// No file may have more than a block: what a full disk does, without one.
+#[cfg(unix)]
+const FULL: &str = "trap '' XFSZ; ulimit -f 0;";
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    let search = ["search", "llama2-7b", "--study", "small.toml", "--out", "run"];
+    let full = under(FULL, dir.path(), &search);
+    assert_eq!((full.code, full.stderr.contains("cannot be written")), (1, true), "{}", full.stderr);
+    assert!(full.stdout.contains("Best design") && !full.stdout.contains("Written:"), "{}", full.stdout);
+    assert_eq!(names(&dir.path().join("run")), [""; 0], "nothing is left behind");
+    let written = coplace_in(dir.path(), &search).result();
+    assert!(written.starts_with(full.stdout.lines().next().unwrap()), "{written}");
+    let before: Vec<Vec<u8>> =
+        names(&dir.path().join("run")).iter().map(|name| std::fs::read(dir.path().join("run").join(name)).unwrap()).collect();
+    assert_eq!(under(FULL, dir.path(), &search).code, 1);
+    for (name, bytes) in names(&dir.path().join("run")).iter().zip(before) {
+        assert_eq!(std::fs::read(dir.path().join("run").join(name)).unwrap(), bytes, "{name}: the old run stays");
+    }
+    let data = crate::support::repository("sim/tests/data/collectives.csv").display().to_string();
+    for option in [["--plot", "figures"], ["--predictions", "p.csv"], ["--breakdown", "b.csv"]] {
+        let full = under(FULL, dir.path(), &["validate", &data, option[0], option[1]]);
+        // A breakdown of no training run is one line, which fits nowhere either.
+        assert_eq!(full.code, 1, "{option:?}: {}", full.stderr);
+        let nowhere = if option[0] == "--plot" { "small.toml/x" } else { "gone/x.csv" };
+        assert_eq!(coplace_in(dir.path(), &["validate", &data, option[0], nowhere]).code, 2, "{option:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn standard_output_that_takes_nothing_is_exit_code_1() {
+    let dir = tempfile::tempdir().unwrap();
+    for call in
+        [&["--version"][..], &["--help"], &["plan", "--help"], &["list", "chips"], &["list", "stacks", "--format", "json"]]
+    {
+        let full = under("exec > /dev/full;", dir.path(), call);
+        assert_eq!(full.code, 1, "{call:?}");
+        assert!(full.stderr.starts_with("error: "), "{call:?}: {}", full.stderr);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_takes_one_search_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    std::fs::create_dir(dir.path().join("run")).unwrap();
+    let lock = std::fs::File::open(dir.path().join("run")).unwrap();
+    lock.lock().unwrap();
+    let search = ["search", "llama2-7b", "--study", "small.toml", "--out", "run"];
+    let refused = coplace_in(dir.path(), &search).refusal();
+    assert_eq!(refused, "error: --out run: another search writes into it; wait for its end, or give another directory\n");
+    assert_eq!(names(&dir.path().join("run")), [""; 0]);
+}
+
+#[test]
+fn a_record_of_another_program_is_never_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("run")).unwrap();
+    let file = dir.path().join("run/record.json");
+    std::fs::write(&file, "{\"mine\": 1}").unwrap();
+    let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--out", "run"]).refusal();
+    assert!(refused.contains("--out run: record.json in it is not a record of coplace; remove it, or give"), "{refused}");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "{\"mine\": 1}");
+}
+
+#[test]
+fn names_are_found_whatever_their_case_and_the_nearest_is_named() {
+    let plan = |model, chip, fabric, stack| {
+        let of = ["plan", model, "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", "8", "--tensor", "1"];
+        coplace(&[&of[..], &["--pipeline", "1", "--stack", stack, "--format", "json"]].concat())
+    };
+    let upper = plan("OPT-350M", "A100_80GB", "Selene_HDR200x8", "MEGATRON").json();
+    let lower = plan("opt-350m", "a100_80gb", "selene_hdr200x8", "megatron").json();
+    assert_eq!(upper["plans"], lower["plans"]);
+    for (called, near) in [
+        (plan("opt-350", "a100_80gb", "selene_hdr200x8", "megatron"), "did you mean `opt-350m`?"),
+        (plan("opt-350m", "tpu_v4x", "selene_hdr200x8", "megatron"), "did you mean `tpu_v4`?"),
+        (plan("opt-350m", "a100_80gb", "selene_hdr20x8", "megatron"), "did you mean `selene_hdr200x8`?"),
+        (plan("opt-350m", "a100_80gb", "selene_hdr200x8", "megatrn"), "did you mean `megatron`?"),
+        (coplace(&["search", "opt-350m", "--study", "smok"]), "did you mean `smoke`?"),
+    ] {
+        let message = called.refusal();
+        assert!(message.contains(near), "{near}: {message}");
+    }
+}
+
+#[test]
+fn links_with_a_wild_number_are_refused_by_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let links = "file,src_idx,dst_idx,bandwidth_mbytes_per_s\na,0,65535,19200\na,0,1,19100\n";
+    std::fs::write(dir.path().join("links.csv"), links).unwrap();
+    let of =
+        ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "16"];
+    let refused = coplace_in(dir.path(), &[&of[..], &["--links", "links.csv"]].concat()).refusal();
+    assert!(refused.starts_with("error: links.csv: line 2, dst_idx = 65535: the lines name 3 units and none is 2;"), "{refused}");
+}
+
+#[test]
+fn a_fabric_that_is_too_small_is_named_with_its_file_and_option() {
+    let of = ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "64"];
+    let refused = coplace(&of).refusal();
+    assert!(refused.starts_with("error: --devices 64 --fabric nvlink3_node: fabric `"), "{refused}");
+}
+
+#[test]
+fn an_option_that_has_no_effect_says_so() {
+    let of = ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
+    let called = coplace(&[&of[..], &["--emit", "piper", "--top", "3"]].concat());
+    assert_eq!(called.code, 0);
+    assert!(called.stderr.contains("--top 3: --emit piper writes the graph"), "{}", called.stderr);
+    assert_eq!(coplace(&[&of[..], &["--emit", "piper"]].concat()).stderr, "");
+}
+
+#[test]
+fn a_recorded_time_of_nothing_is_no_share() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut instance: Value = serde_json::from_str(&text_of("results/reference/phaze/placement/instance_000.json")).unwrap();
+    assert!(instance["expected"]["time_per_batch"].is_f64(), "{instance}");
+    instance["expected"]["time_per_batch"] = json!(-0.0);
+    std::fs::write(dir.path().join("zero.json"), instance.to_string()).unwrap();
+    let text = coplace_in(dir.path(), &["place", "zero.json"]).result();
+    assert!(text.ends_with(": slower\n") && !text.contains("inf"), "{text}");
+    let answer = coplace_in(dir.path(), &["place", "zero.json", "--format", "json"]).json();
+    assert_eq!((&answer["expected"]["difference"], &answer["expected"]["verdict"]), (&Value::Null, &json!("slower")));
+}
