@@ -44,7 +44,11 @@ pub(crate) const MOST_OVERSUBSCRIPTION: f64 = 1e4;
 /// A number as people write it: with an exponent where it is long.
 pub(crate) fn plain(number: f64) -> String {
     let size = number.abs();
-    if size != 0.0 && !(1e-4..1e7).contains(&size) { format!("{number:e}") } else { number.to_string() }
+    if size == 0.0 || (1e-4..1e7).contains(&size) {
+        return number.to_string();
+    }
+    let (exact, rounded) = (format!("{number:e}"), format!("{number:.3e}"));
+    if exact.len() > rounded.len() { rounded } else { exact }
 }
 
 /// `must be from 0.001 to 1e9`.

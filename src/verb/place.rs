@@ -75,7 +75,13 @@ impl Against {
     }
 
     fn text(&self) -> String {
-        let theirs = self.time_per_batch.map_or_else(|| "no plan fits".to_owned(), |time| format!("time per batch {time:.6}"));
+        let theirs = self.time_per_batch.map_or_else(
+            || "no plan fits".to_owned(),
+            |time| {
+                // Of two zeros the one without a sign.
+                format!("time per batch {:.6}", time + 0.0)
+            },
+        );
         let above = self.difference.map_or_else(String::new, |above| {
             let shown = if above.abs() <= ROUNDING { 0.0 } else { above };
             format!(", ours {:+.6} %", shown * 100.0)

@@ -284,7 +284,8 @@ fn one_of(
             let within = |range: &RangeInclusive<f64>| limits::between(range.start() / unit, range.end() / unit);
             let limit = range.map_or_else(|| "must be positive and finite".to_owned(), within);
             faults.push(Fault::new(format!("{table}.{name}"), limits::plain(*value), limit, "correct it"));
-            None
+            // With the largest that is taken in its place, the other faults are found too.
+            range.map(|range| *range.end()).filter(|most| value * unit > *most)
         }
         [] => {
             faults.push(Fault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));

@@ -57,7 +57,7 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     let ring = r.choice("interconnect.topology", &[("FC", false), ("RING", true)]).unwrap_or(false);
     let links = "interconnect.link_count_per_device";
     let bandwidth = r.number(links, FACTOR) * r.number(&link("bandwidth_per_direction_byte"), limits::RATE);
-    r.product([links, &link("bandwidth_per_direction_byte")], bandwidth, limits::RATE, "in B/s");
+    r.product(&[links, &link("bandwidth_per_direction_byte")], bandwidth, limits::RATE, "in B/s");
     let (payload, header) = (r.number(&link("max_payload_size_byte"), PACKET), r.number(&link("header_size_byte"), PACKET));
     let latency = r.number(&link("latency_second"), f64::MIN_POSITIVE..=limits::LONGEST_LATENCY);
     r.sound(file)?;
@@ -142,8 +142,8 @@ impl<'a> Reader<'a> {
         1
     }
 
-    /// The product of two figures, held against what is taken for it; `unit` is the product's.
-    fn product(&mut self, paths: [&str; 2], product: f64, range: RangeInclusive<f64>, unit: &str) {
+    /// The product of figures, held against what is taken for it; `unit` is the product's.
+    fn product(&mut self, paths: &[&str], product: f64, range: RangeInclusive<f64>, unit: &str) {
         if self.faults.is_empty() && !range.contains(&product) {
             let limit = format!("their product {unit} {}", limits::between(*range.start(), *range.end()));
             self.faults.push(Fault::new(paths.join(" x "), limits::plain(product), limit, "correct one of them"));
@@ -216,6 +216,8 @@ fn accelerator(r: &mut Reader<'_>) -> Accelerator {
     let node = r.choice("device.compute_chiplet.process_node", &NODES).unwrap_or(Node::N7);
     let chiplets = r.count("device.compute_chiplet_count");
     let cores = r.count("device.compute_chiplet.core_count").saturating_mul(chiplets);
+    let paths = ["device.compute_chiplet_count", "device.compute_chiplet.core_count"];
+    r.product(&paths, f64::from(cores), 1.0..=f64::from(LARGEST_COUNT), "in cores");
     let (tensor, fed) = tensor(r, cores);
     let energy = EnergyModel { ..default_energy(node) };
     Accelerator {
@@ -263,7 +265,10 @@ fn lanes(r: &mut Reader<'_>, sublanes: u32) -> u32 {
     let unit = |key: &str| format!("device.compute_chiplet.core.vector_unit.{key}");
     let width = f64::from(r.count(&unit("vector_width")));
     let flops = r.number(&unit("flop_per_cycle"), FACTOR);
-    (f64::from(sublanes) * width * (flops / 2.0).max(1.0)).round().min(f64::from(u32::MAX)) as u32
+    let lanes = (f64::from(sublanes) * width * (flops / 2.0).max(1.0)).round();
+    let paths = ["device.compute_chiplet.core.sublane_count", &unit("vector_width"), &unit("flop_per_cycle")];
+    r.product(&paths, lanes, 1.0..=f64::from(LARGEST_COUNT), "by 2, the lanes of a core,");
+    lanes.min(f64::from(u32::MAX)) as u32
 }
 
 fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<MemoryLevel> {
@@ -271,7 +276,7 @@ fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<Memory
     let buffer = r.number("device.io.global_buffer_MB", capacity(MIB)) * MIB;
     let per_cycle = r.number("device.io.global_buffer_bandwidth_per_cycle_byte", FACTOR);
     let paths = ["device.io.global_buffer_bandwidth_per_cycle_byte", "device.frequency_Hz"];
-    r.product(paths, per_cycle * clock.0, limits::RATE, "in B/s");
+    r.product(&paths, per_cycle * clock.0, limits::RATE, "in B/s");
     vec![
         level("sram", Scope::Core, sram, fed * clock.0, 2, node),
         level("global_buffer", Scope::Chip, buffer, per_cycle * clock.0, 1, node),
@@ -284,7 +289,7 @@ fn device_memory(r: &mut Reader<'_>, node: Node) -> MemoryLevel {
     let pins = r.number("device.io.pin_count_per_channel", FACTOR);
     let bits = r.number("device.io.bandwidth_per_pin_bit", PIN);
     let paths = ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
-    r.product(paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
+    r.product(&paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
     level("memory", Scope::Chip, capacity, channels * pins * bits / 8.0, 1, node)
 }
 
@@ -364,6 +369,12 @@ mod tests {
             ("device.compute_chiplet.core_count".into(), Some(1.5.into()), "core_count = 1.5: must be a whole number"),
             (format!("{core}.systolic_array.data_type"), Some("fp4".into()), "data_type = fp4: must be one of fp32, bf16,"),
             ("device.compute_chiplet.process_node".into(), Some("7".into()), "process_node = 7: must be one of 45nm,"),
+            ("device.frequency_Hz".into(), Some(1e30.into()), ": must be from 1000 to 1e11; correct it"),
+            (
+                format!("{core}.vector_unit.vector_width"),
+                Some(1_000_000.into()),
+                "vector_unit.flop_per_cycle = 8000000: their product by 2, the lanes of a core, must be from 1 to 1048576; correct one",
+            ),
             ("device.io.global_buffer_MB".into(), Some(0.1.into()), "memory.sram.capacity = 196608 B: exceeds the 104858 B of"),
         ] {
             let error = chip(&changed(&path, value), "d.json").unwrap_err();

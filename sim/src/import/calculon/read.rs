@@ -15,6 +15,8 @@ const LEAST_GB_PER_S: f64 = 1e-3;
 const FASTEST_GB_PER_S: f64 = 1e8;
 /// The most that is taken for a memory's capacity, in GiB: 1 PiB.
 const LARGEST_GIB: f64 = 1_048_576.0;
+/// The largest size at which a curve steps, in GFLOP or MB: a million million times a large kernel's.
+const LARGEST_SIZE: f64 = 1e18;
 /// The least, about a kilobyte.
 const LEAST_GIB: f64 = 1e-6;
 /// The most endpoints that a cluster here has.
@@ -103,7 +105,7 @@ fn curve(r: &mut Reading, object: &Object<'_>, key: &str, unit: f64) -> Efficien
             r.fault(at, value, "must be a list of a size and a fraction", "write [size, fraction]");
             continue;
         };
-        let least = r.number_in(&format!("{at}[0]"), size, 0.0, f64::MAX) * unit;
+        let least = r.number_in(&format!("{at}[0]"), size, 0.0, LARGEST_SIZE) * unit;
         let share = r.number_in(&format!("{at}[1]"), fraction, 0.0, 1.0);
         if share < LEAST_FRACTION && r.sound() {
             let limit = "must be above 0 (1e-6 at least)";
