@@ -43,7 +43,7 @@ fn explained(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         error.exit();
     }
-    match error.print().map_err(|why| answer::unwritten(why)) {
+    match error.print().map_err(answer::unwritten) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

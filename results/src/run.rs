@@ -273,7 +273,8 @@ mod tests {
         }
         let mut names: Vec<_> = std::fs::read_dir(&a).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         let mut files = FILES.to_vec();
-        (names.sort(), files.sort_unstable());
+        names.sort();
+        files.sort_unstable();
         assert_eq!(names, files);
     }
 
@@ -285,7 +286,8 @@ mod tests {
         (other.record.study.model, other.designs[0].area_mm2) = ("another".into(), 7.0);
         let old = run("mixed");
         let mixed = Run { name: "mixed".into(), ..other.clone() };
-        (old.write(&at("old")).unwrap(), other.write(&at("new")).unwrap());
+        old.write(&at("old")).unwrap();
+        other.write(&at("new")).unwrap();
         for chosen in 0..1 << FILES.len() {
             std::fs::create_dir_all(at("mixed")).unwrap();
             for (i, file) in FILES.iter().enumerate() {
