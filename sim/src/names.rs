@@ -22,6 +22,18 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
+/// The candidate that `word` is a slip of the pen for: one letter off, or two of at least ten. Words that differ in their digits alone are versions of
+/// each other.
+pub fn mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let letters = |s: &str| s.chars().filter(|c| !c.is_ascii_digit()).collect::<String>().to_lowercase();
+    candidates
+        .filter(|candidate| letters(candidate) != letters(word))
+        .map(|candidate| (strsim::levenshtein(&word.to_lowercase(), candidate), candidate))
+        .filter(|(distance, _)| *distance <= if word.chars().count() < 10 { 1 } else { 2 })
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
 /// What to say to a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest one, where there is one, and all.
 #[must_use]
 pub fn hint(word: &str, known: &str, are: &str) -> String {
@@ -55,5 +67,13 @@ mod tests {
         assert_eq!(nearest("colour", known.iter().copied()), None);
         assert_eq!(hint("tpu_v44", "h100, tpu_v4", "built in are"), "did you mean `tpu_v4`? Built in are h100, tpu_v4");
         assert_eq!(hint("abacus", "h100, tpu_v4", "built in are"), "built in are h100, tpu_v4");
+    }
+
+    #[test]
+    fn a_slip_is_no_other_version_and_no_other_word() {
+        let known = ["llama", "mixtral", "qwen3", "num_hidden_layers", "mlp_bias"];
+        let slip = |word| mistyped(word, known.iter().copied());
+        assert_eq!((slip("lama"), slip("num_hiden_layer")), (Some("llama"), Some("num_hidden_layers")));
+        assert_eq!((slip("qwen4"), slip("mamba"), slip("qkv_bias")), (None, None, None));
     }
 }

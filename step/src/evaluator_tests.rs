@@ -14,7 +14,7 @@ use workloads::{ActivationPolicy, Batch, Layout, RankOrder, ZeroStage};
 /// Models whose layers divide evenly, with the ends as layers and with the last end as one; tied and untied heads; experts.
 fn models() -> Vec<Model> {
     let load = |name: &str, layers| Model { layers, ..Model::load(name).unwrap() };
-    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
+    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, ..workloads::model::Experts::default() });
     let sparse = Model { experts, ..load("llama3-8b", 8) };
     vec![load("llama2-7b", 24), load("gpt2-xl", 22), load("llama3-8b", 15), load("gpt3-175b", 24), sparse]
 }

@@ -293,7 +293,7 @@ fn in_a_pipeline_zero_2_holds_the_gradients_of_a_chunk_whole() {
 
 #[test]
 fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
-    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
+    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, ..workloads::model::Experts::default() });
     let model = Model { experts, ..model() };
     let state = |expert, zero| {
         let layout = Layout { data: 8, expert, zero, ..Layout::default() };
@@ -317,7 +317,7 @@ fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
 
 #[test]
 fn uneven_routing_fills_the_fullest_device() {
-    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, capacity_factor: None });
+    let experts = Some(workloads::model::Experts { count: 8, top_k: 2, ..workloads::model::Experts::default() });
     let sparse = Model { experts, ..model() };
     let kept = |model: &Model, expert| {
         let layout = Layout { data: 8, expert, ..Layout::default() };

@@ -1,6 +1,6 @@
 //! What can be wrong with a workload; every message names the place, the key, the value, the limit and the cure.
 
-pub(crate) use sim::names::nearest;
+pub(crate) use sim::names::{mistyped, nearest};
 use thiserror::Error;
 
 /// What can be wrong with a workload. One line each, meant for the person who must mend the input.

@@ -345,12 +345,26 @@ pub(crate) struct GraphBuilder {
     operators: Vec<OperatorNode>,
     tensors: Vec<TensorInfo>,
     operand: DataType,
+    /// What names that begin with `layer.` begin with instead.
+    layer: Option<String>,
 }
 
 impl GraphBuilder {
     /// For activations of type `operand`.
     pub(crate) fn new(operand: DataType) -> Self {
-        Self { operators: Vec::new(), tensors: Vec::new(), operand }
+        Self { operators: Vec::new(), tensors: Vec::new(), operand, layer: None }
+    }
+
+    /// Names that begin with `layer.` begin with another word from here on.
+    pub(crate) fn call_layers(&mut self, word: String) {
+        self.layer = Some(word);
+    }
+
+    fn called(&self, name: &str) -> String {
+        match (&self.layer, name.strip_prefix("layer.")) {
+            (Some(word), Some(rest)) => format!("{word}.{rest}"),
+            _ => name.to_owned(),
+        }
     }
 
     /// A tensor of `elements` numbers that has a gradient of the same type.
@@ -373,7 +387,7 @@ impl GraphBuilder {
         let id = TensorId(self.tensors.len() as u32);
         self.tensors.push(TensorInfo {
             id,
-            name: name.to_owned(),
+            name: self.called(name),
             bytes,
             gradient_bytes,
             producer: None,
@@ -400,7 +414,7 @@ impl GraphBuilder {
         }
         self.operators.push(OperatorNode {
             id,
-            name: op.name,
+            name: self.called(&op.name),
             inputs: op.inputs,
             outputs: op.outputs,
             forward: op.forward,

@@ -5,6 +5,7 @@
 //! The way through: [`model::Model::load`] reads a configuration, [`training::Lowering`] says how it is trained,
 //! [`training::TrainingGraph::new`] makes the pipeline segments, and each segment gives its kernel graphs and bytes.
 
+mod counts;
 pub mod error;
 pub mod footprint;
 pub mod graph;
@@ -20,6 +21,7 @@ pub mod parallel;
 pub mod recompute_policy;
 pub mod training;
 mod transformer;
+pub mod variations;
 mod working_set;
 
 pub use error::WorkloadError;

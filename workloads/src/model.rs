@@ -2,9 +2,9 @@
 
 use crate::error::WorkloadError;
 use crate::import::hugging_face;
+use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Function;
-use sim::units::Flops;
 use std::path::Path;
 
 /// The built-in models: (name, text of the config.json), sorted by name; the files of `workloads/models`.
@@ -21,6 +21,8 @@ pub enum Position {
     },
     /// A rotation of queries and keys in every layer; no parameters.
     Rotary,
+    /// A bias on the scores that falls with distance (ALiBi, Press et al. 2022); no parameters.
+    Alibi,
 }
 
 /// The normalisation of a family.
@@ -41,6 +43,24 @@ pub enum NormPlacement {
     Pre,
     /// After each residual sum (BERT, OPT-350m).
     Post,
+    /// On the result of attention and of the MLP, before the residual sum (OLMo 2).
+    Output,
+    /// Before attention and MLP, and again on their results (Gemma 2).
+    Sandwich,
+}
+
+impl NormPlacement {
+    /// Whether attention and MLP read normalised input.
+    #[must_use]
+    pub fn before(self) -> bool {
+        matches!(self, Self::Pre | Self::Sandwich)
+    }
+
+    /// Whether their results are normalised before the residual sum.
+    #[must_use]
+    pub fn on_result(self) -> bool {
+        matches!(self, Self::Output | Self::Sandwich)
+    }
 }
 
 /// Probability of dropping, per site; 0 means that the operator does not exist.
@@ -56,8 +76,17 @@ pub struct Dropout {
     pub activation: f64,
 }
 
+/// An expert that every token goes to, beside those that it is routed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedExpert {
+    /// Its width; of all of them together where there are several.
+    pub ffn: u64,
+    /// Whether its result is weighed by the sigmoid of a product of its own (Qwen2-MoE).
+    pub weighed: bool,
+}
+
 /// A mixture of experts in place of every layer's MLP.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Experts {
     /// Experts of a layer; each is an MLP of the model's width `ffn`.
     pub count: u64,
@@ -66,6 +95,12 @@ pub struct Experts {
     /// How much room an expert has compared with its even share of the tokens (GShard); none where no token is dropped and none
     /// is padded.
     pub capacity_factor: Option<f64>,
+    /// The expert that every token goes to.
+    #[serde(default)]
+    pub shared: Option<SharedExpert>,
+    /// Whether the router's product has a bias.
+    #[serde(default)]
+    pub router_bias: bool,
 }
 
 impl Experts {
@@ -147,6 +182,12 @@ pub struct Model {
     pub head_transform: bool,
     /// Whether the head's logits have a bias (BERT).
     pub head_bias: bool,
+    /// What its family does otherwise than GPT-2, BERT and Llama.
+    #[serde(default)]
+    pub variations: Variations,
+    /// What its file says that is not modelled, and what was taken instead, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
 }
 
 /// The built-in models' names, sorted.
@@ -180,130 +221,5 @@ impl Model {
         let text = sim::files::text::read(&file)
             .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
         hugging_face::parse(&place, &place, &text)
-    }
-
-    /// Width of all query heads together.
-    #[must_use]
-    pub fn query_width(&self) -> u64 {
-        self.heads * self.head_dim
-    }
-
-    /// Width of all key (or value) heads together.
-    #[must_use]
-    pub fn kv_width(&self) -> u64 {
-        self.kv_heads * self.head_dim
-    }
-
-    /// The embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
-    /// `vocabulary_multiple * tensor_parallel` (Megatron-LM, `_vocab_size_with_padding`).
-    #[must_use]
-    pub fn padded_vocabulary(&self, tensor_parallel: u32) -> u64 {
-        self.vocabulary.next_multiple_of(self.vocabulary_multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
-    }
-
-    /// Weights of a layer that take part in matrix products.
-    #[must_use]
-    pub fn layer_matrix_parameters(&self) -> u64 {
-        self.layer_matrices(|experts| experts.count)
-    }
-
-    /// Weights of a layer that one token meets in matrix products: of the experts only those it goes to.
-    #[must_use]
-    pub fn active_layer_matrix_parameters(&self) -> u64 {
-        self.layer_matrices(|experts| experts.top_k)
-    }
-
-    fn layer_matrices(&self, met: impl Fn(Experts) -> u64) -> u64 {
-        let attention = self.hidden.saturating_mul(2 * (self.query_width() + self.kv_width()));
-        let products = if self.gated { 3 } else { 2 };
-        let mlp = self.hidden.saturating_mul(products * self.ffn);
-        let mlps = self
-            .experts
-            .map_or(mlp, |experts| mlp.saturating_mul(met(experts)).saturating_add(self.hidden.saturating_mul(experts.count)));
-        attention.saturating_add(mlps)
-    }
-
-    /// Weights of all matrices, embedding included, in 128 bits: what [`crate::limits::MAX_WEIGHTS`] bounds.
-    pub(crate) fn weights(&self) -> u128 {
-        let layers = u128::from(self.layers) * u128::from(self.layer_matrix_parameters());
-        layers + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
-    }
-
-    /// Elements of the largest tensor that `tokens` tokens make, scores apart: what [`crate::limits::MAX_ELEMENTS`] bounds.
-    pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
-        let places = self.experts.map_or(tokens, |experts| experts.slots(tokens).max(tokens));
-        let mlp = 2 * u128::from(places) * u128::from(self.ffn.max(self.hidden));
-        let attention = u128::from(self.query_width()) + 2 * u128::from(self.kv_width());
-        mlp.max(u128::from(tokens) * attention.max(self.vocabulary.into()))
-    }
-
-    /// Weights of the whole model that take part in matrix products, with `vocabulary_rows` logits per token: layers,
-    /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
-    #[must_use]
-    pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
-        self.with_layers(self.layer_matrix_parameters(), vocabulary_rows)
-    }
-
-    /// Weights of the whole model that one token meets in matrix products: [`Self::matrix_parameters`] less the experts that it does
-    /// not go to.
-    #[must_use]
-    pub fn active_matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
-        self.with_layers(self.active_layer_matrix_parameters(), vocabulary_rows)
-    }
-
-    fn with_layers(&self, per_layer: u64, vocabulary_rows: u64) -> u64 {
-        let transform = if self.head_transform { self.hidden * self.hidden } else { 0 };
-        let projections = if self.embedding_width == self.hidden { 0 } else { 2 * self.embedding_width * self.hidden };
-        let logits = self.embedding_width.saturating_mul(vocabulary_rows);
-        self.layers.saturating_mul(per_layer).saturating_add(logits + transform + projections)
-    }
-
-    /// All trained parameters, the vocabulary without padding, a tied head's matrix once.
-    #[must_use]
-    pub fn parameters(&self) -> u64 {
-        let norm = match (self.norm_affine, self.norm) {
-            (false, _) => 0,
-            (true, Norm::LayerNorm) => 2 * self.hidden,
-            (true, Norm::RmsNorm) => self.hidden,
-        };
-        let if_so = |condition: bool, count: u64| if condition { count } else { 0 };
-        let layer_biases = if_so(self.qkv_bias, self.query_width() + 2 * self.kv_width())
-            + if_so(self.attention_output_bias, self.hidden)
-            + if_so(self.mlp_bias, if_so(self.gated, self.ffn) + self.ffn + self.hidden);
-        let positions = match self.position {
-            Position::Learned { rows } => rows,
-            Position::Rotary => 0,
-        };
-        let tables = (positions + self.token_types).saturating_mul(self.hidden);
-        let norms = if_so(self.embedding_norm, norm) + if_so(self.final_norm, norm) + if_so(self.head_transform, norm);
-        let head_biases = if_so(self.head_transform, self.hidden) + if_so(self.head_bias, self.vocabulary);
-        let untied_table = if_so(!self.tied_head, self.embedding_width.saturating_mul(self.vocabulary));
-        let layers = self.layers.saturating_mul(layer_biases + 2 * norm);
-        self.matrix_parameters(self.vocabulary).saturating_add(layers + tables + norms + head_biases + untied_table)
-    }
-
-    /// The closed form of a training step's matrix operations, forward and both gradients, without recomputation and
-    /// with all scores counted (Megatron's and PaLM's convention for model FLOPs, causal or not):
-    /// 6 * matrix parameters that a token meets * tokens, and 12 * layers * query width * sequence per token for scores and context.
-    /// For GPT this is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without recomputation's quarter).
-    #[must_use]
-    pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        self.flops_over(sequences, sequence_length, vocabulary_rows, u128::from(sequence_length))
-    }
-
-    /// [`Self::training_flops`] of the scores that the result depends on: a token of a causal model sees (s + 1) / 2 tokens on average. What
-    /// utilisation divides: a kernel that skips the masked half would pass 100 % of its peak by the convention that counts all scores.
-    #[must_use]
-    pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        let seen = if self.causal { u128::from(sequence_length).div_ceil(2) } else { u128::from(sequence_length) };
-        self.flops_over(sequences, sequence_length, vocabulary_rows, seen)
-    }
-
-    /// The closed form with `seen` tokens per token in scores and context.
-    fn flops_over(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64, seen: u128) -> Flops {
-        let tokens = u128::from(sequences) * u128::from(sequence_length);
-        let products = 6 * u128::from(self.active_matrix_parameters(vocabulary_rows));
-        let attention = 12 * u128::from(self.layers) * u128::from(self.query_width()) * seen;
-        Flops(tokens * (products + attention))
     }
 }

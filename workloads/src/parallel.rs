@@ -72,7 +72,7 @@ impl Slice {
 
     /// The heads of the device.
     pub(crate) fn attention(&self, model: &Model) -> Heads {
-        Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim }
+        Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim, value: model.value_dim() }
     }
 }
 
@@ -212,7 +212,7 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
         crate::model::Position::Learned { .. } => {
             (model.max_sequence, "its table of learned positions ends there: train on shorter sequences")
         }
-        crate::model::Position::Rotary => (MAX_SEQUENCE, "give the tokens of one sequence"),
+        _ => (MAX_SEQUENCE, "give the tokens of one sequence"),
     };
     range("the sequence length", lowering.sequence_length, longest, cure)
 }

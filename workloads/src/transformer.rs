@@ -6,11 +6,16 @@ use crate::op::linear::{Linear, Split};
 use crate::op::norm::NormOperator;
 use crate::op::scores::Heads;
 use crate::op::{
-    Shape, activation, context, dropout, embedding, fused_attention, gated, loss, moe, residual, rope, scores, softmax, ulysses,
+    Shape, activation, context, dropout, embedding, fused_attention, gated, latent, loss, moe, query_key_norm, residual, rope,
+    scores, softmax, ulysses,
 };
 use crate::parallel::Slice;
 use crate::training::{Attention, ContextMethod, Lowering};
+use crate::variations::ParallelBranches;
 use sim::units::Bytes;
+
+/// What the names of leading dense layers begin with, before their number: they are in the segment of the embedding.
+pub(crate) const LEADING_LAYER: &str = "leading_layer_";
 
 /// What building any segment needs.
 pub(crate) struct Plan<'a> {
@@ -43,7 +48,8 @@ impl<'a> Plan<'a> {
         self.shape.local_tokens().saturating_mul(self.model.hidden)
     }
 
-    /// Token lookup, projection to the residual stream where narrower, positions, token types, norm, dropout.
+    /// Token lookup, projection to the residual stream where narrower, positions, token types, norm, dropout; and the leading layers that have
+    /// an MLP in place of experts: they stay with the embedding, on the pipeline's first stage.
     pub(crate) fn embedding(&self) -> OperatorGraph {
         let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
@@ -67,6 +73,15 @@ impl<'a> Plan<'a> {
         if model.dropout.embedding > 0.0 {
             x = dropout::add(&mut graph, shape, "embedding.dropout", self.stream(), x);
         }
+        if let Some(dense) = model.variations.leading_dense {
+            let layer = Model { experts: None, ..model.clone() };
+            let slice = Slice { ffn: dense.ffn / u64::from(shape.ranks.max(1)), ..self.slice };
+            let plan = Plan { model: &layer, slice, ..*self };
+            for i in 0..dense.layers {
+                graph.call_layers(format!("{LEADING_LAYER}{i}"));
+                x = plan.branches(&mut graph, x);
+            }
+        }
         graph.finish(x)
     }
 
@@ -74,15 +89,45 @@ impl<'a> Plan<'a> {
     pub(crate) fn layer(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let x = graph.activation("layer.input", self.stream());
-        let x = self.block(&mut graph, "layer.attention", x, |graph, x| self.attention(graph, x));
-        let x = match self.model.experts {
-            Some(experts) => self.block(&mut graph, "layer.moe", x, |graph, x| moe::add(graph, self, experts, x)),
-            None => self.block(&mut graph, "layer.mlp", x, |graph, x| self.mlp(graph, x)),
-        };
-        graph.finish(x)
+        let after = self.branches(&mut graph, x);
+        graph.finish(after)
     }
 
-    /// A residual branch with its norm before or after.
+    /// Attention and MLP, or experts, of a layer.
+    fn branches(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        if let Some(branches) = self.model.variations.parallel {
+            return self.parallel_branches(graph, branches, x);
+        }
+        let x = self.block(graph, "layer.attention", x, |graph, x| self.attention(graph, x));
+        self.block(graph, self.second_branch(), x, |graph, x| self.mlp_or_experts(graph, x))
+    }
+
+    fn second_branch(&self) -> &'static str {
+        if self.model.experts.is_some() { "layer.moe" } else { "layer.mlp" }
+    }
+
+    fn mlp_or_experts(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        match self.model.experts {
+            Some(experts) => moe::add(graph, self, experts, x),
+            None => self.mlp(graph, "layer.mlp", self.slice.ffn, x),
+        }
+    }
+
+    /// Attention and MLP of the same input. Each is summed over the tensor-parallel devices by itself.
+    fn parallel_branches(&self, graph: &mut GraphBuilder, branches: ParallelBranches, x: TensorId) -> TensorId {
+        let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
+        let first = self.norm(graph, "layer.attention.norm", width, x);
+        let second = match branches {
+            ParallelBranches::OneNorm => first,
+            ParallelBranches::OwnNorms => self.norm(graph, &format!("{}.norm", self.second_branch()), width, x),
+        };
+        let attention = self.attention(graph, first);
+        let sum = residual::add(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
+        let mlp = self.mlp_or_experts(graph, second);
+        residual::add(graph, &self.shape, &format!("{}.residual", self.second_branch()), (width, drops), (mlp, sum))
+    }
+
+    /// A residual branch with its norm before, on its result, or after the sum.
     fn block(
         &self,
         graph: &mut GraphBuilder,
@@ -90,26 +135,24 @@ impl<'a> Plan<'a> {
         x: TensorId,
         branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
     ) -> TensorId {
-        let width = self.model.hidden;
-        let pre = self.model.norm_placement == NormPlacement::Pre;
-        let input = if pre { self.norm(graph, &format!("{name}.norm"), width, x) } else { x };
-        let result = branch(graph, input);
+        let (width, placement) = (self.model.hidden, self.model.norm_placement);
+        let input = if placement.before() { self.norm(graph, &format!("{name}.norm"), width, x) } else { x };
+        let mut result = branch(graph, input);
+        if placement.on_result() {
+            result = self.norm(graph, &format!("{name}.output_norm"), width, result);
+        }
         let drops = self.model.dropout.residual > 0.0;
         let sum = residual::add(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
-        if pre { sum } else { self.norm(graph, &format!("{name}.norm"), width, sum) }
+        if placement == NormPlacement::Post { self.norm(graph, &format!("{name}.norm"), width, sum) } else { sum }
     }
 
     fn attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let heads = self.slice.attention(model);
-        let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-        let parts = [("query", query_width), ("key", kv_width), ("value", kv_width)];
-        let qkv = self.columns(graph, ("layer.attention", "qkv"), &parts, model.qkv_bias, x);
-        let [mut query, mut key, mut value] = <[TensorId; 3]>::try_from(qkv).unwrap_or([x; 3]);
-        if model.position == Position::Rotary {
-            let widths = (query_width, kv_width, heads.dim);
-            (query, key) = rope::add(graph, shape, "layer.attention.rope", widths, (query, key));
-        }
+        let [mut query, mut key, mut value] = match model.variations.latent {
+            Some(latent) => latent::add(graph, shape, (model, latent), heads, x),
+            None => self.query_key_value(graph, heads, x),
+        };
         let exchange =
             (shape.context > 1 && self.lowering.context_method == ContextMethod::Ulysses).then(|| heads.over(shape.context));
         let mut core_heads = heads;
@@ -123,17 +166,39 @@ impl<'a> Plan<'a> {
         if exchange.is_some() {
             mixed = ulysses::add_gather(graph, shape, "layer.attention.exchange_back", heads, mixed);
         }
-        self.rows(graph, "layer.attention.output", query_width, model.attention_output_bias, mixed)
+        self.rows(graph, "layer.attention.output", heads.query * heads.value, model.attention_output_bias, mixed)
+    }
+
+    /// The products of queries, keys and values, norms and the rotation.
+    fn query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
+        let (model, shape) = (self.model, &self.shape);
+        let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
+        let parts = [("query", query_width), ("key", kv_width), ("value", kv_width)];
+        let qkv = self.columns(graph, ("layer.attention", "qkv"), &parts, model.qkv_bias, x);
+        let [mut query, mut key, value] = <[TensorId; 3]>::try_from(qkv).unwrap_or([x; 3]);
+        if let Some(kind) = model.variations.query_key_norm {
+            let name = "layer.attention.query_key_norm";
+            (query, key) = query_key_norm::add(graph, shape, name, (model, kind), heads, (query, key));
+        }
+        if model.position == Position::Rotary {
+            let widths = (query_width, kv_width, heads.dim);
+            let rotated = model.variations.rotated.unwrap_or(heads.dim);
+            (query, key) = rope::add(graph, shape, "layer.attention.rope", widths, rotated, (query, key));
+        }
+        [query, key, value]
     }
 
     fn attention_core(&self, graph: &mut GraphBuilder, shape: &Shape, heads: Heads, qkv: [TensorId; 3]) -> TensorId {
         let [query, key, value] = qkv;
+        let sinks = self.model.variations.sinks;
         match self.lowering.attention {
-            Attention::Fused => fused_attention::add(graph, shape, "layer.attention.core", (heads, self.model.causal), qkv),
+            Attention::Fused => {
+                fused_attention::add(graph, shape, "layer.attention.core", (heads, self.model.causal, sinks), qkv)
+            }
             Attention::Unfused => {
                 let count = heads.scores(shape);
                 let mut p = scores::add(graph, shape, "layer.attention.scores", heads, (query, key));
-                p = softmax::add(graph, shape, "layer.attention.softmax", count, p);
+                p = softmax::add(graph, shape, "layer.attention.softmax", (heads, sinks), p);
                 if self.model.dropout.attention > 0.0 {
                     p = dropout::add(graph, shape, "layer.attention.dropout", count, p);
                 }
@@ -142,23 +207,25 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn mlp(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
-        let (model, shape, width) = (self.model, &self.shape, self.slice.ffn);
+    /// The MLP `name` of this device's `width`.
+    pub(crate) fn mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
+        let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
-            self.columns(graph, ("layer.mlp", "gate_up"), &[("gate", width), ("up", width)], model.mlp_bias, x)
+            self.columns(graph, (name, "gate_up"), &[("gate", width), ("up", width)], model.mlp_bias, x)
         } else {
-            self.columns(graph, ("layer.mlp", "fc1"), &[("out", width)], model.mlp_bias, x)
+            self.columns(graph, (name, "fc1"), &[("out", width)], model.mlp_bias, x)
         };
         let mut y = match parts[..] {
-            [gate, up] => gated::add(graph, shape, "layer.mlp.gated", model.activation, width, (gate, up)),
-            [out, ..] => activation::add(graph, shape, "layer.mlp.activation", model.activation, width, out),
+            [gate, up] => gated::add(graph, shape, &format!("{name}.gated"), model.activation, width, (gate, up)),
+            [out, ..] => activation::add(graph, shape, &format!("{name}.activation"), model.activation, width, out),
             [] => x,
         };
         if model.dropout.activation > 0.0 {
             let elements = shape.tokens().saturating_mul(width);
-            y = dropout::add(graph, shape, "layer.mlp.activation_dropout", elements, y);
+            y = dropout::add(graph, shape, &format!("{name}.activation_dropout"), elements, y);
         }
-        self.rows(graph, if model.gated { "layer.mlp.down" } else { "layer.mlp.fc2" }, width, model.mlp_bias, y)
+        let last = if model.gated { "down" } else { "fc2" };
+        self.rows(graph, &format!("{name}.{last}"), width, model.mlp_bias, y)
     }
 
     /// Final norm, BERT's transform, OPT's projection, logits and loss.
@@ -193,12 +260,14 @@ impl<'a> Plan<'a> {
     }
 
     /// The shape of elementwise work outside the split products: the tokens that this device has there.
-    fn local_shape(&self) -> Shape {
+    pub(crate) fn local_shape(&self) -> Shape {
         Shape { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
     }
 
     fn norm(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
-        let norm = NormOperator { name: name.to_owned(), norm: self.model.norm, width, affine: self.model.norm_affine };
+        let model = self.model;
+        let bias = !model.variations.norm_without_bias;
+        let norm = NormOperator { name: name.to_owned(), norm: model.norm, width, affine: model.norm_affine, bias, split: false };
         norm.add(graph, &self.shape, x)
     }
 

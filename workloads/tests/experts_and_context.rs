@@ -99,7 +99,7 @@ fn expert_products_do_the_closed_form_whatever_the_split() {
 
 #[test]
 fn a_capacity_factor_pads_every_expert() {
-    let experts = Experts { count: 8, top_k: 2, capacity_factor: Some(1.25) };
+    let experts = Experts { count: 8, top_k: 2, capacity_factor: Some(1.25), ..Experts::default() };
     assert_eq!(experts.slots(4096), 8 * 1280);
     assert_eq!(experts.slots(4097), 8 * 1281, "a capacity is rounded up: 1280.3");
     assert_eq!(Experts { capacity_factor: None, ..experts }.slots(4096), 8192);

@@ -10,6 +10,7 @@ use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use crate::parallel::MAX_MICRO_BATCH;
 use crate::recompute_policy::{ActivationPolicy, NamedTensor};
+use crate::variations::Variations;
 use sim::files::FileError;
 use sim::files::json::Reading;
 use sim::hardware::Fault;
@@ -155,6 +156,8 @@ impl Application {
             tied_head: true,
             head_transform: false,
             head_bias: false,
+            variations: Variations::default(),
+            assumptions: Vec::new(),
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn add(
     heads: Heads,
     (probabilities, value): (TensorId, TensorId),
 ) -> TensorId {
-    let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.dim);
+    let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.value);
     let output = graph.activation(&format!("{name}.out"), elements);
     let (products, rows, keys) = (heads.products(shape), heads.rows(shape), shape.sequence);
     let kernel = |size| product(products, size, shape.operand);
@@ -21,10 +21,10 @@ pub(crate) fn add(
         name: name.to_owned(),
         inputs: vec![probabilities, value],
         outputs: vec![output],
-        forward: vec![step("forward", kernel((rows, heads.dim, keys)))],
+        forward: vec![step("forward", kernel((rows, heads.value, keys)))],
         backward: vec![
-            input_chain(&[probabilities], &[value], vec![step("backward_probabilities", kernel((rows, keys, heads.dim)))]),
-            input_chain(&[value], &[probabilities], vec![step("backward_value", kernel((keys, heads.dim, rows)))]),
+            input_chain(&[probabilities], &[value], vec![step("backward_probabilities", kernel((rows, keys, heads.value)))]),
+            input_chain(&[value], &[probabilities], vec![step("backward_value", kernel((keys, heads.value, rows)))]),
         ],
         ..NewOperator::default()
     });

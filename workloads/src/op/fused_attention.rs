@@ -1,11 +1,14 @@
 //! Attention fused over tiles (Dao et al. 2022): keeps queries, keys, values, the output and one fp32 log-sum-exp per row; dropout's
 //! mask is drawn again from the generator's state in the backward pass. Under context parallelism (ring) every device keeps its queries
 //! while keys and values come around: backward they come again, and their gradients go home.
+//!
+//! Where queries and values differ in dimension (latent attention), the kernel is one of the dimension that does the same operations: the mean of both
+//! forward, which also moves the same bytes, and (3 query + 2 value) / 5, rounded up, of the five products backward.
 
 use super::scores::Heads;
-use super::{Shape, input_chain, step};
-use crate::graph::{GraphBuilder, NewOperator, Step, TensorId};
-use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel};
+use super::{Shape, input_chain, reduction, step, weight_chain};
+use crate::graph::{BackwardChain, GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// Adds the operator; returns the attention's output.
@@ -13,11 +16,11 @@ pub(crate) fn add(
     graph: &mut GraphBuilder,
     shape: &Shape,
     name: &str,
-    (heads, causal): (Heads, bool),
+    (heads, causal, sinks): (Heads, bool, bool),
     [query, key, value]: [TensorId; 3],
 ) -> TensorId {
     let rows = shape.tokens().saturating_mul(heads.query);
-    let output = graph.activation(&format!("{name}.out"), rows.saturating_mul(heads.dim));
+    let output = graph.activation(&format!("{name}.out"), rows.saturating_mul(heads.value));
     let log_sum_exp = graph.constant(&format!("{name}.log_sum_exp"), Bytes(4) * rows);
     let kernel = |direction| {
         Kernel::FusedAttention(FusedAttention {
@@ -27,7 +30,10 @@ pub(crate) fn add(
             kv_heads: heads.kv,
             queries: shape.sequence,
             keys: shape.full_sequence(),
-            head_dim: heads.dim,
+            head_dim: match direction {
+                Direction::Forward => (heads.dim + heads.value).div_ceil(2),
+                Direction::Backward => (3 * heads.dim + 2 * heads.value).div_ceil(5),
+            },
             causal,
             operand: shape.operand,
         })
@@ -39,15 +45,30 @@ pub(crate) fn add(
     let mut backward: Vec<Step> = ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
     backward.push(step("backward_input", kernel(Direction::Backward)));
     backward.extend(ring("backward_input.ring_reduce_scatter", CollectiveKind::ReduceScatter));
+    let mut chains = vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)];
+    chains.extend(sinks.then(|| sink_gradient(shape, heads, (log_sum_exp, graph.bytes(log_sum_exp)))));
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key, value],
         outputs: vec![output, log_sum_exp],
         forward,
-        backward: vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)],
+        backward: chains,
+        parameters: sink_parameters(heads, sinks),
         // Of keys and values, and of their gradients, one share arrives while another is worked on.
         workspace: if shape.context > 1 { local * 4 } else { Bytes::ZERO },
         ..NewOperator::default()
     });
     output
+}
+
+/// One learned logit per head, which takes part in the softmax and in nothing else (GPT-OSS's sinks).
+pub(crate) fn sink_parameters(heads: Heads, sinks: bool) -> Parameters {
+    Parameters { sharded: if sinks { heads.query } else { 0 }, ..Parameters::default() }
+}
+
+/// Their gradients: a sum over the rows of every head, of what the backward pass has of the softmax.
+pub(crate) fn sink_gradient(shape: &Shape, heads: Heads, (rows, size): (TensorId, Bytes)) -> BackwardChain {
+    let written = shape.gradient_bytes(heads.query);
+    let sum = reduction(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), size, written);
+    weight_chain(&[rows], vec![step("backward_weight", sum)])
 }

@@ -129,7 +129,8 @@ pub(crate) fn accumulation(shape: &Shape, weights: u64) -> Step {
     step("backward_weight.accumulate", elementwise(Function::Add, Direction::Backward, weights, size * 2, size))
 }
 
-fn bias_gradient(shape: &Shape, width: u64, tokens: u64) -> Step {
+/// The gradient of a bias: the sum over the tokens.
+pub(crate) fn bias_gradient(shape: &Shape, width: u64, tokens: u64) -> Step {
     let read = shape.bytes(tokens.saturating_mul(width));
     let written = shape.gradient_bytes(width);
     step("backward_weight.bias", reduction(RowFunction::Sum, Direction::Backward, (width, tokens), read, written))

@@ -7,13 +7,16 @@ pub(crate) mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod fused_attention;
 pub(crate) mod gated;
+pub(crate) mod latent;
 pub(crate) mod linear;
 pub(crate) mod loss;
 pub(crate) mod moe;
 pub(crate) mod norm;
+pub(crate) mod query_key_norm;
 pub(crate) mod residual;
 pub(crate) mod rope;
 pub(crate) mod scores;
+pub(crate) mod shared_expert;
 pub(crate) mod softmax;
 pub(crate) mod ulysses;
 

@@ -5,8 +5,8 @@
 //! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad). Experts are split over the expert-parallel
 //! devices, and each expert's width over the tensor-parallel ones.
 
-use super::linear::{Linear, Split, accumulation, conversion};
-use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, step, weight_chain};
+use super::linear::{Linear, Split, accumulation, bias_gradient, conversion};
+use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, shared_expert, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
 use crate::model::Experts;
 use crate::transformer::Plan;
@@ -67,7 +67,7 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
         name: "layer.moe.router".to_owned(),
         input: model.hidden,
         outputs: &[("logits", experts.count)],
-        bias: false,
+        bias: experts.router_bias,
         split: Split::Replicated,
         shares_input: false,
         narrow: false,
@@ -83,7 +83,8 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
     let sequence = dispatch.slots.saturating_mul(split);
     let slots = Shape { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
     let width = model.ffn / u64::from(ranks.max(1));
-    let expert = |name: &'static str, sizes, split| Grouped { name, experts: dispatch.local, sizes, split };
+    let bias = model.mlp_bias;
+    let expert = |name: &'static str, sizes, split| Grouped { name, experts: dispatch.local, sizes, split, bias };
     let y = if model.gated {
         let parts =
             expert("layer.moe.gate_up", (model.hidden, 2 * width), Split::Columns).add(graph, &slots, tokens, &["gate", "up"]);
@@ -95,7 +96,11 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
     };
     let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
     let results = expert(last, (width, model.hidden), Split::Rows).add(graph, &slots, y, &["out"])[0];
-    add_combine(graph, shape, &dispatch, (results, weights))
+    let routed = add_combine(graph, shape, &dispatch, (results, weights));
+    match experts.shared {
+        Some(shared) => shared_expert::add(graph, plan, shared, (x, routed)),
+        None => routed,
+    }
 }
 
 /// The softmax of the logits and the choice of the largest: keeps the probabilities (fp32) and, per choice, weight and index.
@@ -193,6 +198,7 @@ struct Grouped {
     /// Widths of input and output on this device.
     sizes: (u64, u64),
     split: Split,
+    bias: bool,
 }
 
 impl Grouped {
@@ -225,6 +231,8 @@ impl Grouped {
         own.extend(convert(slots.saturating_mul(from), "backward_weight.convert_input"));
         own.push(step("backward_weight", product(from, to, rows, shape.gradient)));
         own.extend(shape.separate_accumulation.then(|| accumulation(shape, weights)));
+        let biases = if self.bias { self.experts.saturating_mul(to) } else { 0 };
+        own.extend(self.bias.then(|| bias_gradient(shape, biases, rows)));
         let gathered = if columns { full_input } else { full_output };
         graph.add(NewOperator {
             name: self.name.to_owned(),
@@ -233,7 +241,7 @@ impl Grouped {
             forward,
             backward_prepare: prepare,
             backward: vec![input_chain(&[input], &[], gradient), weight_chain(&[input], own)],
-            parameters: Parameters { expert: weights, ..Parameters::default() },
+            parameters: Parameters { expert: weights.saturating_add(biases), ..Parameters::default() },
             workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
         });
         outputs

@@ -16,6 +16,10 @@ pub(crate) struct NormOperator {
     pub(crate) width: u64,
     /// Whether it has parameters.
     pub(crate) affine: bool,
+    /// Whether they include a bias, where it is LayerNorm.
+    pub(crate) bias: bool,
+    /// Whether they are split over tensor-parallel devices, each with its part of the rows.
+    pub(crate) split: bool,
 }
 
 impl NormOperator {
@@ -75,10 +79,14 @@ impl NormOperator {
     fn parameters(&self) -> Parameters {
         let per_column = match (self.affine, self.norm) {
             (false, _) => 0,
-            (true, Norm::LayerNorm) => 2,
-            (true, Norm::RmsNorm) => 1,
+            (true, Norm::LayerNorm) if self.bias => 2,
+            (true, _) => 1,
         };
-        Parameters { replicated: self.width.saturating_mul(per_column), ..Parameters::default() }
+        let count = self.width.saturating_mul(per_column);
+        if self.split {
+            return Parameters { sharded: count, ..Parameters::default() };
+        }
+        Parameters { replicated: count, ..Parameters::default() }
     }
 
     fn add_eager_rms(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId, output: TensorId) {

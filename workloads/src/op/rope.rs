@@ -6,12 +6,14 @@ use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, Function};
 use sim::units::Bytes;
 
-/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`); returns both rotated.
+/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`), of which `rotated` of the `head_dim` numbers of a head are rotated
+/// and the others copied; returns both.
 pub(crate) fn add(
     graph: &mut GraphBuilder,
     shape: &Shape,
     name: &str,
     (query_width, key_width, head_dim): (u64, u64, u64),
+    rotated: u64,
     (query, key): (TensorId, TensorId),
 ) -> (TensorId, TensorId) {
     let (queries, keys) = (shape.tokens().saturating_mul(query_width), shape.tokens().saturating_mul(key_width));
@@ -19,9 +21,10 @@ pub(crate) fn add(
     let rotated_key = graph.activation(&format!("{name}.key"), keys);
     let elements = queries.saturating_add(keys);
     let size = shape.bytes(elements);
+    let turned = elements / head_dim.max(1) * rotated;
     // One sine and one cosine, fp32, per position and pair of dimensions.
-    let tables = Bytes(4) * shape.sequence * head_dim;
-    let kernel = |direction| elementwise(Function::Rope, direction, elements, size + tables, size);
+    let tables = Bytes(4) * shape.sequence * rotated;
+    let kernel = |direction| elementwise(Function::Rope, direction, turned, size + tables, size);
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key],

@@ -11,8 +11,10 @@ pub(crate) struct Heads {
     pub(crate) query: u64,
     /// Key/value heads.
     pub(crate) kv: u64,
-    /// Dimension of a head.
+    /// Dimension of a query or key head.
     pub(crate) dim: u64,
+    /// Dimension of a value head.
+    pub(crate) value: u64,
 }
 
 impl Heads {

@@ -1,12 +1,21 @@
 //! Unfused attention: scale, mask and softmax of the scores; one kernel where elementwise work is fused (Megatron-LM's
 //! scaled masked softmax), three passes otherwise. The backward pass reads the probabilities.
 
+use super::fused_attention::{sink_gradient, sink_parameters};
+use super::scores::Heads;
 use super::{Shape, elementwise, input_chain, reduction, step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, Function, RowFunction};
 
-/// Adds the softmax over `scores` numbers in rows of the sequence length; returns the probabilities.
-pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, scores: u64, input: TensorId) -> TensorId {
+/// Adds the softmax over the scores of `heads`, in rows of the sequence length; returns the probabilities.
+pub(crate) fn add(
+    graph: &mut GraphBuilder,
+    shape: &Shape,
+    name: &str,
+    (heads, sinks): (Heads, bool),
+    input: TensorId,
+) -> TensorId {
+    let scores = heads.scores(shape);
     let output = graph.activation(&format!("{name}.out"), scores);
     let size = shape.bytes(scores);
     let rows = (scores / shape.sequence.max(1), shape.sequence);
@@ -19,12 +28,15 @@ pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, scores: u
         backward.push(step("backward_input.scale", elementwise(Function::Mul, Direction::Backward, scores, size, size)));
     }
     forward.push(step("forward", reduction(RowFunction::Softmax, Direction::Forward, rows, size, size)));
+    let mut chains = vec![input_chain(&[input], &[output], backward)];
+    chains.extend(sinks.then(|| sink_gradient(shape, heads, (output, size))));
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],
         outputs: vec![output],
         forward,
-        backward: vec![input_chain(&[input], &[output], backward)],
+        backward: chains,
+        parameters: sink_parameters(heads, sinks),
         ..NewOperator::default()
     });
     output

@@ -16,7 +16,7 @@ pub(crate) fn add_scatter(
     inputs: [TensorId; 3],
 ) -> [TensorId; 3] {
     let tokens = shape.batch.saturating_mul(shape.full_sequence());
-    let widths = [fewer.query, fewer.kv, fewer.kv].map(|count| count.saturating_mul(heads.dim));
+    let widths = [fewer.query * heads.dim, fewer.kv * heads.dim, fewer.kv * heads.value];
     let mut outputs = inputs;
     for ((output, part), width) in outputs.iter_mut().zip(["query", "key", "value"]).zip(widths) {
         *output = graph.activation(&format!("{name}.{part}"), tokens.saturating_mul(width));
@@ -36,7 +36,7 @@ pub(crate) fn add_scatter(
 
 /// Adds the exchange of attention's result back to all `heads` of this device's tokens.
 pub(crate) fn add_gather(graph: &mut GraphBuilder, shape: &Shape, name: &str, heads: Heads, input: TensorId) -> TensorId {
-    let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.dim);
+    let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.value);
     let output = graph.activation(&format!("{name}.out"), elements);
     let bytes = graph.bytes(output);
     let exchange = |label: &str| vec![shape.context_step(label, CollectiveKind::AllToAll, bytes)];

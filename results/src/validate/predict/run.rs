@@ -11,6 +11,7 @@ use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABUL
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::Attention;
+use workloads::variations::Variations;
 use workloads::{ActivationPolicy, Batch, Layout, Model, WorkloadError, ZeroStage};
 
 /// What a row describes.
@@ -168,6 +169,8 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
         tied_head: flag(row, "tied_embeddings")?,
         head_transform: false,
         head_bias: false,
+        variations: Variations::default(),
+        assumptions: Vec::new(),
     })
 }
 
@@ -178,7 +181,7 @@ fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
     if top_k > count {
         return Err(row.fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
     }
-    Ok(Some(Experts { count, top_k, capacity_factor: None }))
+    Ok(Some(Experts { count, top_k, ..Experts::default() }))
 }
 
 fn attention(row: &Row<'_>) -> Result<Attention, RowFailure> {

@@ -6,11 +6,12 @@ use super::reader::Reader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::variations::Variations;
 use sim::kernel::Function;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["bert", "megatron-bert"],
-    keys: &[
+    keys: &[&[
         "attention_probs_dropout_prob",
         "hidden_act",
         "hidden_dropout_prob",
@@ -23,20 +24,23 @@ pub(super) const FAMILY: Family = Family {
         "position_embedding_type",
         "type_vocab_size",
         "vocab_size",
-    ],
-    irrelevant: &[
-        "classifier_dropout",
-        "directionality",
-        "layer_norm_eps",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-    ],
+    ]],
+    defaults: &[],
     synonyms: &[("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"), ("n_head", "num_attention_heads")],
     read,
 };
+
+/// RoBERTa: BERT whose position table has two rows before the first position (`padding_idx + 1`).
+pub(super) const ROBERTA: Family = Family { model_types: &["roberta", "xlm-roberta", "camembert"], read: read_roberta, ..FAMILY };
+
+fn read_roberta(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let model = read(reader)?;
+    let Some(longest) = model.max_sequence.checked_sub(2).filter(|longest| *longest > 0) else {
+        let cure = "two rows lie before the first position: write for instance 514";
+        return Err(reader.error("max_position_embeddings", model.max_sequence, "at least 3", cure));
+    };
+    Ok(Model { max_sequence: longest, ..model })
+}
 
 fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
@@ -49,7 +53,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         "relative positions are not supported: give a model with absolute ones",
     )?;
     let residual = reader.probability("hidden_dropout_prob", 0.1)?;
-    let post = reader.model_type == "bert";
+    let post = reader.model_type != "megatron-bert";
     Ok(Model {
         name: reader.name.to_owned(),
         family: reader.model_type.clone(),
@@ -86,5 +90,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         tied_head: reader.flag("tie_word_embeddings", true)?,
         head_transform: true,
         head_bias: true,
+        variations: Variations::default(),
+        assumptions: Vec::new(),
     })
 }

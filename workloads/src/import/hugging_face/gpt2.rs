@@ -5,11 +5,12 @@ use super::reader::Reader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::variations::Variations;
 use sim::kernel::Function;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["gpt2"],
-    keys: &[
+    keys: &[&[
         "activation_function",
         "attn_pdrop",
         "embd_pdrop",
@@ -21,20 +22,8 @@ pub(super) const FAMILY: Family = Family {
         "n_positions",
         "resid_pdrop",
         "vocab_size",
-    ],
-    irrelevant: &[
-        "layer_norm_epsilon",
-        "predict_special_tokens",
-        "reorder_and_upcast_attn",
-        "scale_attn_by_inverse_layer_idx",
-        "scale_attn_weights",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_hidden_size",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-    ],
+    ]],
+    defaults: &[],
     synonyms: &[
         ("hidden_size", "n_embd"),
         ("num_hidden_layers", "n_layer"),
@@ -45,6 +34,32 @@ pub(super) const FAMILY: Family = Family {
     ],
     read,
 };
+
+/// GPT-BigCode (StarCoder): GPT-2 with one key/value head.
+pub(super) const BIGCODE: Family = Family {
+    model_types: &["gpt_bigcode"],
+    keys: &[&[
+        "activation_function",
+        "attn_pdrop",
+        "embd_pdrop",
+        "multi_query",
+        "n_embd",
+        "n_head",
+        "n_inner",
+        "n_layer",
+        "n_positions",
+        "resid_pdrop",
+        "vocab_size",
+    ]],
+    read: read_bigcode,
+    ..FAMILY
+};
+
+fn read_bigcode(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let model = read(reader)?;
+    let kv_heads = if reader.flag("multi_query", true)? { 1 } else { model.heads };
+    Ok(Model { kv_heads, ..model })
+}
 
 fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.dimension("n_embd", MAX_WIDTH)?;
@@ -97,5 +112,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         tied_head: reader.flag("tie_word_embeddings", true)?,
         head_transform: false,
         head_bias: false,
+        variations: Variations::default(),
+        assumptions: Vec::new(),
     })
 }

@@ -1,51 +1,66 @@
-//! Llama: pre-norm RMSNorm, rotary positions, grouped-query attention, gated MLP.
+//! Llama: pre-norm RMSNorm, rotary positions, grouped-query attention, gated MLP. Many families are Llama with a few differences.
 
 use super::Family;
 use super::reader::Reader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::variations::Variations;
 use sim::kernel::Function;
 
-pub(super) const FAMILY: Family = Family {
-    model_types: &["llama"],
-    keys: &[
-        "attention_bias",
-        "attention_dropout",
-        "head_dim",
-        "hidden_act",
-        "hidden_size",
-        "intermediate_size",
-        "max_position_embeddings",
-        "mlp_bias",
-        "num_attention_heads",
-        "num_hidden_layers",
-        "num_key_value_heads",
-        "partial_rotary_factor",
-        "vocab_size",
-    ],
-    // A rotation costs the same whatever its angles are: what sets them is not looked at, only how much of a head is rotated is.
-    irrelevant: &[
-        "is_llama_config",
-        "max_sequence_length",
-        "pretraining_tp",
-        "rms_norm_eps",
-        "rope_interleaved",
-        "rope_parameters",
-        "rope_scaling",
-        "rope_theta",
-    ],
-    synonyms: &[
-        ("n_embd", "hidden_size"),
-        ("n_layer", "num_hidden_layers"),
-        ("n_head", "num_attention_heads"),
-        ("n_kv_heads", "num_key_value_heads"),
-        ("ffn_dim", "intermediate_size"),
-    ],
-    read,
-};
+pub(super) const FAMILY: Family = Family { model_types: &["llama"], keys: &[KEYS], defaults: &[], synonyms: SYNONYMS, read };
 
-pub(super) fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+/// The keys that [`read`] reads.
+pub(super) const KEYS: &[&str] = &[
+    "attention_bias",
+    "attention_dropout",
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "mlp_bias",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "partial_rotary_factor",
+    // Read for a `partial_rotary_factor` inside: the angles of a rotation cost nothing.
+    "rope_parameters",
+    "rope_scaling",
+    "vocab_size",
+];
+
+pub(super) const SYNONYMS: &[(&str, &str)] = &[
+    ("n_embd", "hidden_size"),
+    ("n_layer", "num_hidden_layers"),
+    ("n_head", "num_attention_heads"),
+    ("n_kv_heads", "num_key_value_heads"),
+    ("ffn_dim", "intermediate_size"),
+];
+
+/// What transformers takes where a Llama's file says nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defaults {
+    /// Whether the head's matrix is the token embedding.
+    pub(super) tied: bool,
+    /// Whether the attention's products have biases.
+    pub(super) attention_bias: bool,
+    /// The MLP's nonlinearity.
+    pub(super) activation: Function,
+    /// The rotated part of a head.
+    pub(super) rotated: f64,
+}
+
+impl Defaults {
+    pub(super) const LLAMA: Self = Self { tied: false, attention_bias: false, activation: Function::Silu, rotated: 1.0 };
+}
+
+fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    read_with(reader, Defaults::LLAMA)
+}
+
+/// A Llama under other defaults.
+pub(super) fn read_with(reader: &Reader<'_>, defaults: Defaults) -> Result<Model, WorkloadError> {
     let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
     let head_dim = match reader.optional_dimension("head_dim", MAX_WIDTH)? {
@@ -55,24 +70,56 @@ pub(super) fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
             hidden / heads
         }
     };
-    let kv_heads = reader.optional_dimension("num_key_value_heads", MAX_HEADS)?.unwrap_or(heads);
-    reader.divides(("num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
-    let cure = "a part of a head cannot be rotated here: remove it, which costs the rotation of whole heads";
-    reader.require_one("partial_rotary_factor", &["rope_parameters", "rope_scaling"], cure)?;
-    let attention_bias = reader.flag("attention_bias", false)?;
+    let kv_heads = kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?;
+    let attention_bias = reader.flag("attention_bias", defaults.attention_bias)?;
+    let part = reader.fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], defaults.rotated)?;
     Ok(Model {
-        name: reader.name.to_owned(),
-        family: reader.model_type.clone(),
         layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
-        hidden,
         heads,
         kv_heads,
         head_dim,
         ffn: reader.dimension("intermediate_size", MAX_FFN)?,
-        experts: None,
         vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.vocabulary_multiple()?,
         max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
+        activation: reader.activation("hidden_act", defaults.activation)?,
+        qkv_bias: attention_bias,
+        attention_output_bias: attention_bias,
+        mlp_bias: reader.flag("mlp_bias", false)?,
+        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, ..Dropout::default() },
+        tied_head: reader.flag("tie_word_embeddings", defaults.tied)?,
+        variations: Variations { rotated: rotated(head_dim, part), ..Variations::default() },
+        ..bare(reader, hidden)
+    })
+}
+
+/// Key/value heads, as many as `heads` where they are not given.
+pub(super) fn kv_heads(reader: &Reader<'_>, key: &'static str, heads: (&str, u64)) -> Result<u64, WorkloadError> {
+    let kv_heads = reader.optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.1);
+    reader.divides((key, kv_heads), heads)?;
+    Ok(kv_heads)
+}
+
+/// How much of a head is rotated, where that is a part of it.
+pub(super) fn rotated(head_dim: u64, part: f64) -> Option<u64> {
+    (part < 1.0).then_some((head_dim as f64 * part) as u64)
+}
+
+/// What Llamas of width `hidden` have in common, without sizes.
+pub(super) fn bare(reader: &Reader<'_>, hidden: u64) -> Model {
+    Model {
+        name: reader.name.to_owned(),
+        family: reader.model_type.clone(),
+        layers: 0,
+        hidden,
+        heads: 0,
+        kv_heads: 0,
+        head_dim: 0,
+        ffn: 0,
+        experts: None,
+        vocabulary: 0,
+        vocabulary_multiple: 1,
+        max_sequence: 0,
         embedding_width: hidden,
         position: Position::Rotary,
         token_types: 0,
@@ -81,15 +128,17 @@ pub(super) fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         norm_placement: NormPlacement::Pre,
         embedding_norm: false,
         final_norm: true,
-        activation: reader.activation("hidden_act", Function::Silu)?,
+        activation: Function::Silu,
         gated: true,
-        qkv_bias: attention_bias,
-        attention_output_bias: attention_bias,
-        mlp_bias: reader.flag("mlp_bias", false)?,
+        qkv_bias: false,
+        attention_output_bias: false,
+        mlp_bias: false,
         causal: true,
-        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, ..Dropout::default() },
-        tied_head: reader.flag("tie_word_embeddings", false)?,
+        dropout: Dropout::default(),
+        tied_head: false,
         head_transform: false,
         head_bias: false,
-    })
+        variations: Variations::default(),
+        assumptions: Vec::new(),
+    }
 }

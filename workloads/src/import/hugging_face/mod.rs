@@ -1,25 +1,35 @@
-//! Hugging Face's `config.json`. Keys that decide the cost are read, keys known to decide nothing are passed over, any other
-//! key is an error: a misspelt key would otherwise fall back to a default in silence.
+//! Hugging Face's `config.json`, as found in the wild. Keys that decide the cost are read, keys known to decide nothing are passed over; what a file
+//! says besides is noted as an assumption, or refused where the answer would be wrong by more than 2 %. A slip of the pen in a key that the
+//! family reads is an error: it would otherwise fall back to a default in silence.
 
 mod bert;
+mod bloom;
+mod deepseek;
+mod experts;
+mod falcon;
+mod gemma;
 mod gpt2;
+mod gpt_neox;
+mod keys;
 mod llama;
-mod mixtral;
+mod llama_like;
+mod mpt;
 mod opt;
 mod reader;
+mod windows;
 
 use crate::error::WorkloadError;
 use crate::model::Model;
-use reader::Reader;
+use reader::{Entries, Reader};
 
 /// A family of models: how its `config.json` is read. A new family is a file here and a line in [`FAMILIES`].
 struct Family {
     /// The values of `model_type` that it reads.
     model_types: &'static [&'static str],
     /// Keys that decide the cost.
-    keys: &'static [&'static str],
-    /// Keys of this family alone that decide nothing here.
-    irrelevant: &'static [&'static str],
+    keys: &'static [&'static [&'static str]],
+    /// Whole numbers that transformers takes where a key is absent.
+    defaults: &'static [(&'static str, u64)],
     /// Other families' words for its keys.
     synonyms: &'static [(&'static str, &'static str)],
     /// Makes the model of checked keys.
@@ -27,82 +37,78 @@ struct Family {
 }
 
 /// All families.
-static FAMILIES: &[Family] = &[bert::FAMILY, gpt2::FAMILY, llama::FAMILY, mixtral::FAMILY, opt::FAMILY];
-
-/// Keys of every family that decide the cost.
-const COMMON_KEYS: &[&str] =
-    &["model_type", "tie_word_embeddings", "is_encoder_decoder", "add_cross_attention", "make_vocab_size_divisible_by"];
-
-/// Keys that Hugging Face writes for any family and that change neither a training step's work nor its memory: names and
-/// versions, token ids, text generation, heads of other tasks, initial values, the checkpoint's number format.
-const COMMON_IRRELEVANT: &[&str] = &[
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "_commit_hash",
-    "_name_or_path",
-    "_num_labels",
-    "architectures",
-    "attn_implementation",
-    "auto_map",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "cross_attention_hidden_size",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "dtype",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
-    "eos_token_id",
-    "exponential_decay_length_penalty",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "gradient_checkpointing",
-    "id2label",
-    "initializer_range",
-    "label2id",
-    "language",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "name",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_labels",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_past",
-    "output_scores",
-    "pad_token_id",
-    "prefix",
-    "problem_type",
-    "pruned_heads",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "return_dict",
-    "return_dict_in_generate",
-    "sep_token_id",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "tf_legacy_loss",
-    "tie_encoder_decoder",
-    "tokenizer_class",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "torchscript",
-    "transformers_version",
-    "typical_p",
-    "unsloth_version",
-    "use_bfloat16",
-    "use_cache",
+static FAMILIES: &[Family] = &[
+    bert::FAMILY,
+    bert::ROBERTA,
+    bloom::FAMILY,
+    deepseek::FAMILY,
+    deepseek::PLAIN_ATTENTION,
+    experts::GPT_OSS,
+    experts::LLAMA4,
+    experts::MIXTRAL,
+    experts::OLMOE,
+    experts::QWEN2_MOE,
+    experts::QWEN3_MOE,
+    falcon::FAMILY,
+    gemma::GEMMA,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+    gpt2::BIGCODE,
+    gpt2::FAMILY,
+    gpt_neox::FAMILY,
+    gpt_neox::GPTJ,
+    gpt_neox::PHI,
+    llama::FAMILY,
+    llama_like::COHERE,
+    llama_like::GRANITE,
+    llama_like::MISTRAL,
+    llama_like::OLMO,
+    llama_like::OLMO2,
+    llama_like::PHI3,
+    llama_like::QWEN2,
+    llama_like::QWEN3,
+    llama_like::STABLELM,
+    llama_like::STARCODER2,
+    mpt::FAMILY,
+    opt::FAMILY,
 ];
+
+/// The object of a multimodal configuration that holds its text model, by the names there are.
+const TEXT_PARTS: &[&str] = &["text_config", "llm_config", "language_config"];
+
+/// Keys that a text model inside another takes from outside where it has none of its own.
+const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_size_divisible_by"];
+
+/// Families that people ask for and that are not covered: the value of `model_type`, and what it would take.
+const NOT_COVERED: &[(&str, &str)] = &[
+    ("albert", "layers that share their weights"),
+    ("bamba", "state-space scans"),
+    ("bart", ENCODER_DECODER),
+    ("clip", IMAGES),
+    ("codegen", "its own order of heads in the product of queries, keys and values"),
+    ("deberta-v2", "relative positions in the scores"),
+    ("falcon_h1", "state-space scans"),
+    ("falcon_mamba", "state-space scans"),
+    ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
+    ("jamba", "state-space scans"),
+    ("mamba", "state-space scans"),
+    ("mamba2", "state-space scans"),
+    ("minimax", "layers of linear attention"),
+    ("mllama", "layers of cross attention"),
+    ("modernbert", "layers that differ in their windows and an MLP of its own"),
+    ("nemotron_h", "state-space scans"),
+    ("qwen3_next", "layers of linear attention"),
+    ("rwkv", "linear recurrences"),
+    ("siglip", IMAGES),
+    ("t5", ENCODER_DECODER),
+    ("mt5", ENCODER_DECODER),
+    ("umt5", ENCODER_DECODER),
+    ("vit", IMAGES),
+    ("whisper", ENCODER_DECODER),
+    ("zamba2", "state-space scans"),
+];
+const ENCODER_DECODER: &str = "an encoder and a decoder with cross attention";
+const IMAGES: &str = "an embedding of image patches and a loss of its own";
 
 /// Reads the text of a `config.json`. `name` is what the model will be called, `file` what errors name.
 ///
@@ -110,16 +116,28 @@ const COMMON_IRRELEVANT: &[&str] = &[
 /// Where the text is not JSON, a key is missing, unknown or given twice, or a value is outside its limits.
 pub fn parse(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError> {
     let entries = reader::entries(file, text)?;
-    let model_type = reader::model_type(file, &entries)?;
+    let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
+    let Some((part, object)) = part else { return model(name, file, &entries) };
+    let mut model = model(name, &format!("{file}, `{part}`"), &entries.inside(object, INHERITED))?;
+    let whole = reader::model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
+    model.assumptions.insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
+    Ok(model)
+}
+
+fn model(name: &str, file: &str, entries: &Entries) -> Result<Model, WorkloadError> {
+    let model_type = reader::model_type(file, entries)?;
     let known = || FAMILIES.iter().flat_map(|f| f.model_types).copied();
     let Some(family) = FAMILIES.iter().find(|f| f.model_types.contains(&model_type.as_str())) else {
-        return Err(reader::unknown_type(file, &model_type, known()));
+        let missing = NOT_COVERED.iter().find(|(known, _)| *known == model_type).map(|(_, missing)| *missing);
+        return Err(reader::unknown_type(file, &model_type, missing, known()));
     };
-    let reader = Reader::new(name, file, model_type, family, &entries)?;
+    let reader = Reader::new(name, file, model_type, family, entries)?;
     reader.forbid(
         "is_encoder_decoder",
         "only encoder-only and decoder-only models are supported: give a decoder's or an encoder's configuration",
     )?;
     reader.forbid("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;
-    (family.read)(&reader)
+    let mut model = (family.read)(&reader)?;
+    model.assumptions = reader.assumptions();
+    Ok(model)
 }

@@ -6,11 +6,12 @@ use super::reader::Reader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::variations::Variations;
 use sim::kernel::Function;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["opt"],
-    keys: &[
+    keys: &[&[
         "_remove_final_layer_norm",
         "activation_dropout",
         "activation_function",
@@ -27,8 +28,8 @@ pub(super) const FAMILY: Family = Family {
         "num_hidden_layers",
         "vocab_size",
         "word_embed_proj_dim",
-    ],
-    irrelevant: &["init_std", "output_projection"],
+    ]],
+    defaults: &[],
     synonyms: &[("intermediate_size", "ffn_dim"), ("hidden_act", "activation_function"), ("n_embd", "hidden_size")],
     read,
 };
@@ -84,5 +85,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         tied_head: reader.flag("tie_word_embeddings", true)?,
         head_transform: false,
         head_bias: false,
+        variations: Variations::default(),
+        assumptions: Vec::new(),
     })
 }

@@ -1,13 +1,15 @@
 //! Checked access to the keys of a `config.json`.
 
-use super::{COMMON_IRRELEVANT, COMMON_KEYS, Family};
-use crate::error::{WorkloadError, nearest};
+use super::Family;
+use super::keys::{self, Effect};
+use crate::error::{WorkloadError, mistyped, nearest};
 use crate::limits::MAX_WIDTH;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sim::files::strict::Strict;
 use sim::kernel::Function;
+use std::cell::RefCell;
 use std::fmt;
 
 /// The keys and values of the file, in its order, duplicates and all.
@@ -30,6 +32,24 @@ impl<'de> Deserialize<'de> for Entries {
             }
         }
         deserializer.deserialize_map(Pairs)
+    }
+}
+
+impl Entries {
+    /// The value of a key; null counts as absent, as in Hugging Face's own reader.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.value(key).filter(|value| !value.is_null())
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// The keys of an object inside, and of those outside the ones that `inherited` names and the object has not.
+    pub(super) fn inside(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
+        let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));
+        let outer = self.0.iter().filter(|(key, _)| inherited.contains(&key.as_str()) && !object.contains_key(key)).cloned();
+        Self(own.chain(outer).collect())
     }
 }
 
@@ -65,9 +85,9 @@ fn syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadEr
 
 /// The value of `model_type`.
 pub(super) fn model_type(file: &str, entries: &Entries) -> Result<String, WorkloadError> {
-    match entries.0.iter().find(|(key, _)| key == "model_type") {
-        Some((_, Value::String(text))) => Ok(text.clone()),
-        Some((_, value)) => Err(bad(file, "model_type", value, "a string", "write for instance \"llama\"")),
+    match entries.value("model_type") {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(value) => Err(bad(file, "model_type", value, "a string", "write for instance \"llama\"")),
         None => Err(WorkloadError::MissingKey {
             file: file.to_owned(),
             key: "model_type".to_owned(),
@@ -77,12 +97,18 @@ pub(super) fn model_type(file: &str, entries: &Entries) -> Result<String, Worklo
     }
 }
 
-/// The error for a family that nobody reads.
-pub(super) fn unknown_type(file: &str, model_type: &str, known: impl Iterator<Item = &'static str>) -> WorkloadError {
+/// The error for a family that nobody reads; `missing` says what it would take, where that is known.
+pub(super) fn unknown_type(
+    file: &str,
+    model_type: &str,
+    missing: Option<&str>,
+    known: impl Iterator<Item = &'static str>,
+) -> WorkloadError {
     let known: Vec<&str> = known.collect();
-    let cure = match nearest(model_type, known.iter().copied()) {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => "give a model of one of these families".to_owned(),
+    let cure = match (missing, mistyped(model_type, known.iter().copied())) {
+        (Some(missing), _) => format!("it takes {missing}, not covered yet: give a model of one of these families"),
+        (None, Some(near)) => format!("did you mean \"{near}\"?"),
+        (None, None) => "give a model of one of these families".to_owned(),
     };
     bad(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", known.join(", ")), &cure)
 }
@@ -103,7 +129,7 @@ fn shown(value: &Value) -> String {
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
 
-/// The keys of one file, all known to its family.
+/// The keys of one file, as its family reads them.
 pub(super) struct Reader<'a> {
     /// What the model will be called.
     pub(super) name: &'a str,
@@ -111,10 +137,14 @@ pub(super) struct Reader<'a> {
     pub(super) model_type: String,
     file: &'a str,
     entries: &'a Entries,
+    /// What the family takes where a key is absent.
+    defaults: &'static [(&'static str, u64)],
+    assumptions: RefCell<Vec<String>>,
 }
 
 impl<'a> Reader<'a> {
-    /// Checks that every key is known to the family.
+    /// Sorts the keys that the family does not read: those that decide nothing are passed over, those that decide something that is not
+    /// modelled are assumptions, or errors where too much would be wrong.
     pub(super) fn new(
         name: &'a str,
         file: &'a str,
@@ -122,31 +152,71 @@ impl<'a> Reader<'a> {
         family: &Family,
         entries: &'a Entries,
     ) -> Result<Self, WorkloadError> {
-        let lists = [COMMON_KEYS, family.keys, COMMON_IRRELEVANT, family.irrelevant];
-        for (key, value) in &entries.0 {
-            if lists.iter().any(|list| list.contains(&key.as_str())) {
-                continue;
+        let reader = Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
+        let mut unknown = Vec::new();
+        let read = |key: &str| keys::COMMON.contains(&key) || family.keys.iter().any(|keys| keys.contains(&key));
+        for (key, value) in entries.0.iter().filter(|(key, _)| !read(key)) {
+            match keys::effect(key, value) {
+                Effect::None => {}
+                Effect::Assumed(what) => reader.assume(format!("`{key}` = {}: {what}", shown(value))),
+                Effect::Missing(what) => {
+                    let cure = format!("{what} are not covered yet: give a model without");
+                    return Err(bad(file, key, value, "absent or null", &cure));
+                }
+                Effect::Unknown => {
+                    reader.refuse_slip(key, value, family)?;
+                    unknown.push(format!("`{key}` = {}", shown(value)));
+                }
             }
-            let synonym = family.synonyms.iter().find(|(word, _)| word == key).map(|(_, meant)| *meant);
-            let near = synonym.or_else(|| nearest(key, lists.iter().flat_map(|list| list.iter().copied())));
-            let cure = match near {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "remove it if it does not change the model's work".to_owned(),
-            };
-            return Err(WorkloadError::UnknownKey {
-                file: file.to_owned(),
-                key: key.clone(),
-                value: shown(value),
-                family: model_type,
-                cure,
-            });
         }
-        Ok(Self { name, model_type, file, entries })
+        if !unknown.is_empty() {
+            let (keys, known) =
+                if unknown.len() == 1 { ("key", "is not known and is") } else { ("keys", "are not known and are") };
+            reader.assume(format!("the {keys} {} {known} taken to change nothing", unknown.join(", ")));
+        }
+        Ok(reader)
+    }
+
+    /// A slip of the pen, or another family's word, for a key that the family reads and does not find.
+    fn refuse_slip(&self, key: &str, value: &Value, family: &Family) -> Result<(), WorkloadError> {
+        let absent = |meant: &str| self.entries.value(meant).is_none();
+        let synonym = family.synonyms.iter().find(|(word, meant)| *word == key && absent(meant)).map(|(_, meant)| *meant);
+        let words = keys::COMMON.iter().chain(family.keys.iter().copied().flatten()).copied();
+        match synonym.or_else(|| mistyped(key, words.filter(|word| absent(word)))) {
+            None => Ok(()),
+            Some(near) => Err(WorkloadError::UnknownKey {
+                file: self.file.to_owned(),
+                key: key.to_owned(),
+                value: shown(value),
+                family: self.model_type.clone(),
+                cure: format!("did you mean `{near}`?"),
+            }),
+        }
+    }
+
+    /// Notes what is taken for something that the file says and that is not modelled.
+    pub(super) fn assume(&self, what: String) {
+        self.assumptions.borrow_mut().push(what);
+    }
+
+    /// What was assumed.
+    pub(super) fn assumptions(&self) -> Vec<String> {
+        self.assumptions.take()
     }
 
     /// The value of a key; null counts as absent, as in Hugging Face's own reader.
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.entries.0.iter().find(|(k, _)| k == key).map(|(_, value)| value).filter(|value| !value.is_null())
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.entries.get(key)
+    }
+
+    /// Whether a key is given, if only as null.
+    pub(super) fn gives(&self, key: &str) -> bool {
+        self.entries.value(key).is_some()
+    }
+
+    /// The first of several words for a key that is given; the first of all where none is.
+    pub(super) fn word(&self, words: &[&'static str]) -> &'static str {
+        words.iter().find(|word| self.get(word).is_some()).or(words.first()).copied().unwrap_or_default()
     }
 
     /// The error for a value that breaks a rule of its own.
@@ -166,7 +236,10 @@ impl<'a> Reader<'a> {
 
     /// A whole number from 1 to `limit`, if it is there.
     pub(super) fn optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
+        let Some(value) = self.get(key) else {
+            let default = self.defaults.iter().find(|(known, _)| *known == key && !self.gives(key));
+            return Ok(default.map(|(_, value)| *value));
+        };
         match value.as_u64() {
             Some(n) if (1..=limit).contains(&n) => Ok(Some(n)),
             _ => Err(bad(
@@ -195,6 +268,22 @@ impl<'a> Reader<'a> {
             Some(p) if (0.0..1.0).contains(&p) => Ok(p),
             _ => {
                 Err(bad(self.file, key, value, "a probability at least 0 and below 1", "write 0.0 for none, or for instance 0.1"))
+            }
+        }
+    }
+
+    /// A fraction above 0 and up to 1, by itself or in one of the objects `within`, or the default.
+    pub(super) fn fraction(&self, key: &str, within: &[&str], default: f64) -> Result<f64, WorkloadError> {
+        let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
+        let found =
+            self.get(key).map(|value| (key.to_owned(), value)).into_iter().chain(inner).find(|(_, value)| !value.is_null());
+        match found {
+            None => Ok(default),
+            Some((_, value)) if value.as_f64().is_some_and(|part| part > 0.0 && part <= 1.0) => {
+                Ok(value.as_f64().unwrap_or(default))
+            }
+            Some((key, value)) => {
+                Err(bad(self.file, &key, value, "a fraction above 0.0 and up to 1.0", "write for instance 0.5"))
             }
         }
     }
@@ -230,16 +319,6 @@ impl<'a> Reader<'a> {
         match self.get(key) {
             Some(value) if value.as_str() != Some(only) => Err(bad(self.file, key, value, &format!("\"{only}\""), cure)),
             _ => Ok(()),
-        }
-    }
-
-    /// An error where the number is there, by itself or in one of the objects `within`, and is not 1.
-    pub(super) fn require_one(&self, key: &str, within: &[&str], cure: &str) -> Result<(), WorkloadError> {
-        let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
-        let found = self.get(key).map(|value| (key.to_owned(), value)).into_iter().chain(inner);
-        match found.filter(|(_, value)| !value.is_null()).find(|(_, value)| value.as_f64() != Some(1.0)) {
-            Some((key, value)) => Err(bad(self.file, &key, value, "1.0", cure)),
-            None => Ok(()),
         }
     }
 

@@ -1,0 +1,57 @@
+//! BLOOM: ALiBi, a norm on the embedding, GELU, biases, a tied head.
+
+use super::Family;
+use super::gpt_neox::{plain, widths};
+use super::reader::Reader;
+use crate::error::WorkloadError;
+use crate::limits::{MAX_FFN, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY};
+use crate::model::{Dropout, Model, Position};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["bloom"],
+    keys: &[&[
+        "apply_residual_connection_post_layernorm",
+        "attention_dropout",
+        "hidden_dropout",
+        "hidden_size",
+        "n_embed",
+        "n_head",
+        "n_inner",
+        "n_layer",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "seq_length",
+        "vocab_size",
+    ]],
+    // BloomConfig has no longest sequence; 2048 is what the published models were trained at (Le Scao et al. 2022, table 3).
+    defaults: &[("seq_length", 2048)],
+    synonyms: &[("n_embd", "hidden_size"), ("max_position_embeddings", "seq_length")],
+    read,
+};
+
+fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let width = reader.word(&["hidden_size", "n_embed"]);
+    let (hidden, heads) = widths(reader, width, reader.word(&["n_head", "num_attention_heads"]))?;
+    reader.forbid(
+        "apply_residual_connection_post_layernorm",
+        "residuals that start behind the norm are not covered: set it to false",
+    )?;
+    let residual = reader.probability("hidden_dropout", 0.0)?;
+    Ok(Model {
+        layers: reader.dimension(reader.word(&["n_layer", "num_hidden_layers"]), MAX_LAYERS)?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.vocabulary_multiple()?,
+        max_sequence: reader.dimension("seq_length", MAX_POSITIONS)?,
+        position: Position::Alibi,
+        embedding_norm: true,
+        qkv_bias: true,
+        attention_output_bias: true,
+        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, residual, ..Dropout::default() },
+        tied_head: reader.flag("tie_word_embeddings", true)?,
+        ..plain(reader, hidden)
+    })
+}

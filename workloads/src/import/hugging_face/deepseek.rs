@@ -1,0 +1,96 @@
+//! DeepSeek V2 and V3, Kimi K2: latent attention; narrow routed experts beside shared ones, dense MLPs in the first layers. DeepSeek-MoE and GLM 4.5
+//! have the same layers with ordinary attention.
+
+use super::Family;
+use super::experts::experts;
+use super::llama::{self, Defaults, read_with};
+use super::llama_like::with;
+use super::reader::Reader;
+use crate::error::WorkloadError;
+use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_WIDTH};
+use crate::model::{Experts, Model, SharedExpert};
+use crate::variations::{LatentAttention, LeadingDense, QueryKeyNorm};
+
+const EXPERT_KEYS: &[&str] = &[
+    "capacity_factor",
+    "first_k_dense_replace",
+    "moe_intermediate_size",
+    "moe_layer_freq",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+];
+
+const SYNONYMS: &[(&str, &str)] = &[
+    ("num_experts", "n_routed_experts"),
+    ("num_local_experts", "n_routed_experts"),
+    ("moe_top_k", "num_experts_per_tok"),
+    ("num_shared_experts", "n_shared_experts"),
+];
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"],
+    keys: &[
+        llama::KEYS,
+        EXPERT_KEYS,
+        &["kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"],
+    ],
+    defaults: &[],
+    synonyms: SYNONYMS,
+    read: |reader| {
+        let model = with_experts(reader, read_with(reader, Defaults::LLAMA)?)?;
+        let rope_dim = reader.dimension("qk_rope_head_dim", MAX_WIDTH)?;
+        let latent = LatentAttention {
+            query_rank: reader.optional_dimension("q_lora_rank", MAX_WIDTH)?,
+            kv_rank: reader.dimension("kv_lora_rank", MAX_WIDTH)?,
+            rope_dim,
+            value_dim: reader.dimension("v_head_dim", MAX_WIDTH)?,
+        };
+        let head_dim = rope_dim + reader.dimension("qk_nope_head_dim", MAX_WIDTH)?;
+        // Latent attention has as many key heads as query heads, whatever the file says of them; its biases are on the products that lead down.
+        if model.qkv_bias {
+            reader.assume("`attention_bias` = true: biases of the narrow vectors are left out".to_owned());
+        }
+        let model = Model { head_dim, kv_heads: model.heads, qkv_bias: false, attention_output_bias: false, ..model };
+        Ok(with(model, |v| v.latent = Some(latent)))
+    },
+};
+
+/// The same layers with ordinary attention: DeepSeek-MoE, and GLM 4.5, which rotates half of every head.
+pub(super) const PLAIN_ATTENTION: Family = Family {
+    model_types: &["deepseek", "glm4_moe"],
+    keys: &[llama::KEYS, EXPERT_KEYS, &["use_qk_norm"]],
+    defaults: &[],
+    synonyms: SYNONYMS,
+    read: |reader| {
+        let glm = reader.model_type == "glm4_moe";
+        let rotated = if glm { 0.5 } else { 1.0 };
+        let model = with_experts(reader, read_with(reader, Defaults { rotated, ..Defaults::LLAMA })?)?;
+        let norms = reader.flag("use_qk_norm", false)?.then_some(QueryKeyNorm::Head);
+        let attention_output_bias = model.attention_output_bias && !glm;
+        Ok(with(Model { attention_output_bias, ..model }, |v| v.query_key_norm = norms))
+    },
+};
+
+/// The model with its experts. A file without any is dense.
+fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadError> {
+    if reader.get("n_routed_experts").is_none() {
+        return Ok(model);
+    }
+    let frequency = reader.optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1);
+    if frequency > 1 {
+        let cure = "layers with and without experts in turn are not covered yet: give a model with experts in every layer but the first ones";
+        return Err(reader.error("moe_layer_freq", frequency, "1", cure));
+    }
+    let width = reader.dimension("moe_intermediate_size", MAX_FFN)?;
+    let shared = reader.count("n_shared_experts", MAX_EXPERTS, 0)?;
+    let shared = (shared > 0).then(|| SharedExpert { ffn: width.saturating_mul(shared).min(MAX_FFN), weighed: false });
+    let dense = reader.count("first_k_dense_replace", MAX_LAYERS, 0)?;
+    let Some(layers) = model.layers.checked_sub(dense).filter(|layers| *layers > 0) else {
+        let limit = format!("less than `num_hidden_layers` ({})", model.layers);
+        return Err(reader.error("first_k_dense_replace", dense, &limit, "these layers have no experts, at least one must have"));
+    };
+    let leading = (dense > 0).then_some(LeadingDense { layers: dense, ffn: model.ffn });
+    let experts = Some(Experts { shared, ..experts(reader, "n_routed_experts")? });
+    Ok(with(Model { layers, ffn: width, experts, ..model }, |v| v.leading_dense = leading))
+}

@@ -1,0 +1,187 @@
+//! GPT-NeoX (and Pythia): attention and MLP beside each other behind a LayerNorm each, a part of every head rotated, a head of its own.
+//! GPT-J and Phi 1.5 and 2: the same behind one norm, with a bias on the logits.
+
+use super::Family;
+use super::llama::{bare, kv_heads, rotated};
+use super::reader::Reader;
+use crate::error::WorkloadError;
+use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
+use crate::model::{Dropout, Model, Norm};
+use crate::variations::{ParallelBranches, QueryKeyNorm, Variations};
+use sim::kernel::Function;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["gpt_neox"],
+    keys: &[&[
+        "attention_bias",
+        "attention_dropout",
+        "hidden_act",
+        "hidden_dropout",
+        "hidden_size",
+        "intermediate_size",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "partial_rotary_factor",
+        "rope_parameters",
+        "rope_scaling",
+        "rotary_pct",
+        "use_parallel_residual",
+        "vocab_size",
+    ]],
+    defaults: &[],
+    synonyms: &[("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"), ("n_head", "num_attention_heads")],
+    read: read_neox,
+};
+
+fn read_neox(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let (hidden, heads) = widths(reader, "hidden_size", "num_attention_heads")?;
+    let own = reader.fraction("rotary_pct", &[], 0.25)?;
+    let part = reader.fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], own)?;
+    let bias = reader.flag("attention_bias", true)?;
+    let residual = reader.probability("hidden_dropout", 0.0)?;
+    let parallel = reader.flag("use_parallel_residual", true)?.then_some(ParallelBranches::OwnNorms);
+    Ok(Model {
+        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
+        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.vocabulary_multiple()?,
+        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
+        activation: reader.activation("hidden_act", Function::Gelu)?,
+        qkv_bias: bias,
+        attention_output_bias: bias,
+        dropout: Dropout {
+            embedding: residual,
+            attention: reader.probability("attention_dropout", 0.0)?,
+            residual,
+            activation: 0.0,
+        },
+        tied_head: reader.flag("tie_word_embeddings", false)?,
+        variations: Variations { parallel, rotated: rotated(hidden / heads, part), ..Variations::default() },
+        ..plain(reader, hidden)
+    })
+}
+
+pub(super) const GPTJ: Family = Family {
+    model_types: &["gptj"],
+    keys: &[&[
+        "activation_function",
+        "attn_pdrop",
+        "embd_pdrop",
+        "n_embd",
+        "n_head",
+        "n_inner",
+        "n_layer",
+        "n_positions",
+        "resid_pdrop",
+        "rotary",
+        "rotary_dim",
+        "vocab_size",
+    ]],
+    defaults: &[("rotary_dim", 64)],
+    synonyms: &[("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head")],
+    read: read_gptj,
+};
+
+fn read_gptj(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let (hidden, heads) = widths(reader, "n_embd", "n_head")?;
+    let turned = reader.optional_dimension("rotary_dim", hidden / heads)?;
+    Ok(Model {
+        layers: reader.dimension("n_layer", MAX_LAYERS)?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.vocabulary_multiple()?,
+        max_sequence: reader.dimension("n_positions", MAX_POSITIONS)?,
+        activation: reader.activation("activation_function", Function::Gelu)?,
+        dropout: Dropout {
+            embedding: reader.probability("embd_pdrop", 0.0)?,
+            attention: reader.probability("attn_pdrop", 0.0)?,
+            residual: reader.probability("resid_pdrop", 0.0)?,
+            activation: 0.0,
+        },
+        tied_head: reader.flag("tie_word_embeddings", false)?,
+        head_bias: true,
+        variations: Variations {
+            parallel: Some(ParallelBranches::OneNorm),
+            rotated: turned.filter(|turned| *turned < hidden / heads),
+            ..Variations::default()
+        },
+        ..plain(reader, hidden)
+    })
+}
+
+pub(super) const PHI: Family = Family {
+    model_types: &["phi"],
+    keys: &[&[
+        "attention_dropout",
+        "embd_pdrop",
+        "hidden_act",
+        "hidden_size",
+        "intermediate_size",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "partial_rotary_factor",
+        "qk_layernorm",
+        "resid_pdrop",
+        "rope_parameters",
+        "rope_scaling",
+        "vocab_size",
+    ]],
+    defaults: &[],
+    synonyms: &[("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"), ("n_head", "num_attention_heads")],
+    read: read_phi,
+};
+
+fn read_phi(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
+    let (hidden, heads) = widths(reader, "hidden_size", "num_attention_heads")?;
+    let part = reader.fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], 0.5)?;
+    Ok(Model {
+        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        heads,
+        kv_heads: kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
+        head_dim: hidden / heads,
+        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
+        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.vocabulary_multiple()?,
+        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
+        activation: reader.activation("hidden_act", Function::Gelu)?,
+        qkv_bias: true,
+        attention_output_bias: true,
+        dropout: Dropout {
+            embedding: reader.probability("embd_pdrop", 0.0)?,
+            attention: reader.probability("attention_dropout", 0.0)?,
+            residual: reader.probability("resid_pdrop", 0.0)?,
+            activation: 0.0,
+        },
+        tied_head: reader.flag("tie_word_embeddings", false)?,
+        head_bias: true,
+        variations: Variations {
+            parallel: Some(ParallelBranches::OneNorm),
+            query_key_norm: reader.flag("qk_layernorm", false)?.then_some(QueryKeyNorm::Head),
+            rotated: rotated(hidden / heads, part),
+            ..Variations::default()
+        },
+        ..plain(reader, hidden)
+    })
+}
+
+/// Width and heads that divide it.
+pub(super) fn widths(reader: &Reader<'_>, width: &'static str, heads: &'static str) -> Result<(u64, u64), WorkloadError> {
+    let hidden = reader.dimension(width, MAX_WIDTH)?;
+    let count = reader.dimension(heads, MAX_HEADS)?;
+    reader.divides((heads, count), (width, hidden))?;
+    Ok((hidden, count))
+}
+
+/// What these families have in common: LayerNorm, an MLP without gate and with biases.
+pub(super) fn plain(reader: &Reader<'_>, hidden: u64) -> Model {
+    Model { norm: Norm::LayerNorm, activation: Function::Gelu, gated: false, mlp_bias: true, ..bare(reader, hidden) }
+}

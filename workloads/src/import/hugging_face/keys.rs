@@ -1,0 +1,205 @@
+//! What the keys of a `config.json` are to the work of a training step, whatever the family. Keys that a family reads itself come first: this
+//! table is asked about the others.
+
+use serde_json::Value;
+
+/// Keys of every family that decide the cost.
+pub(super) const COMMON: &[&str] =
+    &["model_type", "tie_word_embeddings", "is_encoder_decoder", "add_cross_attention", "make_vocab_size_divisible_by"];
+
+/// What a key does that no family here reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Effect {
+    /// Nothing: neither the work of a training step nor its memory.
+    None,
+    /// Something that is not modelled; what is taken instead.
+    Assumed(&'static str),
+    /// Work that would be counted wrong by more than 2 %: what is missing.
+    Missing(&'static str),
+    /// Not known.
+    Unknown,
+}
+
+/// What a key with this value does.
+pub(super) fn effect(key: &str, value: &Value) -> Effect {
+    if disabled(value) || IRRELEVANT.contains(&key) || belongs_to_others(key) {
+        return Effect::None;
+    }
+    EFFECTS.iter().find(|(known, _)| *known == key).map_or(Effect::Unknown, |(_, effect)| *effect)
+}
+
+/// Whether an option with this value is off.
+fn disabled(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(true) => false,
+    }
+}
+
+/// Token ids, angles of rotations, pooling for other tasks, and what Hugging Face marks as its own.
+fn belongs_to_others(key: &str) -> bool {
+    ["_token_id", "_token_ids", "_token_index", "_coef", "_coeff", "_std"].iter().any(|end| key.ends_with(end))
+        || ["_", "rope_", "summary_", "pooler_", "initializer", "init_", "use_init"].iter().any(|start| key.starts_with(start))
+}
+
+const LEFT_OUT: Effect = Effect::Assumed("only the text model is trained, this part is left out");
+const SCALED: Effect = Effect::Assumed("a factor on a tensor is taken as part of the kernel before it");
+const CAPPED: Effect = Effect::Assumed("the cap on scores or logits is taken as part of their kernel");
+const LINEAR: Effect = Effect::Missing("layers of linear attention");
+
+/// Keys that do change the work and that no family reads.
+const EFFECTS: &[(&str, Effect)] = &[
+    ("attn_logit_softcapping", CAPPED),
+    ("final_logit_softcapping", CAPPED),
+    ("logits_soft_cap", CAPPED),
+    ("attention_multiplier", SCALED),
+    ("embedding_multiplier", SCALED),
+    ("logit_scale", SCALED),
+    ("logits_scaling", SCALED),
+    ("residual_multiplier", SCALED),
+    ("mup_width_multiplier", SCALED),
+    ("clip_qkv", Effect::Assumed("clamping queries, keys and values is taken as part of their kernel")),
+    ("swiglu_limit", Effect::Assumed("the limit of the gated activation is taken as part of its kernel")),
+    ("lora_rank", Effect::Missing("adapters")),
+    ("audio_config", LEFT_OUT),
+    ("vision_config", LEFT_OUT),
+    (
+        "num_nextn_predict_layers",
+        Effect::Assumed("the layers that predict further tokens are left out, as transformers leaves them out"),
+    ),
+    ("router_jitter_noise", Effect::Assumed("noise on the router's input is left out")),
+    ("no_rope_layers", Effect::Assumed("layers without rotation are costed with it")),
+    ("no_rope_layer_interval", Effect::Assumed("layers without rotation are costed with it")),
+    ("attention_chunk_size", Effect::Assumed("attention in chunks is costed over whole sequences")),
+    ("cross_attention_layers", Effect::Missing("layers of cross attention")),
+    ("attn_layer_period", Effect::Missing("layers without attention")),
+    ("hybrid_override_pattern", Effect::Missing("layers without attention")),
+    ("full_attention_interval", LINEAR),
+    ("linear_num_value_heads", LINEAR),
+    ("num_kv_shared_layers", Effect::Missing("layers that share keys and values")),
+    ("num_hidden_groups", Effect::Missing("layers that share their weights")),
+    ("layerdrop", Effect::Missing("dropping whole layers, which makes the work of a step random")),
+    ("ssm_state_size", Effect::Missing("state-space scans")),
+];
+
+/// Keys that Hugging Face writes and that change neither a training step's work nor its memory: names and versions, text generation,
+/// heads of other tasks, initial values, epsilons, angles of rotations, the checkpoint's number format, how a router chooses.
+const IRRELEVANT: &[&str] = &[
+    "architectures",
+    "attn_implementation",
+    "attn_temperature_tuning",
+    "aux_loss_alpha",
+    "bias_dropout_fusion",
+    "embedding_fraction",
+    "floor_scale",
+    "full_attn_mod",
+    "inference_runner",
+    "initial_context_length",
+    "interpolate_factor",
+    "max_batch_size",
+    "model_max_length",
+    "pad_key_length",
+    "pre_allocate_kv_cache",
+    "validate_runner_input",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "classifier_dropout",
+    "compression_config",
+    "cross_attention_hidden_size",
+    "directionality",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "ep_size",
+    "exponential_decay_length_penalty",
+    "encoder_no_repeat_ngram_size",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
+    "init_device",
+    "is_llama_config",
+    "label2id",
+    "language",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "length_penalty",
+    "masked_softmax_fusion",
+    "max_length",
+    "max_sequence_length",
+    "min_length",
+    "model_name",
+    "n_group",
+    "name",
+    "no_repeat_ngram_size",
+    "norm_eps",
+    "norm_epsilon",
+    "norm_topk_prob",
+    "num_beam_groups",
+    "num_beams",
+    "num_labels",
+    "num_return_sequences",
+    "offset_alibi",
+    "original_max_position_embeddings",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "output_projection",
+    "output_router_logits",
+    "output_scores",
+    "predict_special_tokens",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "pruned_heads",
+    "quantization_config",
+    "query_pre_attn_scalar",
+    "remove_invalid_values",
+    "reorder_and_upcast_attn",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "rms_norm_eps",
+    "rotary_emb_base",
+    "rotary_base",
+    "routed_scaling_factor",
+    "scale_attention_softmax_in_fp32",
+    "scale_attn_by_inverse_layer_idx",
+    "scale_attn_weights",
+    "scoring_func",
+    "seq_aux",
+    "skip_bias_add",
+    "skip_bias_add_qkv",
+    "slow_but_exact",
+    "attention_softmax_in_fp32",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "tokenizer_name",
+    "top_k",
+    "top_p",
+    "topk_group",
+    "topk_method",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "transformers.js_config",
+    "typical_p",
+    "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
+    "use_flash_attn",
+    "verbose",
+];

@@ -1,0 +1,43 @@
+//! Norms of queries and keys before they are rotated: over every head by itself, or over all heads together.
+
+use super::Shape;
+use super::norm::NormOperator;
+use super::scores::Heads;
+use crate::graph::{GraphBuilder, TensorId};
+use crate::model::{Model, Norm};
+use crate::variations::QueryKeyNorm;
+
+/// Adds the norm of queries and that of keys under `name`; returns both normalised.
+///
+/// Over all heads together, a tensor-parallel device normalises its own heads; the sums of squares that devices would
+/// exchange, four bytes a token, are not counted.
+pub(crate) fn add(
+    graph: &mut GraphBuilder,
+    shape: &Shape,
+    name: &str,
+    (model, kind): (&Model, QueryKeyNorm),
+    heads: Heads,
+    (query, key): (TensorId, TensorId),
+) -> (TensorId, TensorId) {
+    let mut one = |part: &str, count: u64, input| {
+        let all = count.saturating_mul(heads.dim);
+        let (per_token, width) = match kind {
+            QueryKeyNorm::Head => (count, heads.dim),
+            // Gains of their own: as many numbers as the token has, wherever the statistics end.
+            QueryKeyNorm::OwnHead | QueryKeyNorm::Whole => (1, all),
+        };
+        // Rows are whole on a device: nothing is split along the sequence here.
+        let sequence = shape.sequence.saturating_mul(per_token);
+        let rows = Shape { sequence, ranks: 1, sequence_parallel: false, ..*shape };
+        let norm = NormOperator {
+            name: format!("{name}.{part}"),
+            norm: model.norm,
+            width,
+            affine: model.norm_affine,
+            bias: model.norm == Norm::LayerNorm && !model.variations.norm_without_bias,
+            split: kind != QueryKeyNorm::Head,
+        };
+        norm.add(graph, &rows, input)
+    };
+    (one("query", heads.query, query), one("key", heads.kv, key))
+}

@@ -1,0 +1,183 @@
+//! Checkpoints that people train: every file of `tests/configs` is read as published, with the published number of parameters.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use coplace_workloads as workloads;
+use std::path::{Path, PathBuf};
+use workloads::model::Model;
+use workloads::training::Attention;
+use workloads::{Lowering, TrainingGraph};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs").join(format!("{name}.json"))
+}
+
+fn load(name: &str) -> Model {
+    Model::from_file(&file(name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// (file, parameters). Counts are those of the checkpoints on Hugging Face, tied matrices once; the text model's part where there is more.
+const EXACT: &[(&str, u64)] = &[
+    ("bloom_176b", 176_247_271_424),
+    ("bloom_560m", 559_214_592),
+    ("command_r", 34_980_831_232),
+    ("command_r_plus", 103_810_674_688),
+    ("deepseek_moe_16b", 16_375_728_128),
+    ("deepseek_v2", 235_741_434_880),
+    ("deepseek_v2_lite", 15_706_484_224),
+    ("falcon_40b", 41_303_293_952),
+    ("falcon_7b", 6_921_720_704),
+    ("gemma_2_27b", 27_227_128_320),
+    ("gemma_2_2b", 2_614_341_888),
+    ("gemma_2_9b", 9_241_705_984),
+    ("gemma_2b", 2_506_172_416),
+    ("gemma_3_1b", 999_885_952),
+    ("gemma_3_27b", 27_009_346_304),
+    ("gemma_3_4b", 3_880_263_168),
+    ("gemma_7b", 8_537_680_896),
+    ("gpt2", 124_439_808),
+    ("gpt_j_6b", 6_050_882_784),
+    ("gpt_neox_20b", 20_554_567_680),
+    ("gpt_oss_120b", 116_829_156_672),
+    ("gpt_oss_20b", 20_914_757_184),
+    ("llama_3_1_405b", 405_853_388_800),
+    ("llama_3_1_8b", 8_030_261_248),
+    ("llama_3_2_1b", 1_235_814_400),
+    ("llama_3_2_3b", 3_212_749_824),
+    ("mistral_7b_v0_1", 7_241_732_096),
+    ("mistral_7b_v0_3", 7_248_023_552),
+    ("mistral_nemo_12b", 12_247_782_400),
+    ("mistral_small_24b", 23_572_403_200),
+    ("mixtral_8x22b", 140_620_634_112),
+    ("mpt_7b", 6_649_286_656),
+    ("olmo_1b", 1_176_764_416),
+    ("olmo_7b", 6_888_095_744),
+    ("olmoe_1b_7b", 6_919_161_856),
+    ("opt_350m", 331_196_416),
+    ("phi_2", 2_779_683_840),
+    ("phi_3_mini_4k", 3_821_079_552),
+    ("phi_4", 14_659_507_200),
+    ("phi_4_mini", 3_836_021_760),
+    ("pythia_160m", 162_322_944),
+    ("pythia_6_9b", 6_857_302_016),
+    ("qwen1_5_moe_a2_7b", 14_315_784_192),
+    ("qwen2_5_0_5b", 494_032_768),
+    ("qwen2_5_1_5b", 1_543_714_304),
+    ("qwen2_5_72b", 72_706_203_648),
+    ("qwen2_5_7b", 7_615_616_512),
+    ("qwen3_0_6b", 596_049_920),
+    ("qwen3_235b_a22b", 235_093_634_560),
+    ("qwen3_30b_a3b", 30_532_122_624),
+    ("qwen3_32b", 32_762_123_264),
+    ("qwen3_4b", 4_022_468_096),
+    ("qwen3_8b", 8_190_735_360),
+    ("roberta_base", 124_697_433),
+    ("roberta_large", 355_412_057),
+    ("smollm2_135m", 134_515_008),
+    ("smollm3_3b", 3_075_098_624),
+    ("stablelm_2_1_6b", 1_644_515_328),
+    ("starcoder", 15_517_456_384),
+    ("starcoder2_3b", 3_030_371_328),
+    ("starcoder2_7b", 7_173_923_840),
+    ("tinyllama_1_1b", 1_100_048_384),
+];
+
+/// (file, parameters, of these the router's biases, which balance the experts and are not trained by gradients).
+const WITH_BALANCE: &[(&str, u64, u64)] = &[("deepseek_v3", 671_026_419_200, 58 * 256), ("kimi_k2", 1_026_408_232_448, 60 * 384)];
+
+/// (file, billions of parameters, to the stated digits), where only a rounded count is published, or the checkpoint holds more.
+const ROUNDED: &[(&str, &str)] = &[
+    ("llama_4_scout", "108"),
+    ("moonlight_16b_a3b", "16.0"),
+    ("olmo_2_7b", "7.3"),
+    ("olmo_2_13b", "13.7"),
+    ("qwen2_57b_a14b", "57.4"),
+    ("qwen2_5_vl_7b", "7.6"),
+];
+
+#[test]
+fn parameters_are_the_published_ones() {
+    let mut wrong = Vec::new();
+    let balanced = WITH_BALANCE.iter().map(|(name, all, balance)| (*name, all - balance));
+    for (name, published) in EXACT.iter().copied().chain(balanced) {
+        let counted = load(name).parameters();
+        if counted != published {
+            wrong.push(format!("{name}: {counted}, published {published}"));
+        }
+    }
+    for (name, published) in ROUNDED {
+        let digits = published.split_once('.').map_or(0, |(_, digits)| digits.len());
+        let counted = load(name).parameters();
+        if format!("{:.digits$}", counted as f64 / 1e9) != *published {
+            wrong.push(format!("{name}: {counted}, published {published} billion"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(EXACT.len() + WITH_BALANCE.len() + ROUNDED.len() >= 60);
+}
+
+/// (file, billions of parameters that a token meets, as published; whether the lookup table is among them).
+const ACTIVE: &[(&str, f64, bool)] = &[
+    ("deepseek_moe_16b", 2.8, true),
+    ("deepseek_v2", 21.0, true),
+    ("deepseek_v2_lite", 2.4, false),
+    ("deepseek_v3", 37.0, false),
+    ("gpt_oss_120b", 5.1, false),
+    ("gpt_oss_20b", 3.6, false),
+    ("kimi_k2", 32.0, false),
+    ("llama_4_scout", 17.0, true),
+    ("mixtral_8x22b", 39.0, true),
+    ("olmoe_1b_7b", 1.3, true),
+    ("qwen1_5_moe_a2_7b", 2.7, true),
+    ("qwen2_57b_a14b", 14.0, true),
+    ("qwen3_235b_a22b", 22.0, true),
+    ("qwen3_30b_a3b", 3.3, true),
+];
+
+/// Published counts are rounded to the digits given: half a unit of the last, and for whole billions one, since some are cut off.
+#[test]
+fn active_parameters_are_the_published_ones() {
+    for (name, published, table) in ACTIVE {
+        let model = load(name);
+        let lookup = if *table || model.tied_head { 0 } else { model.vocabulary * model.embedding_width };
+        let counted = (model.active_parameters() - lookup) as f64 / 1e9;
+        let unit = if published.fract() == 0.0 { 1.0 } else { 0.06 };
+        assert!((counted - published).abs() <= unit, "{name}: {counted} billion, published {published}");
+    }
+}
+
+/// All files, with their names.
+fn all() -> Vec<(String, Model)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(file("x").parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "json") {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            all.push((name.clone(), load(&name)));
+        }
+    }
+    all
+}
+
+/// Tokens of a sequence, of which every expert of every file gets a whole number of places in micro-batches of two.
+const SEQUENCE: u64 = 480;
+
+#[test]
+fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
+    for (name, model) in all() {
+        for fused in [false, true] {
+            let lowering = Lowering {
+                sequence_length: SEQUENCE,
+                micro_batch: 2,
+                attention: Attention::Unfused,
+                elementwise_fusion: fused,
+                ..Lowering::new(&model)
+            };
+            let graph = TrainingGraph::new(&model, &lowering).unwrap();
+            assert_eq!(graph.parameters().per_device(), model.parameters(), "{name}");
+            assert_eq!(graph.kernel_flops(), model.training_flops(2, SEQUENCE, model.vocabulary), "{name}");
+            for segment in &graph.segments {
+                assert_eq!(segment.backward_flops(), segment.forward_flops() * 2, "{name} {}", segment.name);
+            }
+        }
+    }
+}
