@@ -87,7 +87,12 @@ impl MemoryProfile {
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
         let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
         let treatment = policy.treatment_under(&layer.graph, replay);
+        // Without layers in it, the embedding keeps the same under every policy.
+        let embedding_kept = training.segment(SegmentKind::Embedding).map_or(self.embedding_kept, |embedding| {
+            policy.treatment_under(&embedding.graph, replay).kept_bytes(&embedding.graph)
+        });
         Self {
+            embedding_kept,
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
             transient: treatment.transient_bytes(&layer.graph),

@@ -142,6 +142,8 @@ pub struct StepProfile {
     pub gradient_bytes: Bytes,
     /// The graph that it was made from: its optimizer's kernels.
     layer_segment: Arc<Segment>,
+    /// The embedding's graph, where layers are in it that follow the policy.
+    leading_segment: Option<Arc<Segment>>,
 }
 
 /// Pieces of schedules remembered: some kilobytes each.
@@ -466,6 +468,10 @@ impl ChipTimes {
             boundary: layer_segment.boundary_bytes,
             weight_bytes: per.weight,
             gradient_bytes: per.gradient,
+            leading_segment: graph
+                .segment(SegmentKind::Embedding)
+                .filter(|_| model.variations.leading_dense.is_some())
+                .map(|segment| Arc::new(segment.clone())),
             layer_segment,
         })
     }
@@ -478,7 +484,15 @@ impl ChipTimes {
         let segment = Arc::clone(&known.layer_segment);
         let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
         let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
-        Ok(StepProfile { layer: self.piece(&segment, &treatment, fabric, Some(forward))?, ..known.clone() })
+        let layer = self.piece(&segment, &treatment, fabric, Some(forward))?;
+        let embedding = match &known.leading_segment {
+            Some(segment) => {
+                let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+                self.piece(segment, &treatment, fabric, Some(known.embedding.forward))?
+            }
+            None => known.embedding,
+        };
+        Ok(StepProfile { embedding, layer, ..known.clone() })
     }
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.

@@ -13,6 +13,7 @@ pub mod import;
 mod layer_ends;
 pub mod layout;
 mod layout_rules;
+mod leading_layers;
 pub mod limits;
 mod lower;
 pub mod model;

@@ -28,6 +28,7 @@
 
 use crate::error::{WorkloadError, nearest};
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
+use crate::leading_layers::{in_layer, layers_in};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;
@@ -87,32 +88,40 @@ impl NamedTensor {
         })
     }
 
-    /// The tensors of a layer's graph that it stands for.
-    fn resolve(self, graph: &OperatorGraph) -> Vec<TensorId> {
-        let first = |names: &[&str]| names.iter().find_map(|name| graph.tensor(name)).into_iter().collect::<Vec<_>>();
-        let all = |names: &[&str]| names.iter().filter_map(|name| graph.tensor(name)).collect::<Vec<_>>();
+    /// The tensors of the graph's layers that it stands for.
+    pub(crate) fn resolve(self, graph: &OperatorGraph) -> Vec<TensorId> {
+        layers_in(graph).iter().flat_map(|layer| self.resolve_in(graph, layer)).collect()
+    }
+
+    /// The tensors of the layer whose names begin with `layer`.
+    fn resolve_in(self, graph: &OperatorGraph, layer: &str) -> Vec<TensorId> {
+        let tensor = |name: &&str| graph.tensor(&format!("{layer}.{name}"));
+        let first = |names: &[&str]| names.iter().find_map(tensor).into_iter().collect::<Vec<_>>();
+        let all = |names: &[&str]| names.iter().filter_map(tensor).collect::<Vec<_>>();
+        // The routed experts' or the MLP's, and those of an expert for every token.
+        let both = |names: &[&str], shared: &[&str]| first(names).into_iter().chain(first(shared)).collect::<Vec<_>>();
         match self {
-            Self::DecoderLayerInput => first(&["layer.input"]),
-            Self::QueryProj => first(&["layer.attention.rope.query", "layer.attention.query.out", "layer.attention.qkv.query"]),
-            Self::KeyProj => first(&["layer.attention.rope.key", "layer.attention.key.out", "layer.attention.qkv.key"]),
-            Self::ValueProj => first(&["layer.attention.value.out", "layer.attention.qkv.value"]),
+            Self::DecoderLayerInput => first(&["input"]),
+            Self::QueryProj => first(&["attention.rope.query", "attention.query.out", "attention.qkv.query"]),
+            Self::KeyProj => first(&["attention.rope.key", "attention.key.out", "attention.qkv.key"]),
+            Self::ValueProj => first(&["attention.value.out", "attention.qkv.value", "attention.kv_up.value"]),
             Self::QkvProj => {
-                [Self::QueryProj, Self::KeyProj, Self::ValueProj].into_iter().flat_map(|t| t.resolve(graph)).collect()
+                [Self::QueryProj, Self::KeyProj, Self::ValueProj].into_iter().flat_map(|t| t.resolve_in(graph, layer)).collect()
             }
-            Self::Context => {
-                all(&["layer.attention.core.out", "layer.attention.core.log_sum_exp", "layer.attention.context.out"])
+            Self::Context => all(&["attention.core.out", "attention.core.log_sum_exp", "attention.context.out"]),
+            Self::OutProj => first(&["attention.output.out"]),
+            Self::Mlpwi0 => both(
+                &["mlp.gate.out", "mlp.gate_up.gate", "mlp.fc1.out", "moe.gate_up.gate", "moe.fc1.out"],
+                &["moe.shared.gate.out", "moe.shared.gate_up.gate", "moe.shared.fc1.out"],
+            ),
+            Self::Mlpwi1 => {
+                both(&["mlp.up.out", "mlp.gate_up.up", "moe.gate_up.up"], &["moe.shared.up.out", "moe.shared.gate_up.up"])
             }
-            Self::OutProj => first(&["layer.attention.output.out"]),
-            Self::Mlpwi0 => first(&[
-                "layer.mlp.gate.out",
-                "layer.mlp.gate_up.gate",
-                "layer.mlp.fc1.out",
-                "layer.moe.gate_up.gate",
-                "layer.moe.fc1.out",
-            ]),
-            Self::Mlpwi1 => first(&["layer.mlp.up.out", "layer.mlp.gate_up.up", "layer.moe.gate_up.up"]),
-            Self::Mlpwi => [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve(graph)).collect(),
-            Self::Mlpwo => first(&["layer.mlp.down.out", "layer.mlp.fc2.out", "layer.moe.down.out", "layer.moe.fc2.out"]),
+            Self::Mlpwi => [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve_in(graph, layer)).collect(),
+            Self::Mlpwo => both(
+                &["mlp.down.out", "mlp.fc2.out", "moe.down.out", "moe.fc2.out"],
+                &["moe.shared.down.out", "moe.shared.fc2.out"],
+            ),
         }
     }
 }
@@ -267,12 +276,16 @@ impl ActivationPolicy {
         self.treatment_under(graph, Replay::NeededOnly)
     }
 
-    /// What it means for a segment's operators. Segments other than the layer keep all that their backward pass reads.
+    /// What it means for a segment's operators. The embedding and the head keep all that their backward pass reads; leading layers with the
+    /// embedding follow the policy, but keep on the device what it sends to the host.
     #[must_use]
     pub fn treatment_under(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
         let none = BTreeSet::new();
         if graph.tensor("layer.input").is_none() {
-            return keeping(graph, &everything(graph), &none);
+            if layers_in(graph).is_empty() {
+                return keeping(graph, &everything(graph), &none);
+            }
+            return self.of_leading_layers(graph, replay);
         }
         let resolve = |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve(graph)).collect::<BTreeSet<_>>();
         match self {
@@ -303,12 +316,12 @@ impl ActivationPolicy {
     }
 }
 
-fn everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+pub(crate) fn everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     graph.tensors.iter().map(|t| t.id).collect()
 }
 
 /// The plan that keeps these tensors, and segment inputs, where anybody reads them, and runs again what the rest needs.
-fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
+pub(crate) fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
     let named = |t: &TensorId| device.contains(t) || host.contains(t);
     let mut needed: Vec<bool> = graph.tensors.iter().map(|t| t.saved).collect();
     let mut recompute = RecomputeSet::none();
@@ -325,9 +338,10 @@ fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<T
 
 /// Runs the attention core again. The region is scores to context, or the fused kernel; the context's result is kept as the input of
 /// the output projection, so that only a whole-region replay runs the last product again.
-fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> Treatment {
+pub(crate) fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> Treatment {
     let core = |op: &OperatorNode| {
-        ["scores", "softmax", "dropout", "context", "core"].iter().any(|part| op.name == format!("layer.attention.{part}"))
+        let part = op.name.split_once(".attention.").filter(|_| in_layer(op)).map_or("", |(_, part)| part);
+        ["scores", "softmax", "dropout", "context", "core"].contains(&part)
     };
     let inside: BTreeSet<TensorId> = graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
     let read_outside: BTreeSet<TensorId> =
@@ -342,15 +356,19 @@ fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> Treatment {
 
 /// Results of attention, of every second product with weights from the first on, and of reduce-scatters: what TorchTitan's
 /// per-operator selective checkpointing caches.
-fn per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+pub(crate) fn per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let mut kept: BTreeSet<TensorId> = NamedTensor::Context.resolve(graph).into_iter().collect();
     let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
     let weighs = |op: &OperatorNode| op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
-    let products = graph.operators.iter().filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
-    for (i, op) in products.enumerate() {
-        let scattered = has(op, |k| matches!(k, Kernel::Collective(c) if c.kind == CollectiveKind::ReduceScatter));
-        if i % 2 == 0 || scattered {
-            kept.extend(&op.outputs);
+    for layer in layers_in(graph) {
+        let own = |op: &&OperatorNode| op.name.split('.').next() == Some(&layer);
+        let products =
+            graph.operators.iter().filter(own).filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
+        for (i, op) in products.enumerate() {
+            let scattered = has(op, |k| matches!(k, Kernel::Collective(c) if c.kind == CollectiveKind::ReduceScatter));
+            if i % 2 == 0 || scattered {
+                kept.extend(&op.outputs);
+            }
         }
     }
     kept

@@ -1,6 +1,7 @@
 //! Where the operators go: embedding, one layer, head, for every family.
 
 use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
+use crate::leading_layers::LEADING_LAYER;
 use crate::model::{Model, NormPlacement, Position};
 use crate::op::linear::{Linear, Split};
 use crate::op::norm::NormOperator;
@@ -13,9 +14,6 @@ use crate::parallel::Slice;
 use crate::training::{Attention, ContextMethod, Lowering};
 use crate::variations::ParallelBranches;
 use sim::units::Bytes;
-
-/// What the names of leading dense layers begin with, before their number: they are in the segment of the embedding.
-pub(crate) const LEADING_LAYER: &str = "leading_layer_";
 
 /// What building any segment needs.
 pub(crate) struct Plan<'a> {

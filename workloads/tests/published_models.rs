@@ -181,3 +181,28 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
         }
     }
 }
+
+/// Layers before the first with experts are with the embedding, and follow activation policies as the others do.
+#[test]
+fn leading_layers_follow_activation_policies() {
+    use workloads::{ActivationPolicy, SegmentKind};
+    let model = load("deepseek_v3");
+    let graph = TrainingGraph::new(&model, &Lowering { sequence_length: SEQUENCE, ..Lowering::new(&model) }).unwrap();
+    let embedding = &graph.segment(SegmentKind::Embedding).unwrap().graph;
+    let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
+    let kept = |policy: &str| policy.parse::<ActivationPolicy>().unwrap().treatment(embedding).kept_bytes(embedding).0;
+    let stream = 2 * SEQUENCE * model.hidden;
+    // Token ids, and the input of each of the three; what the last hands on is the next segment's.
+    assert_eq!(kept("full"), 8 * SEQUENCE + 3 * stream);
+    let full = "full".parse::<ActivationPolicy>().unwrap().treatment(embedding);
+    assert!(!full.recompute.contains(embedding.operator("embedding.token").unwrap().id), "only layers run again");
+    assert!(full.recompute.contains(embedding.operator("leading_layer_2.mlp.gate_up").unwrap().id));
+    // Attention is that of the layers with experts: its tensors are kept three times what a layer's are.
+    let attention = |policy: &str| {
+        let treatment = policy.parse::<ActivationPolicy>().unwrap().treatment(layer);
+        treatment.kept_bytes(layer).0 - stream
+    };
+    assert_eq!(kept("save_qkv_proj"), kept("full") + 3 * attention("save_qkv_proj"));
+    assert_eq!(kept("none") - kept("selective"), 3 * (attention("none") - attention("selective")));
+    assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
+}
