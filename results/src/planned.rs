@@ -51,6 +51,9 @@ pub struct Planned {
     pub mapping: Option<Mapped>,
     /// Where no plan fits: what the nearest one lacks, or why plans were refused.
     pub why: Option<String>,
+    /// What the model's file says that is not modelled, and what was taken instead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
 }
 
 /// How the plans of a space were decided.
@@ -132,6 +135,7 @@ impl Planned {
         Self {
             format: FORMAT,
             model: model.to_owned(),
+            assumptions: job.model.assumptions.clone(),
             chip: job.chip.name.clone(),
             fabric: job.fabric.name.clone(),
             stack: job.stack.name.clone(),

@@ -114,6 +114,9 @@ pub struct StudyRecord {
     pub objective: String,
     /// Further options that change the result, as given or by default.
     pub options: BTreeMap<String, String>,
+    /// What the model's file says that is not modelled, and what was taken instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
 }
 
 /// How far the proof got.

@@ -18,6 +18,7 @@ fn study() -> StudyRecord {
         plans: "tensor parallel 1 or 2".into(),
         objective: "throughput".into(),
         options: BTreeMap::from([("optimizer".into(), "adam".into())]),
+        assumptions: Vec::new(),
     }
 }
 

@@ -47,6 +47,9 @@ pub struct ModelRecord {
     pub parameters: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
+    /// What its file says that is not modelled, and what was taken instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
 }
 
 /// A chip.
@@ -170,6 +173,7 @@ impl JobRecord {
                 name: model.to_owned(),
                 parameters: job.model.parameters(),
                 sequence_tokens: job.sequence_length,
+                assumptions: job.model.assumptions.clone(),
             },
             chip: ChipRecord::new(job.chip),
             cluster: ClusterRecord {

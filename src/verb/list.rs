@@ -67,7 +67,7 @@ fn models() -> Result<Listing, Failure> {
         table.row([
             name.to_owned(),
             m.family.clone(),
-            m.layers.to_string(),
+            m.all_layers().to_string(),
             m.hidden.to_string(),
             m.heads.to_string(),
             m.kv_heads.to_string(),
@@ -77,7 +77,7 @@ fn models() -> Result<Listing, Failure> {
             format!("{:.2} B", parameters as f64 / 1e9),
         ]);
         entries.push(json!({
-            "name": name, "family": m.family, "layers": m.layers, "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
+            "name": name, "family": m.family, "layers": m.all_layers(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
             "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
         }));
     }

@@ -297,5 +297,6 @@ fn study_record(arguments: &Arguments, question: &Question) -> StudyRecord {
         plans: study.plan.words(),
         objective: "throughput".into(),
         options,
+        assumptions: question.model.assumptions.clone(),
     }
 }

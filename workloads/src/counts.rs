@@ -33,6 +33,13 @@ impl Model {
         self.heads * self.value_dim()
     }
 
+    /// The widths that tensor parallelism divides: of the MLP or of one expert, of an expert for every token, of leading layers' MLPs.
+    pub(crate) fn mlp_widths(&self) -> impl Iterator<Item = u64> {
+        let shared = self.experts.and_then(|experts| experts.shared).map(|shared| shared.ffn);
+        let leading = self.variations.leading_dense.map(|dense| dense.ffn);
+        [Some(self.ffn), shared, leading].into_iter().flatten()
+    }
+
     /// All layers, leading dense ones included.
     #[must_use]
     pub fn all_layers(&self) -> u64 {

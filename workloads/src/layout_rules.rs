@@ -63,7 +63,7 @@ impl Layout {
         let t = u64::from(self.tensor);
         let obeys = |t: u64| {
             let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
-            model.heads.is_multiple_of(t) && model.ffn.is_multiple_of(t) && kv
+            model.heads.is_multiple_of(t) && model.mlp_widths().all(|width| width.is_multiple_of(t)) && kv
         };
         if !obeys(t) {
             return Err(LayoutError {
@@ -71,7 +71,9 @@ impl Layout {
                 value: t.to_string(),
                 limit: format!(
                     "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} key/value heads",
-                    model.heads, model.ffn, model.kv_heads
+                    model.heads,
+                    model.mlp_widths().map(|width| width.to_string()).collect::<Vec<_>>().join(" and "),
+                    model.kv_heads
                 ),
                 cure: nearest(t, model.heads, "tp", obeys),
             });

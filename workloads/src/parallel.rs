@@ -44,7 +44,9 @@ impl Slice {
                 format!("a multiple of the {} key/value heads where it exceeds them", model.kv_heads),
             ));
         }
-        check_divides(model, t, "MLP width", model.ffn)?;
+        for width in model.mlp_widths() {
+            check_divides(model, t, "MLP width", width)?;
+        }
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
             let (product, limit) = if c == 1 {
@@ -156,7 +158,7 @@ pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
 
 fn obeys(model: &Model, t: u64) -> bool {
     let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
-    model.heads.is_multiple_of(t) && kv && model.ffn.is_multiple_of(t)
+    model.heads.is_multiple_of(t) && kv && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

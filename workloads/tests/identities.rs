@@ -264,10 +264,14 @@ fn every_built_in_models_flops_are_the_closed_form() {
         assert_eq!(graph.model_flops.0 + padded, closed.0, "{name}");
         // Fused: seven products of scores in place of six, half of each where causal.
         let fused = TrainingGraph::new(&model, &Lowering { attention: Attention::Fused, ..unfused }).unwrap();
-        let [b, s, l, q] = [unfused.micro_batch, unfused.sequence_length, model.layers, model.query_width()].map(u128::from);
-        let product = 2 * b * s * s * q * l;
-        let seven = if model.causal { 7 * product / 2 } else { 7 * product };
-        assert_eq!(fused.kernel_flops().0, closed.0 - 6 * product + seven, "{name}");
+        let [b, s, l, a] = [unfused.micro_batch, unfused.sequence_length, model.all_layers(), model.heads].map(u128::from);
+        let [d, v] = [model.head_dim, model.value_dim()].map(u128::from);
+        let scores = 2 * b * s * s * a * l;
+        // Three products over the dimension of a query and three over that of a value; scores again backward, in a kernel of one dimension.
+        let six = scores * (3 * d + 3 * v);
+        let seven = scores * (d + v + 5 * (3 * d + 2 * v).div_ceil(5));
+        let seven = if model.causal { seven / 2 } else { seven };
+        assert_eq!(fused.kernel_flops().0, closed.0 - six + seven, "{name}");
     }
 }
 

@@ -206,3 +206,77 @@ fn leading_layers_follow_activation_policies() {
     assert_eq!(kept("none") - kept("selective"), 3 * (attention("none") - attention("selective")));
     assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
 }
+
+/// Training operations per token at 4096 tokens, from the published sizes: 6 per weight that a token multiplies with, and 6 (queries + values) per
+/// layer and token of the sequence in scores and context.
+#[test]
+fn operations_per_token_are_the_families_formulas() {
+    const S: u128 = 4096;
+    let deepseek_v3 = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * (128 + 128) + 128 * 128 * 7168;
+    let deepseek_lite = 2048 * 16 * 192 + 2048 * (512 + 64) + 512 * 16 * (128 + 128) + 16 * 128 * 2048;
+    let cases: &[(&str, u128, u128)] = &[
+        // (file, weights that a token multiplies with, layers x (query width + value width))
+        ("bloom_176b", 70 * 12 * 14336 * 14336 + 14336 * 250_880, 70 * 2 * 14336),
+        ("command_r", 40 * (4 * 8192 * 8192 + 3 * 8192 * 22528) + 8192 * 256_000, 40 * 2 * 8192),
+        (
+            "deepseek_v2_lite",
+            27 * deepseek_lite + 3 * 2048 * 10944 + 26 * (2048 * 64 + 8 * 3 * 2048 * 1408) + 2048 * 102_400,
+            27 * 16 * (192 + 128),
+        ),
+        (
+            "deepseek_v3",
+            61 * deepseek_v3 + 3 * 3 * 7168 * 18432 + 58 * (7168 * 256 + 9 * 3 * 7168 * 2048) + 7168 * 129_280,
+            61 * 128 * (192 + 128),
+        ),
+        ("falcon_7b", 32 * (4544 * (2 * 4544 + 2 * 64) + 8 * 4544 * 4544) + 4544 * 65024, 32 * 2 * 4544),
+        ("gemma_2_9b", 42 * (3584 * (2 * 4096 + 2 * 2048) + 3 * 3584 * 14336) + 3584 * 256_000, 42 * 2 * 4096),
+        ("gemma_7b", 28 * (3072 * 4 * 4096 + 3 * 3072 * 24576) + 3072 * 256_000, 28 * 2 * 4096),
+        ("gpt_neox_20b", 44 * 12 * 6144 * 6144 + 6144 * 50432, 44 * 2 * 6144),
+        ("gpt_oss_20b", 24 * (2880 * (2 * 4096 + 2 * 512) + 2880 * 32 + 4 * 3 * 2880 * 2880) + 2880 * 201_088, 24 * 2 * 4096),
+        ("llama_3_1_8b", 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336) + 4096 * 128_256, 32 * 2 * 4096),
+        ("llama_4_scout", 48 * (5120 * (2 * 5120 + 2 * 1024) + 5120 * 16 + 2 * 3 * 5120 * 8192) + 5120 * 202_048, 48 * 2 * 5120),
+        ("mistral_nemo_12b", 40 * (5120 * (2 * 4096 + 2 * 1024) + 3 * 5120 * 14336) + 5120 * 131_072, 40 * 2 * 4096),
+        ("mixtral_8x22b", 56 * (6144 * (2 * 6144 + 2 * 1024) + 6144 * 8 + 2 * 3 * 6144 * 16384) + 6144 * 32000, 56 * 2 * 6144),
+        ("mpt_7b", 32 * 12 * 4096 * 4096 + 4096 * 50432, 32 * 2 * 4096),
+        ("olmo_2_7b", 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 4096 * 100_352, 32 * 2 * 4096),
+        ("phi_3_mini_4k", 32 * (4 * 3072 * 3072 + 3 * 3072 * 8192) + 3072 * 32064, 32 * 2 * 3072),
+        (
+            "qwen1_5_moe_a2_7b",
+            24 * (4 * 2048 * 2048 + 2048 * 60 + 4 * 3 * 2048 * 1408 + 3 * 2048 * 5632 + 2048) + 2048 * 151_936,
+            24 * 2 * 2048,
+        ),
+        ("qwen2_5_7b", 28 * (3584 * (2 * 3584 + 2 * 512) + 3 * 3584 * 18944) + 3584 * 152_064, 28 * 2 * 3584),
+        ("qwen3_30b_a3b", 48 * (2048 * (2 * 4096 + 2 * 512) + 2048 * 128 + 8 * 3 * 2048 * 768) + 2048 * 151_936, 48 * 2 * 4096),
+        ("roberta_base", 12 * 12 * 768 * 768 + 768 * 768 + 768 * 50265, 12 * 2 * 768),
+        ("starcoder", 40 * (6144 * (2 * 6144 + 2 * 128) + 2 * 6144 * 24576) + 6144 * 49152, 40 * 2 * 6144),
+        ("starcoder2_3b", 30 * (3072 * (2 * 3072 + 2 * 256) + 2 * 3072 * 12288) + 3072 * 49152, 30 * 2 * 3072),
+    ];
+    for (name, weights, attention) in cases {
+        let model = load(name);
+        let counted = model.training_flops(1, S as u64, model.vocabulary).0;
+        assert_eq!(counted, S * (6 * weights + 6 * attention * S), "{name}");
+    }
+}
+
+/// Exchanged by heads, every context-parallel device does a share of the work of latent attention, whose values are narrower than its queries.
+#[test]
+fn latent_attention_is_split_by_heads() {
+    use workloads::SegmentKind;
+    use workloads::training::ContextMethod;
+    let model = load("deepseek_v2_lite");
+    let layer = |context_parallel| {
+        let lowering = Lowering {
+            sequence_length: 4096,
+            context_parallel,
+            context_method: ContextMethod::Ulysses,
+            attention: Attention::Unfused,
+            ..Lowering::new(&model)
+        };
+        TrainingGraph::new(&model, &lowering).unwrap().segment(SegmentKind::Layer).unwrap().clone()
+    };
+    let whole = layer(1);
+    for c in [2, 4, 16] {
+        assert_eq!(layer(c).forward_flops() * u128::from(c), whole.forward_flops(), "c = {c}");
+        assert_eq!(layer(c).backward_flops() * u128::from(c), whole.backward_flops(), "c = {c}");
+    }
+}

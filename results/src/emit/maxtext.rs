@@ -13,6 +13,7 @@ use workloads::footprint::Optimizer;
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::recompute_policy::{NamedPolicy, NamedTensor};
 use workloads::training::{Attention, ContextMethod};
+use workloads::variations::Variations;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
 /// The settings of a plan, one per line; lines that begin with `#` say what MaxText has no setting for.
@@ -59,6 +60,14 @@ impl Block {
                 (gpt3 && model.activation != Function::Gelu, "an MLP of another activation than GELU"),
                 (gpt3 && model.experts.is_some(), "experts with biases and LayerNorm"),
                 (!llama && !gpt3, "layers that are neither Llama's nor GPT-3's"),
+                (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and MLP"),
+                (model.position == Position::Alibi, "positions by ALiBi"),
+                (model.embedding_norm, "a norm of the embedding"),
+                (
+                    model.variations != Variations::default(),
+                    "another attention, or another order of layers or branches, than Llama's and GPT-3's",
+                ),
+                (model.experts.is_some_and(|experts| experts.shared.is_some()), "experts that every token goes to"),
             ],
         )?;
         Ok(match (gpt3, model.experts) {

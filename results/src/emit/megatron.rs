@@ -9,6 +9,7 @@ use step::TrainingPlan;
 use workloads::footprint::Optimizer;
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::training::{Attention, ContextMethod};
+use workloads::variations::QueryKeyNorm;
 use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
 
 /// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
@@ -25,6 +26,23 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
             (!model.norm_affine, "norms without parameters"),
             (model.gated && model.activation != Function::Silu, "a gated MLP of another activation than SiLU"),
             (!model.gated && model.activation != Function::Gelu, "an MLP of another activation than GELU"),
+            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and MLP"),
+            (model.position == Position::Alibi, "positions by ALiBi"),
+            (model.embedding_norm, "a norm of the embedding"),
+            (model.head_bias && !model.head_transform, "a bias on the logits"),
+            (
+                model.variations.leading_dense.is_some() && plan.layout.pipeline > 1,
+                "leading layers without experts beside the embedding of a pipeline",
+            ),
+            (model.variations.norm_without_bias, "LayerNorm without a bias"),
+            (model.variations.parallel.is_some(), "attention and MLP beside each other"),
+            (model.variations.sinks, "sinks beside the scores"),
+            (
+                matches!(model.variations.query_key_norm, Some(QueryKeyNorm::Whole | QueryKeyNorm::OwnHead)),
+                "norms of queries and keys over all heads",
+            ),
+            (model.experts.is_some_and(|experts| experts.router_bias), "a bias on the router's logits"),
+            (model.experts.and_then(|experts| experts.shared).is_some_and(|shared| shared.weighed), "a weighed shared expert"),
         ],
     )?;
     let mut out = Arguments(recipe.comments("megatron"));
@@ -81,9 +99,9 @@ impl Arguments {
 
     fn model(&mut self, model: &Model, plan: &TrainingPlan) {
         self.0.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
-        self.set("num-layers", model.layers);
+        self.set("num-layers", model.all_layers());
         self.set("hidden-size", model.hidden);
-        self.set("ffn-hidden-size", model.ffn);
+        self.set("ffn-hidden-size", model.variations.leading_dense.map_or(model.ffn, |dense| dense.ffn));
         self.set("num-attention-heads", model.heads);
         self.set("kv-channels", model.head_dim);
         if model.kv_heads != model.heads {
@@ -105,18 +123,43 @@ impl Arguments {
         self.flag("normalization RMSNorm", model.norm == Norm::RmsNorm);
         if model.position == Position::Rotary {
             self.set("position-embedding-type", "rope");
+            if let Some(rotated) = model.variations.rotated {
+                self.set("rotary-percent", rotated as f64 / model.head_dim as f64);
+            }
             self.0.note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time");
         }
         self.flag("untie-embeddings-and-output-weights", !model.tied_head);
         self.flag("disable-bias-linear", !model.mlp_bias);
         self.flag("add-qkv-bias", model.qkv_bias && !model.mlp_bias);
+        self.flag("qk-layernorm", model.variations.query_key_norm.is_some());
+        self.latent_attention(model);
         self.set("attention-dropout", model.dropout.attention);
         self.set("hidden-dropout", model.dropout.residual);
+    }
+
+    fn latent_attention(&mut self, model: &Model) {
+        let Some(latent) = model.variations.latent else { return };
+        self.flag("multi-latent-attention", true);
+        if let Some(rank) = latent.query_rank {
+            self.set("q-lora-rank", rank);
+        }
+        self.set("kv-lora-rank", latent.kv_rank);
+        self.set("qk-head-dim", model.head_dim.saturating_sub(latent.rope_dim));
+        self.set("qk-pos-emb-head-dim", latent.rope_dim);
+        self.set("v-head-dim", latent.value_dim);
+        self.flag("qk-layernorm", model.variations.query_key_norm.is_none());
     }
 
     fn experts(&mut self, model: &Model, layout: &Layout, plan: &TrainingPlan) {
         let Some(experts) = &model.experts else { return };
         self.set("num-experts", experts.count);
+        if let Some(dense) = model.variations.leading_dense {
+            self.set("moe-layer-freq", format_args!("'([0]*{}+[1]*{})'", dense.layers, model.layers));
+            self.set("moe-ffn-hidden-size", model.ffn);
+        }
+        if let Some(shared) = experts.shared {
+            self.set("moe-shared-expert-intermediate-size", shared.ffn);
+        }
         self.set("moe-router-topk", experts.top_k);
         self.set("moe-token-dispatcher-type", "alltoall");
         self.flag("moe-grouped-gemm", plan.precision.operand == DataType::Bf16);

@@ -36,6 +36,7 @@ pub fn evaluated(answer: &Evaluated, kernels: Kernels) -> String {
             text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
         }
     }
+    text.push_str(&super::assumptions(&answer.job.model.assumptions));
     text
 }
 

@@ -13,4 +13,4 @@ pub use evaluated::{Kernels, evaluated};
 pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, rate, seconds, signed_percent, significant};
 pub use planned::planned;
 pub use run::{best_design, certificate, run};
-pub use table::{Align, Table, fields, folded, heading};
+pub use table::{Align, Table, assumptions, fields, folded, heading};

@@ -49,6 +49,7 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
         }
     }
+    text.push_str(&super::assumptions(&answer.assumptions));
     text.push_str(&heading("Search"));
     text.push_str(&search(answer));
     text

@@ -26,6 +26,7 @@ pub fn run(record: &Record) -> String {
     }
     text.push_str(&heading("Proof"));
     text.push_str(&certificate(&record.certificate, study));
+    text.push_str(&super::assumptions(&study.assumptions));
     if let Some(comparison) = &record.comparison {
         text.push_str(&heading("Comparison"));
         text.push_str(&comparison.to_text());

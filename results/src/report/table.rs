@@ -213,6 +213,16 @@ pub fn heading(title: &str) -> String {
     format!("\n{title}\n{}\n", "=".repeat(title.chars().count()))
 }
 
+/// What is assumed of a model, under a heading; nothing where nothing is.
+#[must_use]
+pub fn assumptions(of_the_model: &[String]) -> String {
+    if of_the_model.is_empty() {
+        return String::new();
+    }
+    let lines: String = of_the_model.iter().map(|line| folded(&format!("  {line}"))).collect();
+    format!("{}{lines}", heading("Assumed of the model"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

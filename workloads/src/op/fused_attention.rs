@@ -46,7 +46,8 @@ pub(crate) fn add(
     backward.push(step("backward_input", kernel(Direction::Backward)));
     backward.extend(ring("backward_input.ring_reduce_scatter", CollectiveKind::ReduceScatter));
     let mut chains = vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)];
-    chains.extend(sinks.then(|| sink_gradient(shape, heads, (log_sum_exp, graph.bytes(log_sum_exp)))));
+    let read = graph.bytes(log_sum_exp) + graph.bytes(output);
+    chains.extend(sinks.then(|| sink_gradient(shape, heads, (log_sum_exp, read))));
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key, value],
@@ -66,9 +67,9 @@ pub(crate) fn sink_parameters(heads: Heads, sinks: bool) -> Parameters {
     Parameters { sharded: if sinks { heads.query } else { 0 }, ..Parameters::default() }
 }
 
-/// Their gradients: a sum over the rows of every head, of what the backward pass has of the softmax.
-pub(crate) fn sink_gradient(shape: &Shape, heads: Heads, (rows, size): (TensorId, Bytes)) -> BackwardChain {
+/// Their gradients: a sum over every head's rows, of what the backward pass has of the softmax and of the gradient that arrives; `read` bytes.
+pub(crate) fn sink_gradient(shape: &Shape, heads: Heads, (rows, read): (TensorId, Bytes)) -> BackwardChain {
     let written = shape.gradient_bytes(heads.query);
-    let sum = reduction(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), size, written);
+    let sum = reduction(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), read, written);
     weight_chain(&[rows], vec![step("backward_weight", sum)])
 }

@@ -29,7 +29,7 @@ pub(crate) fn add(
     }
     forward.push(step("forward", reduction(RowFunction::Softmax, Direction::Forward, rows, size, size)));
     let mut chains = vec![input_chain(&[input], &[output], backward)];
-    chains.extend(sinks.then(|| sink_gradient(shape, heads, (output, size))));
+    chains.extend(sinks.then(|| sink_gradient(shape, heads, (output, size * 2))));
     graph.add(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],

@@ -91,6 +91,11 @@ fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadErro
         return Err(reader.error("first_k_dense_replace", dense, &limit, "these layers have no experts, at least one must have"));
     };
     let leading = (dense > 0).then_some(LeadingDense { layers: dense, ffn: model.ffn });
+    if dense > 0 {
+        reader.assume(format!(
+            "`first_k_dense_replace` = {dense}: the leading layers without experts stay with the embedding on the pipeline's first stage"
+        ));
+    }
     let experts = Some(Experts { shared, ..experts(reader, "n_routed_experts")? });
     Ok(with(Model { layers, ffn: width, experts, ..model }, |v| v.leading_dense = leading))
 }
