@@ -246,9 +246,9 @@ fn a_key_given_twice() {
 #[test]
 fn an_unknown_family() {
     let families = "bert, megatron-bert, roberta, xlm-roberta, camembert, bloom, deepseek_v2, deepseek_v3, kimi_k2, deepseek, glm4_moe, gpt_oss, \
-        llama4_text, llama4, mixtral, olmoe, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, falcon, gemma, gemma2, gemma3_text, gemma3, gpt_bigcode, gpt2, \
+        llama4, mixtral, olmoe, qwen2_moe, qwen3_moe, falcon, gemma, gemma2, gemma3, gpt_bigcode, gpt2, \
         gpt_neox, gptj, phi, llama, cohere, cohere2, granite, smollm3, mistral, ministral, ministral3, olmo, olmo2, olmo3, phi3, qwen2, qwen2_vl, \
-        qwen2_5_vl, qwen2_vl_text, qwen2_5_vl_text, qwen3, qwen3_vl_text, stablelm, starcoder2, mpt, opt";
+        qwen2_5_vl, qwen3, stablelm, starcoder2, mpt, opt";
     for (given, cure) in [
         ("lama", "did you mean \"llama\"?"),
         ("minstral", "did you mean \"ministral\"?"),

@@ -280,3 +280,32 @@ fn latent_attention_is_split_by_heads() {
         assert_eq!(layer(c).backward_flops() * u128::from(c), whole.backward_flops(), "c = {c}");
     }
 }
+
+/// Bytes per token that a layer keeps in tensors whose names begin with `part`.
+fn kept(name: &str, part: &str) -> u64 {
+    use workloads::{RecomputeSet, SegmentKind};
+    let model = load(name);
+    let graph = TrainingGraph::new(&model, &Lowering { sequence_length: SEQUENCE, ..Lowering::new(&model) }).unwrap();
+    let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
+    let tensors = layer.kept(&RecomputeSet::none()).into_iter().map(|id| &layer.tensors[id.index()]);
+    tensors.filter(|tensor| tensor.name.starts_with(part)).map(|tensor| tensor.bytes.0).sum::<u64>() / SEQUENCE
+}
+
+#[test]
+fn layers_keep_what_their_variations_need() {
+    // Qwen 3: inputs of both norms of queries and keys, and a factor per head, beside what attention keeps without them: the norm's factor and
+    // result, rotated queries and keys, values, the result, a log-sum-exp per head.
+    let (queries, keys, heads, groups) = (32 * 128, 8 * 128, 32, 8);
+    let plain = 4 + 2 * 4096 + 2 * (queries + 2 * keys) + 2 * queries + 4 * heads;
+    let with_norms = plain + 2 * (queries + keys) + 4 * (heads + groups);
+    // The sum of input and attention is the MLP's.
+    assert_eq!(kept("qwen3_8b", "layer.attention"), with_norms + 2 * 4096);
+    // Latent attention: the narrow vector before and behind its norm in place of nothing, queries and keys of 192, values of 128.
+    let narrow = 2 * 2 * 512 + 4;
+    let latent = 4 + 2 * 2048 + narrow + 2 * 2 * 16 * 192 + 2 * 2 * 16 * 128 + 4 * 16;
+    assert_eq!(kept("deepseek_v2_lite", "layer.attention"), latent + 2 * 2048);
+    // An expert for every token keeps gate, up and their product; its input is the router's.
+    assert_eq!(kept("deepseek_v2_lite", "layer.moe.shared"), 3 * 2 * 2 * 1408);
+    // Weighed, it also keeps its result and its weight, a number of two bytes.
+    assert_eq!(kept("qwen1_5_moe_a2_7b", "layer.moe.shared"), 3 * 2 * 5632 + 2 * 2048 + 2);
+}

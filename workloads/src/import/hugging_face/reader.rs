@@ -110,7 +110,9 @@ pub(super) fn unknown_type(
         (None, Some(near)) => format!("did you mean \"{near}\"?"),
         (None, None) => "give a model of one of these families".to_owned(),
     };
-    bad(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", known.join(", ")), &cure)
+    // The text part of a multimodal model goes by its family's name.
+    let families: Vec<&str> = known.into_iter().filter(|name| !name.ends_with("_text")).collect();
+    bad(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
 }
 
 fn bad(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
