@@ -84,7 +84,12 @@ fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadErro
     }
     let width = reader.dimension("moe_intermediate_size", MAX_FFN)?;
     let shared = reader.count("n_shared_experts", MAX_EXPERTS, 0)?;
-    let shared = (shared > 0).then(|| SharedExpert { ffn: width.saturating_mul(shared).min(MAX_FFN), weighed: false });
+    let together = width.saturating_mul(shared);
+    if together > MAX_FFN {
+        let limit = format!("such that all of `moe_intermediate_size` ({width}) are at most {MAX_FFN} wide together");
+        return Err(reader.error("n_shared_experts", shared, &limit, "correct one of the two"));
+    }
+    let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
     let dense = reader.count("first_k_dense_replace", MAX_LAYERS, 0)?;
     let Some(layers) = model.layers.checked_sub(dense).filter(|layers| *layers > 0) else {
         let limit = format!("less than `num_hidden_layers` ({})", model.layers);

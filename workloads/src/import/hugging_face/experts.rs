@@ -18,7 +18,7 @@ const EXPERT_SYNONYMS: &[(&str, &str)] =
 pub(super) const MIXTRAL: Family = Family {
     model_types: &["mixtral"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts_per_tok", "num_local_experts", "sliding_window"]],
-    defaults: &[],
+    defaults: &[("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let model = read_with(reader, Defaults::LLAMA)?;
@@ -54,6 +54,7 @@ pub(super) const QWEN2_MOE: Family = Family {
         ("shared_expert_intermediate_size", 5632),
         ("num_experts", 60),
         ("num_experts_per_tok", 4),
+        ("num_key_value_heads", 16),
     ],
     synonyms: SYNONYMS,
     read: |reader| {
@@ -68,7 +69,7 @@ pub(super) const QWEN2_MOE: Family = Family {
 pub(super) const QWEN3_MOE: Family = Family {
     model_types: &["qwen3_moe", "qwen3_vl_moe_text"],
     keys: &[llama::KEYS, QWEN_KEYS],
-    defaults: &[("moe_intermediate_size", 768), ("num_experts", 128), ("num_experts_per_tok", 8)],
+    defaults: &[("moe_intermediate_size", 768), ("num_experts", 128), ("num_experts_per_tok", 8), ("num_key_value_heads", 4)],
     synonyms: SYNONYMS,
     read: |reader| Ok(with(qwen(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head))),
 };
@@ -139,7 +140,7 @@ pub(super) const LLAMA4: Family = Family {
             "use_qk_norm",
         ],
     ],
-    defaults: &[("num_experts_per_tok", 1), ("num_local_experts", 16)],
+    defaults: &[("num_experts_per_tok", 1), ("num_key_value_heads", 8), ("num_local_experts", 16)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let model = read_with(reader, Defaults::LLAMA)?;
