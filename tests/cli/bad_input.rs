@@ -39,7 +39,6 @@ fn models() {
     write("nan.json", good.replace("1e-5", "NaN").replace("1e-05", "NaN").replace("0.00001", "NaN"));
     for (name, key, value) in [
         ("missing.json", "hidden_size", None),
-        ("unknown.json", "hiden_size", Some(json!(576))),
         ("negative.json", "hidden_size", Some(json!(-576))),
         ("zero.json", "num_hidden_layers", Some(json!(0))),
         ("absurd.json", "hidden_size", Some(json!(1_000_000_000_000_000_u64))),
@@ -51,8 +50,7 @@ fn models() {
         write(name, config_with(key, value));
     }
     write("good.json", good);
-    let files =
-        ["missing", "unknown", "negative", "zero", "absurd", "heads", "groups", "words", "family", "truncated", "empty", "nan"];
+    let files = ["missing", "negative", "zero", "absurd", "heads", "groups", "words", "family", "truncated", "empty", "nan"];
     let paths: Vec<String> = files.iter().map(|name| format!("{name}.json")).collect();
     let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["search", path.as_str(), "--study", "smoke"]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();

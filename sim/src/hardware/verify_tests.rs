@@ -130,7 +130,7 @@ fn an_unknown_chip_is_told_the_known_ones() {
     assert!(
         error
             .to_string()
-            .starts_with("unknown chip `tpu_v99`: did you mean `tpu_v3`? Built in are a100_40gb_sxm, a100_80gb_sxm, b200, "),
+            .starts_with("unknown chip `tpu_v99`: did you mean `tpu_v2`? Built in are a100_40gb_sxm, a100_80gb_sxm, b200, "),
         "{error}"
     );
 }
