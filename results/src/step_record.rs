@@ -335,10 +335,6 @@ pub(crate) fn kernel_bound(kernel: &KernelDetail, chip: &Accelerator) -> String 
     }
 }
 
-#[cfg(test)]
-#[path = "step_record_tests.rs"]
-mod tests;
-
 /// The record of a small plan, for tests.
 #[cfg(test)]
 pub(crate) fn example() -> StepRecord {
