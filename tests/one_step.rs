@@ -19,7 +19,7 @@ use workloads::training::Attention;
 fn only(plan: &TrainingPlan) -> PlanSpace {
     let l = &plan.layout;
     PlanSpace {
-        sequence_parallel: Some(vec![plan.layout.sequence_parallel]),
+        sequence_parallel: Some(vec![l.sequence_parallel]),
         tensor: Some(vec![l.tensor]),
         pipeline: Some(vec![l.pipeline]),
         context: Some(vec![l.context]),
