@@ -21,6 +21,7 @@ mod program;
 mod schedule;
 mod sends;
 mod stack;
+mod stack_framework;
 mod stack_options;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ pub use sends::Sends;
 pub use stack::{
     Execution, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
 };
+pub use stack_framework::{FrameworkOptions, PolicyKind, ScheduleKind};
 pub use stack_options::OptionError;
 pub use timeline::step_timeline;
 

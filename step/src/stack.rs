@@ -1,6 +1,7 @@
 //! The software that runs a step: which overlaps it has, what launching costs, what memory it takes for itself. One TOML file per
 //! stack in `step/stacks/`, every scalar with its source or with what it was fitted on.
 
+use super::stack_framework::FrameworkOptions;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
@@ -141,7 +142,7 @@ pub struct OverlapOptions {
     pub data_reduction: f64,
     /// Gathering of weights: under ZeRO-1 and -2 the updated ones with the first forward pass, under ZeRO-3 the next layer's while this one computes.
     pub parameter_prefetch: f64,
-    /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products).
+    /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products), where the group lies in one fast domain.
     pub tensor: f64,
     /// Context-parallel exchange of keys and values with attention.
     pub context: f64,
@@ -205,6 +206,8 @@ pub struct SoftwareStack {
     pub overlap: OverlapOptions,
     /// Memory.
     pub memory: MemoryOptions,
+    /// What its framework can run.
+    pub framework: FrameworkOptions,
     /// Where each value is from, by `table.key` or by table; every value is covered.
     pub sources: BTreeMap<String, String>,
 }

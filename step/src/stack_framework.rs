@@ -1,0 +1,182 @@
+//! What a stack's framework can run of the plans that are modelled.
+
+use super::schedule::effective_schedule;
+use super::{SoftwareStack, TrainingPlan};
+use serde::{Deserialize, Serialize};
+use sim::pipeline::Schedule;
+use std::fmt;
+use workloads::ActivationPolicy;
+
+/// What the framework can run. A plan of another kind is timed as if it could.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameworkOptions {
+    /// Pipeline schedules; none where it runs no pipeline.
+    pub schedules: Vec<ScheduleKind>,
+    /// What layers may keep, run again or offload.
+    pub recompute: Vec<PolicyKind>,
+    /// Whether a model chunk may hold the embedding or the head without any layer.
+    pub chunks_without_layers: bool,
+}
+
+/// A pipeline schedule, whatever its number of chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScheduleKind {
+    /// [`Schedule::OneForwardOneBackward`] over one chunk.
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+    /// The same over several.
+    #[serde(rename = "interleaved")]
+    Interleaved,
+    /// [`Schedule::GPipe`].
+    #[serde(rename = "gpipe")]
+    GPipe,
+    /// [`Schedule::ZbH1`].
+    #[serde(rename = "zb-h1")]
+    ZbH1,
+    /// [`Schedule::ZbV`].
+    #[serde(rename = "zb-v")]
+    ZbV,
+}
+
+impl ScheduleKind {
+    fn of(schedule: Schedule) -> Self {
+        match schedule {
+            Schedule::OneForwardOneBackward => Self::OneForwardOneBackward,
+            Schedule::Interleaved { .. } => Self::Interleaved,
+            Schedule::GPipe => Self::GPipe,
+            Schedule::ZbH1 => Self::ZbH1,
+            Schedule::ZbV => Self::ZbV,
+        }
+    }
+}
+
+/// A kind of [`ActivationPolicy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyKind {
+    /// [`ActivationPolicy::None`].
+    None,
+    /// [`ActivationPolicy::Selective`].
+    Selective,
+    /// [`ActivationPolicy::SelectivePerOperator`].
+    PerOperator,
+    /// [`ActivationPolicy::Full`].
+    Full,
+    /// [`ActivationPolicy::Named`].
+    Named,
+    /// [`ActivationPolicy::Custom`].
+    Custom,
+}
+
+impl PolicyKind {
+    fn of(policy: &ActivationPolicy) -> Self {
+        match policy {
+            ActivationPolicy::None => Self::None,
+            ActivationPolicy::Selective => Self::Selective,
+            ActivationPolicy::SelectivePerOperator => Self::PerOperator,
+            ActivationPolicy::Full => Self::Full,
+            ActivationPolicy::Named { .. } => Self::Named,
+            ActivationPolicy::Custom { .. } => Self::Custom,
+        }
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneForwardOneBackward => "1f1b",
+            Self::Interleaved => "interleaved",
+            Self::GPipe => "gpipe",
+            Self::ZbH1 => "zb-h1",
+            Self::ZbV => "zb-v",
+        })
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Selective => "selective",
+            Self::PerOperator => "per-operator",
+            Self::Full => "full",
+            Self::Named => "named",
+            Self::Custom => "custom",
+        })
+    }
+}
+
+fn list<T: fmt::Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl SoftwareStack {
+    /// Whether the framework runs a schedule on so many chunks per stage.
+    #[must_use]
+    pub fn runs_schedule(&self, schedule: Schedule, virtual_stages: u32) -> bool {
+        let plain = schedule == Schedule::OneForwardOneBackward && virtual_stages > 1;
+        let kind = if plain { ScheduleKind::Interleaved } else { ScheduleKind::of(schedule) };
+        self.framework.schedules.contains(&kind)
+    }
+
+    /// Whether the framework has a policy's kind.
+    #[must_use]
+    pub fn runs_policy(&self, policy: &ActivationPolicy) -> bool {
+        self.framework.recompute.contains(&PolicyKind::of(policy))
+    }
+
+    /// Why the framework cannot run a plan for a model of so many layers, in a few words; `None` where nothing is known against it.
+    #[must_use]
+    pub fn cannot_run(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
+        let (layout, framework) = (&plan.layout, &self.framework);
+        if layout.pipeline > 1 && !self.runs_schedule(plan.schedule, layout.virtual_stages) {
+            let kind = ScheduleKind::of(effective_schedule(layout, plan.schedule));
+            return Some(match framework.schedules.is_empty() {
+                true => "it runs no pipeline".to_owned(),
+                false => format!("schedule {kind}: it runs {}", list(&framework.schedules)),
+            });
+        }
+        if !self.runs_policy(&plan.activations) {
+            return Some(format!("recompute {}: it has {}", PolicyKind::of(&plan.activations), list(&framework.recompute)));
+        }
+        let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
+        (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use workloads::footprint::{Optimizer, Precision};
+    use workloads::training::Attention;
+    use workloads::{Batch, LayerEnds, Layout};
+
+    #[test]
+    fn what_a_framework_lacks_is_named() {
+        let plan = TrainingPlan {
+            layout: Layout { pipeline: 4, virtual_stages: 2, ..Layout::default() },
+            batch: Batch { micro_batch: 1, global_batch: 8, sequence_length: 1024 },
+            activations: ActivationPolicy::None,
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            schedule: Schedule::OneForwardOneBackward,
+        };
+        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().cannot_run(plan, 32);
+        assert_eq!(why("megatron_core", &plan), None);
+        assert_eq!(why("maxtext", &plan).unwrap(), "schedule interleaved: it runs gpipe");
+        assert_eq!(why("pytorch_fsdp", &plan).unwrap(), "it runs no pipeline");
+        let alone = TrainingPlan { layout: Layout { data: 4, ..Layout::default() }, ..plan.clone() };
+        assert_eq!(why("pytorch_fsdp", &alone), None);
+        let offloaded = TrainingPlan { activations: "custom:offload(qkv_proj)".parse().unwrap(), ..plan.clone() };
+        assert_eq!(why("megatron_core", &offloaded).unwrap(), "recompute custom: it has none, selective, full");
+        let ends = Some(LayerEnds { first: 5, last: 0, shorter: 3 });
+        let empty = TrainingPlan { layout: Layout { ends, ..plan.layout }, ..plan };
+        assert_eq!(why("megatron", &empty), None);
+        let mut strict = SoftwareStack::load("megatron").unwrap();
+        strict.framework.chunks_without_layers = false;
+        assert_eq!(strict.cannot_run(&empty, 32).unwrap(), "a chunk without layers");
+    }
+}
