@@ -348,7 +348,9 @@ impl ChipTimes {
                 Some(Axis::Expert) => pass.expert += time,
                 Some(Axis::Tensor) | None => {
                     pass.tensor += time;
-                    if node.role.gradient.is_some() {
+                    // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
+                    let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= fabric.fast_domain();
+                    if inside && node.role.gradient.is_some() {
                         beside += time;
                     }
                 }

@@ -370,3 +370,18 @@ fn names_of_operators_and_kernels_change_no_time() {
     }
     assert_eq!(compared, 28, "all but the 25 heads of gpt2-xl on two devices");
 }
+
+#[test]
+fn tensor_parallel_sums_are_hidden_inside_a_fast_domain_only() {
+    let fabric = Fabric::template("eos_ndr400x8").unwrap();
+    let step = |tensor: u32, stack: &SoftwareStack| {
+        let layout = Layout { tensor, data: 32 / tensor, sequence_parallel: true, ..Layout::default() };
+        let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("h100_80gb_sxm").unwrap());
+        let mut chip = ChipTimes::new(&chip, stack).unwrap();
+        step_time(&mut chip, &model, &fabric, &plan(layout, 4, 128)).unwrap().tensor
+    };
+    let hidden = SoftwareStack::load("megatron_core").unwrap();
+    let exposed = hidden.with_option("overlap.tensor=0").unwrap();
+    assert!(step(8, &hidden) < step(8, &exposed), "a node of eight");
+    assert_eq!(step(16, &hidden), step(16, &exposed), "two nodes");
+}

@@ -305,7 +305,8 @@ impl Arguments {
             gathered && !reduced,
             "weights gathered beside the forward pass: --overlap-param-gather needs --overlap-grad-reduce",
         );
-        self.flag("tp-comm-overlap", overlap.tensor > 0.0 && layout.sequence_parallel && layout.tensor > 1);
+        let inside = layout.tensor > 1 && layout.tensor <= recipe.fast_domain;
+        self.flag("tp-comm-overlap", overlap.tensor > 0.0 && layout.sequence_parallel && inside);
     }
 
     fn optimizer(&mut self, plan: &TrainingPlan) {
