@@ -109,14 +109,23 @@ fn hidden(stack: &SoftwareStack, window: &Window, gather: Communication, scatter
 /// next kernel; a window of busy time alone would grow with slower collectives of the piece's own, though these only fill time that the device
 /// waits anyway.
 pub fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
+    let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
+    let ([forward, backward], [launch, launch_back]) = (busy(piece), launching(stack, piece));
+    [Window { time: forward.max(launch), ports: f.ports }, Window { time: backward.max(launch_back), ports: r.ports + b.ports }]
+}
+
+/// What a piece's forward pass keeps a device busy, and its backward pass with what runs again.
+pub fn busy(piece: &PieceProfile) -> [Seconds; 2] {
+    [piece.forward.busy(), piece.recompute.busy() + piece.backward.busy()]
+}
+
+/// What the host takes to launch them.
+pub fn launching(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
-    let backward_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
-    [
-        Window { time: f.busy().max(host(launch.host_forward_us, f.launches)), ports: f.ports },
-        Window { time: (r.busy() + b.busy()).max(backward_host), ports: r.ports + b.ports },
-    ]
+    let backward = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
+    [host(launch.host_forward_us, f.launches), backward]
 }
 
 /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's

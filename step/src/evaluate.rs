@@ -103,7 +103,7 @@ impl Step<'_> {
 
     /// What one of a piece's `units` exchanges in every micro-batch: ZeRO-3 gathers its weights, ZeRO-2 and -3 scatter its gradients, of which
     /// they keep a share only.
-    fn gathers(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
+    pub fn gathers(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
         let (mut gather, mut scatter) = (Communication::default(), Communication::default());
         let zero = self.plan.layout.zero;
         if !self.plan.layout.reduces_every_micro_batch() {

@@ -12,7 +12,7 @@
 //! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
 
 use super::arrangement::{Arrangement, DEVICE_KINDS};
-use super::assembly::{Assembly, Exchanges};
+use super::assembly::{Assembly, Exchanges, busy, launching};
 use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
@@ -24,7 +24,7 @@ use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
-use workloads::{ActivationPolicy, ChunkSplit, Model, TrainingGraph};
+use workloads::{ActivationPolicy, ChunkSplit, Layout, Model, TrainingGraph};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,12 +34,20 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What one micro-batch's passes take on one device in the embedding, in a layer and in the head: both directions, what is run again
-    /// and communication that nothing hides, without waiting for launches and for weights that ZeRO-3 gathers.
+    /// What one micro-batch's passes take on one device in the embedding, in a layer and in the head: both directions, what is run again and
+    /// communication that nothing hides, without weights that ZeRO-3 gathers. Any number of layers with either end or none take as much together, or
+    /// more: in either direction the device's or the host's work, whichever is longer in a layer, adds up.
     #[must_use]
-    pub fn loads(&self) -> [Seconds; 3] {
+    pub fn loads(&self, stack: &SoftwareStack) -> [Seconds; 3] {
         let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
-        pieces.map(|piece| piece.forward.busy() + piece.recompute.busy() + piece.backward.busy())
+        let [device, host] = [pieces.map(busy), pieces.map(|piece| launching(stack, piece))];
+        [0, 1, 2].map(|piece| {
+            let of = |direction: usize| {
+                let longer = if host[1][direction] > device[1][direction] { &host } else { &device };
+                longer[piece][direction]
+            };
+            of(0) + of(1)
+        })
     }
 
     /// How much less its passes might take under better schedules, relatively: 0 where all schedules are proven.
@@ -181,10 +189,25 @@ impl<'a> Evaluator<'a> {
         Seconds(self.stack.launch.per_step_ms * 1e-3)
     }
 
-    /// What a plan's pass of one chunk takes besides its kernels.
+    /// What a pass of one chunk takes besides its kernels.
     #[must_use]
-    pub fn pass_overhead(&self, plan: &TrainingPlan) -> Seconds {
-        if plan.layout.pipeline > 1 { self.stack.pipeline_pass(plan.layout.virtual_stages) } else { Seconds::ZERO }
+    pub fn pass_overhead(&self, layout: &Layout) -> Seconds {
+        if layout.pipeline > 1 { self.stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO }
+    }
+
+    /// What a chunk's passes take at least for weights that are gathered and gradients that are scattered in every micro-batch: those of one unit, of
+    /// the layer and the ends the one of fewest parameters, are never hidden.
+    #[must_use]
+    pub fn least_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Seconds {
+        let profile = &shape.profile;
+        let pieces = [&profile.embedding, &profile.layer, &profile.head];
+        let Some(least) = pieces.into_iter().min_by_key(|piece| (piece.parameters, piece.expert_parameters)) else {
+            return Seconds::ZERO;
+        };
+        // Experts are in layers only.
+        let dense = PieceProfile { expert_parameters: 0, ..*least };
+        let (gather, scatter) = Step { fabric: self.fabric, plan, profile }.gathers(chip, &dense, 1);
+        gather.time * 2.0 + scatter.time
     }
 
     /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
@@ -232,6 +255,13 @@ impl<'a> Evaluator<'a> {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
         let account = Account::new(&shape.memory, &arrangement, self.stack, domain);
         account.room(self.model.layers, self.capacity.device) >= self.model.layers
+    }
+
+    /// Whether a plan surely does not fit under a split of its layers: many times as fast as [`Self::degrees`] and [`Self::need`] tell.
+    #[must_use]
+    pub fn surely_too_large(&self, shape: &Shape, plan: &TrainingPlan, split: ChunkSplit, domain: Option<u32>) -> bool {
+        let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
+        Account::new(&shape.memory, &arrangement, self.stack, domain).surely_exceeds(self.capacity.device)
     }
 
     /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in

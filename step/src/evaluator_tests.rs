@@ -114,7 +114,8 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let exactly = DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34) - spare.0), ..room(1 << 50) };
     let exactly = Evaluator::new(model, &fabric, &stack, exactly);
     prop_assert_eq!(exactly.capacity().device, found.need.device);
-    prop_assert!(exactly.may_fit(&shape, plan, domain), "{:?}", plan);
+    let split = plan.layout.chunk_split(model.layers).unwrap();
+    prop_assert!(exactly.may_fit(&shape, plan, domain) && !exactly.surely_too_large(&shape, plan, split, domain), "{:?}", plan);
     host_line((model, plan), &stack, &fabric, (found.need, domain))?;
     let graph = TrainingGraph::new(model, &lowering(model, plan, &stack)).unwrap();
     let filled = with_fullest_experts(model, plan, &stack);

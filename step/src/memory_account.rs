@@ -286,6 +286,24 @@ impl<'a> Account<'a> {
         (0..p).map(of_stage).sum()
     }
 
+    /// Whether some stage surely needs more than `capacity`: by what it holds at one moment of its passes. Most plans that do not fit are told so, and
+    /// none that fits.
+    pub(super) fn surely_exceeds(&self, capacity: Bytes) -> bool {
+        let exceeds = |stage: u32| {
+            let held = self.holding(stage);
+            let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
+            let embedding = self.profile.embedding_kept;
+            let turns = matches!(self.arrangement.schedule, Schedule::Interleaved { .. }) && self.arrangement.split.longer > 0;
+            let kept = if turns {
+                self.kept_at_first(stage, self.profile.kept, embedding)
+            } else {
+                self.kept(stage, &held, self.profile.kept, embedding, false)
+            };
+            self.need(&held, self.layers_moment(&held, kept + head)) > capacity
+        };
+        self.arrangement.devices().any(|alike| exceeds(alike.from))
+    }
+
     /// What each kind of device has.
     pub(super) fn holdings(&self) -> [Holding; DEVICE_KINDS] {
         let mut holdings = [self.holding(0); DEVICE_KINDS];

@@ -24,6 +24,27 @@ impl Account<'_> {
     /// What a stage's layers, and its embedding, keep at the peak under interleaved 1F1B, whatever its chunks hold. `in_loss`: of the moments when a
     /// micro-batch is in the last chunk, from which these are a pass away at most.
     pub(super) fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
+        let passes = self.passes(stage);
+        let keeps = self.keeps(stage, layer, embedding);
+        let sum = |n: u64| {
+            let (kept, in_last) = keeps(n);
+            (!in_loss || in_last).then_some(kept)
+        };
+        let turns = self.turns(passes);
+        if !in_loss {
+            return turns.filter_map(sum).max().unwrap_or_default();
+        }
+        let last = self.arrangement.micro_batches * self.chunks();
+        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
+    }
+
+    /// What they keep when a device first has as many passes in flight as it ever has: no more than at the peak.
+    pub(super) fn kept_at_first(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
+        self.keeps(stage, layer, embedding)(self.passes(stage)).0
+    }
+
+    /// What a device keeps after so many forward passes, and whether a micro-batch is in its last chunk then.
+    fn keeps(&self, stage: u32, layer: Bytes, embedding: Bytes) -> impl Fn(u64) -> (Bytes, bool) {
         let (passes, p, v) = (self.passes(stage), self.arrangement.layout.pipeline, self.chunks());
         let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
         // The device's chunks from a place of the pipeline on; the longer ones are neighbours on it too.
@@ -32,19 +53,13 @@ impl Account<'_> {
         let inner = signed(layer * split.inner);
         let first = if stage == 0 { signed(layer * split.first + embedding) - inner } else { 0 };
         let last = if stage + 1 == p { signed(layer * split.last) - inner } else { 0 };
-        let sum = |n: u64| {
+        move |n: u64| {
             let flying = self.in_chunks_at(n, passes);
             let count = |from, to| i128::from(flying(from, to));
             let kept =
                 inner * i128::from(passes) + signed(layer) * count(row[0], row[1]) + first * count(0, 1) + last * count(v - 1, v);
-            (!in_loss || count(v - 1, v) > 0).then(|| Bytes(u64::try_from(kept).unwrap_or(0)))
-        };
-        let turns = self.turns(passes);
-        if !in_loss {
-            return turns.filter_map(sum).max().unwrap_or_default();
+            (Bytes(u64::try_from(kept).unwrap_or(0)), count(v - 1, v) > 0)
         }
-        let last = self.arrangement.micro_batches * v;
-        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
     }
 
     /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
