@@ -41,8 +41,10 @@ pub struct Planned {
     pub stages: Vec<StageRow>,
     /// The fastest plan's step event by event, by stage.
     pub timeline: Vec<TimelineRow>,
-    /// What a device has for programs, in GiB.
+    /// What a device has for programs, in GiB, less the headroom.
     pub capacity_gib: Option<f64>,
+    /// What plans leave free of every device's memory, in GiB.
+    pub headroom_gib: f64,
     /// What there is of the host's memory for one device, in GiB.
     pub host_capacity_gib: Option<f64>,
     /// The plans one decision away from the fastest one.
@@ -57,7 +59,7 @@ pub struct Planned {
 }
 
 /// How the plans of a space were decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Plans in the space.
     pub plans: usize,
@@ -75,6 +77,8 @@ pub struct Counts {
     pub splits: u64,
     /// Of these, evaluated one by one; the others are ruled out by bounds.
     pub splits_tried: u64,
+    /// By what share another split of the layers can make a plan faster than the first at most; `None` where the splits were given.
+    pub split_tolerance: Option<f64>,
 }
 
 /// A plan with what it takes.
@@ -98,6 +102,10 @@ pub struct PlanRow {
     pub energy_j: f64,
     /// Largest need of any device, in GiB, framework and collective buffers included.
     pub peak_gib: f64,
+    /// Plans like it that are not listed: of the same degrees, about as fast and as large.
+    pub alike: usize,
+    /// Why the software's framework cannot run it; `None` where nothing is known against it.
+    pub cannot_run: Option<String>,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
     pub parts_s: BTreeMap<String, f64>,
 }
@@ -147,6 +155,7 @@ impl Planned {
             stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
             timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
+            headroom_gib: job.headroom.gib(),
             host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
             neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
             mapping: None,
@@ -187,6 +196,7 @@ impl Counts {
             refused: answer.refused,
             splits: answer.splits,
             splits_tried: answer.splits_tried,
+            split_tolerance: answer.split_tolerance,
         }
     }
 }
@@ -229,6 +239,8 @@ pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
         energy_j: ranked.energy.0,
         peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),
+        alike: ranked.alike,
+        cannot_run: job.cannot_run(&ranked.plan),
         parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),
     }
 }

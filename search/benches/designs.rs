@@ -53,6 +53,7 @@ fn main() {
             attention: study.plan.attention(),
             precision: Precision::default(),
             optimizer: study.plan.optimizer(),
+            headroom: sim::units::Bytes::ZERO,
         };
         let start = Instant::now();
         let prepared = Prepared::new(job, &study.plan.space()).unwrap();

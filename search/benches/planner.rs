@@ -48,6 +48,7 @@ fn main() {
         attention: Attention::Fused,
         precision: stack.precision(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
+        headroom: Bytes::ZERO,
     };
     let schedules = PlanSpace::full(&job, &PlanSpace::default(), default_policies()).schedules;
     let plans = PlanSpace { schedules, ..PlanSpace::default() }.plans(&job);

@@ -8,6 +8,7 @@ use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
+use sim::units::Bytes;
 use step::SoftwareStack;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
@@ -146,6 +147,9 @@ pub struct JobArguments {
     /// `coplace list stacks --format json` has all with their defaults. Can be given several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     pub stack_option: Vec<String>,
+    /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
+    #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub headroom_gib: f64,
     /// How attention is executed
     #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
     pub attention: AttentionKernel,
@@ -186,8 +190,8 @@ pub struct PlanArguments {
     pub order: Option<Vec<OrderName>>,
     /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest shared
     /// equally or so that chunks side by side hold one layer more, the first of those between or those behind so many (7:9@2); `best` alone for
-    /// every plan's fastest of these that fits [default: best; with --everything:
-    /// best for the plans that there are without it and for the fastest, even for the others]
+    /// every listed plan's fastest of these that fits [default: even or with ends lighter by a few layers, any other where it makes a plan more than
+    /// 0.5 % faster than the first; with --everything so for the plans that there are without it and for the fastest, even for the others]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from
@@ -216,6 +220,7 @@ pub struct Loaded {
     /// The fabric cut to the job's devices.
     fabric: Fabric,
     precision: Precision,
+    headroom: Bytes,
 }
 
 impl JobArguments {
@@ -231,7 +236,8 @@ impl JobArguments {
         let usual = SoftwareStack::usual(&chip.name);
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
         let precision = stack.precision(precision(self.precision, &chip)?);
-        Ok(Loaded { model, chip, stack, cluster, fabric, precision })
+        let headroom = headroom(self.headroom_gib, &chip)?;
+        Ok(Loaded { model, chip, stack, cluster, fabric, precision, headroom })
     }
 }
 
@@ -249,8 +255,19 @@ impl Loaded {
             attention: arguments.attention.attention(),
             precision: self.precision,
             optimizer: arguments.optimizer.optimizer(),
+            headroom: self.headroom,
         }
     }
+}
+
+/// Memory that plans leave free.
+pub fn headroom(gib: f64, chip: &Accelerator) -> Result<Bytes, Failure> {
+    let most = chip.memory_capacity().gib();
+    if (0.0..most).contains(&gib) {
+        return Ok(Bytes::from_gib(gib));
+    }
+    let limit = format!("must be at least 0 and less than the {most} GiB of {}", chip.name);
+    Err(failure::input(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
 }
 
 /// The argument that a decision of a layout is restricted by, before its message.

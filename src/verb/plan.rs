@@ -1,5 +1,6 @@
 //! `coplace plan`: the best plan for hardware that stands already.
 
+mod progress;
 mod write;
 
 use crate::answer::{self, Format};
@@ -37,9 +38,9 @@ enum LinkEnds {
     coplace plan gpt2-xl --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --emit piper\n  \
     coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace step.json\n\n\
     Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
-    holds every value that divides, except: context parallelism for sequences above 8,192 tokens only, ZeRO-2 and ZeRO-3 without a pipeline\n\
-    only, recomputation none, selective and full, schedules 1F1B and interleaved; under MaxText what it runs: its own policies,\n\
-    GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules,\n\
+    holds every value that divides, except: context parallelism from 8,192 tokens on only (2 to 8 there, every power of two beyond), ZeRO-3\n\
+    without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved; under MaxText what it runs: its own policies,\n\
+    GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-3 in pipelines, all schedules,\n\
     and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even\n\
     are then tried for the plans that are there without --everything, and for the fastest of the others.\n\n\
     JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
@@ -52,7 +53,7 @@ pub struct Arguments {
     /// Plans to list [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     top: Option<u16>,
-    /// Search also all context widths, ZeRO-2 and ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and
+    /// Search also all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and
     /// recomputed, where no list restricts it. --layer-split best then takes many times as long
     #[arg(long)]
     everything: bool,
@@ -106,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let instance = piper::instance_of(&job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
         return answer::text(&instance.to_json_string());
     }
-    let mut answer = search_plans(&job, &space, arguments.top.unwrap_or(10).into()).or_input()?;
+    let mut answer = progress::shown(|| search_plans(&job, &space, arguments.top.unwrap_or(10).into())).or_input()?;
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));

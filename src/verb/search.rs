@@ -3,6 +3,7 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
+use crate::verb::job::headroom;
 use indicatif::{ProgressBar, ProgressStyle};
 use results::baseline::{Degrees, expert_placement};
 use results::claim::Claim;
@@ -22,6 +23,7 @@ use sim::hardware::area::area;
 use sim::hardware::phaze::design;
 use sim::import;
 use sim::network::Fabric;
+use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -48,6 +50,9 @@ pub struct Arguments {
     /// Software stack in place of the study's: a built-in one (coplace list stacks) or a stack file (.toml)
     #[arg(long)]
     stack: Option<String>,
+    /// GiB of every device's memory that plans leave free, besides what the stack takes
+    #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
+    headroom_gib: f64,
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     sequence_length: Option<u64>,
@@ -75,6 +80,8 @@ struct Question {
     /// Cut to the study's devices.
     fabric: Fabric,
     sequence_length: u64,
+    /// Memory that plans leave free.
+    headroom: Bytes,
 }
 
 impl Question {
@@ -95,7 +102,8 @@ impl Question {
         let sequence_length = arguments.sequence_length.unwrap_or(model.max_sequence);
         // A length that the model cannot be trained at is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
-        Ok(Self { model, study, stack, reference, space, cluster, fabric, sequence_length })
+        let headroom = headroom(arguments.headroom_gib, &reference)?;
+        Ok(Self { model, study, stack, reference, space, cluster, fabric, sequence_length, headroom })
     }
 
     /// The job on the reference chip.
@@ -111,6 +119,7 @@ impl Question {
             attention: self.study.plan.attention(),
             precision: Precision::default(),
             optimizer: self.study.plan.optimizer(),
+            headroom: self.headroom,
         }
     }
 
@@ -281,6 +290,7 @@ fn study_record(arguments: &Arguments, question: &Question) -> StudyRecord {
     let options = BTreeMap::from([
         ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
         ("optimizer".to_owned(), format!("{:?}, mixed precision", study.plan.optimizer).to_lowercase()),
+        ("headroom_gib".to_owned(), question.headroom.gib().to_string()),
         ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
     ]);
     StudyRecord {

@@ -83,20 +83,39 @@ fn search(answer: &Planned) -> String {
              links, and one that is not listed could be faster as mapped.\n",
         );
     } else if !answer.plans.is_empty() {
-        text.push_str("Under this model no plan of the space is faster than the first: those that were not timed are ruled out by their bounds.\n");
+        text.push_str(&proven(answer));
+    }
+    text
+}
+
+/// What the search proves of the first plan.
+fn proven(answer: &Planned) -> String {
+    let plans = "Under this model no plan of the space is faster than the first that";
+    let runs =
+        if answer.plans.iter().any(|row| row.cannot_run.is_some()) { "the software's framework can run" } else { "is listed" };
+    let mut text = format!("{plans} {runs}: those that were not timed are ruled out by their bounds.\n");
+    match answer.counts.split_tolerance {
+        Some(tolerance) if tolerance > 0.0 && answer.counts.splits > 0 => {
+            let _ = writeln!(
+                text,
+                "No other split of the layers makes any of them more than {} faster; --layer-split best tries them all.",
+                percent(tolerance)
+            );
+        }
+        _ => {}
     }
     text
 }
 
 /// What the letters of the table are.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
-    Of plans that differ in v or ranks only and take the same time and memory one is listed.\n\
+    alike: plans of the same t, p, d, c, e that differ in v, layers, ranks or in which tensors are kept, about as fast and as large, not listed.\n\
     ranks: which axis fills the devices first, second and third. layers: those of each model chunk\n\
     where they are not equal (5+4x6+3: 5, then 4 six times, then 3).\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
 /// The columns of the table of plans.
-const PLAN_COLUMNS: [&str; 18] = [
+const PLAN_COLUMNS: [&str; 20] = [
     "#",
     "t",
     "p",
@@ -115,12 +134,14 @@ const PLAN_COLUMNS: [&str; 18] = [
     "tokens/s",
     "MFU",
     "GiB",
+    "alike",
+    "cannot run",
 ];
 
 fn plans(rows: &[PlanRow]) -> String {
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
     let mut table = Table::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right);
-    for column in [7, 8, 9, 12, 13] {
+    for column in [7, 8, 9, 12, 13, 18, 19] {
         table = table.align(column, Align::Left);
     }
     for (i, row) in rows.iter().enumerate() {
@@ -144,11 +165,13 @@ fn plans(rows: &[PlanRow]) -> String {
             rate(row.tokens_per_s),
             percent(row.mfu),
             format!("{:.1}", row.peak_gib),
+            if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
+            row.cannot_run.clone().unwrap_or_else(|| "-".to_owned()),
         ];
         cells.extend(row.mapped_step_s.map(|step| significant(step, 4)));
         table.row(cells);
     }
-    let common = table.take_common(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    let common = table.take_common(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 19]);
     let mut text = table.render();
     let common: Vec<String> =
         common.iter().filter(|(_, cell)| cell != "-").map(|(head, cell)| format!("{head} {cell}")).collect();

@@ -2,12 +2,13 @@
 //!
 //! A lot is bounded by its kernels' peaks, then by what arrays and buffers leave of them, then by its kernels mapped; then its plans are timed with
 //! kernels as fast as they run and memory without end; what that leaves is timed exactly. Plans, times and ties are those of
-//! [`search_plans`](super::search_plans).
+//! [`search_plans`](super::search_plans), all splits of the layers open and whatever the stack's framework can run.
 
 use super::found::{Candidate, Found};
+use super::loads::Loads;
 use super::prepared::{Prepared, PreparedLot};
 use super::search::Search;
-use super::splits::{Loads, ROUNDING};
+use super::splits::ROUNDING;
 use super::{Job, RankedPlan};
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
@@ -88,7 +89,7 @@ impl Prepared<'_> {
     pub fn fastest(&self, chip: &Accelerator, cutoff: f64) -> Result<Fastest, StepError> {
         let mut on = OnChip::new(self, chip)?;
         let job = on.job;
-        let search = search(self, &job, on.times.clone(), DeviceMemory::of(chip));
+        let search = search(self, &job, on.times.clone(), job.memory());
         let mut exact = on.times.clone();
         let (mut found, mut gap) = (Found::default(), 0.0_f64);
         let mut left = f64::INFINITY;
@@ -242,7 +243,7 @@ impl Search<'_> {
             }
             let plan = TrainingPlan { activations: activations.clone(), ..first_plan.clone() };
             let shape = lowered.shape(chip, self.job.fabric, &plan);
-            let known = shape.as_ref().ok().map(Loads::of);
+            let known = shape.as_ref().ok().map(|shape| Loads::of(shape, self.job.stack));
             if let Ok(shape) = &shape {
                 gap = gap.max(shape.schedule_gap());
             }
@@ -258,7 +259,7 @@ impl Search<'_> {
         if self.uneven {
             let limit = limit.min(found.limit_of(1) * (1.0 + ROUNDING));
             let here: Vec<Candidate> = found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
-            let (more, _) = self.uneven_lot(chip, (family as usize, place as usize), (&here, &loads), limit);
+            let (more, _) = self.best_of_lot(chip, (family as usize, place as usize), (&here, &loads), limit);
             more.best.into_iter().for_each(|candidate| found.better(candidate, self.length));
         }
         gap

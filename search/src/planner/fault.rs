@@ -147,7 +147,7 @@ impl Question<'_> {
     fn emptiness(&self, space: &PlanSpace) -> Option<LayoutError> {
         let mut space =
             PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
-        if let Some(Splits::BestOf(usual)) = &mut space.splits {
+        if let Some(Splits::NearOf(usual)) = &mut space.splits {
             usual.zero.clone_from(&space.zero);
         }
         if !self.families(&space).is_empty() {

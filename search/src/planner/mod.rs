@@ -6,13 +6,16 @@
 //! true one of the space under this model. Nothing depends on the number of threads.
 //!
 //! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
-//! every plan that can come into the list its best one. A space far too large for that ([`Splits::BestOf`]) holds a small one within it, which is
+//! every plan that can come into the list one near the even split, and looks for any other that makes a plan much faster than the first; or it gives
+//! every plan of the list its best one ([`Splits::Best`]). A space far too large for that ([`Splits::NearOf`]) holds a small one within it, which is
 //! searched first: how long its list takes rules out most of the others by a bound on their work, before anything else of them is looked at.
 
 mod fastest;
 mod fault;
 mod found;
+mod loads;
 mod mapped;
+mod near;
 mod neighbours;
 mod prepared;
 mod search;
@@ -27,7 +30,7 @@ pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use prepared::Prepared;
 pub use search::search_plans;
-pub use space::{PlanSpace, Splits, default_policies};
+pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits, default_policies};
 pub use walk::schedule_of;
 
 use sim::hardware::Accelerator;
@@ -40,7 +43,7 @@ use step::{
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, TrainingGraph};
+use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, RankOrder, TrainingGraph};
 
 /// What is to be trained, on what, under which software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +68,8 @@ pub struct Job<'a> {
     pub precision: Precision,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// Bytes of every device's memory that plans leave free.
+    pub headroom: Bytes,
 }
 
 /// A plan that fits, with what it takes.
@@ -78,18 +83,44 @@ pub struct RankedPlan {
     pub memory: StepMemory,
     /// The energy of a step over all devices.
     pub energy: Joules,
+    /// How many plans like it the search held beside it that are not listed: of the same degrees, micro-batch, ZeRO stage and schedule, with the same
+    /// kind of recomputation, as fast and as large but for [`ALIKE_TIME`] and [`ALIKE_MEMORY`].
+    pub alike: usize,
 }
 
+/// By what share the times of plans that are alike differ at most: what four digits show.
+pub const ALIKE_TIME: f64 = 1e-3;
+
+/// By what share their peaks of memory differ at most: a few tenths of the GiB that an allocator rounds and fragments anyhow.
+pub const ALIKE_MEMORY: f64 = 0.02;
+
 impl RankedPlan {
-    /// Whether two plans are the same but for chunks per stage, splits and the order of ranks, and take the same memory and time, but for rounding:
-    /// sums of the same parts in another order.
+    /// Whether two plans are the same but for chunks per stage, splits of the layers, the order of ranks and the tensors that are kept or offloaded,
+    /// and take about the same memory and time.
     fn is_like(&self, other: &Self) -> bool {
-        let [a, b] = [self, other].map(|ranked| ranked.time.total.0);
         let same = |plan: &TrainingPlan| TrainingPlan {
-            layout: Layout { virtual_stages: 1, ends: None, order: RankOrder::DataFirst, ..plan.layout },
+            layout: Layout {
+                virtual_stages: plan.layout.virtual_stages.min(2),
+                ends: None,
+                order: RankOrder::DataFirst,
+                ..plan.layout
+            },
+            activations: ActivationPolicy::None,
             ..plan.clone()
         };
-        (a - b).abs() <= 1e-12 * a && self.peak() == other.peak() && same(&self.plan) == same(&other.plan)
+        let close = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
+        let [peak, host] = [0, 1].map(|memory| [self, other].map(|ranked| ranked.peak()[memory].map_or(0.0, Bytes::as_f64)));
+        close(self.time.total.0, other.time.total.0, ALIKE_TIME)
+            && close(peak[0], peak[1], ALIKE_MEMORY)
+            && close(host[0], host[1], ALIKE_MEMORY)
+            && std::mem::discriminant(&self.plan.activations) == std::mem::discriminant(&other.plan.activations)
+            && same(&self.plan) == same(&other.plan)
+    }
+
+    /// Whether they take the same time but for rounding: sums of the same parts in another order.
+    fn is_as_fast(&self, other: &Self) -> bool {
+        let [a, b] = [self, other].map(|ranked| ranked.time.total.0);
+        (a - b).abs() <= 1e-12 * a
     }
 
     /// Of the fullest device, and of its host.
@@ -99,15 +130,19 @@ impl RankedPlan {
     }
 }
 
-/// Of plans, fastest first, that differ in chunks per stage (with their split) or in the order of ranks only and take the same time and memory, the
-/// one of fewest chunks, with ranks in the usual order.
+/// Of plans, fastest first, that are alike the fastest with their number; of those as fast the one of fewest chunks, with ranks in the usual order.
 fn one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
     let mut kept: Vec<RankedPlan> = Vec::with_capacity(plans.len());
     let choice = |ranked: &RankedPlan| (ranked.plan.layout.virtual_stages, ranked.plan.layout.order as u8);
     for plan in plans {
-        match kept.iter_mut().find(|other| other.is_like(&plan) && choice(other) != choice(&plan)) {
-            Some(other) if choice(&plan) < choice(other) => *other = plan,
-            Some(_) => {}
+        match kept.iter_mut().find(|other| other.is_like(&plan)) {
+            Some(other) => {
+                let alike = other.alike + plan.alike + 1;
+                if other.is_as_fast(&plan) && choice(&plan) < choice(other) {
+                    *other = plan;
+                }
+                other.alike = alike;
+            }
             None => kept.push(plan),
         }
     }
@@ -117,8 +152,8 @@ fn one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
 /// The answer of a search over plans.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanAnswer {
-    /// The fastest plans that fit, fastest first; of those that differ in chunks per stage or the order of ranks only and are as fast and as large as
-    /// each other, one.
+    /// The fastest plans that fit, fastest first, of those alike ([`RankedPlan::alike`]) one; before them the fastest that the stack's framework can
+    /// run ([`SoftwareStack::cannot_run`]), if it is not the fastest of all.
     pub best: Vec<RankedPlan>,
     /// Plans in the space.
     pub plans: usize,
@@ -126,7 +161,7 @@ pub struct PlanAnswer {
     pub timed: usize,
     /// Of those timed, played event by event.
     pub simulated: usize,
-    /// Found too large for the devices' memory, or for what their hosts have for them; under [`Splits::BestOf`] of those that a bound on all
+    /// Found too large for the devices' memory, or for what their hosts have for them; under [`Splits::NearOf`] of those that a bound on all
     /// schedules leaves.
     pub over_capacity: usize,
     /// No faster than the last of the list by their bound; they fit, but for those that a bound on all schedules rejects before.
@@ -139,6 +174,9 @@ pub struct PlanAnswer {
     pub splits: u64,
     /// Of these, evaluated one by one; the others are no faster than the last of the list, by a bound on all splits of a plan or on their own.
     pub splits_tried: u64,
+    /// By what share another split of the layers can make a plan faster than the first at most, of the plans that have other splits; `None` where
+    /// the splits were given.
+    pub split_tolerance: Option<f64>,
     /// Of the plans that do not fit, the one that lacks least.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
 }
@@ -158,6 +196,23 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// What a device has for plans.
+    fn memory(&self) -> DeviceMemory {
+        let memory = DeviceMemory::of(self.chip);
+        DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
+    }
+
+    /// Whether the framework can run the chunks of a split.
+    fn may_hold(&self, split: &ChunkSplit) -> bool {
+        self.stack.framework.chunks_without_layers || split.first > 0 && split.last > 0 || split.chunks == 1
+    }
+
+    /// Why the stack's framework cannot run a plan; `None` where nothing is known against it.
+    #[must_use]
+    pub fn cannot_run(&self, plan: &TrainingPlan) -> Option<String> {
+        self.stack.cannot_run(plan, self.model.layers)
+    }
+
     /// Fewer devices than these hold no plan: every parameter's weight and optimizer states, and its gradient where the stack never frees
     /// gradients, lie on one device at least, and no policy moves them to the host.
     #[must_use]
@@ -167,7 +222,7 @@ impl<'a> Job<'a> {
         let stored = if memory.stored_master && per.master > Bytes::ZERO { Bytes::ZERO } else { per.weight };
         let gradient = if memory.gradients_persist { per.gradient } else { Bytes::ZERO };
         let least = (stored + per.master + per.state + gradient) * self.model.parameters();
-        least.0.div_ceil(usable(self.stack, self.chip.memory_capacity()).0.max(1)).max(1)
+        least.0.div_ceil(usable(self.stack, self.memory().hbm).0.max(1)).max(1)
     }
 
     /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.
@@ -199,13 +254,13 @@ impl<'a> Job<'a> {
 
     /// Tries one plan.
     fn attempt(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Result<Attempt, StepError> {
-        let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, DeviceMemory::of(self.chip), self.domain(plan))?;
+        let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, self.memory(), self.domain(plan))?;
         if let Err(why) = memory.fits() {
             return Ok(Attempt::OverCapacity(why, Box::new(memory)));
         }
         let time = step_time_of(chip, self.model, self.fabric, plan, &shape.profile)?;
         let energy = step_energy_of(chip, self.model, self.fabric, plan, &shape.profile, time.total)?.total();
-        Ok(Attempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy })))
+        Ok(Attempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 })))
     }
 }
 

@@ -238,7 +238,7 @@ fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
 fn sharding(layout: &Layout) -> Vec<(String, Layout)> {
     let mut found = Vec::new();
     for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
-        let sharded = zero > ZeroStage::OptimizerStates && layout.pipeline > 1;
+        let sharded = zero > ZeroStage::Gradients && layout.pipeline > 1;
         if zero != layout.zero && !sharded && u64::from(layout.data) * u64::from(layout.context) > 1 {
             found.push((format!("ZeRO-{} -> ZeRO-{}", layout.zero as u8, zero as u8), Layout { zero, ..*layout }));
         }

@@ -3,8 +3,8 @@
 //! Plans fall into lots that are lowered alike. A lot's passes are programs of interned kernels, so that a chip bounds each distinct kernel once, and
 //! its plans are lines: a step takes at least a share of all devices' work for one micro-batch, and something besides that no chip changes.
 
+use super::loads::least_share;
 use super::space::{Family, Splits};
-use super::splits::least_share;
 use super::{Job, PlanSpace};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;

@@ -1,14 +1,15 @@
 //! The search itself: every plan is evaluated in closed form; what that leaves open is simulated in the order of its bounds.
 
 use super::found::{Candidate, Found};
+use super::loads::{Loads, least_share};
 use super::space::{Family, Lot, Splits};
-use super::splits::{Loads, ROUNDING, Tried, least_share};
-use super::{Attempt, Job, PlanAnswer, PlanSpace, one_of_alike};
+use super::splits::{ROUNDING, Tried};
+use super::{Attempt, Job, PlanAnswer, PlanSpace, RankedPlan, SPLIT_TOLERANCE, one_of_alike};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
 use std::sync::{Arc, OnceLock};
-use step::{ChipTimes, Degrees, DeviceMemory, Evaluator, Fidelity, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
+use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
 /// Plans simulated between two looks at the list.
@@ -36,22 +37,46 @@ pub(super) struct Search<'a> {
     pub uneven: bool,
 }
 
-/// The `top` fastest plans of `space` for a job.
+/// The `top` fastest plans of `space` for a job. Where the fastest is one that the stack's framework cannot run, the fastest that it can comes first.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
 pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
+    let mut answer = search_unlike(job, space, top)?;
+    let runs = |ranked: &RankedPlan| job.cannot_run(&ranked.plan).is_none();
+    if answer.best.first().is_none_or(runs) {
+        return Ok(answer);
+    }
+    let first = match answer.best.iter().position(runs) {
+        Some(place) => Some(answer.best.remove(place)),
+        None => match space.runnable(job.stack) {
+            Some(narrow) => search_unlike(job, &narrow, 1)?.best.into_iter().next().filter(runs),
+            None => None,
+        },
+    };
+    if let Some(first) = first {
+        answer.best.insert(0, first);
+        answer.best.truncate(top);
+    }
+    Ok(answer)
+}
+
+/// By how much a list is made longer that holds too many plans alike.
+const LONGER: usize = 4;
+
+/// The fastest plans, of those alike one.
+fn search_unlike(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
     let mut length = top;
     loop {
         let mut answer = search_once(job, space, length)?;
         let all = answer.best.len() < length;
         answer.best = one_of_alike(answer.best);
-        // So many plans alike that they leave no room for others: a longer list, until it has them or holds all plans.
-        if answer.best.len() >= top || all {
+        // So many plans alike that they leave no room for others: a longer list, until it has them, holds all plans, or is as long as can be read.
+        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) {
             answer.best.truncate(top);
             return Ok(answer);
         }
-        length *= 2;
+        length *= LONGER;
     }
 }
 
@@ -61,13 +86,17 @@ pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Resul
     let search = Search { limit, ..Search::new(job, space, top)? };
     let (mut found, loads) = search.evaluate();
     let simulated = search.settle(&mut found);
-    let tried = if search.uneven { search.uneven(&mut found, &loads) } else { Tried::default() };
-    search.answer(found, simulated, tried, top)
+    let (tried, split_tolerance) = match space.splits {
+        Some(Splits::Listed(_)) => (Tried::default(), None),
+        Some(Splits::Best) => (search.best_splits(&mut found, &loads), Some(0.0)),
+        None | Some(Splits::Near | Splits::NearOf(_)) => (search.near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE)),
+    };
+    Ok(PlanAnswer { split_tolerance, ..search.answer(found, simulated, tried, top)? })
 }
 
 /// Seconds that the last plan of a space's list takes at most, from the plans of the small space within it, if it has one.
 fn limit(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<f64, StepError> {
-    let Some(Splits::BestOf(usual)) = &space.splits else { return Ok(f64::INFINITY) };
+    let Some(Splits::NearOf(usual)) = &space.splits else { return Ok(f64::INFINITY) };
     let policies = space.policies();
     let open = space.open_policies(&policies);
     let activations = policies.into_iter().zip(open).filter_map(|(policy, open)| open.then_some(policy)).collect();
@@ -85,7 +114,7 @@ impl<'a> Search<'a> {
         let chip = ChipTimes::new(job.chip, job.stack)?;
         Ok(Self {
             job,
-            evaluator: Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip)),
+            evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.memory()),
             chip,
             degrees: vec![OnceLock::new(); families.len()],
             families: Arc::new(families),
@@ -154,7 +183,7 @@ impl<'a> Search<'a> {
                 Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
                 Err(error) => Err(error.clone()),
             };
-            let known = shape.as_ref().ok().map(Loads::of);
+            let known = shape.as_ref().ok().map(|shape| Loads::of(shape, self.job.stack));
             loads.push(known);
             // Of all devices' work for one micro-batch, a share from which on no plan is among those asked for.
             let work = known.map_or(0.0, |loads| loads.all(self.job.model.layers));
@@ -309,6 +338,7 @@ impl<'a> Search<'a> {
             nearest: None,
             splits: tried.splits,
             splits_tried: tried.tried,
+            split_tolerance: None,
         };
         for candidate in found.best {
             let plan = self.plan(candidate);

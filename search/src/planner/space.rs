@@ -2,15 +2,24 @@
 
 use super::Job;
 use sim::pipeline::Schedule;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use step::{TrainingPlan, lowering};
+use step::{SoftwareStack, TrainingPlan, lowering};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
 
-/// The longest sequence that is not split over devices unless asked for.
+/// From so many tokens on sequences are split over devices without being asked for (NVIDIA's recipes for Llama 3 70B at 8,192 tokens have two
+/// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
 const LONG_SEQUENCE: u64 = 8192;
+
+/// Devices of a node of eight, inside which a sequence of [`LONG_SEQUENCE`] tokens is split at most.
+const FEW_CONTEXTS: u32 = 8;
+
+/// The most that a plan may gain by a split of its layers that the search leaves out: predictions are several percent off, and a half percent is less
+/// than a run's own spread from step to step, while it spares most of the splits.
+pub const SPLIT_TOLERANCE: f64 = 0.005;
 
 /// Most model chunks per stage.
 pub(super) const MOST_CHUNKS: u64 = 64;
@@ -22,7 +31,7 @@ pub struct PlanSpace {
     pub tensor: Option<Vec<u32>>,
     /// Pipeline stages.
     pub pipeline: Option<Vec<u32>>,
-    /// Context-parallel widths; `None` is 1, and every power of two for sequences above 8,192 tokens.
+    /// Context-parallel widths; `None` is 1, the powers of two up to 8 for sequences of 8,192 tokens, and every power of two for longer ones.
     pub context: Option<Vec<u32>>,
     /// How attention reaches the rest of a sequence that is split; `None` is both.
     pub context_methods: Option<Vec<ContextMethod>>,
@@ -30,13 +39,13 @@ pub struct PlanSpace {
     pub expert: Option<Vec<u32>>,
     /// Model chunks per stage.
     pub virtual_stages: Option<Vec<u32>>,
-    /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 and ZeRO-1 with one (ZeRO-2 and -3 would
-    /// communicate in every micro-batch; no framework combines them with a pipeline by default).
+    /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 to ZeRO-2 with one (ZeRO-3 would communicate in every
+    /// micro-batch; ZeRO-2 reduces gradients once per step there, as FSDP did for Llama 3 405B, The Llama 3 Herd of Models, 2024, section 3.3.2).
     pub zero: Option<Vec<ZeroStage>>,
     /// How ranks lie on the devices; `None` is both orders where they differ. On links that differ, where the mapping orders the ranks, only the
     /// first.
     pub orders: Option<Vec<RankOrder>>,
-    /// How layers are split into stages; `None` is [`Splits::Best`].
+    /// How layers are split into stages; `None` is [`Splits::Near`].
     pub splits: Option<Splits>,
     /// Whether norms, dropout and residual sums are split along the sequence over tensor-parallel devices; `None` is both.
     pub sequence_parallel: Option<Vec<bool>>,
@@ -51,11 +60,14 @@ pub struct PlanSpace {
 /// How the layers of a plan may be split into stages.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Splits {
-    /// As is fastest and fits.
+    /// Evenly, or so that the ends are lighter by a few layers; in any other way where that may make the fastest plan faster by more than
+    /// [`SPLIT_TOLERANCE`].
+    Near,
+    /// As is fastest and fits, for every plan of the list.
     Best,
-    /// Evenly; as is fastest and fits for the fastest plans of these, and for those that are of this space as well, which differs in contexts, ZeRO
-    /// stages, schedules and policies at most.
-    BestOf(Box<PlanSpace>),
+    /// [`Splits::Near`] for the fastest plans of those that are split evenly, and for those that are of this space as well, which differs in contexts,
+    /// ZeRO stages, schedules and policies at most; evenly for the others.
+    NearOf(Box<PlanSpace>),
     /// In one of these ways: evenly (`None`), or with so many layers in the first and the last model chunk and the longer ones between where stated.
     Listed(Vec<Option<LayerEnds>>),
 }
@@ -84,8 +96,8 @@ impl PlanSpace {
     /// Everything that the model here can express for a job, where nothing else is `asked` for: every degree, chunk and micro-batch that divides,
     /// context parallelism whatever the sequence and by both methods, all ZeRO stages with and without a pipeline, all schedules, and for every
     /// layer's tensors (query, key and value; attention's result; its output projection; the MLP's products) all choices between keeping, offloading
-    /// and recomputing, besides the `usual` policies and the frameworks'; policies that come to the same are counted once. Layers are split as is
-    /// fastest for the plans that the search holds without this, and for the fastest ([`Splits::BestOf`]), evenly for the others: to find the best
+    /// and recomputing, besides the `usual` policies and the frameworks'; policies that come to the same are counted once. Layers are split evenly or
+    /// nearly so for the plans that the search holds without this, and for the fastest ([`Splits::NearOf`]), evenly for the others: to find the best
     /// split of every plan takes many times as long ([`Splits::Best`]).
     #[must_use]
     pub fn full(job: &Job<'_>, asked: &Self, usual: Vec<ActivationPolicy>) -> Self {
@@ -93,13 +105,29 @@ impl PlanSpace {
         let alone = Self { activations: asked.activations.clone().or_else(|| Some(usual.clone())), ..asked.clone() };
         let everything = Self {
             context: Some(small_divisors(job.sequence_length)),
-            splits: Some(Splits::BestOf(Box::new(alone))),
+            splits: Some(Splits::NearOf(Box::new(alone))),
             zero: Some(vec![Copies, OptimizerStates, Gradients, Parameters]),
             activations: Some(distinct(job, usual.into_iter().chain(every_policy()).collect())),
             schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
             ..Self::default()
         };
         asked.clone().or(everything)
+    }
+
+    /// The plans of the space that a stack's framework can run, but for chunks without layers; `None` where it can run none.
+    pub(super) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
+        let activations: Vec<_> = self.policies().into_iter().filter(|policy| stack.runs_policy(policy)).collect();
+        let schedules = self.schedules.clone().unwrap_or_else(|| vec![Schedule::OneForwardOneBackward]);
+        let runs = |schedule: &Schedule| [1, 2].iter().any(|chunks| stack.runs_schedule(*schedule, *chunks));
+        let schedules: Vec<Schedule> = schedules.into_iter().filter(runs).collect();
+        let pipeline = if schedules.is_empty() { Some(vec![1]) } else { self.pipeline.clone() };
+        let possible = pipeline == self.pipeline || self.pipeline.as_ref().is_none_or(|list| list.contains(&1));
+        (possible && !activations.is_empty()).then(|| Self {
+            pipeline,
+            activations: Some(activations),
+            schedules: Some(schedules),
+            ..self.clone()
+        })
     }
 
     /// This space, with `other`'s values where it names none.
@@ -151,7 +179,7 @@ impl PlanSpace {
     /// Of policies, those under which layers may be split as is fastest; the others go with divisions of even splits only.
     pub(super) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
         match &self.splits {
-            Some(Splits::BestOf(space)) => {
+            Some(Splits::NearOf(space)) => {
                 let usual = space.policies();
                 policies.iter().map(|policy| usual.contains(policy)).collect()
             }
@@ -162,9 +190,9 @@ impl PlanSpace {
     /// Whether the layers of plans of a layout under a schedule may be split as is fastest, if their policy is one for it.
     fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: Schedule) -> bool {
         match &self.splits {
-            None | Some(Splits::Best) => true,
+            None | Some(Splits::Near | Splits::Best) => true,
             Some(Splits::Listed(_)) => false,
-            Some(Splits::BestOf(space)) => {
+            Some(Splits::NearOf(space)) => {
                 let rest = job.devices / layout.tensor;
                 let contexts = space.contexts(job, rest.into());
                 contexts.contains(&layout.context) && space.zeros(layout).contains(&layout.zero) && space.allows(schedule)
@@ -202,10 +230,14 @@ impl PlanSpace {
     pub(super) fn contexts(&self, job: &Job<'_>, rest: u64) -> Vec<u32> {
         match &self.context {
             Some(list) => among(&Some(list.clone()), small_divisors(rest)),
-            None if job.sequence_length > LONG_SEQUENCE => {
-                small_divisors(rest).into_iter().filter(|c| c.is_power_of_two()).collect()
+            None => {
+                let most = match job.sequence_length.cmp(&LONG_SEQUENCE) {
+                    Ordering::Less => 1,
+                    Ordering::Equal => FEW_CONTEXTS,
+                    Ordering::Greater => u32::MAX,
+                };
+                small_divisors(rest).into_iter().filter(|c| c.is_power_of_two() && *c <= most).collect()
             }
-            None => vec![1],
         }
     }
 
@@ -239,10 +271,11 @@ impl PlanSpace {
         let layers = job.model.layers;
         let with = |ends| Layout { ends, ..layout };
         let allowed = |layout: &Layout| layout.chunk_split(layers).is_ok();
+        let runs = |layout: &Layout| layout.chunk_split(layers).is_ok_and(|split| job.may_hold(&split));
         match &self.splits {
             Some(Splits::Listed(list)) => list.iter().map(|ends| with(*ends)).filter(allowed).collect(),
-            _ if allowed(&layout) => vec![layout],
-            _ => layout.balanced_ends(layers).map(|ends| with(Some(ends))).into_iter().collect(),
+            _ if allowed(&layout) => Some(layout).filter(runs).into_iter().collect(),
+            _ => layout.balanced_ends(layers).map(|ends| with(Some(ends))).filter(runs).into_iter().collect(),
         }
     }
 
@@ -261,7 +294,7 @@ impl PlanSpace {
         }
         match &self.zero {
             Some(list) => list.clone(),
-            None if layout.pipeline > 1 => vec![Copies, OptimizerStates],
+            None if layout.pipeline > 1 => vec![Copies, OptimizerStates, Gradients],
             None => vec![Copies, OptimizerStates, Gradients, Parameters],
         }
     }
@@ -276,7 +309,7 @@ impl PlanSpace {
             _ => [plain].into_iter().filter(allowed).collect(),
         };
         let v = layout.pipeline > 1 && layout.virtual_stages == 2 && self.allows(Schedule::ZbV);
-        let even = layout.ends.is_none() || !matches!(self.splits, Some(Splits::BestOf(_)));
+        let even = layout.ends.is_none() || !matches!(self.splits, Some(Splits::NearOf(_)));
         let lists = [schedules, if v { vec![Schedule::ZbV] } else { Vec::new() }];
         let division = |schedules: Vec<Schedule>| {
             let with_splits = schedules.into_iter().map(|schedule| (schedule, self.is_open(job, &layout, schedule)));

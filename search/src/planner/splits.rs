@@ -13,132 +13,41 @@
 //!
 //! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
 //! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, and those below the list, and below the plan's own
-//! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these. That
-//! one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out.
+//! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these, where
+//! that is asked for. Usually it is one near the even split, and only splits are looked for among all that make a plan faster than the first of the
+//! list by more than a tolerance: few bounds are below that. That one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out.
 
 use super::found::{Candidate, Found};
+use super::loads::{Loads, Rest, least_share};
 use super::search::{SPARE, Search};
+use super::space::SPLIT_TOLERANCE;
 use rayon::prelude::*;
-use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
+use sim::pipeline::PassesTime;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
-use step::{Alike, Arrangement, ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
-use workloads::{ChunkSplit, LayerEnds, Layout};
+use step::{ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
+use workloads::{ChunkSplit, LayerEnds};
 
-/// Seconds of one micro-batch's passes on one device, forward and backward, what nothing hides included.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Loads {
-    /// The embedding.
-    pub embedding: f64,
-    /// One layer.
-    pub layer: f64,
-    /// The head.
-    pub head: f64,
-    /// What every chunk takes besides, at least.
-    pub chunk: f64,
-    /// What nothing hides of a send between chunks, and what the sends between devices farther apart take longer, all together: at least.
-    pub sends: [f64; 2],
+/// [`Rest`] of a plan of a search.
+struct PlanRest<'r, 's, 'c> {
+    search: &'r Search<'s>,
+    shared: &'r mut Shared<'c>,
+    shape: &'r Shape,
+    plan: &'r TrainingPlan,
+    division: u32,
+    domain: Option<u32>,
 }
 
-impl Loads {
-    /// Those of a shape, what chunks and sends take besides left out.
-    pub fn of(shape: &Shape) -> Self {
-        let [embedding, layer, head] = shape.loads().map(|time| time.0);
-        Self { embedding, layer, head, chunk: 0.0, sends: [0.0; 2] }
+impl Rest for PlanRest<'_, '_, '_> {
+    fn once(&mut self, layers: u64) -> f64 {
+        let Shared { chip, once, .. } = &mut *self.shared;
+        let known = once.entry((self.division, self.plan.schedule.splits_backward(), layers));
+        *known.or_insert_with(|| self.search.evaluator.least_once(chip, self.shape, self.plan, layers).0)
     }
 
-    pub fn all(&self, layers: u64) -> f64 {
-        self.embedding + self.layer * layers as f64 + self.head
+    fn may_fit(&self, split: ChunkSplit) -> bool {
+        self.search.job.may_hold(&split) && !self.search.evaluator.surely_too_large(self.shape, self.plan, split, self.domain)
     }
-
-    /// Seconds that the passes of a split take at least: each device's, behind the way to it.
-    fn bound(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
-        let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
-        let waits = !schedule.splits_backward();
-        let device = |alike: Alike| {
-            let ends = [alike.counts[0], alike.counts[2]].map(|count| count as f64);
-            let chunks = f64::from(layout.virtual_stages) * self.chunk;
-            let work = self.part(arrangement.layers_on(alike.from)) + ends[0] * self.embedding + ends[1] * self.head + chunks;
-            // Of the devices that hold the same the last has the longest way to it.
-            let way = if waits && alike.to > 0 { self.embedding + self.part(split.layers_before(alike.to.into())) } else { 0.0 };
-            way + micro_batches as f64 * work
-        };
-        arrangement.devices().map(device).fold(0.0, f64::max)
-    }
-
-    /// Seconds that the passes of a split take at least under GPipe and 1F1B, plain or interleaved: paths whose bounds ([`RowPipeline`]) are sums of
-    /// whole chunks' passes, forward and backward, or means of two such, so that half of either direction does.
-    fn paths(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
-        let half = |seconds: f64| ChunkWork {
-            forward: Seconds((seconds + self.chunk) / 2.0),
-            backward: Seconds((seconds + self.chunk) / 2.0),
-            ..ChunkWork::default()
-        };
-        let pipeline = EndedPipeline {
-            first: half(self.embedding + self.part(split.first)),
-            inner: half(self.part(split.inner)),
-            last: half(self.part(split.last) + self.head),
-            send: Seconds(self.sends[0]),
-            farther: Seconds(self.sends[1]),
-            devices: layout.pipeline,
-            micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
-        };
-        let longer = half(self.part(split.inner + 1));
-        let row = RowPipeline { pipeline, longer, from: split.longer_from, count: split.longer };
-        row.time(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
-    }
-
-    /// Seconds of so many layers.
-    fn part(&self, layers: u64) -> f64 {
-        self.layer * layers as f64
-    }
-
-    /// All splits of a plan's layers whose bound is below a limit, with their bounds: of the passes, and what follows them at least where the first
-    /// device holds so many layers.
-    fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64, mut once: impl FnMut(u64) -> f64) -> Vec<(f64, ChunkSplit)> {
-        let (layout, m) = (&plan.layout, plan.micro_batches());
-        let v = u64::from(layout.virtual_stages);
-        let each = limit / m as f64;
-        let mut splits = Vec::new();
-        for between in layout.betweens(layers) {
-            // What a device between works at least, and the ends' devices besides their ends.
-            let inner = if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
-            if self.part(inner) > each {
-                continue;
-            }
-            let others = if plan.schedule == Schedule::ZbV { 0.0 } else { self.part(between.inner * (v - 1)) };
-            // What rounding leaves out of a whole number is given back.
-            let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
-            let (first, last) = (most(self.embedding), most(self.head));
-            if first < 0.0 || last < 0.0 {
-                continue;
-            }
-            let ends = layers - between.layers();
-            for first in ends.saturating_sub(last as u64)..=ends.min(first as u64) {
-                let split = between.split(first, ends - first);
-                let mut bound = self.bound(&split, layout, plan.schedule, m);
-                if bound >= limit {
-                    continue;
-                }
-                let once = once(Arrangement::new(*layout, split, plan.schedule, m).layers_on(0));
-                if bound + once < limit && !plan.schedule.splits_backward() {
-                    bound = bound.max(self.paths(&split, layout, plan.schedule, m));
-                }
-                if bound + once < limit {
-                    splits.push((bound + once, split));
-                }
-            }
-        }
-        splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        splits
-    }
-}
-
-/// What the passes of any split take at least, in terms of all devices' work for one micro-batch.
-pub(super) fn least_share(layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
-    let (m, p) = (micro_batches as f64, f64::from(layout.pipeline));
-    let waits = layout.virtual_stages == 1 && !matches!(schedule, Schedule::ZbH1 | Schedule::ZbV);
-    if waits { 1.0 / (1.0 - (1.0 - 1.0 / m).powf(p)) } else { m / p }
 }
 
 /// A plan of a lot that has other splits.
@@ -148,6 +57,8 @@ struct Open {
     schedule: usize,
     /// [`least_share`].
     share: f64,
+    /// Seconds that all chunks' passes of a micro-batch take besides their kernels.
+    waiting: f64,
     /// Whether every policy for it opens the plan; if not, only plans of the list are.
     usual: bool,
     /// Its splits besides the even one, or the one in its place, which has been evaluated.
@@ -197,11 +108,80 @@ pub(super) struct Tried {
     pub tried: u64,
 }
 
+/// Which splits of a plan's layers are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Of those near the even one the few of the least bounds.
+    Near,
+    /// All whose bound is below what is sought.
+    All,
+}
+
+/// What a pass over the splits of all plans looks for.
+#[derive(Debug, Clone, Copy)]
+struct Sought {
+    reach: Reach,
+    /// Seconds that a plan has to stay below.
+    limit: f64,
+    /// The place in a lot's own list that it has to beat as well, from 1, and by what share of its time.
+    place: usize,
+    gain: f64,
+}
+
+impl Sought {
+    /// Seconds from which on a plan is of no use. What the list keeps beyond those asked for is for times that differ by rounding.
+    fn below(found: &Found, place: usize, gain: f64) -> f64 {
+        found.limit_of(place) * (1.0 + ROUNDING) * (1.0 - gain)
+    }
+
+    fn limit(&self, found: &Found) -> f64 {
+        self.limit.min(Self::below(found, self.place, self.gain))
+    }
+}
+
 impl Search<'_> {
     /// Gives every plan of the list its best split, and the list every plan that belongs there with its best split. `loads` are those of the
     /// policies of every lot, in the order of [`Search::places`].
-    pub(super) fn uneven(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> Tried {
-        let limit = self.needed(found);
+    pub(super) fn best_splits(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> Tried {
+        self.uneven(found, loads, Reach::All, (self.length - SPARE, 0.0))
+    }
+
+    /// Gives the plans of the list, and those that belong there with it, the best of the splits near the even one, and the list any plan that
+    /// another split makes faster than the first by more than [`SPLIT_TOLERANCE`].
+    pub(super) fn near_splits(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> Tried {
+        let near = self.uneven(found, loads, Reach::Near, (self.length - SPARE, 0.0));
+        let all = self.uneven(found, loads, Reach::All, (1, SPLIT_TOLERANCE));
+        Tried { splits: all.splits, tried: near.tried + all.tried + self.polish(found, loads) }
+    }
+
+    /// Gives the first plan of the list its best split, so that no neighbour of it is faster; how many were evaluated.
+    fn polish(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> u64 {
+        let Some(first) = found.best.first().map(|first| Candidate { ends: None, ..*first }) else { return 0 };
+        let place = self.places().iter().position(|place| *place == (first.family as usize, first.lot as usize));
+        let loads = place.and_then(|place| loads[place].get(first.policy as usize)).and_then(Option::as_ref);
+        let (plan, mut chip) = (self.plan(first), self.chip.clone());
+        let (Some(loads), true) = (loads, plan.layout.pipeline > 1) else { return 0 };
+        let Ok(shape) = Shape::new(&mut chip, self.job.model, self.job.fabric, &plan) else { return 0 };
+        let mut shared = Shared { chip: &mut chip, degrees: BTreeMap::new(), once: BTreeMap::new() };
+        let sought = Sought { reach: Reach::All, limit: first.time, place: 1, gain: 0.0 };
+        let (best, tried) = self.best_split(&mut shared, &shape, &plan, first, loads, sought);
+        best.into_iter().for_each(|best| found.better(best, self.length));
+        tried
+    }
+
+    /// The plans of a lot that any split makes faster than `limit`, `known` those of the list and the loads of its policies; how the splits were decided.
+    pub(super) fn best_of_lot(
+        &self,
+        chip: &mut ChipTimes,
+        place: (usize, usize),
+        known: (&[Candidate], &[Option<Loads>]),
+        limit: f64,
+    ) -> (Found, Tried) {
+        self.uneven_lot(chip, place, known, Sought { reach: Reach::All, limit, place: self.length - SPARE, gain: 0.0 })
+    }
+
+    fn uneven(&self, found: &mut Found, loads: &[Vec<Option<Loads>>], reach: Reach, (place, gain): (usize, f64)) -> Tried {
+        let sought = Sought { reach, limit: Sought::below(found, place, gain), place, gain };
         let places = self.places();
         let listed = &found.best;
         let each: Vec<(Found, Tried)> = places
@@ -211,7 +191,7 @@ impl Search<'_> {
                 || self.chip.clone(),
                 |chip, (&(family, lot), loads)| {
                     let here = listed.iter().filter(|c| (c.family as usize, c.lot as usize) == (family, lot));
-                    self.uneven_lot(chip, (family, lot), (&here.copied().collect::<Vec<_>>(), loads), limit)
+                    self.uneven_lot(chip, (family, lot), (&here.copied().collect::<Vec<_>>(), loads), sought)
                 },
             )
             .collect();
@@ -223,17 +203,12 @@ impl Search<'_> {
         all
     }
 
-    /// Seconds from which on a plan is not among those asked for; what the list keeps beyond them is for times that differ by rounding.
-    fn needed(&self, found: &Found) -> f64 {
-        found.limit_of(self.length - SPARE) * (1.0 + ROUNDING)
-    }
-
-    pub(super) fn uneven_lot(
+    fn uneven_lot(
         &self,
         chip: &mut ChipTimes,
         (family, lot): (usize, usize),
         (listed, loads): (&[Candidate], &[Option<Loads>]),
-        limit: f64,
+        sought: Sought,
     ) -> (Found, Tried) {
         let (mut found, mut tried) = (Found::default(), Tried::default());
         let layers = self.job.model.layers;
@@ -253,12 +228,12 @@ impl Search<'_> {
             }
             tried.splits += open.iter().filter(is_open).map(|plan| plan.others).sum::<u64>();
             let work = loads.all(layers);
-            if work * least + overhead >= limit.min(self.needed(&found)) {
+            if work * least + overhead >= sought.limit(&found) {
                 continue;
             }
             let mut shape = None;
             for plan in open.iter().filter(is_open) {
-                if work * plan.share + overhead >= limit.min(self.needed(&found)) {
+                if (work + plan.waiting) * plan.share + overhead >= sought.limit(&found) {
                     continue;
                 }
                 let candidate = self.candidate((family, lot), policy, plan);
@@ -267,8 +242,8 @@ impl Search<'_> {
                 let Ok(lowered) = lowered else { continue };
                 let shape = shape.get_or_insert_with(|| lowered.shape(shared.chip, self.job.fabric, &first));
                 let Ok(shape) = shape else { continue };
-                let limit = limit.min(self.needed(&found));
-                let (best, count) = self.best_split(&mut shared, shape, &first, candidate, loads, limit);
+                let sought = Sought { limit: sought.limit(&found), ..sought };
+                let (best, count) = self.best_split(&mut shared, shape, &first, candidate, loads, sought);
                 tried.tried += count;
                 if let Some(best) = best {
                     found.rank(best, self.length);
@@ -293,7 +268,8 @@ impl Search<'_> {
                 counted = (chunks, division.layout.split_count(self.job.model.layers).saturating_sub(1));
             }
             for (schedule, (&kind, &usual)) in division.schedules.iter().zip(&division.open).enumerate() {
-                open.push(Open { pair, schedule, share: least_share(&division.layout, kind, m), usual, others: counted.1 });
+                let (share, pass) = (least_share(&division.layout, kind, m), self.evaluator.pass_overhead(&division.layout));
+                open.push(Open { pair, schedule, share, waiting: 2.0 * pass.0 * chunks as f64, usual, others: counted.1 });
             }
         }
         open
@@ -335,24 +311,26 @@ impl Search<'_> {
         plan: &TrainingPlan,
         candidate: Candidate,
         loads: &Loads,
-        limit: f64,
+        sought: Sought,
     ) -> (Option<Candidate>, u64) {
         let (layers, domain) = (self.job.model.layers, self.job.domain(plan));
         if !self.evaluator.may_fit(shape, plan, domain) {
             return (None, 0);
         }
         let sends = self.evaluator.sends(shared.chip, shape, plan);
-        // What is no faster than the split that the plan has been evaluated with is of no use.
-        let limit = limit.min(self.known(shape, plan, candidate, &sends));
+        // What is no faster than the split that the plan has been evaluated with is of no use. Of few splits that is seen afterwards.
+        let all = sought.reach == Reach::All && sought.gain == 0.0;
+        let limit = if all { sought.limit.min(self.known(shape, plan, candidate, &sends)) } else { sought.limit };
         let (known, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
-        let (chunk, sends_at_least) = (self.evaluator.pass_overhead(plan), self.evaluator.least_sends(plan, &sends));
-        let loads = Loads { chunk: 2.0 * chunk.0, sends: sends_at_least.map(|time| time.0), ..*loads };
-        let Shared { chip, once, .. } = &mut *shared;
-        let once = |first: u64| {
-            let known = once.entry((candidate.division, plan.schedule.splits_backward(), first));
-            *known.or_insert_with(|| self.evaluator.least_once(chip, shape, plan, first).0)
+        let (chunk, sends_at_least) = (self.evaluator.pass_overhead(&plan.layout), self.evaluator.least_sends(plan, &sends));
+        let gathers = self.evaluator.least_gathers(shared.chip, shape, plan);
+        let loads = Loads { chunk: 2.0 * chunk.0 + gathers.0, sends: sends_at_least.map(|time| time.0), ..*loads };
+        let rest = PlanRest { search: self, shared, shape, plan, division: candidate.division, domain };
+        let splits = match sought.reach {
+            Reach::All => loads.splits(layers, plan, limit - overhead, rest),
+            Reach::Near => loads.near(layers, plan, limit - overhead, rest),
         };
-        let splits = loads.splits(layers, plan, limit - overhead, once).into_iter().filter(|(_, split)| Some(*split) != known);
+        let splits = splits.into_iter().filter(|(_, split)| Some(*split) != known);
         let mut trial = Trial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
         let (mut open, mut lowest, mut tried): (Vec<(f64, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
         for (bound, split) in splits {

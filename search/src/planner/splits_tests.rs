@@ -3,10 +3,24 @@
 
 use super::*;
 use proptest::prelude::*;
-use sim::pipeline::{Pipeline, Stage};
+use sim::pipeline::{Pipeline, Schedule, Stage};
+use workloads::Layout;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch};
+
+/// Nothing but passes.
+struct Passes;
+
+impl Rest for Passes {
+    fn once(&mut self, _layers: u64) -> f64 {
+        0.0
+    }
+
+    fn may_fit(&self, _split: ChunkSplit) -> bool {
+        true
+    }
+}
 
 /// All lists of `p` numbers with the sum `n`.
 fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
@@ -69,7 +83,7 @@ proptest! {
         }
         let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
         for limit in [1.0, 1.5, 4.0].map(|more| share * more) {
-            let mut found: Vec<ChunkSplit> = loads.splits(n, &plan, limit, |_| 0.0).into_iter().map(|(_, split)| split).collect();
+            let mut found: Vec<ChunkSplit> = loads.splits(n, &plan, limit, Passes).into_iter().map(|(_, split)| split).collect();
             let bound = |s: &ChunkSplit| loads.bound(s, &layout, schedule, m).max(loads.paths(s, &layout, schedule, m));
             let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
             found.sort();

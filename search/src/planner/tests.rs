@@ -3,7 +3,8 @@
 
 use super::search::search_once;
 use super::{
-    Job, MapRanks, Outcome, PlanAnswer, PlanSpace, RankedPlan, Splits, default_policies, map_plans, neighbours, search_plans,
+    Job, MapRanks, Outcome, PlanAnswer, PlanSpace, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies, map_plans, neighbours,
+    search_plans,
 };
 use crate::rank_mapping::RankMapping;
 use sim::hardware::Accelerator;
@@ -45,6 +46,7 @@ impl Hardware {
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
+            headroom: Bytes::ZERO,
         }
     }
 }
@@ -109,9 +111,13 @@ fn every_plan_of_the_list_has_its_best_split() {
             steps.push(best);
         }
         steps.sort_by(f64::total_cmp);
-        let answer = search_once(&job, &narrow, 5).unwrap();
+        let all = PlanSpace { splits: Some(Splits::Best), ..narrow.clone() };
+        let answer = search_once(&job, &all, 5).unwrap();
         let found: Vec<f64> = answer.best.iter().map(|b| b.time.total.0).collect();
         assert_eq!(found.len(), 5);
+        let near = search_once(&job, &narrow, 5).unwrap();
+        assert!(near.best[0].time.total.0 <= found[0] / (1.0 - SPLIT_TOLERANCE), "{} {}", near.best[0].time.total, found[0]);
+        assert_eq!(near.splits, splits);
         for (found, best) in found.iter().zip(&steps) {
             assert!((found / best - 1.0).abs() < 1e-9, "{found} {best}");
         }
@@ -319,7 +325,7 @@ fn ranked(job: &Job<'_>, plan: &TrainingPlan) -> RankedPlan {
     let memory = step_memory(job.model, plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
     let profile = chip.profile(job.model, job.fabric, plan).unwrap();
     let energy = step_energy_of(&mut chip, job.model, job.fabric, plan, &profile, time.total).unwrap().total();
-    RankedPlan { plan: plan.clone(), time, memory, energy }
+    RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 }
 }
 
 /// The fastest plans on a fabric, as listed and with their ranks mapped.
@@ -387,4 +393,57 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
     }
     // Which ranks share a node matters where all links are alike as well.
     assert!(gained > 0 && mapped > gained, "{gained} of {mapped}");
+}
+
+/// Jobs of a head that weighs several layers, of depths that few numbers of stages divide, of few micro-batches.
+#[test]
+fn near_splits_lose_no_more_than_their_tolerance() {
+    for (model, layers, devices, batch, sequence) in [
+        ("gpt2-xl", 18, 16, 32, 1024),
+        ("llama3-8b", 10, 8, 32, 512),
+        ("llama2-7b", 23, 16, 16, 1024),
+        ("bert-large", 24, 32, 128, 512),
+    ] {
+        let mut hardware = Hardware::new(model);
+        hardware.model.layers = layers;
+        let job = hardware.job(devices, batch, sequence);
+        let piped = PlanSpace { pipeline: Some(vec![2, 4, 8]), micro_batch: Some(vec![1, 2]), ..PlanSpace::default() };
+        let [near, best] = [Splits::Near, Splits::Best]
+            .map(|splits| search_plans(&job, &PlanSpace { splits: Some(splits), ..piped.clone() }, 1).unwrap());
+        let [near_s, best_s] = [&near, &best].map(|answer| answer.best[0].time.total.0);
+        assert!(near_s * (1.0 - SPLIT_TOLERANCE) <= best_s && best_s <= near_s * (1.0 + 1e-9), "{model}: {near_s} {best_s}");
+        assert_eq!((near.splits, near.split_tolerance, best.split_tolerance), (best.splits, Some(SPLIT_TOLERANCE), Some(0.0)));
+    }
+}
+
+#[test]
+fn headroom_is_left_free() {
+    let hardware = Hardware::new("llama2-7b");
+    let job = hardware.job(16, 64, 2048);
+    let all = search_plans(&job, &PlanSpace::default(), 1).unwrap();
+    let peak = |answer: &PlanAnswer| answer.best[0].memory.stages.iter().map(|stage| stage.need()).max().unwrap();
+    let free = all.best[0].memory.capacity.saturating_sub(peak(&all));
+    let job = Job { headroom: free + Bytes::from_gib(1.0), ..job };
+    let spared = search_plans(&job, &PlanSpace::default(), 1).unwrap();
+    assert!(peak(&spared) < peak(&all) && spared.best[0].time.total >= all.best[0].time.total);
+    assert_eq!(spared.best[0].memory.capacity, all.best[0].memory.capacity.saturating_sub(job.headroom));
+}
+
+#[test]
+fn what_the_framework_cannot_run_is_not_the_first() {
+    let hardware = Hardware::new("llama2-7b");
+    let job = hardware.job(8, 32, 4096);
+    let offload = "custom:offload(qkv_proj)".parse().unwrap();
+    let space =
+        PlanSpace { activations: Some(vec![offload, ActivationPolicy::Full]), tensor: Some(vec![1, 2]), ..PlanSpace::default() };
+    let answer = search_plans(&job, &space, 4).unwrap();
+    let full = search_plans(&job, &PlanSpace { activations: Some(vec![ActivationPolicy::Full]), ..space.clone() }, 1).unwrap();
+    let lacks: Vec<bool> = answer.best.iter().map(|ranked| job.cannot_run(&ranked.plan).is_some()).collect();
+    assert!(!lacks[0] && lacks[1..].contains(&true), "{lacks:?}");
+    assert_eq!(answer.best[0].time.total, full.best[0].time.total);
+    assert!(answer.best[1].time.total < answer.best[0].time.total, "offloading is hidden: {lacks:?}");
+    // Where nothing can be run the list is as it is.
+    let policies = space.activations.map(|mut list| list.drain(..1).collect());
+    let none = search_plans(&job, &PlanSpace { activations: policies, ..space }, 2).unwrap();
+    assert!(none.best.iter().all(|ranked| job.cannot_run(&ranked.plan).is_some()) && !none.best.is_empty());
 }

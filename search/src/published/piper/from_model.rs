@@ -194,6 +194,7 @@ mod tests {
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
+            headroom: sim::units::Bytes::ZERO,
         })
     }
 
