@@ -355,6 +355,7 @@ pub(crate) fn example() -> StepRecord {
         attention: Attention::Fused,
         precision: workloads::footprint::Precision::default(),
         optimizer: Optimizer::Adam,
+        headroom: sim::units::Bytes::ZERO,
     };
     let space = PlanSpace { pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 1).unwrap();

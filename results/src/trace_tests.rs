@@ -22,6 +22,7 @@ fn explained(chip: &Accelerator, stack: &str) -> Explained {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
+        headroom: sim::units::Bytes::ZERO,
     };
     let space = PlanSpace {
         tensor: Some(vec![2]),
