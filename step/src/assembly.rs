@@ -9,7 +9,7 @@ use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::sends::{ExposedSends, Sends};
 use super::{SoftwareStack, StepTime};
 use sim::network::Fabric;
-use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline};
+use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
 use sim::units::Seconds;
 use workloads::Layout;
 
@@ -42,7 +42,10 @@ pub struct Chunk {
     pub piece: PieceProfile,
     pub forward: Seconds,
     pub recompute: Seconds,
+    /// The backward pass in one go, without `recompute`.
     pub backward: Seconds,
+    /// The same as two passes that run apart: gradients of inputs, and of weights. Each waits for its own launches.
+    apart: [Seconds; 2],
     /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-2 and -3).
     data: Seconds,
     host: Seconds,
@@ -58,20 +61,28 @@ impl Chunk {
         let exchange = if layout.pipeline > 1 { stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO };
         let (forward, backward) = (forward + exchange + gathers.0, backward + exchange + gathers.1);
         let host = waiting + exchange * 2.0;
-        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), data: gathers.0 + gathers.1, host }
+        let [input, weight] = apart(stack, &piece);
+        let apart = [input - r.busy() + exchange + gathers.1, weight];
+        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers.0 + gathers.1, host }
     }
 
     fn busy(&self) -> Seconds {
         self.forward + self.recompute + self.backward
     }
 
-    /// Of the backward pass, the gradients of weights.
-    pub fn weight(&self) -> Seconds {
-        self.piece.backward.weight.min(self.backward)
+    /// The gradients of inputs and of weights under a schedule, without `recompute`. Where a schedule puts the latter off, each part takes what its
+    /// kernels or their launches do; together they may take longer than a backward pass in one go, whose launches run ahead from one to the other.
+    pub fn gradients(&self, schedule: Schedule) -> [Seconds; 2] {
+        if schedule.splits_backward() {
+            return self.apart;
+        }
+        let weight = self.piece.backward.weight.min(self.backward);
+        [self.backward - weight, weight]
     }
 
-    fn work(&self) -> ChunkWork {
-        ChunkWork { forward: self.forward, backward: self.recompute + self.backward, weight: self.weight() }
+    fn work(&self, schedule: Schedule) -> ChunkWork {
+        let [input, weight] = self.gradients(schedule);
+        ChunkWork { forward: self.forward, backward: self.recompute + input + weight, weight }
     }
 }
 
@@ -126,6 +137,17 @@ pub fn launching(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
     let backward = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
     [host(launch.host_forward_us, f.launches), backward]
+}
+
+/// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`windows`], each for as
+/// long as its own kernels or launches take. What one of them takes is then no longer for a faster kernel of the other.
+fn apart(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
+    let launch = &stack.launch;
+    let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
+    let (r, b) = (piece.recompute, piece.backward);
+    let weights = b.weight_launches;
+    let input_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches.saturating_sub(weights));
+    [(r.busy() + b.busy() - b.weight).max(input_host), b.weight.max(host(launch.host_backward_us, weights))]
 }
 
 /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's
@@ -341,7 +363,7 @@ impl Assembly {
         if arrangement.split.chunks == 1 {
             return PassesTime::Exact(self.chunks[0].busy() * arrangement.micro_batches as f64);
         }
-        let [first, inner, last, longer] = self.chunks.each_ref().map(Chunk::work);
+        let [first, inner, last, longer] = self.chunks.each_ref().map(|chunk| chunk.work(arrangement.schedule));
         let split = &arrangement.split;
         let pipeline = EndedPipeline {
             first,

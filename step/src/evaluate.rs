@@ -262,12 +262,9 @@ pub fn passes(
 /// run under which the step takes least, not the passes.
 pub fn pipeline(assembly: &Assembly, fabric: &Fabric, stack: &SoftwareStack, exchanges: &Exchanges) -> Pipeline {
     let arrangement = &assembly.arrangement;
-    let stage = |c: &Chunk| Stage {
-        forward: c.forward,
-        recompute: c.recompute,
-        backward_input: c.backward - c.weight(),
-        backward_weight: c.weight(),
-        ..Stage::default()
+    let stage = |c: &Chunk| {
+        let [backward_input, backward_weight] = c.gradients(arrangement.schedule);
+        Stage { forward: c.forward, recompute: c.recompute, backward_input, backward_weight, ..Stage::default() }
     };
     let mut stages: Vec<Stage> = (0..arrangement.split.chunks).map(|place| stage(assembly.chunk(place))).collect();
     let kinds: Vec<Alike> = arrangement.devices().collect();

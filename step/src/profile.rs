@@ -27,6 +27,8 @@ pub struct PassProfile {
     pub weight: Seconds,
     /// Kernels and collectives that the host launches.
     pub launches: u32,
+    /// Of these, kernels of `weight`.
+    pub weight_launches: u32,
     /// Tensor-parallel collectives that nothing hides.
     pub tensor: Seconds,
     /// Context-parallel ones that nothing hides.
@@ -55,6 +57,7 @@ impl PassProfile {
             device: self.device + other.device,
             weight: self.weight + other.weight,
             launches: self.launches.saturating_add(other.launches),
+            weight_launches: self.weight_launches.saturating_add(other.weight_launches),
             tensor: self.tensor + other.tensor,
             context: self.context + other.context,
             expert: self.expert + other.expert,
@@ -67,10 +70,12 @@ impl PassProfile {
 
     fn times(self, count: u64) -> Self {
         let n = count as f64;
+        let whole = u32::try_from(count).unwrap_or(u32::MAX);
         Self {
             device: self.device * n,
             weight: self.weight * n,
-            launches: self.launches.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)),
+            launches: self.launches.saturating_mul(whole),
+            weight_launches: self.weight_launches.saturating_mul(whole),
             tensor: self.tensor * n,
             context: self.context * n,
             expert: self.expert * n,
@@ -327,6 +332,7 @@ impl ChipTimes {
                 pass.energy += energy;
                 if weight {
                     pass.weight += time;
+                    pass.weight_launches += 1;
                 }
                 match node.kernel {
                     Kernel::Contraction(_) if weight => weights += time,

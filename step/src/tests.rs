@@ -139,6 +139,68 @@ proptest! {
     }
 }
 
+/// A chip and a stack, one figure of which is better: a shorter gap between kernels, less time of the host, faster arrays, lanes or memories.
+fn better(chip: &Accelerator, stack: &SoftwareStack, figure: usize, factor: f64) -> (Accelerator, SoftwareStack) {
+    let (mut chip, mut stack) = (chip.clone(), stack.clone());
+    let launch = &mut stack.launch;
+    let wider = |bandwidth: &mut BytesPerSecond| bandwidth.0 /= factor;
+    match figure {
+        0 => launch.gap_us *= factor,
+        1 => launch.host_forward_us *= factor,
+        2 => launch.host_backward_us *= factor,
+        3 => launch.pipeline_pass_us *= factor,
+        4 => chip.calibration.tensor_achieved_fraction /= factor,
+        5 => chip.calibration.vector_achieved_fraction /= factor,
+        6 => [&mut chip.hbm.read_bandwidth, &mut chip.hbm.write_bandwidth].into_iter().for_each(wider),
+        _ => chip.on_chip.iter_mut().flat_map(|l| [&mut l.read_bandwidth, &mut l.write_bandwidth]).for_each(wider),
+    }
+    (chip, stack)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Of a small model, which the host holds up under every stack but one, and of a large one.
+    #[test]
+    fn time_never_rises_when_the_chip_or_the_host_is_faster(
+        mut plan in layouts(),
+        small in any::<bool>(),
+        recompute in any::<bool>(),
+        figure in 0_usize..8,
+        factor in 0.2_f64..1.0,
+        host in 0.2_f64..4.0,
+        stack in proptest::sample::select(vec!["megatron", "megatron_core", "torchtitan"]),
+        schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
+        split in proptest::option::of(0_usize..1000),
+    ) {
+        prop_assume!(plan.layout.pipeline > 1);
+        plan.layout.virtual_stages = if schedule == Schedule::ZbV { 2 } else { 1 };
+        plan.schedule = schedule;
+        let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
+        if small {
+            plan.batch.sequence_length = 512;
+        }
+        let model = Model::load(model).unwrap();
+        if let Some(split) = split {
+            let splits: Vec<_> = plan.layout.splits(model.layers).collect();
+            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
+        }
+        if !recompute {
+            plan.activations = ActivationPolicy::None;
+        }
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let chip = Accelerator::template(chip).unwrap();
+        let mut stack = SoftwareStack::load(stack).unwrap();
+        // Where a backward pass waits for the host and where it does not, and between.
+        stack.launch.host_backward_us *= host;
+        let step = |(chip, stack): &(Accelerator, SoftwareStack)| {
+            step_time(&mut ChipTimes::new(chip, stack).unwrap(), &model, &fabric, &plan).unwrap()
+        };
+        let (slow, fast) = (step(&(chip.clone(), stack.clone())), step(&better(&chip, &stack, figure, factor)));
+        prop_assert!(fast.total.0 <= slow.total.0 * (1.0 + 1e-9), "figure {figure} of {plan:?}: {fast:?} > {slow:?}");
+    }
+}
+
 #[test]
 fn axes_that_share_a_port_contend_for_it() {
     let model = Model::load("llama2-7b").unwrap();

@@ -426,8 +426,9 @@ fn rhythm(assembly: &Assembly) -> Rhythm {
     // Zero-bubble schedules put the gradients of weights off.
     let kept = |kind: usize| {
         let chunk = &assembly.chunks[kind];
-        let all = chunk.forward + chunk.recompute + chunk.backward;
-        let put_off = if schedule.splits_backward() { chunk.weight() } else { Seconds::ZERO };
+        let [input, weight] = chunk.gradients(schedule);
+        let all = chunk.forward + chunk.recompute + input + weight;
+        let put_off = if schedule.splits_backward() { weight } else { Seconds::ZERO };
         ((all - put_off).0, all.0)
     };
     // Of the passes of a kind of device, those through its first chunk.
