@@ -278,12 +278,16 @@ fn the_best_plan_given_again_is_the_same() {
         let output = command.args(["--format", "json"]).args(given).assert().success().get_output().clone();
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone()
     };
-    let best = evaluate(&[]);
+    let mut best = evaluate(&[]);
+    // Given alone it has none like it beside it.
+    best["plan"]["alike"] = 0.into();
     let plan = &best["plan"]["plan"];
     let degree = |key: &str| plan["layout"][key].to_string();
-    let [p, d, t, v] = ["pipeline", "data", "tensor", "virtual_stages"].map(degree);
+    let [p, d, t, v, c] = ["pipeline", "data", "tensor", "virtual_stages", "context"].map(degree);
+    let method = plan["layout"]["context_method"].as_str().unwrap();
     let (b, policy) = (plan["batch"]["micro_batch"].to_string(), recompute(&plan["activations"]));
     let degrees = ["--pipeline", &p, "--data", &d, "--tensor", &t, "--virtual-stages", &v, "--micro-batch", &b];
+    let degrees = [&degrees[..], &["--context", &c, "--context-method", method]].concat();
     let given = evaluate(&[&degrees[..], &["--recompute", &policy]].concat());
     assert_eq!(best, given);
 }

@@ -5,9 +5,9 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use results::design::{DesignRow, Dimensions};
 use results::evaluated::Evaluated;
-use results::planned::Planned;
+use results::planned::{PlanRow, Planned};
 use results::step_record::{Explained, StepRecord};
-use search::planner::{Job, PlanSpace, Splits, search_plans};
+use search::planner::{Job, PlanSpace, RankedPlan, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
@@ -122,7 +122,8 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
         let listed = Planned::new(&job, asked.model, &answer, &[]);
         for (ranked, as_listed) in answer.best.iter().zip(&listed.plans) {
             let alone = search_plans(&job, &only(&ranked.plan), 1).unwrap();
-            assert_eq!(alone.best, [ranked.clone()], "{asked:?}");
+            // Given alone it has none beside it.
+            assert_eq!(alone.best, [RankedPlan { alike: 0, ..ranked.clone() }], "{asked:?}");
             let mut times = ChipTimes::new(&chip, &stack).unwrap();
             assert_eq!(step_time(&mut times, &model, &fabric, &ranked.plan).unwrap(), ranked.time, "{asked:?}");
             if !stack.kernels.shard_within_domain {
@@ -132,7 +133,7 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             let explained = Explained::new(&job, ranked).unwrap();
             assert_eq!(explained.why.time, ranked.time, "{asked:?}");
             let evaluated = Evaluated::new(&job, asked.model, &alone, Some(&explained)).result.unwrap();
-            assert_eq!(&evaluated.plan, as_listed, "{asked:?}");
+            assert_eq!(evaluated.plan, PlanRow { alike: 0, ..as_listed.clone() }, "{asked:?}");
             let shares: f64 = evaluated.time_shares.iter().map(|share| share.fraction).sum();
             assert!((shares - 1.0).abs() < 1e-9, "{asked:?}: {shares}");
             let kept = blank().evaluated(&job, ranked);

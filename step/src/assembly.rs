@@ -147,7 +147,8 @@ fn apart(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let (r, b) = (piece.recompute, piece.backward);
     let weights = b.weight_launches;
     let input_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches.saturating_sub(weights));
-    [(r.busy() + b.busy() - b.weight).max(input_host), b.weight.max(host(launch.host_backward_us, weights))]
+    // Collectives that the pass in one go hides behind the gradients of weights have nothing to hide behind.
+    [(r.busy() + b.busy() - b.weight + b.beside_weights).max(input_host), b.weight.max(host(launch.host_backward_us, weights))]
 }
 
 /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's

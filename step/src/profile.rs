@@ -31,6 +31,8 @@ pub struct PassProfile {
     pub weight_launches: u32,
     /// Tensor-parallel collectives that nothing hides.
     pub tensor: Seconds,
+    /// Tensor-parallel collectives hidden behind kernels of `weight`: nothing hides them where these are put off.
+    pub beside_weights: Seconds,
     /// Context-parallel ones that nothing hides.
     pub context: Seconds,
     /// Expert-parallel ones that nothing hides.
@@ -59,6 +61,7 @@ impl PassProfile {
             launches: self.launches.saturating_add(other.launches),
             weight_launches: self.weight_launches.saturating_add(other.weight_launches),
             tensor: self.tensor + other.tensor,
+            beside_weights: self.beside_weights + other.beside_weights,
             context: self.context + other.context,
             expert: self.expert + other.expert,
             offload: self.offload + other.offload,
@@ -77,6 +80,7 @@ impl PassProfile {
             launches: self.launches.saturating_mul(whole),
             weight_launches: self.weight_launches.saturating_mul(whole),
             tensor: self.tensor * n,
+            beside_weights: self.beside_weights * n,
             context: self.context * n,
             expert: self.expert * n,
             offload: self.offload * n,
@@ -363,7 +367,8 @@ impl ChipTimes {
             }
         }
         let overlap = &self.stack.overlap;
-        pass.tensor = pass.tensor - beside.min(weights) * overlap.tensor;
+        pass.beside_weights = beside.min(weights) * overlap.tensor;
+        pass.tensor = pass.tensor - pass.beside_weights;
         pass.context = pass.context - ring.min(attention) * overlap.context;
         pass
     }

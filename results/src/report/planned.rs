@@ -1,6 +1,6 @@
 //! The best plans of fixed hardware as text.
 
-use super::{Align, Table, count, fields, heading, percent, rate, seconds, significant};
+use super::{Align, Table, count, fields, folded, heading, percent, rate, seconds, significant};
 use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
 use crate::timeline::TimelineRow;
 use sim::pipeline::Schedule;
@@ -138,6 +138,23 @@ const PLAN_COLUMNS: [&str; 20] = [
     "cannot run",
 ];
 
+/// Why the software's framework cannot run some of the plans, each reason once.
+fn cannot_run(rows: &[PlanRow]) -> String {
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for (i, row) in rows.iter().enumerate() {
+        let Some(why) = row.cannot_run.as_deref() else { continue };
+        let number = (i + 1).to_string();
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, numbers)) => numbers.push(number),
+            None => reasons.push((why, vec![number])),
+        }
+    }
+    reasons
+        .into_iter()
+        .map(|(why, numbers)| folded(&format!("The framework cannot run {}: {why}.", numbers.join(", "))))
+        .collect()
+}
+
 fn plans(rows: &[PlanRow]) -> String {
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
     let mut table = Table::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right);
@@ -166,7 +183,7 @@ fn plans(rows: &[PlanRow]) -> String {
             percent(row.mfu),
             format!("{:.1}", row.peak_gib),
             if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
-            row.cannot_run.clone().unwrap_or_else(|| "-".to_owned()),
+            if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
         ];
         cells.extend(row.mapped_step_s.map(|step| significant(step, 4)));
         table.row(cells);
@@ -178,6 +195,7 @@ fn plans(rows: &[PlanRow]) -> String {
     if !common.is_empty() {
         let _ = writeln!(text, "All of them: {}.", common.join(", "));
     }
+    text.push_str(&cannot_run(rows));
     text.push_str(LEGEND);
     if mapped {
         text.push_str(
