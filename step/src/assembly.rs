@@ -53,17 +53,22 @@ pub struct Chunk {
 
 impl Chunk {
     /// A chunk's passes: what its kernels take, or what the host takes to launch them, and what nothing hides of `gathers`.
-    fn new(stack: &SoftwareStack, layout: &Layout, piece: PieceProfile, gathers: (Seconds, Seconds)) -> Self {
+    fn new(
+        stack: &SoftwareStack,
+        layout: &Layout,
+        piece: PieceProfile,
+        [gathers, scatters, apart_scatters]: [Seconds; 3],
+    ) -> Self {
         let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
         let busy = [f.busy(), r.busy() + b.busy()];
         let [forward, backward] = windows(stack, &piece).map(|window| window.time);
         let waiting = (forward - busy[0]) + (backward - busy[1]);
         let exchange = if layout.pipeline > 1 { stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO };
-        let (forward, backward) = (forward + exchange + gathers.0, backward + exchange + gathers.1);
+        let (forward, backward) = (forward + exchange + gathers, backward + exchange + scatters);
         let host = waiting + exchange * 2.0;
         let [input, weight] = apart(stack, &piece);
-        let apart = [input - r.busy() + exchange + gathers.1, weight];
-        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers.0 + gathers.1, host }
+        let apart = [input - r.busy() + exchange + apart_scatters, weight];
+        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers + scatters, host }
     }
 
     fn busy(&self) -> Seconds {
@@ -86,16 +91,16 @@ impl Chunk {
     }
 }
 
-/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward and backward. Gathering waits for nothing, so that
+/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward, backward, and backward in two that run apart. Gathering waits for nothing, so that
 /// what comes next is fetched beside this unit; scattering is the reduction of the unit before.
 pub fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
     units: u64,
     (gather, scatter): (Communication, Communication),
-) -> (Seconds, Seconds) {
+) -> [Seconds; 3] {
     if gather.time + scatter.time == Seconds::ZERO {
-        return (Seconds::ZERO, Seconds::ZERO);
+        return [Seconds::ZERO; 3];
     }
     let n = units.max(1) as f64;
     let exposed = |scatter: Communication, all: Window| {
@@ -104,7 +109,9 @@ pub fn exposed_gathers(
         (time - hidden(stack, &each, gather, scatter)) * (n - 1.0) + time
     };
     let [forward, backward] = windows(stack, piece);
-    (exposed(Communication::default(), forward), exposed(scatter, backward))
+    let [input, weight] = apart(stack, piece);
+    let split = Window { time: input + weight, ..backward };
+    [exposed(Communication::default(), forward), exposed(scatter, backward), exposed(scatter, split)]
 }
 
 /// How much of a gathering and a scattering beside the same work it hides: up to the smaller of their two fractions both share the window, beyond
@@ -227,8 +234,8 @@ impl Assembly {
         // Sends hide behind work alone: behind exposed collectives too, slower ones would hide more of every send on a way on which not every pass
         // is longer for them, and the step might end sooner.
         let work = arrangement.kinds().iter().map(|&kind| {
-            let pass = &chunks[kind].piece.forward;
-            Window { time: pass.device + pass.offload, ports: pass.ports }
+            let (pass, [launch, _]) = (&chunks[kind].piece.forward, launching(stack, &chunks[kind].piece));
+            Window { time: (pass.device + pass.offload).max(launch), ports: pass.ports }
         });
         let window = work.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default();
         let hidden = stack.hidden_sends(arrangement.layout.virtual_stages);

@@ -160,7 +160,8 @@ fn better(chip: &Accelerator, stack: &SoftwareStack, figure: usize, factor: f64)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Of a small model, which the host holds up under every stack but one, and of a large one.
+    /// Of a small model, which the host holds up under every stack but one, and of a large one; under zero-bubble schedules without
+    /// data parallelism.
     #[test]
     fn time_never_rises_when_the_chip_or_the_host_is_faster(
         mut plan in layouts(),
@@ -174,6 +175,11 @@ proptest! {
         split in proptest::option::of(0_usize..1000),
     ) {
         prop_assume!(plan.layout.pipeline > 1);
+        // What data-parallel ranks exchange beside backward passes hides behind both of their parts: where one is put off and gets shorter, more of the
+        // exchange stays than the pipeline may gain.
+        if schedule.splits_backward() {
+            (plan.layout.data, plan.layout.context, plan.layout.zero) = (1, 1, ZeroStage::None);
+        }
         plan.layout.virtual_stages = if schedule == Schedule::ZbV { 2 } else { 1 };
         plan.schedule = schedule;
         let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };

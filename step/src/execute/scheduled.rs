@@ -7,7 +7,9 @@ use super::Fidelity;
 use crate::StepError;
 use crate::contention::PortTimes;
 use crate::profile::{ChipTimes, PassProfile};
+use sim::cost::KernelCost;
 use sim::costed::{Costs, cores, operator, seconds};
+use sim::hardware::{Accelerator, Scope};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};
 use sim::network::Fabric;
 use sim::schedule::{Operator, Problem, Schedule};
@@ -43,11 +45,13 @@ impl ChipTimes {
         }
         let Scheduled { kernels, costs, problem, schedule } = self.schedule(graph, fabric, left_out)?;
         let mut pass = launched(&kernels, fabric);
-        let chosen = costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core });
-        pass.energy = chosen.map(|cost| cost.energy).sum();
+        let chosen = || costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core });
+        pass.energy = chosen().map(|cost| cost.energy).sum();
         pass.unproven = seconds(schedule.makespan - schedule.lower_bound.min(schedule.makespan));
         let exposed = exposed(&problem, &schedule, &kernels);
-        pass.device = seconds(schedule.makespan) - exposed.iter().copied().sum::<Seconds>();
+        // Kernels of different kinds side by side have a memory's ports each: the pass takes no less than all its bytes all the same.
+        let makespan = seconds(schedule.makespan).max(port_time(self.chip(), chosen));
+        pass.device = makespan - exposed.iter().copied().sum::<Seconds>();
         [pass.tensor, pass.context, pass.expert] = exposed;
         Ok(pass)
     }
@@ -73,6 +77,18 @@ impl ChipTimes {
         let schedule = self.schedules().solve(&problem);
         Ok(Scheduled { kernels, costs, problem, schedule })
     }
+}
+
+/// What all bytes of some kernels take through the ports of the busiest memory that cores share.
+fn port_time<K: Iterator<Item = KernelCost>>(chip: &Accelerator, kernels: impl Fn() -> K) -> Seconds {
+    let shared = chip.levels().enumerate().filter(|(_, level)| level.scope == Scope::Chip);
+    let busy = shared.map(|(index, level)| {
+        let all = |bytes: fn(&KernelCost, usize) -> f64| kernels().map(|cost| bytes(&cost, index)).sum::<f64>();
+        let reading = all(|cost, level| cost.traffic.read[level]) / level.read_bandwidth.0;
+        let writing = all(|cost, level| cost.traffic.written[level]) / level.write_bandwidth.0;
+        if level.ports <= 1 { reading + writing } else { reading.max(writing) }
+    });
+    Seconds(busy.fold(0.0, f64::max))
 }
 
 /// A pass of these kernels, without the time that they take.
