@@ -19,7 +19,7 @@ pub struct Mapped {
     pub order: Vec<TrafficAxis>,
     /// Step in seconds as mapped.
     pub after_s: f64,
-    /// Step in seconds without the time of the links.
+    /// Step in seconds if no collective took any time but its launch.
     pub without_links_s: f64,
     /// Whether only mappings of whole units, in an order of the axes, are considered: where a unit is a torus or has several tiers.
     pub whole_units: bool,
@@ -31,11 +31,11 @@ pub struct Mapped {
     pub gap: f64,
     /// Communication by axis.
     pub axes: Vec<MappedAxis>,
-    /// Moves that the annealing tried.
+    /// Moves that the annealing tried, or all mappings where there are few.
     pub moves: u64,
 }
 
-/// An axis' communication in the stage where it takes longest, over a step, hidden parts left out.
+/// An axis' communication in the stage that is busy longest, over a step, hidden parts left out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MappedAxis {
     /// The axis.

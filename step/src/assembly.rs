@@ -5,10 +5,10 @@
 
 use super::arrangement::{Alike, Arrangement, DEVICE_KINDS, KINDS};
 use super::contention::{Communication, Window};
+use super::network::Network;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::sends::{ExposedSends, Sends};
 use super::{SoftwareStack, StepTime};
-use sim::network::Fabric;
 use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
 use sim::units::Seconds;
 use workloads::Layout;
@@ -355,10 +355,10 @@ impl Assembly {
     }
 
     /// What nothing hides of the ways between neighbouring chunks.
-    pub fn sends(&self, fabric: &Fabric) -> Vec<Seconds> {
+    pub fn sends(&self, network: &impl Network) -> Vec<Seconds> {
         let Arrangement { layout, split, .. } = &self.arrangement;
         let at = |place: u64| self.arrangement.device_of(place);
-        (1..split.chunks).map(|place| self.sends.between(fabric, layout, at(place - 1), at(place))).collect()
+        (1..split.chunks).map(|place| self.sends.between(network, layout, at(place - 1), at(place))).collect()
     }
 
     /// All passes of a plan without a pipeline.

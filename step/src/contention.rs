@@ -9,8 +9,8 @@
 //! tells which; half way between the two errs by half their distance at most. The tests play it step by step.
 
 use serde::{Deserialize, Serialize};
-use sim::network::{CollectiveCost, Fabric, MAX_TIERS};
-use sim::units::{Bytes, Seconds};
+use sim::network::{CollectiveCost, MAX_TIERS};
+use sim::units::Seconds;
 use std::ops::{Add, Mul, Sub};
 
 /// How long the ports of a device into each tier of a fabric are busy, innermost tier first.
@@ -18,17 +18,21 @@ use std::ops::{Add, Mul, Sub};
 pub struct PortTimes([Seconds; MAX_TIERS]);
 
 impl PortTimes {
-    /// The ports' times at the full achieved rate that each has while all send, the least that the bytes of a collective take: a group that uses
-    /// some dimensions of a torus leaves the others' links to other groups.
+    /// The ports' times of a collective ([`CollectiveCost::port_times`]), the least that its bytes take: a group that uses some dimensions of a torus
+    /// leaves the others' links to other groups.
     #[must_use]
-    pub fn of(fabric: &Fabric, cost: &CollectiveCost) -> Self {
-        let mut times = Self::default();
-        for ((time, tier), bytes) in times.0.iter_mut().zip(&fabric.tiers).zip(cost.link_bytes) {
-            if bytes > Bytes::ZERO {
-                *time = Seconds(bytes.as_f64() / (tier.shared_rate() * tier.achieved_fraction));
-            }
-        }
-        times
+    pub fn of(cost: &CollectiveCost) -> Self {
+        Self(cost.port_times)
+    }
+
+    /// As bits: what tells two apart.
+    pub(super) fn bits(self) -> [u64; MAX_TIERS] {
+        self.0.map(|time| time.0.to_bits())
+    }
+
+    pub(super) fn each(mut self, other: Self, of: impl Fn(Seconds, Seconds) -> Seconds) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine = of(*mine, theirs));
+        self
     }
 }
 

@@ -3,6 +3,7 @@
 use super::arrangement::{Alike, Arrangement};
 use super::assembly::{Assembly, Chunk, Exchange, Exchanges, Leads, exposed_exchange, exposed_gathers, windows};
 use super::contention::Communication;
+use super::network::Network;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::sends::Sends;
 use super::{SoftwareStack, StepError, StepTime, TrainingPlan};
@@ -16,7 +17,12 @@ use workloads::{LayoutError, Model, ZeroStage};
 ///
 /// # Errors
 /// A plan that breaks a rule of its layout, a model that cannot be lowered so, a fabric that the plan does not fit.
-pub fn step_time(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<StepTime, StepError> {
+pub fn step_time<N: Network>(
+    chip: &mut ChipTimes,
+    model: &Model,
+    fabric: &N,
+    plan: &TrainingPlan,
+) -> Result<StepTime, StepError> {
     plan.layout.check(model, &plan.batch)?;
     let profile = chip.profile(model, fabric, plan)?;
     step_time_of(chip, model, fabric, plan, &profile)
@@ -26,27 +32,27 @@ pub fn step_time(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Tr
 ///
 /// # Errors
 /// A pipeline that the schedule cannot run.
-pub fn step_time_of(
+pub fn step_time_of<N: Network>(
     chip: &mut ChipTimes,
     model: &Model,
-    fabric: &Fabric,
+    fabric: &N,
     plan: &TrainingPlan,
     profile: &StepProfile,
 ) -> Result<StepTime, StepError> {
     Step { fabric, plan, profile }.time(chip, model)
 }
 
-/// A plan on a fabric.
-pub struct Step<'a> {
+/// A plan on a network: a fabric, or any other that answers like one.
+pub struct Step<'a, N = Fabric> {
     /// The network.
-    pub fabric: &'a Fabric,
+    pub fabric: &'a N,
     /// The plan.
     pub plan: &'a TrainingPlan,
     /// What its pieces take.
     pub profile: &'a StepProfile,
 }
 
-impl Step<'_> {
+impl<N: Network> Step<'_, N> {
     fn time(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
         let (assembly, exchanges) = self.assembly(chip, model)?;
         let (passes, leads) = passes(&assembly, self.fabric, chip.stack(), &exchanges)?;
@@ -206,8 +212,7 @@ impl Step<'_> {
             return Seconds::ZERO;
         }
         let bytes = self.profile.gradient_bytes * self.profile.tied_parameters;
-        let group = Group { ranks: 2, stride: layout.stage_stride() * (layout.pipeline - 1) };
-        chip.collective(self.fabric, &Collective { kind: CollectiveKind::AllReduce, bytes, group }).time
+        self.fabric.tied(layout, bytes).launched(chip.gap()).time
     }
 
     /// The ways of an activation between stages. Tensor-parallel devices send a slice each and gather it again
@@ -219,9 +224,8 @@ impl Step<'_> {
         let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };
         let group = Group { ranks: layout.tensor, stride: 1 };
         let gather = Collective { kind: CollectiveKind::AllGather, bytes, group };
-        Sends::new(self.fabric, layout, |stride| {
-            let group = Group { ranks: 2, stride };
-            let send = chip.collective(self.fabric, &Collective { kind: CollectiveKind::SendRecv, bytes: slice, group });
+        Sends::new(self.fabric, layout, |tier| {
+            let send = self.fabric.send(layout, tier, slice).launched(chip.gap());
             if sliced { send + chip.collective(self.fabric, &gather) } else { send }
         })
     }
@@ -230,7 +234,7 @@ impl Step<'_> {
 /// All passes of all micro-batches through the pipeline, as the schedule plays them, and how much earlier than the last devices end.
 pub fn passes(
     assembly: &Assembly,
-    fabric: &Fabric,
+    fabric: &impl Network,
     stack: &SoftwareStack,
     exchanges: &Exchanges,
 ) -> Result<(Seconds, Leads), StepError> {
@@ -261,7 +265,7 @@ pub fn passes(
 
 /// The step as the event simulation plays it, without memory and the overhead. Exchanges and updates belong to it: of ZB-V's orders that one is
 /// run under which the step takes least, not the passes.
-pub fn pipeline(assembly: &Assembly, fabric: &Fabric, stack: &SoftwareStack, exchanges: &Exchanges) -> Pipeline {
+pub fn pipeline(assembly: &Assembly, fabric: &impl Network, stack: &SoftwareStack, exchanges: &Exchanges) -> Pipeline {
     let arrangement = &assembly.arrangement;
     let stage = |c: &Chunk| {
         let [backward_input, backward_weight] = c.gradients(arrangement.schedule);

@@ -15,6 +15,7 @@ pub mod explain;
 pub mod memory;
 mod memory_account;
 mod memory_static;
+mod network;
 mod plan;
 mod profile;
 mod program;
@@ -26,6 +27,7 @@ mod stack_options;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod work;
 
 pub use arrangement::{Alike, Arrangement};
 pub use assembly::Assembly;
@@ -41,6 +43,7 @@ pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
 pub use memory_account::MemoryProfile;
+pub use network::{Network, Placed, communication, stage_pairs};
 pub use plan::TrainingPlan;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
 pub use program::{KernelIndex, KernelTable, Passes, Program};
@@ -51,6 +54,7 @@ pub use stack::{
 pub use stack_framework::{FrameworkOptions, PolicyKind, ScheduleKind};
 pub use stack_options::OptionError;
 pub use timeline::step_timeline;
+pub use work::StepWork;
 
 use serde::{Deserialize, Serialize};
 use sim::units::Seconds;

@@ -3,20 +3,21 @@
 
 use super::contention::{Communication, PortTimes};
 use super::execute::Fidelity;
+use super::network::Network;
+use super::work::StepWork;
 use super::{Execution, SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, KernelCost, Span};
 use sim::costed::Costs;
 use sim::hardware::Accelerator;
-use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Link, Pass, Transfer};
+use sim::kernel::{Collective, Kernel};
 use sim::network::Fabric;
 use sim::schedule::{Limits, Memo};
 use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use workloads::recompute_policy::Treatment;
 use workloads::training::Attention;
-use workloads::{Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
 
 /// One pass of one segment: one micro-batch, one device.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -155,6 +156,13 @@ pub struct StepProfile {
     leading_segment: Option<Arc<Segment>>,
 }
 
+impl StepProfile {
+    /// The same with other pieces: embedding, layer, head.
+    pub(super) fn of_pieces(&self, [embedding, layer, head]: [PieceProfile; 3]) -> Self {
+        Self { embedding, layer, head, ..self.clone() }
+    }
+}
+
 /// Pieces of schedules remembered: some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
 /// Work on one piece of a schedule: a second or two where it is hard. All passes of the built-in models on the built-in chips are proven within it.
@@ -173,9 +181,9 @@ pub struct ChipTimes {
 
 /// What a kernel takes.
 #[derive(Debug, Clone, Copy)]
-struct Cost {
-    time: Seconds,
-    energy: Joules,
+pub(super) struct Cost {
+    pub(super) time: Seconds,
+    pub(super) energy: Joules,
 }
 
 impl ChipTimes {
@@ -263,7 +271,8 @@ impl ChipTimes {
         self.as_launched(kernel, least)
     }
 
-    fn cost(&mut self, kernel: &Kernel) -> Cost {
+    /// What a kernel takes in a stream, over the whole chip, with its energy.
+    pub(super) fn cost(&mut self, kernel: &Kernel) -> Cost {
         if let Some(known) = self.known.get(kernel) {
             return *known;
         }
@@ -290,17 +299,17 @@ impl ChipTimes {
     }
 
     /// What a kernel or collective takes at least in a schedule.
-    pub(crate) fn least(&mut self, kernel: &Kernel, fabric: &Fabric) -> Seconds {
+    pub(crate) fn least(&mut self, kernel: &Kernel, network: &impl Network) -> Seconds {
         match kernel {
-            Kernel::Collective(collective) => fabric.collective(collective).latency,
+            Kernel::Collective(collective) => latency(network, collective),
             _ => self.kernel(kernel),
         }
     }
 
     /// What a kernel or collective takes in a schedule, on one core and on all.
-    pub(crate) fn costs(&mut self, kernel: &Kernel, fabric: &Fabric) -> Costs {
+    pub(crate) fn costs(&mut self, kernel: &Kernel, network: &impl Network) -> Costs {
         if let Kernel::Collective(collective) = kernel {
-            let cost = KernelCost::network(fabric.collective(collective).latency);
+            let cost = KernelCost::network(latency(network, collective));
             return Costs { one_core: cost, all_cores: cost };
         }
         if let Some(known) = self.scheduled.get(kernel) {
@@ -317,163 +326,48 @@ impl ChipTimes {
 
     /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
     #[must_use]
-    pub fn collective(&self, fabric: &Fabric, collective: &Collective) -> Communication {
-        let cost = fabric.collective(collective);
-        let time = cost.startup + cost.transfer + Seconds::from_micros(self.stack.launch.gap_us);
-        Communication { time, ports: PortTimes::of(fabric, &cost) }
+    pub fn collective(&self, network: &impl Network, collective: &Collective) -> Communication {
+        network.collective(collective).launched(self.gap())
     }
 
-    fn pass(&mut self, graph: &KernelGraph, fabric: &Fabric, chosen: impl Fn(Pass) -> bool) -> PassProfile {
-        let mut pass = PassProfile::default();
-        let (mut beside, mut weights, mut attention) = (Seconds::ZERO, Seconds::ZERO, Seconds::ZERO);
-        let mut ring = Seconds::ZERO;
-        for node in graph.node_weights().filter(|node| chosen(node.role.pass)) {
-            pass.launches += 1;
-            let weight = node.role.gradient == Some(GradientOf::Weights);
-            let Kernel::Collective(collective) = &node.kernel else {
-                let Cost { time, energy } = self.cost(&node.kernel);
-                pass.device += time;
-                pass.energy += energy;
-                if weight {
-                    pass.weight += time;
-                    pass.weight_launches += 1;
-                }
-                match node.kernel {
-                    Kernel::Contraction(_) if weight => weights += time,
-                    Kernel::FusedAttention(_) => attention += time,
-                    _ => {}
-                }
-                continue;
-            };
-            let Communication { time, ports } = self.collective(fabric, collective);
-            pass.ports = pass.ports + ports;
-            match node.role.axis {
-                Some(Axis::Context) => {
-                    pass.context += time;
-                    // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.
-                    if collective.kind != CollectiveKind::AllToAll {
-                        ring += time;
-                    }
-                }
-                Some(Axis::Expert) => pass.expert += time,
-                Some(Axis::Tensor) | None => {
-                    pass.tensor += time;
-                    // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
-                    let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= fabric.fast_domain();
-                    if inside && node.role.gradient.is_some() {
-                        beside += time;
-                    }
-                }
-            }
-        }
-        let overlap = &self.stack.overlap;
-        pass.beside_weights = beside.min(weights) * overlap.tensor;
-        pass.tensor = pass.tensor - pass.beside_weights;
-        pass.context = pass.context - ring.min(attention) * overlap.context;
-        pass
-    }
-
-    /// The passes of a segment that runs `recompute` again, without copies to the host; `forward` is the forward pass where it is known.
-    fn passes(
-        &mut self,
-        segment: &Segment,
-        recompute: &RecomputeSet,
-        fabric: &Fabric,
-        forward: Option<PassProfile>,
-    ) -> Result<[PassProfile; 3], StepError> {
-        let backward = segment.backward(recompute);
-        let again = |pass: Pass| pass == Pass::Recompute;
-        if self.stack.kernels.execution == Execution::Stream {
-            let forward = forward.unwrap_or_else(|| self.pass(&segment.forward(), fabric, |_| true));
-            return Ok([forward, self.pass(&backward, fabric, again), self.pass(&backward, fabric, |pass| !again(pass))]);
-        }
-        let forward = match forward {
-            Some(known) => known,
-            None => self.scheduled_pass(&segment.forward(), fabric, |_| false)?,
-        };
-        let alone = segment.backward(&RecomputeSet::none());
-        let mut once = self.scheduled_pass(&alone, fabric, |_| false)?;
-        if self.fidelity == Fidelity::Exact {
-            let inputs = self.scheduled_pass(&alone, fabric, |node| node.role.gradient == Some(GradientOf::Weights))?;
-            once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
-        }
-        if recompute.is_empty() {
-            return Ok([forward, PassProfile::default(), once]);
-        }
-        let whole = self.scheduled_pass(&backward, fabric, |_| false)?;
-        let recompute = PassProfile {
-            device: (whole.busy() - once.busy()).max(Seconds::ZERO),
-            launches: whole.launches.saturating_sub(once.launches),
-            ports: whole.ports - once.ports,
-            energy: whole.energy - once.energy,
-            unproven: whole.unproven,
-            ..PassProfile::default()
-        };
-        Ok([forward, recompute, once])
-    }
-
-    /// `forward` is the forward pass without its copies, where it is known: no treatment changes it.
-    fn piece(
-        &mut self,
-        segment: &Segment,
-        treatment: &Treatment,
-        fabric: &Fabric,
-        forward: Option<PassProfile>,
-    ) -> Result<PieceProfile, StepError> {
-        let [forward, recompute, backward] = self.passes(segment, &treatment.recompute, fabric, forward)?;
-        let mut piece = PieceProfile {
-            forward,
-            recompute,
-            backward,
-            parameters: segment.parameters.sharded.saturating_add(segment.parameters.replicated),
-            expert_parameters: segment.parameters.expert,
-        };
-        let bytes = treatment.offloaded_bytes(&segment.graph);
-        if bytes > Bytes::ZERO {
-            let copy = self.kernel(&Kernel::Transfer(Transfer { link: Link::Host, bytes }));
-            let overlap = self.stack.overlap.host;
-            let exposed = |busy: Seconds| copy - copy.min(busy) * overlap;
-            piece.forward.offload = exposed(piece.forward.busy());
-            piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
-        }
-        Ok(piece)
+    /// The gap between two launches.
+    pub(super) fn gap(&self) -> Seconds {
+        Seconds::from_micros(self.stack.launch.gap_us)
     }
 
     /// The profile of a model under a plan.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for.
-    pub fn profile(&mut self, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
+    pub fn profile(&mut self, model: &Model, network: &impl Network, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
         let graph = TrainingGraph::new(model, &lowering(model, plan, &self.stack))?;
-        self.profile_of(model, &graph, fabric, plan)
+        self.profile_of(model, &graph, network, plan)
     }
 
     /// [`Self::profile`] of a model that is lowered already.
     ///
     /// # Errors
-    /// A graph without layers.
+    /// A graph without layers, a chip so slow that its times leave the schedule's range.
     pub fn profile_of(
         &mut self,
         model: &Model,
         graph: &TrainingGraph,
-        fabric: &Fabric,
+        network: &impl Network,
         plan: &TrainingPlan,
     ) -> Result<StepProfile, StepError> {
-        let mut pieces = [PieceProfile::default(); 3];
-        for segment in &graph.segments {
-            let slot = match segment.kind {
-                SegmentKind::Embedding => 0,
-                SegmentKind::Layer => 1,
-                SegmentKind::Head => 2,
-            };
-            let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
-            pieces[slot] = self.piece(segment, &treatment, fabric, None)?;
-        }
-        let [embedding, layer, head] = pieces;
+        self.work_of(model, graph, plan)?.priced(self, network)
+    }
+
+    /// What a model that is lowered already does under a plan, whatever its collectives take.
+    ///
+    /// # Errors
+    /// A graph without layers.
+    pub fn work_of(&mut self, model: &Model, graph: &TrainingGraph, plan: &TrainingPlan) -> Result<StepWork, StepError> {
         let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
         let layer_segment = Arc::new(graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?);
         let per = layer_segment.bytes_per_parameter();
-        Ok(StepProfile {
+        let [embedding, layer, head] = [PieceProfile::default(); 3];
+        let rest = StepProfile {
             embedding,
             layer,
             head,
@@ -486,23 +380,27 @@ impl ChipTimes {
                 .filter(|_| model.variations.leading_dense.is_some())
                 .map(|segment| Arc::new(segment.clone())),
             layer_segment,
-        })
+        };
+        Ok(StepWork::new(self, graph, plan, rest))
     }
 
     /// The profile of a plan that differs from `known`'s in its activation policy at most: policies speak of layers' backward passes only.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
-    pub fn profile_like(&mut self, known: &StepProfile, fabric: &Fabric, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
-        let segment = Arc::clone(&known.layer_segment);
-        let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
-        let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
-        let layer = self.piece(&segment, &treatment, fabric, Some(forward))?;
+    pub fn profile_like(
+        &mut self,
+        known: &StepProfile,
+        network: &impl Network,
+        plan: &TrainingPlan,
+    ) -> Result<StepProfile, StepError> {
+        let mut again = |segment: &Segment, forward: PassProfile| {
+            let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+            self.piece(segment, &treatment, Some(forward)).priced(self, network)
+        };
+        let layer = again(&known.layer_segment, PassProfile { offload: Seconds::ZERO, ..known.layer.forward })?;
         let embedding = match &known.leading_segment {
-            Some(segment) => {
-                let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
-                self.piece(segment, &treatment, fabric, Some(known.embedding.forward))?
-            }
+            Some(segment) => again(segment, known.embedding.forward)?,
             None => known.embedding,
         };
         Ok(StepProfile { embedding, layer, ..known.clone() })
@@ -543,6 +441,14 @@ impl ChipTimes {
         let graph = &profile.layer_segment.graph;
         plan.activations.treatment_under(graph, self.stack.replay()).offloaded_bytes(graph)
     }
+}
+
+/// What a collective takes in a schedule, its launch with it.
+fn latency(network: &impl Network, collective: &Collective) -> Seconds {
+    if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {
+        return Seconds::ZERO;
+    }
+    network.launch() + network.collective(collective).time
 }
 
 /// How a plan is lowered under a stack.

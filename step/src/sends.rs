@@ -5,6 +5,7 @@
 //! same time: a send takes what the farthest pair takes.
 
 use super::contention::{Communication, Window};
+use super::network::Network;
 use sim::network::{Fabric, MAX_TIERS};
 use sim::units::Seconds;
 use workloads::{Layout, RankOrder};
@@ -17,15 +18,14 @@ pub struct Sends {
 }
 
 impl Sends {
-    /// The sends of a layout, with `price` for a send between ranks so far apart.
-    pub fn new(fabric: &Fabric, layout: &Layout, price: impl Fn(u32) -> Communication) -> Self {
+    /// The sends of a layout, with `price` for a send that crosses a tier.
+    pub fn new(network: &impl Network, layout: &Layout, price: impl Fn(usize) -> Communication) -> Self {
         let mut sends = Self::default();
         for next in 1..layout.pipeline {
-            sends.over[tier_between(fabric, layout, next - 1, next)].0 += 1;
+            sends.over[network.tier_between(layout, next - 1, next)].0 += 1;
         }
         for (tier, (_, send)) in sends.over.iter_mut().enumerate().filter(|(_, (pairs, _))| *pairs > 0) {
-            let unit = tier.checked_sub(1).and_then(|below| fabric.tiers.get(below)).map_or(1, |below| below.devices);
-            *send = price(layout.stage_stride().max(unit));
+            *send = price(tier);
         }
         sends
     }
@@ -60,13 +60,13 @@ impl ExposedSends {
     }
 
     /// From one device of the pipeline to another, or back.
-    pub fn between(&self, fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> Seconds {
-        self.over[tier_between(fabric, layout, a, b)].1
+    pub fn between(&self, network: &impl Network, layout: &Layout, a: u32, b: u32) -> Seconds {
+        self.over[network.tier_between(layout, a, b)].1
     }
 }
 
 /// The outermost tier that any rank of one stage crosses to reach its fellow of another stage, in any of the pipelines.
-fn tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
+pub(super) fn tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
     let stride = u64::from(layout.stage_stride());
     let (length, pipelines) = match layout.order {
         RankOrder::DataFirst => (0, 1),
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn sends_are_priced_by_the_tier_they_cross() {
         let fabric = Fabric::template("selene_hdr200x8").unwrap();
-        let price = |stride: u32| Communication { time: Seconds(f64::from(stride)), ..Communication::default() };
+        let price = |tier: usize| Communication { time: Seconds([2.0, 8.0][tier]), ..Communication::default() };
         let layout = Layout { tensor: 2, pipeline: 8, ..Layout::default() };
         let exposed = Sends::new(&fabric, &layout, price).exposed(Window::default(), 0.0);
         assert_eq!(exposed.least(), Seconds(2.0));

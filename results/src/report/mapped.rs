@@ -9,14 +9,14 @@ pub(super) fn mapped(m: &Mapped) -> String {
     let time = |t: f64| seconds(Seconds(t));
     let order = m.order.iter().map(|axis| axis_name(*axis)).collect::<Vec<_>>().join(", ");
     let mut text = fields(&[
-        ("step in rank order", format!("{} (by the mapping's formula)", time(m.before_s))),
+        ("step in rank order", time(m.before_s)),
         ("best order of the axes", format!("{} ({order}; fastest first)", time(m.ordered_s))),
         ("step as mapped", format!("{} ({} less)", time(m.after_s), percent(1.0 - m.after_s / m.before_s))),
         (
             if m.whole_units { "no mapping of whole units is below" } else { "no mapping is below" },
-            format!("{} (gap {:.2} %, by the same formula)", time(m.lower_bound_s), m.gap * 100.0),
+            format!("{} (gap {:.2} %)", time(m.lower_bound_s), m.gap * 100.0),
         ),
-        ("without the links' time", time(m.without_links_s)),
+        ("if collectives took no time", time(m.without_links_s)),
     ]);
     let mut table = Table::new(["communication not hidden", "rank order", "mapped"]);
     for axis in &m.axes {

@@ -1,7 +1,7 @@
 //! Plans on links that differ: which is fastest once its ranks are where they belong.
 
 use super::{Job, PlanAnswer, RankedPlan};
-use crate::rank_mapping::{Effort, MappingError, RankMapping, StepTraffic, map_ranks};
+use crate::rank_mapping::{Effort, MappingError, RankMapping, StepTraffic, map_ranks, mapped_time};
 use rayon::prelude::*;
 use sim::network::MOST_UNITS;
 use step::{ChipTimes, StepError};
@@ -52,13 +52,17 @@ pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer, which: MapRanks) -> Res
     let no_units = || PlanMappingError::NoUnits { fabric: job.fabric.name.clone(), devices: job.devices };
     let fabric = &job.fabric.as_links().ok_or_else(no_units)?;
     let times = ChipTimes::new(job.chip, job.stack)?;
-    let map = |chip: &mut ChipTimes, ranked: &RankedPlan| -> Result<RankMapping, PlanMappingError> {
+    let in_order: Vec<u32> = (0..fabric.devices()).collect();
+    let map = |chip: &mut ChipTimes, ranked: &RankedPlan| -> Result<(RankedPlan, RankMapping), PlanMappingError> {
         let traffic = StepTraffic::of(chip, job.model, fabric, &ranked.plan)?;
-        Ok(map_ranks(&traffic, fabric, Effort::default())?)
+        let mapping = map_ranks(&traffic, fabric, Effort::default())?;
+        // Where groups lie unevenly on the units of a switch, the links written out tell more than its tiers.
+        let time = mapped_time(&traffic, fabric, &in_order)?;
+        Ok((RankedPlan { time, ..ranked.clone() }, mapping))
     };
-    let mappings: Result<Vec<RankMapping>, PlanMappingError> =
+    let pairs: Result<Vec<(RankedPlan, RankMapping)>, PlanMappingError> =
         answer.best.par_iter().map_init(|| times.clone(), |chip, ranked| map(chip, ranked)).collect();
-    let mut pairs: Vec<(RankedPlan, RankMapping)> = answer.best.drain(..).zip(mappings?).collect();
+    let mut pairs = pairs?;
     pairs.sort_by(|a, b| a.1.after.0.total_cmp(&b.1.after.0));
     let (best, mappings) = pairs.into_iter().unzip();
     answer.best = best;

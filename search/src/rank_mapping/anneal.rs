@@ -41,10 +41,11 @@ impl Random {
 
 /// Betters `state` by `moves` moves; the answer is never slower than the start. Stops where the bound is met.
 pub(super) fn anneal(mut state: State<'_>, seed: u64, moves: u32, bound: f64) -> Found {
+    state.weigh();
     let mut best = Found { time: state.time(), devices: state.devices.clone(), moves: 0 };
     let mut sizes = block_sizes(state.devices.len() as u64, state.unit().into());
     let mut ranks: Vec<usize> = (0..state.devices.len()).collect();
-    if state.whole() {
+    if state.fabric().has_places_inside_units() {
         // Blocks of ranks that lie on one unit, and stay together.
         sizes.retain(|size| size.is_multiple_of(state.unit().into()));
         ranks.sort_by_key(|rank| state.devices[*rank]);

@@ -1,421 +1,326 @@
 //! A time that no assignment beats.
 //!
-//! In a stage, every axis either has all its groups inside units or some group that crosses between units. Which axes can be inside at
-//! once is limited: what their groups join must fit into a unit. For each such choice every demand has a least cost:
-//! - an axis inside: the cost inside a unit;
+//! The step is a function of what its collectives take that never falls where one takes longer (see `step`). So it is no shorter than with the least
+//! that each can take at once with the others.
+//!
+//! Either all groups of a line of them lie inside units, or some group crosses between units. Which lines can be inside at once is limited: what their
+//! groups join must fit into a unit. For each such choice every collective has a least cost:
+//! - a line inside: the cost inside a unit;
 //! - otherwise at least one group crosses: the least cost of any spread over two units or more, on the fastest link, with no more members in a
-//!   unit than what the axes inside leave room for;
-//! - where the axes inside fill units exactly, the spread of all other groups is known, and every unit takes part: in the stage that holds the unit
-//!   with the slowest links, a ring through three units or more needs two links of it, so it is no faster than its second fastest.
+//!   unit than what the lines inside leave room for;
+//! - where the lines inside fill units exactly, the spread of all other groups is known, and every unit takes part: the slowest link of the slowest
+//!   group is limited by what every unit needs (see `rates`);
+//! - where sends between stages are not all inside, a unit holds so many stages of a pipeline at most, and so many boundaries cross at least.
 //!
-//! The step is the longest of paths (see `pace`), each a sum over stages that rises with every cost: the least over one choice per stage, path by
-//! path (half of a send counts in each of its two stages), is below every assignment's time.
+//! The bound is the least step of all choices. None of it depends on how units are numbered, and a faster link never raises it.
 //!
-//! Where only whole units are moved, the spread of every group is that of its order of the axes, whichever units it gets: per order, every group
-//! costs what it costs on the fastest links, and those with ranks on the unit with the slowest links what it costs on that unit's. Which ranks
-//! those are is not known: the least over all unit-sized blocks of ranks.
+//! Where only whole units are moved, the spread of every group is that of its order of the axes, whichever units it gets.
 
-use super::pace::{Pace, Path};
-use super::price::Prices;
-use super::traffic::{Demand, Role, StepTraffic, boundary};
+use super::price::{Prices, SEND};
+use super::rates::{Rates, Shape};
+use super::traffic::{StepTraffic, Table};
 use sim::kernel::CollectiveKind;
-use sim::network::{Fabric, LinkMatrix, Spread};
+use sim::network::{Fabric, Places, Spread};
 use std::collections::BTreeMap;
+use step::{ChipTimes, Communication};
 
-/// Different patterns of groups in a stage beyond which their joint choices are not enumerated (2 to this power of them).
-const MAX_PATTERNS: usize = 10;
-
-/// Pairs of limits (on passes, on what follows them) beyond which passes are not limited.
-const MAX_LIMITS: usize = 400;
+/// Different lines beyond which their joint choices are not enumerated (2 to this power of them).
+const MAX_LINES: usize = 10;
 
 /// Seconds that no assignment of all ranks goes below.
-pub(super) fn lower_bound(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
-    let Some((links, _)) = fabric.links() else { return traffic.time(|_| 0.0) };
-    if Prices::new(fabric).whole {
-        return whole_units(traffic, Prices::new(fabric), &Rates::of(links));
-    }
-    let mut bounds = Bounds { traffic, prices: Prices::new(fabric), rates: Rates::of(links), crossing: BTreeMap::new() };
-    let stages = 0..traffic.busy.len();
-    let plain: Vec<Vec<Times>> = stages.clone().map(|s| bounds.stage(s, false)).collect();
-    let worst: Vec<Vec<Times>> = stages.clone().map(|s| bounds.stage(s, true)).collect();
-    let least = bounds.together(&plain, &worst);
-    least + bounds.end() + traffic.rest
+pub(super) fn lower_bound(traffic: &StepTraffic<'_>, fabric: &Fabric) -> f64 {
+    let mut chip = traffic.chip();
+    let (Some((links, unit)), Some(places)) = (fabric.links(), Places::of(fabric)) else {
+        return traffic.time(&mut chip, &traffic.silence());
+    };
+    let prices = Prices::new(traffic, fabric);
+    let mut bound = Bound { traffic, chip, prices, rates: Rates::of(links), unit, fabric, crossing: BTreeMap::new() };
+    if fabric.has_places_inside_units() { bound.whole_units(places) } else { bound.any() }
 }
 
-/// Seconds that no order of the axes goes below, whichever whole units its blocks get.
-fn whole_units(traffic: &StepTraffic, mut prices: Prices<'_>, rates: &Rates) -> f64 {
-    let mut least = f64::INFINITY;
-    for (_, devices) in super::starts(traffic, prices.unit, true) {
-        // Per demand: its groups' costs on the fastest links, and per unit-sized block what those with ranks in it cost on the slowest.
-        let blocks = traffic.ranks().div_ceil(prices.unit) as usize;
-        let (mut fast, mut slow) = (vec![0.0_f64; traffic.demands.len()], vec![vec![0.0_f64; traffic.demands.len()]; blocks]);
-        for (id, demand) in traffic.demands.iter().enumerate() {
-            for group in demand.groups() {
-                let spread = prices.spread_of(group.iter().map(|rank| devices[*rank as usize]));
-                let held: Vec<u32> = prices.units().collect();
-                fast[id] = fast[id].max(prices.spread(id, demand, spread, rates.fastest));
-                let ring = spread.units > 2 && demand.collective.kind != CollectiveKind::AllToAll;
-                let rate = if ring { rates.second } else { rates.best };
-                let cost = if spread.units > 1 { prices.spread(id, demand, spread, rate) } else { 0.0 };
-                for unit in held {
-                    let known = &mut slow[unit as usize][id];
-                    *known = known.max(cost);
-                }
-            }
-        }
-        for slowest in &slow {
-            least = least.min(traffic.time(|id| fast[id].max(slowest[id])));
-        }
-    }
-    least
-}
-
-/// The fastest link, and the best and the second best link of the unit whose second best is slowest.
-struct Rates {
-    fastest: f64,
-    best: f64,
-    second: f64,
-}
-
-impl Rates {
-    fn of(links: &LinkMatrix) -> Self {
-        let mut rates = Self { fastest: 0.0, best: f64::INFINITY, second: f64::INFINITY };
-        for a in 0..links.units() {
-            let mut row: Vec<f64> = (0..links.units()).filter(|b| *b != a).map(|b| links.rate(a, b)).collect();
-            row.sort_by(|x, y| y.total_cmp(x));
-            let at = |i: usize| row.get(i).copied().unwrap_or(f64::INFINITY);
-            rates.fastest = rates.fastest.max(row.first().copied().unwrap_or(0.0));
-            if at(1) < rates.second || a == 0 {
-                (rates.best, rates.second) = (at(0), at(1));
-            }
-        }
-        rates
-    }
-}
-
-/// Least times of a stage under one choice.
-#[derive(Clone, Copy)]
-struct Times {
-    /// Its passes for one micro-batch.
-    passes: f64,
-    /// Half of its sends with the stage before it, with the one after it, and between the last and the first.
-    sends: [f64; 3],
-    /// What follows its passes, behind the pipeline's last one.
-    once: f64,
-}
-
-impl Times {
-    fn no_worse(&self, other: &Self) -> bool {
-        let sends = self.sends.iter().zip(other.sends).all(|(mine, theirs)| *mine <= theirs);
-        self.passes <= other.passes && self.once <= other.once && sends
-    }
-
-    /// Its part of a path.
-    fn on(&self, pace: &Pace, path: Path, stage: usize, stages: usize) -> f64 {
-        let [before, after, around] = self.sends;
-        let earlier = if stage > 0 { before * pace.sends_on(path, stage - 1) } else { 0.0 };
-        pace.passes_on(path, stage) * self.passes
-            + earlier
-            + after * pace.sends_on(path, stage)
-            + around * pace.sends_on(path, stages - 1)
-    }
-}
-
-/// Least parts of a path, stage by stage: where the stage is any, and where it holds the unit with the slowest links.
-struct Least {
-    plain: Vec<f64>,
-    worst: Vec<f64>,
-}
-
-impl Least {
-    /// The path's time for every stage that may hold the slowest unit.
-    fn times(&self) -> Vec<f64> {
-        let mut after = vec![0.0; self.plain.len() + 1];
-        for (i, part) in self.plain.iter().enumerate().rev() {
-            after[i] = after[i + 1] + part;
-        }
-        let mut before = 0.0;
-        let each = self.plain.iter().zip(&self.worst).zip(&after[1..]);
-        each.map(|((plain, worst), after)| {
-            let time = before + worst + after;
-            before += plain;
-            time
-        })
-        .collect()
-    }
-}
-
-struct Bounds<'a> {
-    traffic: &'a StepTraffic,
+struct Bound<'a> {
+    traffic: &'a StepTraffic<'a>,
+    chip: ChipTimes,
     prices: Prices<'a>,
-    rates: Rates,
-    /// Least costs of crossing demands, by demand and members that a unit holds at most.
-    crossing: BTreeMap<(usize, u32), f64>,
+    rates: Rates<'a>,
+    /// Devices of a unit.
+    unit: u32,
+    fabric: &'a Fabric,
+    /// Least costs of crossing asks, by ask and members that a unit holds at most.
+    crossing: BTreeMap<(usize, u32), Communication>,
 }
 
-/// What makes groups the same set of ranks.
-type Pattern = (u32, u32, u32, u32, u32);
-
-fn pattern(demand: &Demand) -> Pattern {
-    let group = demand.collective.group;
-    (group.ranks, group.stride, demand.first, demand.lanes, demand.blocks)
+/// What a choice leaves open.
+struct Choice<'c> {
+    /// By line, whether all its groups lie inside units; `None` where that is not chosen.
+    inside: &'c [Option<bool>],
+    joined: &'c Joined,
 }
 
-impl Bounds<'_> {
-    /// A time below the longest path and the slowest stage's reductions, each stage with any one of its choices, one of them holding the unit
-    /// with the slowest links. For every limit on passes and on what follows them, the assignments that just reach both: every path takes at
-    /// least each stage's least among the choices within the limits, and a stage is busy with passes of that limit for all micro-batches.
-    fn together(&self, plain: &[Vec<Times>], worst: &[Vec<Times>]) -> f64 {
-        let stages = plain.len();
-        let values = |of: fn(&Times) -> f64| {
-            let mut list: Vec<f64> = plain.iter().chain(worst).flatten().map(of).collect();
-            list.sort_by(f64::total_cmp);
-            list.dedup();
-            list
-        };
-        let (mut limits, onces) = (values(|t| t.passes), values(|t| t.once));
-        // Without limits on passes the bound is lower, and still one.
-        let limited = limits.len() * onces.len() <= MAX_LIMITS;
-        if !limited {
-            limits = vec![f64::INFINITY];
-        }
-        let pace = &self.traffic.pace;
-        let paths = pace.paths(stages);
-        let mut best = f64::INFINITY;
-        for &passes in &limits {
-            let busy = if limited { f64::from(pace.micro_batches) * passes } else { 0.0 };
-            for &once in &onces {
-                let mut slowest = vec![busy; stages];
-                for &path in &paths {
-                    let least = |(stage, choices): (usize, &Vec<Times>)| {
-                        let within = choices.iter().filter(|t| t.passes <= passes && t.once <= once);
-                        within.map(|t| t.on(pace, path, stage, stages)).fold(f64::INFINITY, f64::min)
-                    };
-                    let of = |list: &[Vec<Times>]| list.iter().enumerate().map(least).collect();
-                    let times = Least { plain: of(plain), worst: of(worst) }.times();
-                    slowest.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = slowest.max(time));
-                }
-                best = best.min(slowest.into_iter().fold(f64::INFINITY, f64::min) + once);
+impl<'a> Bound<'a> {
+    /// Of all choices of lines that lie inside units the least.
+    fn any(&mut self) -> f64 {
+        let traffic = self.traffic;
+        let lines = traffic.lines.len();
+        let sends = usize::from(traffic.send.is_some());
+        // Lines of the same groups lie alike.
+        let same: Vec<usize> = (0..lines)
+            .map(|line| traffic.lines[..line].iter().position(|l| l.groups == traffic.lines[line].groups).unwrap_or(line))
+            .collect();
+        let mut chosen: Vec<usize> = (0..lines).filter(|line| same[*line] == *line).chain(lines..lines + sends).collect();
+        chosen.truncate(MAX_LINES);
+        let mut least = f64::INFINITY;
+        for choice in 0..1_u32 << chosen.len() {
+            let of = |line: usize| chosen.iter().position(|c| *c == line).map(|at| choice >> at & 1 == 1);
+            let inside: Vec<Option<bool>> = (0..lines + 1).map(|line| of(same.get(line).copied().unwrap_or(line))).collect();
+            let joined = Joined::of(traffic, &inside);
+            if joined.largest <= self.unit {
+                least = least.min(self.choice(&Choice { inside: &inside, joined: &joined }));
             }
         }
-        best
+        least
     }
 
-    /// The choices of a stage that no other betters; `worst` where it is taken to hold the unit with the slowest links.
-    fn stage(&mut self, stage: usize, worst: bool) -> Vec<Times> {
+    /// The least step under a choice.
+    fn choice(&mut self, choice: &Choice<'_>) -> f64 {
         let traffic = self.traffic;
-        let mine = |d: &Demand| match d.role {
-            Role::Pass(s) | Role::Once(s) => s == stage,
-            Role::Send(a, b) => a == stage || b == stage,
-            Role::End => false,
-        };
-        let demands: Vec<usize> = (0..traffic.demands.len()).filter(|i| mine(&traffic.demands[*i])).collect();
-        let mut patterns: Vec<Pattern> = demands.iter().map(|i| pattern(&traffic.demands[*i])).collect();
-        patterns.sort_unstable();
-        patterns.dedup();
-        let named = patterns.len().min(MAX_PATTERNS);
-        let mut choices: Vec<Times> = Vec::new();
-        for choice in 0..1_u32 << named {
-            let inside: Vec<Pattern> = (0..named).filter(|i| choice >> i & 1 == 1).map(|i| patterns[i]).collect();
-            let joined = Joined::of(traffic, &demands, &inside);
-            if joined.largest > self.prices.unit {
-                continue;
-            }
-            let times = self.choice(stage, &demands, &inside, patterns.len() > named, &joined, worst);
-            if !choices.iter().any(|c| c.no_worse(&times)) {
-                choices.retain(|c| !times.no_worse(c));
-                choices.push(times);
+        let mut table = traffic.silence();
+        for (at, line) in traffic.lines.iter().enumerate() {
+            let members = line.groups[0].len() as u32;
+            for &ask in &line.asks {
+                let within = || members <= self.unit;
+                table.times[ask] = match choice.inside[at] {
+                    Some(true) if !within() => return f64::INFINITY,
+                    Some(true) => self.within(ask, members),
+                    Some(false) => self.outside(ask, &line.groups, line.exchange, choice.joined),
+                    None if within() => self.within(ask, members).at_least(self.crossing(ask, members, u32::MAX)),
+                    None => self.crossing(ask, members, u32::MAX),
+                };
             }
         }
-        choices
+        let crossing = if traffic.send.is_some() { self.sends(&mut table, choice) } else { 0 };
+        let anywhere = crossing == 0 || crossing == table.tiers.len();
+        if anywhere { traffic.time(&mut self.chip, &table) } else { traffic.floor(&mut self.chip, &table) }
     }
 
-    /// The least times of a stage under a choice; `open` where patterns were left out of the enumeration.
-    fn choice(&mut self, stage: usize, demands: &[usize], inside: &[Pattern], open: bool, joined: &Joined, worst: bool) -> Times {
-        let traffic = self.traffic;
-        let stages = traffic.busy.len();
-        let mut times = Times { passes: traffic.busy[stage], sends: [0.0; 3], once: -traffic.leads[stage] };
-        for &id in demands {
-            let demand = &traffic.demands[id];
-            let cost = if inside.contains(&pattern(demand)) {
-                self.within(id)
-            } else if open {
-                self.within(id).min(self.crossing(id, u32::MAX))
+    /// The least that sends take, and the boundaries that cross between units at least.
+    fn sends(&mut self, table: &mut Table<'_>, choice: &Choice<'_>) -> usize {
+        let outer = self.fabric.tiers.len() - 1;
+        let (boundaries, joined) = (table.tiers.len(), choice.joined);
+        let inner = outer.saturating_sub(1);
+        if self.unit > 1 {
+            table.sends[inner] = self.within(SEND, 2);
+        }
+        let crossing = match choice.inside[self.traffic.lines.len()] {
+            Some(false) => {
+                // A unit holds so many stages of a pipeline: their sets are disjoint.
+                let held = (self.unit / joined.smallest_in_stage).max(1) as usize;
+                (boundaries + 1).div_ceil(held).saturating_sub(1).max(1)
+            }
+            _ => 0,
+        };
+        table.tiers.fill(inner);
+        table.tiers[..crossing].fill(outer);
+        if crossing > 0 {
+            let rate = if joined.fills(self.unit) {
+                let pairs = &self.traffic.boundaries;
+                let chain = |at: usize| joined.sets(pairs.iter().flat_map(move |pairs| pairs[at]));
+                let units = (0..pairs[0].len()).map(chain).min().unwrap_or(2).max(2);
+                self.rates.through(units, Shape::Chain)
             } else {
-                self.outside(id, joined, worst)
+                self.rates.fastest()
             };
-            let time = demand.weight * cost;
-            match demand.role {
-                Role::Pass(_) => times.passes += time,
-                Role::Once(_) => times.once += time,
-                Role::Send(low, high) => {
-                    let place = match boundary(low, high, stages) {
-                        at if at == low && low == stage => 1,
-                        at if at == low => 0,
-                        _ => 2,
-                    };
-                    times.sends[place] += time / 2.0;
-                }
-                Role::End => {}
-            }
+            let spread = Spread { members: 2, units: 2, most: 1, least: 1, stride: 1 };
+            table.sends[outer] = self.prices.of(SEND, spread, rate);
         }
-        times
+        crossing
     }
 
-    /// A group inside a unit; nothing where a unit cannot hold it.
-    fn within(&mut self, id: usize) -> f64 {
-        let demand = self.traffic.demands[id];
-        let members = demand.collective.group.ranks;
-        if members > self.prices.unit {
-            return f64::INFINITY;
-        }
-        self.prices.spread(id, &demand, Spread { members, units: 1, most: members, least: members, stride: 1 }, 1.0)
+    /// A group inside a unit.
+    fn within(&mut self, ask: usize, members: u32) -> Communication {
+        self.prices.of(ask, Spread { members, units: 1, most: members, least: members, stride: 1 }, f64::INFINITY)
     }
 
-    /// A demand of which some group crosses.
-    fn outside(&mut self, id: usize, joined: &Joined, worst: bool) -> f64 {
-        let demand = self.traffic.demands[id];
+    /// A line of which some group crosses.
+    fn outside(&mut self, ask: usize, groups: &[Vec<u32>], exchange: bool, joined: &Joined) -> Communication {
+        let members = groups[0].len() as u32;
         // Sets lie wholly inside units: a unit holds so many of them, each with so many members of a group.
-        let (size, members) = joined.packing(&demand);
-        let least = self.crossing(id, self.prices.unit / size * members);
-        // Every rank of the stage must be in a group for the slowest unit to be met.
-        let [tensor, context, data, _] = self.traffic.degrees;
-        let covers = demand.lanes * demand.blocks * demand.collective.group.ranks == tensor * context * data;
-        let known = if joined.smallest == self.prices.unit && covers && !matches!(demand.role, Role::Send(..)) {
-            joined.spread(&demand)
-        } else {
-            None
-        };
-        let Some(spread) = known.filter(|s| s.units > 1) else { return least };
-        let ring = spread.units > 2 && !matches!(demand.collective.kind, CollectiveKind::AllToAll);
-        let rate = match (worst, ring) {
-            (false, _) => self.rates.fastest,
-            (true, true) => self.rates.second,
-            (true, false) => self.rates.best,
-        };
-        self.prices.spread(id, &demand, spread, rate).max(least)
+        let (size, most) = joined.packing(groups);
+        let least = self.crossing(ask, members, self.unit / size * most);
+        let spreads: Vec<Spread> = if joined.fills(self.unit) { joined.spreads(groups) } else { Vec::new() };
+        spreads.iter().filter(|spread| spread.units > 1).fold(least, |known, spread| {
+            let rate = self.rate(&spreads, groups, *spread, exchange);
+            known.at_most(self.prices.of(ask, *spread, rate))
+        })
+    }
+
+    /// The rate that limits groups of a spread, where all spreads are known: every unit takes part if every rank does and no group stays inside.
+    fn rate(&self, spreads: &[Spread], groups: &[Vec<u32>], spread: Spread, exchange: bool) -> f64 {
+        let ranks: usize = groups.iter().map(Vec::len).sum();
+        if spreads.len() > 1 || ranks < self.traffic.ranks() as usize {
+            return self.rates.fastest();
+        }
+        if exchange { self.rates.exchange(spread.units) } else { self.rates.through(spread.units, Shape::Ring) }
     }
 
     /// The least cost of any spread over two units or more with at most `most` members in one, on the fastest link.
-    fn crossing(&mut self, id: usize, most: u32) -> f64 {
-        let demand = self.traffic.demands[id];
-        let members = demand.collective.group.ranks;
-        let most = most.min(self.prices.unit).min(members - 1).max(1);
-        if let Some(known) = self.crossing.get(&(id, most)) {
+    fn crossing(&mut self, ask: usize, members: u32, most: u32) -> Communication {
+        let most = most.min(self.unit).min(members - 1).max(1);
+        if let Some(known) = self.crossing.get(&(ask, most)) {
             return *known;
         }
-        let mut cost = f64::INFINITY;
+        let fastest = self.rates.fastest();
+        let mut cost: Option<Communication> = None;
         for most in 1..=most {
             for units in members.div_ceil(most).max(2)..=members {
                 for least in 1..=most.min(members / units) {
-                    let spread = Spread { members, units, most, least, stride: 1 };
-                    cost = cost.min(self.prices.spread(id, &demand, spread, self.rates.fastest));
+                    let one = self.prices.of(ask, Spread { members, units, most, least, stride: 1 }, fastest);
+                    cost = Some(cost.map_or(one, |cost| cost.at_least(one)));
                 }
             }
         }
-        self.crossing.insert((id, most), cost);
+        let cost = cost.unwrap_or_default();
+        self.crossing.insert((ask, most), cost);
         cost
     }
 
-    /// The tied embedding's sum: it may stay inside.
-    fn end(&mut self) -> f64 {
-        let ids: Vec<usize> = (0..self.traffic.demands.len()).filter(|i| self.traffic.demands[*i].role == Role::End).collect();
-        ids.into_iter().map(|id| self.traffic.demands[id].weight * self.within(id).min(self.crossing(id, u32::MAX))).sum()
+    /// Seconds that no order of the axes goes below, whichever whole units its blocks get.
+    fn whole_units(&mut self, mut places: Places<'_>) -> f64 {
+        let (traffic, lines) = (self.traffic, self.traffic.lines.len());
+        let mut least = f64::INFINITY;
+        for (_, devices) in super::starts(traffic, self.unit, true) {
+            let mut table = traffic.silence();
+            let mut spreads = |groups: &[Vec<u32>]| {
+                let mut list: Vec<Spread> = Vec::new();
+                for group in groups {
+                    let place = places.place(CollectiveKind::AllReduce, group.iter().map(|rank| devices[*rank as usize]));
+                    if !list.contains(&place.spread) {
+                        list.push(place.spread);
+                    }
+                }
+                list
+            };
+            for line in &traffic.lines[..lines] {
+                let list = spreads(&line.groups);
+                for spread in &list {
+                    let rate = self.rate(&list, &line.groups, *spread, line.exchange);
+                    for &ask in &line.asks {
+                        table.times[ask] = table.times[ask].at_most(self.prices.of(ask, *spread, rate));
+                    }
+                }
+            }
+            for (at, pairs) in traffic.boundaries.iter().enumerate() {
+                let meeting = |[a, b]: &[u32; 2]| self.fabric.meeting_tier(devices[*a as usize], devices[*b as usize]);
+                let tier = pairs.iter().map(meeting).max().unwrap_or(0);
+                table.tiers[at] = tier;
+                let groups: Vec<Vec<u32>> = pairs.iter().map(|pair| pair.to_vec()).collect();
+                for spread in spreads(&groups) {
+                    table.sends[tier] = table.sends[tier].at_most(self.prices.of(SEND, spread, self.rates.fastest()));
+                }
+            }
+            least = least.min(traffic.time(&mut self.chip, &table));
+        }
+        least
     }
 }
 
 /// The ranks that the groups inside units join.
 struct Joined {
-    /// Representative of every rank's set.
-    root: Vec<usize>,
-    /// Ranks of every set, by its representative.
+    /// The set of every rank.
+    set: Vec<usize>,
+    /// Ranks of every set.
     sizes: Vec<u32>,
     /// Ranks of the largest set.
     largest: u32,
-    /// Ranks of the smallest set in the stages that the patterns touch.
+    /// Ranks of the smallest set.
     smallest: u32,
+    /// Ranks of the smallest set where stages are not joined with each other.
+    smallest_in_stage: u32,
 }
 
 impl Joined {
-    fn of(traffic: &StepTraffic, demands: &[usize], inside: &[Pattern]) -> Self {
-        let mut root: Vec<usize> = (0..traffic.ranks() as usize).collect();
-        let mut done: Vec<Pattern> = Vec::new();
-        for &id in demands {
-            let demand = &traffic.demands[id];
-            let this = pattern(demand);
-            if !inside.contains(&this) || done.contains(&this) {
-                continue;
-            }
-            done.push(this);
-            for group in demand.groups() {
-                for rank in &group[1..] {
-                    let (a, b) = (find(&mut root, group[0] as usize), find(&mut root, *rank as usize));
-                    root[a] = b;
-                }
-            }
-        }
-        let mut sizes = vec![0_u32; root.len()];
-        for rank in 0..root.len() {
-            let set = find(&mut root, rank);
-            sizes[set] += 1;
-        }
-        let largest = sizes.iter().copied().max().unwrap_or(1);
-        let touched = demands.iter().filter(|id| !matches!(traffic.demands[**id].role, Role::Send(..)));
-        let mut smallest = u32::MAX;
-        for &id in touched {
-            for group in traffic.demands[id].groups() {
-                for rank in group {
-                    let set = find(&mut root, rank as usize);
-                    smallest = smallest.min(sizes[set]);
-                }
-            }
-        }
-        Self { root, sizes, largest, smallest }
+    fn of(traffic: &StepTraffic<'_>, inside: &[Option<bool>]) -> Self {
+        let lines = traffic.lines.len();
+        let chosen = |line: &usize| inside[*line] == Some(true);
+        let pairs: Vec<Vec<u32>> = traffic.boundaries.iter().flatten().map(|pair| pair.to_vec()).collect();
+        let groups = (0..lines).filter(chosen).map(|line| &traffic.lines[line].groups);
+        let sends = Some(&pairs).filter(|_| chosen(&lines) && traffic.send.is_some());
+        let ranks = traffic.ranks() as usize;
+        let (set, sizes) = sets(ranks, groups.chain(sends));
+        let ends = traffic.ends();
+        let within = (0..lines).filter(|line| chosen(line) && Some(*line) != ends).map(|line| &traffic.lines[line].groups);
+        let (_, in_stage) = sets(ranks, within);
+        let smallest = |sizes: &[u32]| sizes.iter().copied().filter(|size| *size > 0).min().unwrap_or(1);
+        let (largest, smallest, smallest_in_stage) =
+            (sizes.iter().copied().max().unwrap_or(1), smallest(&sizes), smallest(&in_stage));
+        Self { set, sizes, largest, smallest, smallest_in_stage }
     }
 
-    /// The ranks of the smallest set that a demand's groups touch, and the most members that a group has in one set.
-    fn packing(&self, demand: &Demand) -> (u32, u32) {
-        let (mut size, mut members) = (u32::MAX, 1);
-        for group in demand.groups() {
-            let mut sets: Vec<usize> = group.iter().map(|rank| top(&self.root, *rank as usize)).collect();
-            sets.sort_unstable();
-            for same in sets.chunk_by(|a, b| a == b) {
-                size = size.min(self.sizes[same[0]]);
-                members = members.max(same.len() as u32);
-            }
-        }
-        (size.max(1), members)
+    /// Whether every set is as large as a unit.
+    fn fills(&self, unit: u32) -> bool {
+        self.smallest == unit
     }
 
-    /// The spread of every group of a demand where each set fills a unit; `None` where groups differ.
-    fn spread(&self, demand: &Demand) -> Option<Spread> {
-        let mut all = demand.groups().map(|group| {
-            let mut sets: Vec<usize> = group.iter().map(|rank| top(&self.root, *rank as usize)).collect();
-            sets.sort_unstable();
-            let counts: Vec<u32> = sets.chunk_by(|a, b| a == b).map(|c| c.len() as u32).collect();
-            Spread {
+    /// Different sets among ranks.
+    fn sets(&self, ranks: impl Iterator<Item = u32>) -> u32 {
+        let mut sets: Vec<usize> = ranks.map(|rank| self.set[rank as usize]).collect();
+        sets.sort_unstable();
+        sets.dedup();
+        sets.len() as u32
+    }
+
+    /// Members of a group in each of its sets, with the set.
+    fn members(&self, group: &[u32]) -> Vec<(usize, u32)> {
+        let mut sets: Vec<usize> = group.iter().map(|rank| self.set[*rank as usize]).collect();
+        sets.sort_unstable();
+        sets.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u32)).collect()
+    }
+
+    /// The ranks of the smallest set that groups touch, and the most members that a group has in one set.
+    fn packing(&self, groups: &[Vec<u32>]) -> (u32, u32) {
+        let all = groups.iter().flat_map(|group| self.members(group));
+        all.fold((u32::MAX, 1), |(size, most), (set, members)| (size.min(self.sizes[set]), most.max(members)))
+    }
+
+    /// The spreads of groups where each set fills a unit.
+    fn spreads(&self, groups: &[Vec<u32>]) -> Vec<Spread> {
+        let mut list = Vec::new();
+        for group in groups {
+            let sets = self.members(group);
+            let counts = sets.iter().map(|(_, members)| *members);
+            let spread = Spread {
                 members: group.len() as u32,
-                units: counts.len() as u32,
-                most: counts.iter().copied().max().unwrap_or(1),
-                least: counts.iter().copied().min().unwrap_or(1),
+                units: sets.len() as u32,
+                most: counts.clone().max().unwrap_or(1),
+                least: counts.min().unwrap_or(1),
                 stride: 1,
+            };
+            if !list.contains(&spread) {
+                list.push(spread);
             }
-        });
-        let first = all.next()?;
-        all.all(|s| s == first).then_some(first)
+        }
+        list
     }
+}
+
+/// The sets that groups join ranks to, by rank, and their sizes.
+fn sets<'g>(ranks: usize, groups: impl Iterator<Item = &'g Vec<Vec<u32>>>) -> (Vec<usize>, Vec<u32>) {
+    let mut root: Vec<usize> = (0..ranks).collect();
+    for group in groups.flatten() {
+        for rank in &group[1..] {
+            let (a, b) = (find(&mut root, group[0] as usize), find(&mut root, *rank as usize));
+            root[a] = b;
+        }
+    }
+    let set: Vec<usize> = (0..ranks).map(|rank| find(&mut root, rank)).collect();
+    let mut sizes = vec![0; ranks];
+    set.iter().for_each(|set| sizes[*set] += 1);
+    (set, sizes)
 }
 
 fn find(root: &mut [usize], mut rank: usize) -> usize {
     while root[rank] != rank {
         root[rank] = root[root[rank]];
-        rank = root[rank];
-    }
-    rank
-}
-
-fn top(root: &[usize], mut rank: usize) -> usize {
-    while root[rank] != rank {
         rank = root[rank];
     }
     rank

@@ -1,49 +1,58 @@
 //! Which rank runs on which device, where links differ: a measured matrix between nodes or devices.
 //!
 //! # Objective
-//! The step time of a plan as a function of the assignment. Every collective of every axis and every stage is priced on the links
-//! that its members use under the assignment ([`sim::network::Fabric::collective_spread`]: the slowest link of a ring, the slowest
-//! member of an exchange); the slowest group of an axis in a stage decides for the stage. The step is the longest of some paths through the
-//! schedule (see `pace`), the slowest stage's reductions, the sum of a tied embedding's gradients, and `rest`, which no assignment changes.
-//! `rest`, and the share of each communication that work hides, are such that on links that are all alike (at the harmonic mean of the
-//! measured ones) the step is that of [`step::step_time`]: they depend on which links there are, not on where. On the links as they
-//! are the time of rank order is therefore near the step model's, not equal. Replicas of the pipeline are taken to wait for each other in
-//! every micro-batch.
+//! The step time of a plan as a function of the assignment: [`step::step_time`] on [`step::Placed`], the one model of a step. Every collective of
+//! every axis is priced on the links that its members use under the assignment ([`sim::network::Places`]: the slowest link of a ring, the slowest
+//! member of an exchange), by the algorithm that takes least there; the slowest group of an axis decides, in whichever stage it is. What work hides of
+//! communication follows from those times. Ranks in the order of the devices take what the plan takes without a mapping.
+//!
+//! A search asks for many times of one plan. So what the step asks of the network is noted once (see `traffic`), and answered from a table: where
+//! groups lie is all that an assignment changes, and few of the ways in which they lie differ.
 //!
 //! # Search
-//! Starts are rank order and the best orders of the parallel axes over the devices, with units as they are numbered and with those side by
-//! side that have fast links between them (see `seriation`); simulated annealing swaps devices, swaps aligned blocks
-//! and reverses runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the optimum
-//! it can be.
+//! Where there are no more assignments than [`Effort::moves`], all are tried. Otherwise starts are the best orders of the parallel axes over the
+//! devices, with units in an order of their own (by the rates of their links) and with those side by side that have fast links between them
+//! (see `seriation`): the numbers that units have do not matter where no two have links of the same rates. Simulated annealing swaps devices, swaps
+//! aligned blocks and reverses runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the
+//! optimum it can be.
+//!
+//! Passes by the operator schedule are scheduled anew wherever their collectives take another time, and remembered. A pass whose schedule is not
+//! proven may be longer than it need be, and the bound with it.
+//!
+//! Under zero-bubble schedules, which take long to play, assignments are compared by a bound on the step; the best is played, and so is rank order.
 //!
 //! Where units are tori or have several tiers (slices joined by measured links), whole units are moved only: inside, ranks lie in the order
 //! of the axes, and groups are priced by the unit's own tiers and dimensions. The bound is then one on such mappings.
 
 mod anneal;
 mod bound;
-mod pace;
+mod every;
 mod price;
+mod rates;
 mod seriation;
 mod state;
 #[cfg(test)]
 mod tests;
 mod traffic;
 
-pub use pace::{Pace, Rhythm};
-pub use traffic::{Demand, Role, StepTraffic, TrafficAxis};
+pub use traffic::{StepTraffic, TrafficAxis};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use seriation::seriation;
-use sim::network::Fabric;
+use sim::network::{Fabric, LinkMatrix};
 use sim::status::SolveStatus;
 use sim::units::Seconds;
 use state::State;
+use step::{StepError, StepTime};
 use thiserror::Error;
 
 /// Why ranks cannot be mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 pub enum MappingError {
+    /// The step has no time.
+    #[error(transparent)]
+    Step(#[from] StepError),
     /// The fabric does not say which links there are.
     #[error("fabric `{fabric}`: its outermost tier is not a matrix of links; give --links FILE.csv")]
     NoLinks {
@@ -65,9 +74,9 @@ pub enum MappingError {
 /// How long to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// Moves tried from each start.
+    /// Moves tried from each start; all assignments where there are no more.
     pub moves: u32,
-    /// Starts: rank order and the best other orders of the axes.
+    /// Starts: the best orders of the axes.
     pub starts: usize,
 }
 
@@ -77,7 +86,7 @@ impl Default for Effort {
     }
 }
 
-/// The slowest group of an axis, in any stage, over a step.
+/// What nothing hides of an axis' communication, over a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AxisTime {
     /// The axis.
@@ -95,7 +104,7 @@ pub struct RankMapping {
     pub devices: Vec<u32>,
     /// Devices of a unit of the matrix.
     pub unit_devices: u32,
-    /// Step with ranks in the order of devices.
+    /// Step with ranks in the order of devices: what the plan takes without a mapping.
     pub before: Seconds,
     /// Step under the best order of the axes.
     pub ordered: Seconds,
@@ -103,7 +112,7 @@ pub struct RankMapping {
     pub order: Vec<TrafficAxis>,
     /// Step as mapped.
     pub after: Seconds,
-    /// Of it, what is not communication that an assignment prices.
+    /// The step if no collective took any time but its launch.
     pub without_links: Seconds,
     /// Whether only mappings of whole units, in an order of the axes, are considered: where a unit is a torus or has several tiers.
     pub whole_units: bool,
@@ -113,77 +122,154 @@ pub struct RankMapping {
     pub status: SolveStatus,
     /// Communication by axis.
     pub axes: Vec<AxisTime>,
-    /// Moves tried.
+    /// Moves tried, or assignments where all are.
     pub moves: u64,
 }
 
 /// Finds the mapping of a step's ranks to the devices of a fabric with measured links.
 ///
 /// # Errors
-/// A fabric without measured links, or of another size.
-pub fn map_ranks(traffic: &StepTraffic, fabric: &Fabric, effort: Effort) -> Result<RankMapping, MappingError> {
-    let (_, unit_devices) = check(traffic.ranks(), fabric)?;
+/// A fabric without measured links, or of another size; a step without a time.
+pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: Effort) -> Result<RankMapping, MappingError> {
+    let unit_devices = check(traffic.ranks(), fabric)?;
+    let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
+    // The search sees units in an order of their own.
+    let order = fabric.links().map_or_else(Vec::new, |(links, _)| own_order(links));
+    let sorted = &fabric.clone().permuted(&order);
+    let mut place = vec![0; order.len()];
+    (0..).zip(&order).for_each(|(at, unit)| place[*unit as usize] = at);
+    let through = |units: &[u32], device: u32| units[(device / unit_devices) as usize] * unit_devices + device % unit_devices;
+    let all = |units: &[u32], devices: &[u32]| devices.iter().map(|device| through(units, *device)).collect::<Vec<u32>>();
     let identity: Vec<u32> = (0..traffic.ranks()).collect();
-    let first = State::new(traffic, fabric, identity);
-    let before = first.time();
-    let state = |(order, devices): (Vec<TrafficAxis>, Vec<u32>)| {
-        let state = State::new(traffic, fabric, devices);
-        (state.time(), order, state)
-    };
-    let orders = starts(traffic, unit_devices, first.whole());
-    let together = fabric.links().map_or_else(Vec::new, |(links, _)| seriation(links));
-    let moved = |device: u32| together[(device / unit_devices) as usize] * unit_devices + device % unit_devices;
-    let side_by_side: Vec<_> =
-        orders.iter().map(|(o, devices)| (o.clone(), devices.iter().map(|d| moved(*d)).collect())).collect();
-    let mut starts: Vec<_> = orders.into_iter().map(state).collect();
-    starts.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (ordered, order) = starts.first().map_or((before, Vec::new()), |s| (s.0, s.1.clone()));
-    starts.extend(side_by_side.into_iter().map(state));
-    starts.sort_by(|a, b| a.0.total_cmp(&b.0));
-    starts.truncate(effort.starts.saturating_sub(1));
-    let states: Vec<State<'_>> = std::iter::once(first.clone()).chain(starts.into_iter().map(|s| s.2)).collect();
-    let bound = bound::lower_bound(traffic, fabric);
-    let found: Vec<anneal::Found> =
-        states.into_par_iter().enumerate().map(|(seed, state)| anneal::anneal(state, seed as u64, effort.moves, bound)).collect();
-    let moves = found.iter().map(|f| f.moves).sum();
-    let best = found.into_iter().min_by(|a, b| a.time.total_cmp(&b.time));
-    let (after, devices) = best.map_or((before, (0..traffic.ranks()).collect()), |b| (b.time, b.devices));
-    let mapped = State::new(traffic, fabric, devices.clone());
-    let axes = first.axis_times().into_iter().zip(mapped.axis_times());
-    let lower = bound.min(after);
+    let mut first = State::new(traffic, sorted, all(&place, &identity)).ok_or_else(no_links)?;
+    let before = first.step()?;
+    let whole = fabric.has_places_inside_units();
+    let orders = starts(traffic, unit_devices, whole);
+    let timed = orders.iter().map(|(axes, devices)| (first.moved(&all(&place, devices)).time(), axes, devices));
+    let best_order = timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, axes, devices)| (axes.clone(), all(&place, devices)));
+    let (order_of_axes, in_order) = best_order.unwrap_or_else(|| (Vec::new(), first.devices.clone()));
+    let ordered = first.moved(&in_order).step()?;
+    let Searched { found, moves, least } = search(&mut first, &orders, whole, effort);
+    let bound = least.unwrap_or_else(|| bound::lower_bound(traffic, sorted));
+    // Rank order, the best order of the axes, and what was found, as they are played.
+    let mut best = (before, first.devices.clone());
+    for (step, devices) in [(ordered, in_order), (first.moved(&found).step()?, found)] {
+        if step.total < best.0.total {
+            best = (step, devices);
+        }
+    }
+    let (after, devices) = best;
+    let lower = bound.min(after.total.0);
+    let mut mapped = first.moved(&devices);
     Ok(RankMapping {
-        devices,
+        devices: all(&order, &devices),
         unit_devices,
-        before: Seconds(before),
-        ordered: Seconds(ordered.min(before)),
-        order,
-        after: Seconds(after),
-        without_links: Seconds(traffic.time(|_| 0.0)),
-        whole_units: first.whole(),
+        before: before.total,
+        ordered: ordered.total.min(before.total),
+        order: order_of_axes,
+        after: after.total,
+        without_links: traffic.step(&mut traffic.chip(), &traffic.silence())?.total,
+        whole_units: whole,
         lower_bound: Seconds(lower),
-        status: SolveStatus::from_bounds(lower, after),
-        axes: axes
-            .map(|((axis, before), (_, after))| AxisTime { axis, before: Seconds(before), after: Seconds(after) })
-            .collect(),
+        status: SolveStatus::from_bounds(lower, after.total.0),
+        axes: axis_times([&before, &after], [first.step_without_sends()?, mapped.step_without_sends()?]),
         moves,
     })
+}
+
+/// What a search has found.
+struct Searched {
+    found: Vec<u32>,
+    moves: u64,
+    /// The least of all assignments, where all were tried.
+    least: Option<f64>,
+}
+
+fn search(first: &mut State<'_>, orders: &[(Vec<TrafficAxis>, Vec<u32>)], whole: bool, effort: Effort) -> Searched {
+    if let Some(every) = every::Every::of(first, orders, whole, effort.moves) {
+        return every.best(first);
+    }
+    let unit = first.unit();
+    let together = seriation(first.links());
+    let moved = |device: &u32| together[(device / unit) as usize] * unit + device % unit;
+    let side_by_side = orders.iter().map(|(_, devices)| devices.iter().map(moved).collect());
+    let starts = orders.iter().map(|(_, devices)| devices.clone()).chain(side_by_side);
+    let mut states: Vec<(f64, State<'_>)> = starts
+        .map(|devices: Vec<u32>| {
+            let mut state = first.moved(&devices);
+            (state.time(), state)
+        })
+        .collect();
+    states.sort_by(|a, b| a.0.total_cmp(&b.0));
+    states.truncate(effort.starts.max(1));
+    let bound = bound::lower_bound(first.traffic(), first.fabric());
+    let found: Vec<anneal::Found> = states
+        .into_par_iter()
+        .enumerate()
+        .map(|(seed, (_, state))| anneal::anneal(state, seed as u64, effort.moves, bound))
+        .collect();
+    let moves = found.iter().map(|f| f.moves).sum();
+    let best = found.into_iter().min_by(|a, b| a.time.total_cmp(&b.time));
+    Searched { found: best.map_or_else(|| first.devices.clone(), |best| best.devices), moves, least: None }
+}
+
+/// The units sorted by the rates of their links, and those that have the same by the rates to units sorted so far.
+fn own_order(links: &LinkMatrix) -> Vec<u32> {
+    let units: Vec<u32> = (0..links.units()).collect();
+    let mut class = vec![0_usize; units.len()];
+    loop {
+        let key = |a: u32| {
+            let others = units.iter().filter(|b| **b != a);
+            let mut row: Vec<(usize, u64)> = others.map(|b| (class[*b as usize], links.rate(a, *b).to_bits())).collect();
+            row.sort_unstable();
+            (class[a as usize], row)
+        };
+        let keys: Vec<_> = units.iter().map(|a| key(*a)).collect();
+        let mut sorted: Vec<_> = keys.iter().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let next: Vec<usize> = keys.iter().map(|key| sorted.partition_point(|other| *other < key)).collect();
+        if next == class {
+            break;
+        }
+        class = next;
+    }
+    let mut order = units;
+    order.sort_by_key(|unit| class[*unit as usize]);
+    order
+}
+
+/// Axes that communicate before or after, from steps with sends between stages and without.
+fn axis_times(steps: [&StepTime; 2], without_sends: [StepTime; 2]) -> Vec<AxisTime> {
+    let sends = |at: usize| Seconds((steps[at].total - without_sends[at].total).0.max(0.0));
+    let of = |axis: TrafficAxis, part: fn(&StepTime) -> Seconds| AxisTime { axis, before: part(steps[0]), after: part(steps[1]) };
+    let all = [
+        of(TrafficAxis::Tensor, |step| step.tensor),
+        of(TrafficAxis::Context, |step| step.context),
+        of(TrafficAxis::Data, |step| step.data),
+        AxisTime { axis: TrafficAxis::Pipeline, before: sends(0), after: sends(1) },
+        of(TrafficAxis::Expert, |step| step.expert),
+        of(TrafficAxis::Tied, |step| step.tied),
+    ];
+    all.into_iter().filter(|axis| axis.before.max(axis.after) > Seconds::ZERO).collect()
 }
 
 /// The step with a given assignment (`devices[rank]`).
 ///
 /// # Errors
 /// As [`map_ranks`].
-pub fn mapped_time(traffic: &StepTraffic, fabric: &Fabric, devices: &[u32]) -> Result<Seconds, MappingError> {
+pub fn mapped_time(traffic: &StepTraffic<'_>, fabric: &Fabric, devices: &[u32]) -> Result<StepTime, MappingError> {
     check(traffic.ranks(), fabric)?;
-    Ok(Seconds(State::new(traffic, fabric, devices.to_vec()).time()))
+    let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
+    Ok(State::new(traffic, fabric, devices.to_vec()).ok_or_else(no_links)?.step()?)
 }
 
 /// Orders of the axes with their devices: where it matters how a group lies inside a unit, those in which every group is evenly spaced
 /// there and takes as many devices of each unit; rank order at least.
-fn starts(traffic: &StepTraffic, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
+fn starts(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
     let mut orders = traffic.axis_orders();
     let even = |devices: &[u32]| {
-        traffic.demands.iter().flat_map(Demand::groups).all(|group| {
+        traffic.groups().all(|group| {
             let places: Vec<u32> = group.iter().map(|rank| devices[*rank as usize]).collect();
             let steps = |pair: &[u32]| pair[1].abs_diff(pair[0]);
             let inside: Vec<&[u32]> = places.windows(2).filter(|pair| pair[0] / unit == pair[1] / unit).collect();
@@ -198,11 +284,12 @@ fn starts(traffic: &StepTraffic, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis
     orders
 }
 
-fn check(ranks: u32, fabric: &Fabric) -> Result<(u32, u32), MappingError> {
+/// Devices of a unit of the fabric's links.
+fn check(ranks: u32, fabric: &Fabric) -> Result<u32, MappingError> {
     let name = || fabric.name.clone();
-    let (links, unit_devices) = fabric.links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;
+    let (_, unit_devices) = fabric.links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;
     if ranks != fabric.devices() {
         return Err(MappingError::Size { fabric: name(), ranks, devices: fabric.devices() });
     }
-    Ok((links.units(), unit_devices))
+    Ok(unit_devices)
 }

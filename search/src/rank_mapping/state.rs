@@ -1,39 +1,76 @@
-//! An assignment with the cost of every group, changed in place.
+//! An assignment with where every group lies, changed in place.
 
-use super::price::Prices;
-use super::traffic::{StepTraffic, TrafficAxis};
-use sim::network::Fabric;
+use super::price::{Prices, SEND};
+use super::traffic::{StepTraffic, Table};
+use sim::kernel::CollectiveKind;
+use sim::network::{Fabric, LinkMatrix, Place, Places, Spread};
+use std::collections::HashMap;
+use step::{ChipTimes, Communication, StepError, StepTime};
 
 /// Weight of the mean group beside the slowest in the energy: a move that betters a group which does not decide is a step forward.
 const MEAN_SHARE: f64 = 0.02;
 
+/// Times remembered at most.
+const MEMORY: usize = 1 << 17;
+
+/// All that the step's time depends on: of every line (behind them, of the sends by tier) the spreads that there are, with the slowest link of each;
+/// and the tiers that neighbouring stages cross.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Signature {
+    places: Vec<(usize, Spread, u64)>,
+    tiers: Vec<usize>,
+}
+
+impl Signature {
+    /// Adds a place; of spreads alike the slowest link stays.
+    fn add(&mut self, from: usize, line: usize, place: Place) {
+        let same = self.places[from..].iter_mut().find(|(l, spread, _)| *l == line && *spread == place.spread);
+        match same {
+            Some((_, _, link)) if f64::from_bits(*link) <= place.link.0 => {}
+            Some((_, _, link)) => *link = place.link.0.to_bits(),
+            None => self.places.push((line, place.spread, place.link.0.to_bits())),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct State<'a> {
-    traffic: &'a StepTraffic,
+    traffic: &'a StepTraffic<'a>,
+    fabric: &'a Fabric,
+    chip: ChipTimes,
     prices: Prices<'a>,
+    places: Places<'a>,
     /// Device of every rank.
     pub devices: Vec<u32>,
-    /// Ranks of every group, all demands one after the other.
+    /// Ranks of every group: those of the lines, then the pairs of every boundary.
     groups: Vec<Vec<u32>>,
-    /// Demand of every group.
-    demand: Vec<usize>,
-    /// First group of every demand, and the end.
+    /// First group of every line, of every boundary behind them, and the end.
     first: Vec<usize>,
     /// Groups that a rank is in.
     of_rank: Vec<Vec<usize>>,
-    costs: Vec<f64>,
-    /// Costs before the last change.
-    undo: Vec<(usize, f64)>,
+    /// Line of every group.
+    line: Vec<usize>,
+    lying: Vec<Place>,
+    /// Tier on which the members of a boundary's pair meet.
+    meeting: Vec<usize>,
+    /// What was before the last change.
+    undo: Vec<(usize, Place, usize)>,
     stamp: Vec<u64>,
     clock: u64,
+    known: HashMap<Signature, f64>,
+    /// What each line adds to the energy where its groups lie on links of 1 B/s.
+    weights: Vec<f64>,
 }
 
 impl<'a> State<'a> {
-    pub fn new(traffic: &'a StepTraffic, fabric: &'a Fabric, devices: Vec<u32>) -> Self {
-        let (mut groups, mut demand, mut first) = (Vec::new(), Vec::new(), vec![0]);
-        for (id, d) in traffic.demands.iter().enumerate() {
-            groups.extend(d.groups());
-            demand.resize(groups.len(), id);
+    /// `None` without measured links.
+    pub fn new(traffic: &'a StepTraffic<'a>, fabric: &'a Fabric, devices: Vec<u32>) -> Option<Self> {
+        let (mut groups, mut line, mut first) = (Vec::new(), Vec::new(), vec![0]);
+        let lines = traffic.lines.iter().map(|line| line.groups.clone());
+        let boundaries = traffic.boundaries.iter().map(|pairs| pairs.iter().map(|pair| pair.to_vec()).collect());
+        for (at, members) in lines.chain(boundaries).enumerate() {
+            groups.extend(members);
+            line.resize(groups.len(), at);
             first.push(groups.len());
         }
         let mut of_rank = vec![Vec::new(); devices.len()];
@@ -42,49 +79,182 @@ impl<'a> State<'a> {
                 of_rank[rank as usize].push(group);
             }
         }
-        let count = groups.len();
-        let prices = Prices::new(fabric);
-        let (costs, stamp) = (vec![0.0; count], vec![0; count]);
-        let mut state =
-            Self { traffic, prices, devices, groups, demand, first, of_rank, costs, undo: Vec::new(), stamp, clock: 0 };
-        for group in 0..count {
-            state.costs[group] = state.price(group);
-        }
-        state
-    }
-
-    fn price(&mut self, group: usize) -> f64 {
-        let id = self.demand[group];
-        let devices = &self.devices;
-        self.prices.among(id, &self.traffic.demands[id], self.groups[group].iter().map(|r| devices[*r as usize]))
-    }
-
-    fn slowest(&self, demand: usize) -> f64 {
-        self.costs[self.first[demand]..self.first[demand + 1]].iter().copied().fold(0.0, f64::max)
-    }
-
-    /// Seconds of the step.
-    pub fn time(&self) -> f64 {
-        self.traffic.time(|demand| self.slowest(demand))
-    }
-
-    /// The time with a small part of what the groups that do not decide take.
-    pub fn energy(&self) -> f64 {
-        let mean = |demand: usize| {
-            let costs = &self.costs[self.first[demand]..self.first[demand + 1]];
-            costs.iter().sum::<f64>() / costs.len().max(1) as f64
+        let nowhere = Place {
+            spread: Spread { members: 1, units: 1, most: 1, least: 1, stride: 1 },
+            link: sim::units::BytesPerSecond(f64::INFINITY),
         };
-        self.time() + MEAN_SHARE * self.traffic.time(mean)
+        let count = groups.len();
+        let mut state = Self {
+            traffic,
+            fabric,
+            chip: traffic.chip(),
+            prices: Prices::new(traffic, fabric),
+            places: Places::of(fabric)?,
+            devices,
+            groups,
+            first,
+            of_rank,
+            line,
+            lying: vec![nowhere; count],
+            meeting: vec![0; count],
+            undo: Vec::new(),
+            stamp: vec![0; count],
+            clock: 0,
+            known: HashMap::new(),
+            weights: vec![0.0; traffic.lines.len() + 1],
+        };
+        (0..count).for_each(|group| state.look(group));
+        Some(state)
+    }
+
+    /// The traffic.
+    pub fn traffic(&self) -> &'a StepTraffic<'a> {
+        self.traffic
+    }
+
+    /// The fabric.
+    pub fn fabric(&self) -> &'a Fabric {
+        self.fabric
+    }
+
+    /// The links.
+    pub fn links(&self) -> &'a LinkMatrix {
+        self.places.links()
     }
 
     /// Devices of a unit.
     pub fn unit(&self) -> u32 {
-        self.prices.unit
+        self.places.unit()
     }
 
-    /// Whether only whole units are moved.
-    pub fn whole(&self) -> bool {
-        self.prices.whole
+    /// Another assignment.
+    pub fn moved(&self, devices: &[u32]) -> Self {
+        let mut state = self.clone();
+        state.place(devices);
+        state
+    }
+
+    /// Gives all ranks devices.
+    pub fn place(&mut self, devices: &[u32]) {
+        self.devices.copy_from_slice(devices);
+        (0..self.groups.len()).for_each(|group| self.look(group));
+    }
+
+    fn look(&mut self, group: usize) {
+        let (devices, lines) = (&self.devices, self.traffic.lines.len());
+        let members = &self.groups[group];
+        let line = self.line[group];
+        let exchange = self.traffic.lines.get(line).is_some_and(|line| line.exchange);
+        let kind = if exchange { CollectiveKind::AllToAll } else { CollectiveKind::AllReduce };
+        self.lying[group] = self.places.place(kind, members.iter().map(|rank| devices[*rank as usize]));
+        if line >= lines {
+            let at = |i: usize| devices[members[i] as usize];
+            self.meeting[group] = self.fabric.meeting_tier(at(0), at(1));
+        }
+    }
+
+    fn signature(&self) -> Signature {
+        let (mut signature, lines) = (Signature::default(), self.traffic.lines.len());
+        for line in 0..lines {
+            let from = signature.places.len();
+            for place in &self.lying[self.first[line]..self.first[line + 1]] {
+                signature.add(from, line, *place);
+            }
+        }
+        let from = signature.places.len();
+        for boundary in lines..self.first.len() - 1 {
+            let pairs = self.first[boundary]..self.first[boundary + 1];
+            let tier = self.meeting[pairs.clone()].iter().copied().max().unwrap_or(0);
+            signature.tiers.push(tier);
+            for place in &self.lying[pairs] {
+                signature.add(from, lines + tier, *place);
+            }
+        }
+        // Groups are looked at in one order, but which spread comes first may differ.
+        signature.places.sort_unstable();
+        signature
+    }
+
+    fn table(&mut self, signature: &Signature) -> Table<'a> {
+        let (mut table, lines) = (self.traffic.silence(), self.traffic.lines.len());
+        table.tiers.clone_from(&signature.tiers);
+        for &(line, spread, link) in &signature.places {
+            let link = f64::from_bits(link);
+            if let Some(tier) = line.checked_sub(lines) {
+                table.sends[tier] = table.sends[tier].at_most(self.prices.of(SEND, spread, link));
+                continue;
+            }
+            for &ask in &self.traffic.lines[line].asks {
+                table.times[ask] = table.times[ask].at_most(self.prices.of(ask, spread, link));
+            }
+        }
+        table
+    }
+
+    /// What is known of the network.
+    pub fn network(&mut self) -> Table<'a> {
+        let signature = self.signature();
+        self.table(&signature)
+    }
+
+    /// Seconds of the step, as [`StepTraffic::time`] has it.
+    pub fn time(&mut self) -> f64 {
+        let signature = self.signature();
+        if let Some(known) = self.known.get(&signature) {
+            return *known;
+        }
+        let table = self.table(&signature);
+        let time = self.traffic.time(&mut self.chip, &table);
+        if self.known.len() >= MEMORY {
+            self.known.clear();
+        }
+        self.known.insert(signature, time);
+        time
+    }
+
+    /// The step as it is played.
+    pub fn step(&mut self) -> Result<StepTime, StepError> {
+        let table = self.network();
+        self.traffic.step(&mut self.chip, &table)
+    }
+
+    /// The step as it would be played if sends between stages took no time.
+    pub fn step_without_sends(&mut self) -> Result<StepTime, StepError> {
+        let mut table = self.network();
+        table.sends = Default::default();
+        self.traffic.step(&mut self.chip, &table)
+    }
+
+    /// What a line's groups take together: a byte's time where each has the fewest ports, on average.
+    fn burden(&self, groups: std::ops::Range<usize>) -> f64 {
+        let count = groups.len().max(1) as f64;
+        self.lying[groups].iter().map(|place| 1.0 / (place.link.0 * f64::from(place.spread.least))).sum::<f64>() / count
+    }
+
+    fn burdens(&self) -> Vec<f64> {
+        let lines = self.traffic.lines.len();
+        let pairs = self.first[lines]..self.first[self.first.len() - 1];
+        (0..lines).map(|line| self.first[line]..self.first[line + 1]).chain([pairs]).map(|groups| self.burden(groups)).collect()
+    }
+
+    /// Weighs lines by what the step would save if they took no time.
+    pub fn weigh(&mut self) {
+        let (time, table, burdens) = (self.time(), self.network(), self.burdens());
+        for (line, burden) in burdens.into_iter().enumerate() {
+            let mut without = table.clone();
+            match self.traffic.lines.get(line) {
+                Some(line) => line.asks.iter().for_each(|ask| without.times[*ask] = Communication::default()),
+                None => without.sends = Default::default(),
+            }
+            let saved = (time - self.traffic.time(&mut self.chip, &without)).max(0.0);
+            self.weights[line] = if burden > 0.0 { saved / burden } else { 0.0 };
+        }
+    }
+
+    /// The time with a small part of what the groups that do not decide take.
+    pub fn energy(&mut self) -> f64 {
+        let mean: f64 = self.burdens().iter().zip(&self.weights).map(|(burden, weight)| burden * weight).sum();
+        self.time() + MEAN_SHARE * mean
     }
 
     /// Gives ranks other devices; the devices given must be those that the ranks have.
@@ -99,8 +269,8 @@ impl<'a> State<'a> {
                 let group = self.of_rank[rank][i];
                 if self.stamp[group] != self.clock {
                     self.stamp[group] = self.clock;
-                    self.undo.push((group, self.costs[group]));
-                    self.costs[group] = self.price(group);
+                    self.undo.push((group, self.lying[group], self.meeting[group]));
+                    self.look(group);
                 }
             }
         }
@@ -111,13 +281,8 @@ impl<'a> State<'a> {
         for &(rank, device) in before {
             self.devices[rank] = device;
         }
-        for &(group, cost) in &self.undo {
-            self.costs[group] = cost;
+        for &(group, place, meeting) in &self.undo {
+            (self.lying[group], self.meeting[group]) = (place, meeting);
         }
-    }
-
-    /// Per axis, seconds over a step of the stage where its slowest groups take longest.
-    pub fn axis_times(&self) -> Vec<(TrafficAxis, f64)> {
-        self.traffic.axis_times(|demand| self.slowest(demand))
     }
 }

@@ -3,77 +3,28 @@
 use super::*;
 use proptest::prelude::*;
 use sim::hardware::Template;
-use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::LinkMatrix;
 use sim::pipeline::Schedule;
-use sim::units::Bytes;
-use step::{ChipTimes, SoftwareStack, TrainingPlan, step_time};
+use step::{ChipTimes, Placed, SoftwareStack, StepWork, TrainingPlan, lowering, step_time, step_time_of};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, Model};
+use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, Model, RankOrder, TrainingGraph, ZeroStage};
 
 const QUICK: Effort = Effort { moves: 3_000, starts: 3 };
 
 /// A symmetric matrix from the rates of its upper triangle, GB/s.
-fn fabric(unit: u32, units: usize, rates: &[f64]) -> Fabric {
+fn matrix(units: usize, rates: &[f64]) -> LinkMatrix {
     let mut rows = vec![vec![0.0; units]; units];
     let pairs = (0..units).flat_map(|a| (a + 1..units).map(move |b| (a, b)));
     for ((a, b), rate) in pairs.zip(rates.iter().cycle()) {
         (rows[a][b], rows[b][a]) = (*rate, *rate);
     }
-    let links = LinkMatrix::from_gb_per_s(&rows).unwrap();
+    LinkMatrix::from_gb_per_s(&rows).unwrap()
+}
+
+fn fabric(unit: u32, units: usize, rates: &[f64]) -> Fabric {
     let selene = Fabric::template("selene_hdr200x8").unwrap().with_fast_domain(unit.max(2)).unwrap();
-    selene.with_links(&links, unit, "a test").unwrap()
-}
-
-/// Tensor, data and pipeline traffic of `t x d x p` ranks.
-fn traffic(t: u32, d: u32, p: u32, micro_batches: u32) -> StepTraffic {
-    let stage = t * d;
-    let mut demands = Vec::new();
-    for s in 0..p {
-        let mut add = |axis, role, kind, mib: u64, ranks, stride| {
-            let collective = Collective { kind, bytes: Bytes(mib << 20), group: Group { ranks, stride } };
-            let blocks = stage / (ranks * stride);
-            if ranks > 1 {
-                demands.push(Demand { axis, role, collective, weight: 1.0, first: s * stage, lanes: stride, blocks });
-            }
-        };
-        add(TrafficAxis::Tensor, Role::Pass(s as usize), CollectiveKind::AllReduce, 32, t, 1);
-        add(TrafficAxis::Data, Role::Once(s as usize), CollectiveKind::AllReduce, 1024 + 64 * u64::from(s), d, t);
-        if s + 1 < p {
-            let collective =
-                Collective { kind: CollectiveKind::SendRecv, bytes: Bytes(16 << 20), group: Group { ranks: 2, stride: stage } };
-            let (axis, role) = (TrafficAxis::Pipeline, Role::Send(s as usize, s as usize + 1));
-            demands.push(Demand { axis, role, collective, weight: 2.0, first: s * stage, lanes: stage, blocks: 1 });
-        }
-    }
-    let pace = Pace { micro_batches, rhythm: Rhythm::Alternating };
-    StepTraffic {
-        degrees: [t, 1, d, p],
-        pace,
-        busy: vec![1e-3; p as usize],
-        leads: (0..p).map(|s| f64::from(s) * 2e-4).collect(),
-        demands,
-        rest: 0.0,
-    }
-}
-
-/// The least time over all assignments, by trying them.
-fn exhaustive(traffic: &StepTraffic, fabric: &Fabric) -> f64 {
-    fn go(devices: &mut Vec<u32>, at: usize, try_one: &mut impl FnMut(&[u32])) {
-        if at == devices.len() {
-            return try_one(devices);
-        }
-        for i in at..devices.len() {
-            devices.swap(at, i);
-            go(devices, at + 1, try_one);
-            devices.swap(at, i);
-        }
-    }
-    let mut best = f64::INFINITY;
-    let mut devices: Vec<u32> = (0..traffic.ranks()).collect();
-    go(&mut devices, 0, &mut |d| best = best.min(mapped_time(traffic, fabric, d).unwrap().0));
-    best
+    selene.with_links(&matrix(units, rates), unit, "a test").unwrap()
 }
 
 /// Slices of a torus (2 x 2 devices each) joined by links of these rates.
@@ -85,37 +36,241 @@ fn slices(units: usize, rates: &[f64]) -> Fabric {
     slices
 }
 
-/// The least time over all orders of the axes and all orders of whole units, by trying them.
-fn exhaustive_units(traffic: &StepTraffic, fabric: &Fabric, unit: u32) -> f64 {
-    fn permutations(list: Vec<u32>) -> Vec<Vec<u32>> {
-        if list.len() < 2 {
-            return vec![list];
-        }
-        let without = |i: usize| list.iter().enumerate().filter(move |(j, _)| *j != i).map(|(_, x)| *x).collect();
-        (0..list.len())
-            .flat_map(|i| permutations(without(i)).into_iter().map(move |rest: Vec<u32>| (i, rest)))
-            .map(|(i, rest)| [vec![list[i]], rest].concat())
-            .collect()
+/// A model on A100s under a stack.
+struct Machine {
+    model: Model,
+    chip: ChipTimes,
+}
+
+impl Machine {
+    fn new(model: &str, stack: &str) -> Self {
+        let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
+        let chip = ChipTimes::new(&chip, &SoftwareStack::load(stack).unwrap()).unwrap();
+        Self { model: Model::load(model).unwrap(), chip }
     }
-    let mut best = f64::INFINITY;
-    for (_, devices) in starts(traffic, unit, true) {
-        for order in permutations((0..fabric.devices() / unit).collect()) {
-            let moved: Vec<u32> = devices.iter().map(|d| order[(d / unit) as usize] * unit + d % unit).collect();
-            best = best.min(mapped_time(traffic, fabric, &moved).unwrap().0);
-        }
+
+    fn traffic(&self, fabric: &Fabric, plan: &TrainingPlan) -> StepTraffic<'_> {
+        StepTraffic::of(&mut self.chip.clone(), &self.model, fabric, plan).unwrap()
     }
-    best
+
+    fn step(&self, fabric: &Fabric, plan: &TrainingPlan) -> f64 {
+        step_time(&mut self.chip.clone(), &self.model, fabric, plan).unwrap().total.0
+    }
+
+    fn map(&self, fabric: &Fabric, plan: &TrainingPlan, effort: Effort) -> RankMapping {
+        map_ranks(&self.traffic(fabric, plan), fabric, effort).unwrap()
+    }
+
+    fn work(&self, plan: &TrainingPlan) -> StepWork {
+        let graph = TrainingGraph::new(&self.model, &lowering(&self.model, plan, self.chip.stack())).unwrap();
+        self.chip.clone().work_of(&self.model, &graph, plan).unwrap()
+    }
+
+    /// The step model's time with ranks on the devices given, without any of the mapping's short cuts.
+    fn placed(&self, fabric: &Fabric, plan: &TrainingPlan, work: &StepWork, devices: &[u32]) -> f64 {
+        let (placed, mut chip) = (Placed::new(fabric, devices.to_vec()), self.chip.clone());
+        let profile = work.priced(&mut chip, &placed).unwrap();
+        step_time_of(&mut chip, &self.model, &placed, plan, &profile).unwrap().total.0
+    }
+
+    /// The least time over assignments, by trying them.
+    fn least(&self, fabric: &Fabric, plan: &TrainingPlan, assignments: impl Iterator<Item = Vec<u32>>) -> f64 {
+        let work = self.work(plan);
+        assignments.map(|devices| self.placed(fabric, plan, &work, &devices)).fold(f64::INFINITY, f64::min)
+    }
+}
+
+fn permutations(list: Vec<u32>) -> Vec<Vec<u32>> {
+    if list.len() < 2 {
+        return vec![list];
+    }
+    let without = |i: usize| list.iter().enumerate().filter(move |(j, _)| *j != i).map(|(_, x)| *x).collect();
+    (0..list.len())
+        .flat_map(|i| permutations(without(i)).into_iter().map(move |rest: Vec<u32>| (i, rest)))
+        .map(|(i, rest)| [vec![list[i]], rest].concat())
+        .collect()
+}
+
+fn plan(tensor: u32, data: u32, pipeline: u32) -> TrainingPlan {
+    TrainingPlan {
+        layout: Layout { tensor, data, pipeline, sequence_parallel: tensor > 1, ..Layout::default() },
+        batch: Batch { micro_batch: 1, global_batch: u64::from(data) * 16, sequence_length: 512 },
+        activations: ActivationPolicy::Selective,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+    }
+}
+
+fn sharded(plan: TrainingPlan, zero: ZeroStage) -> TrainingPlan {
+    TrainingPlan { layout: Layout { zero, ..plan.layout }, ..plan }
+}
+
+fn scheduled(plan: TrainingPlan, schedule: Schedule, virtual_stages: u32) -> TrainingPlan {
+    TrainingPlan { layout: Layout { virtual_stages, ..plan.layout }, schedule, ..plan }
+}
+
+/// Plans of up to six devices, with the devices of a unit.
+fn small_plans() -> Vec<(u32, TrainingPlan)> {
+    let pipeline_first =
+        |plan: TrainingPlan| TrainingPlan { layout: Layout { order: RankOrder::PipelineFirst, ..plan.layout }, ..plan };
+    vec![
+        (1, plan(1, 4, 1)),
+        (1, plan(4, 1, 1)),
+        (1, plan(2, 2, 1)),
+        (1, sharded(plan(1, 4, 1), ZeroStage::OptimizerStates)),
+        (1, sharded(plan(1, 5, 1), ZeroStage::Parameters)),
+        (1, sharded(plan(2, 2, 1), ZeroStage::OptimizerStates)),
+        (1, plan(1, 3, 2)),
+        (1, plan(1, 1, 6)),
+        (1, plan(1, 2, 3)),
+        (1, pipeline_first(plan(1, 2, 2))),
+        (1, scheduled(plan(1, 2, 2), Schedule::Interleaved { chunks: 2 }, 2)),
+        (1, scheduled(plan(1, 2, 2), Schedule::GPipe, 1)),
+        (2, plan(2, 3, 1)),
+        (2, plan(1, 2, 3)),
+        (2, sharded(plan(2, 1, 3), ZeroStage::OptimizerStates)),
+        (2, sharded(plan(1, 6, 1), ZeroStage::OptimizerStates)),
+        (3, plan(2, 3, 1)),
+        (2, sharded(plan(2, 2, 1), ZeroStage::Parameters)),
+    ]
+}
+
+fn rates() -> impl Strategy<Value = Vec<f64>> {
+    prop::collection::vec((0.0..6.0_f64).prop_map(f64::exp2), 15)
+}
+
+/// A case of the laws: a stack, a plan of up to six devices on units of some, and links.
+fn case() -> impl Strategy<Value = (String, (u32, TrainingPlan), Vec<f64>)> {
+    (prop::sample::select(SoftwareStack::names()), prop::sample::select(small_plans()), rates())
+}
+
+fn units(unit: u32, plan: &TrainingPlan) -> u32 {
+    plan.layout.devices() as u32 / unit
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The bound is below every assignment; what is called optimal is the least of all; and rank order takes what the plan takes.
+    #[test]
+    fn no_assignment_is_below_the_bound_or_an_optimum((stack, (unit, plan), rates) in case()) {
+        let machine = Machine::new("bert-large", &stack);
+        let fabric = fabric(unit, units(unit, &plan) as usize, &rates);
+        let mapping = machine.map(&fabric, &plan, QUICK);
+        let all = permutations((0..fabric.devices()).collect()).into_iter();
+        let least = machine.least(&fabric, &plan, all);
+        prop_assert!(mapping.lower_bound.0 <= least * (1.0 + 1e-9), "{mapping:?}, least {least}");
+        prop_assert!(bound::lower_bound(&machine.traffic(&fabric, &plan), &fabric) <= least * (1.0 + 1e-9));
+        prop_assert!((mapping.after.0 / least - 1.0).abs() <= 1e-9, "{mapping:?}, least {least}");
+        prop_assert!(mapping.status == SolveStatus::Optimal);
+        // Links that are all alike are priced as a switch, which does not see that groups of two straddle units of three.
+        let step = machine.step(&fabric, &plan);
+        prop_assert!(!fabric.links_differ() || (mapping.before.0 / step - 1.0).abs() <= 1e-12, "{mapping:?}, step {step}");
+        let placed = machine.placed(&fabric, &plan, &machine.work(&plan), &mapping.devices);
+        prop_assert!((mapping.after.0 / placed - 1.0).abs() <= 1e-12, "{mapping:?}, placed {placed}");
+    }
+
+    /// Numbers of units matter to neither the best step nor the bounds.
+    #[test]
+    fn relabelled_units_have_the_same_best_step_and_bound(
+        (stack, (unit, plan), rates) in case(),
+        order in Just((0..6_u32).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let machine = Machine::new("bert-large", &stack);
+        let units = units(unit, &plan);
+        let one = fabric(unit, units as usize, &rates);
+        let order: Vec<u32> = order.into_iter().filter(|unit| *unit < units).collect();
+        let other = one.clone().permuted(&order);
+        let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, QUICK));
+        let [low, also] = [&one, &other].map(|fabric| bound::lower_bound(&machine.traffic(fabric, &plan), fabric));
+        prop_assert!((a.after.0 / b.after.0 - 1.0).abs() <= 1e-9, "{a:?} {b:?}");
+        prop_assert!((a.lower_bound.0 / b.lower_bound.0 - 1.0).abs() <= 1e-9 && (low / also - 1.0).abs() <= 1e-9);
+        prop_assert_eq!(a.without_links, b.without_links);
+    }
+
+    /// A faster link slows no assignment, no best step and no bound.
+    #[test]
+    fn a_faster_link_is_never_slower(
+        (stack, (unit, plan), rates) in case(),
+        link in 0..15_usize,
+        faster in (0.0..7.0_f64).prop_map(f64::exp2),
+        devices in Just((0..6_u32).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let machine = Machine::new("bert-large", &stack);
+        let units = units(unit, &plan);
+        let mut better = rates.clone();
+        better[link % (units * (units - 1) / 2) as usize] *= faster;
+        let [one, other] = [&rates, &better].map(|rates| fabric(unit, units as usize, rates));
+        let devices: Vec<u32> = devices.into_iter().filter(|device| *device < one.devices()).collect();
+        let work = machine.work(&plan);
+        let [a, b] = [&one, &other].map(|fabric| machine.placed(fabric, &plan, &work, &devices));
+        prop_assert!(b <= a * (1.0 + 1e-9), "{devices:?} takes {a}, then {b}");
+        let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, QUICK));
+        prop_assert!(b.after.0 <= a.after.0 * (1.0 + 1e-9) && b.lower_bound.0 <= a.lower_bound.0 * (1.0 + 1e-9), "{a:?} {b:?}");
+        prop_assert!(b.before.0 <= a.before.0 * (1.0 + 1e-9) && a.without_links == b.without_links, "{a:?} {b:?}");
+        let [a, b] = [&one, &other].map(|fabric| bound::lower_bound(&machine.traffic(fabric, &plan), fabric));
+        prop_assert!(b <= a * (1.0 + 1e-9), "bounds {a} and {b}");
+    }
+
+    /// Links that are all alike are a switch.
+    #[test]
+    fn links_alike_are_a_switch(stack in prop::sample::select(SoftwareStack::names()), plan in prop::sample::select(small_plans()), rate in 1.0..60.0_f64) {
+        let ((unit, plan), machine) = (plan, Machine::new("bert-large", &stack));
+        let links = fabric(unit, units(unit, &plan) as usize, &[rate]);
+        let mut switch = links.clone();
+        switch.tiers.last_mut().unwrap().topology = sim::network::Topology::Switch;
+        let [a, b] = [&links, &switch].map(|fabric| machine.step(fabric, &plan));
+        prop_assert!((a / b - 1.0).abs() <= 1e-9, "{a} on links, {b} on the switch");
+        let [a, b] = [&links, &switch].map(|fabric| machine.map(&fabric.as_links().unwrap(), &plan, QUICK));
+        prop_assert_eq!(a, b);
+    }
+
+    /// Beyond what can be tried out: the answer is no slower than its starts, no faster than the bound, and the same each time.
+    #[test]
+    fn mapped_is_never_slower_and_never_below_the_bound(
+        stack in prop::sample::select(SoftwareStack::names()),
+        rates in prop::collection::vec(1.0..40.0_f64, 28),
+        shape in prop::sample::select(vec![(2, 4, 2, 2), (1, 2, 2, 4), (4, 2, 4, 2), (2, 2, 8, 1), (2, 1, 16, 1), (1, 1, 4, 3)]),
+    ) {
+        let ((unit, t, d, p), machine) = (shape, Machine::new("bert-large", &stack));
+        let (plan, effort) = (plan(t, d, p), Effort { moves: 600, starts: 2 });
+        let fabric = fabric(unit, (t * d * p / unit) as usize, &rates);
+        let mapping = machine.map(&fabric, &plan, effort);
+        prop_assert!(mapping.after <= mapping.before && mapping.after <= mapping.ordered);
+        prop_assert!(mapping.lower_bound <= mapping.after && mapping.lower_bound >= mapping.without_links, "{mapping:?}");
+        prop_assert!(is_permutation(&mapping));
+        let placed = machine.placed(&fabric, &plan, &machine.work(&plan), &mapping.devices);
+        prop_assert!((placed / mapping.after.0 - 1.0).abs() < 1e-12);
+        prop_assert_eq!(&mapping, &machine.map(&fabric, &plan, effort));
+    }
+
+    /// Nor do the numbers matter where not all is tried, if no two units have links of the same rates.
+    #[test]
+    fn searches_do_not_see_numbers(
+        rates in prop::collection::vec(1.0..40.0_f64, 28),
+        order in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let (machine, plan, effort) = (Machine::new("bert-large", "megatron_core"), plan(2, 4, 2), Effort { moves: 300, starts: 2 });
+        let one = fabric(2, 8, &rates);
+        let other = one.clone().permuted(&order);
+        let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, effort));
+        // Unless rank order, which numbers are, is better than what is found.
+        prop_assert!((a.after.0 / b.after.0 - 1.0).abs() <= 1e-9 || a.after.0.min(b.after.0) == a.ordered.0.min(b.ordered.0), "{a:?} {b:?}");
+        prop_assert!((a.lower_bound.0 / b.lower_bound.0 - 1.0).abs() <= 1e-9);
+    }
 }
 
 /// Two racks with fast links inside, whose nodes are numbered one way or another.
 #[test]
 fn the_numbering_of_units_does_not_matter() {
-    let traffic = traffic(4, 16, 2, 8);
+    let (machine, plan) = (Machine::new("bert-large", "megatron"), plan(4, 16, 2));
     let mapped = |stride: u32| {
         let rack = |unit: u32| unit * stride % 16 / 8;
         let pairs = (0..16).flat_map(|a| (a + 1..16).map(move |b| (a, b)));
         let rates: Vec<f64> = pairs.map(|(a, b)| if rack(a) == rack(b) { 100.0 } else { 25.0 }).collect();
-        map_ranks(&traffic, &fabric(8, 16, &rates), QUICK).unwrap().after.0
+        machine.map(&fabric(8, 16, &rates), &plan, QUICK).after.0
     };
     let sorted = mapped(1);
     for stride in [3, 5, 7, 9] {
@@ -126,16 +281,24 @@ fn the_numbering_of_units_does_not_matter() {
 #[test]
 fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
     let rates = [11.0, 25.0, 7.0, 19.0, 3.0, 23.0, 13.0, 5.0, 17.0, 29.0];
-    for (t, d, p) in [(4, 3, 1), (4, 1, 4), (2, 4, 2), (4, 2, 2), (1, 8, 2), (2, 2, 4), (4, 5, 1), (2, 2, 5), (8, 2, 1)] {
-        let (traffic, fabric) = (traffic(t, d, p, 4), slices((t * d * p / 4) as usize, &rates));
+    let machine = Machine::new("bert-large", "megatron_core");
+    for (t, d, p) in [(4, 3, 1), (4, 1, 4), (2, 4, 2), (4, 2, 2), (1, 8, 2), (2, 2, 4), (4, 5, 1), (8, 2, 1)] {
+        let (plan, fabric) = (plan(t, d, p), slices((t * d * p / 4) as usize, &rates));
+        let traffic = machine.traffic(&fabric, &plan);
         let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
-        let best = exhaustive_units(&traffic, &fabric, 4);
+        let orders = starts(&traffic, 4, true);
+        let moved = |devices: &[u32]| {
+            let devices = devices.to_vec();
+            let all = permutations((0..fabric.devices() / 4).collect()).into_iter();
+            all.map(move |order| devices.iter().map(|d| order[(d / 4) as usize] * 4 + d % 4).collect::<Vec<u32>>())
+        };
+        let best = machine.least(&fabric, &plan, orders.iter().flat_map(|(_, devices)| moved(devices)));
         let place = format!("t {t}, d {d}, p {p}: {mapping:?}, best {best}");
         assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
-        assert!(mapping.lower_bound.0 <= best * (1.0 + 1e-9) && mapping.lower_bound.0 > mapping.without_links.0, "{place}");
+        let bound = bound::lower_bound(&traffic, &fabric);
+        assert!(bound <= best * (1.0 + 1e-9) && bound > mapping.without_links.0, "{bound}: {place}");
         assert!(is_permutation(&mapping) && mapping.after <= mapping.before && mapping.whole_units);
         // What shares a slice in some order of the axes still does.
-        let orders = starts(&traffic, 4, true);
         let together = |devices: &[u32]| {
             let mut units: Vec<Vec<u32>> = vec![Vec::new(); (t * d * p / 4) as usize];
             devices.iter().enumerate().for_each(|(rank, device)| units[(device / 4) as usize].push(rank as u32));
@@ -146,21 +309,6 @@ fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
     }
 }
 
-#[test]
-fn on_equal_links_a_group_costs_what_the_fabric_says() {
-    let fabric = slices(4, &[20.0]);
-    let step = traffic(2, 4, 2, 4);
-    let mut prices = price::Prices::new(&fabric);
-    assert!(prices.whole);
-    for (id, demand) in step.demands.iter().enumerate() {
-        let whole = fabric.collective(&demand.collective);
-        for group in demand.groups() {
-            let cost = prices.among(id, demand, group.iter().copied());
-            assert!((cost / (whole.startup + whole.transfer).0 - 1.0).abs() < 1e-9, "{demand:?}: {cost} {whole:?}");
-        }
-    }
-}
-
 fn is_permutation(mapping: &RankMapping) -> bool {
     let mut devices = mapping.devices.clone();
     devices.sort_unstable();
@@ -168,83 +316,29 @@ fn is_permutation(mapping: &RankMapping) -> bool {
 }
 
 #[test]
-fn small_cases_reach_the_optimum_and_the_bound_is_below_it() {
-    let rates = [11.0, 25.0, 7.0, 19.0, 3.0, 23.0, 13.0, 5.0, 17.0, 29.0, 2.0, 31.0, 37.0, 9.0, 15.0, 21.0];
-    for (unit, t, d, p) in [(2, 2, 3, 1), (2, 1, 3, 2), (1, 1, 3, 2), (1, 2, 3, 1), (2, 2, 1, 3), (3, 2, 3, 1), (1, 1, 2, 3)] {
-        let (traffic, fabric) = (traffic(t, d, p, 4), fabric(unit, (t * d * p / unit) as usize, &rates));
-        let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
-        let best = exhaustive(&traffic, &fabric);
-        let place = format!("unit {unit}, t {t}, d {d}, p {p}: {mapping:?}, best {best}");
-        assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
-        assert!(mapping.lower_bound.0 <= best * (1.0 + 1e-9) && mapping.lower_bound.0 > mapping.without_links.0, "{place}");
-        assert!(is_permutation(&mapping));
-    }
-}
-
-#[test]
 fn axes_that_talk_most_are_put_inside_units() {
-    // Ranks count tensor first, but the data axis carries the traffic: its pairs belong on nodes.
-    let mut heavy = traffic(2, 2, 1, 1);
-    heavy.demands[0].collective.bytes = Bytes(1 << 10);
-    let mapping = map_ranks(&heavy, &fabric(2, 2, &[10.0]), QUICK).unwrap();
+    // Ranks count tensor first, but with few tokens the data axis carries the traffic: its pairs belong on nodes.
+    let machine = Machine::new("bert-large", "megatron");
+    let few = TrainingPlan { batch: Batch { micro_batch: 1, global_batch: 2, sequence_length: 16 }, ..plan(2, 2, 1) };
+    let mapping = machine.map(&fabric(2, 2, &[10.0]), &few, QUICK);
     assert_eq!(mapping.order[0], TrafficAxis::Data);
-    assert!(mapping.after.0 < mapping.before.0 / 4.0, "{mapping:?}");
+    assert!(mapping.after.0 < mapping.before.0 * 0.9, "{mapping:?}");
     assert_eq!(mapping.devices[0] / 2, mapping.devices[2] / 2);
 }
 
 #[test]
 fn what_cannot_be_mapped_is_refused() {
-    let step = traffic(2, 2, 1, 1);
+    let machine = Machine::new("bert-large", "megatron");
+    let step = machine.traffic(&fabric(2, 2, &[5.0]), &plan(2, 2, 1));
     let flat = Fabric::template("selene_hdr200x8").unwrap();
     assert!(map_ranks(&step, &flat, QUICK).unwrap_err().to_string().contains("not a matrix of links"));
     let wrong = map_ranks(&step, &fabric(2, 3, &[5.0]), QUICK).unwrap_err().to_string();
     assert!(wrong.starts_with("4 ranks on 6 devices"), "{wrong}");
 }
 
-fn plan(tensor: u32, data: u32, pipeline: u32) -> TrainingPlan {
-    TrainingPlan {
-        layout: Layout { tensor, data, pipeline, sequence_parallel: tensor > 1, ..Layout::default() },
-        batch: Batch { micro_batch: 1, global_batch: u64::from(data) * 16, sequence_length: 2048 },
-        activations: ActivationPolicy::Selective,
-        attention: Attention::Fused,
-        precision: Precision::MIXED_BF16,
-        optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
-    }
-}
-
-#[test]
-fn where_units_stand_changes_neither_the_traffic_nor_the_bound() {
-    let model = Model::load("llama2-7b").unwrap();
-    let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
-    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").unwrap()).unwrap();
-    // Two islands of four nodes each, one node after the other or in turns.
-    let rate = |a: usize, b: usize| if a / 4 == b / 4 { 40.0 } else { 4.0 };
-    let rows: Vec<Vec<f64>> = (0..8).map(|a| (0..8).map(|b| if a == b { 0.0 } else { rate(a, b) }).collect()).collect();
-    let links = LinkMatrix::from_gb_per_s(&rows).unwrap();
-    let selene = Fabric::template("selene_hdr200x8").unwrap();
-    let islands = selene.with_links(&links, 8, "a test").unwrap();
-    let turns = islands.clone().permuted(&[0, 4, 1, 5, 2, 6, 3, 7]);
-    for (t, d, p) in [(2, 4, 8), (8, 2, 4), (4, 8, 2), (8, 8, 1)] {
-        let plan = plan(t, d, p);
-        let [one, other] = [&islands, &turns].map(|fabric| {
-            let traffic = StepTraffic::of(&mut chip, &model, fabric, &plan).unwrap();
-            let mapping = map_ranks(&traffic, fabric, QUICK).unwrap();
-            (traffic, mapping)
-        });
-        assert!((one.0.rest - other.0.rest).abs() <= 1e-9 * one.0.rest && one.0.demands == other.0.demands);
-        let [low, also] = [one.1.lower_bound.0, other.1.lower_bound.0];
-        let place = format!("t {t} d {d} p {p}: {} {} in order, {low} {also} at least", one.1.after, other.1.after);
-        assert!((low / also - 1.0).abs() < 1e-9 && low.max(also) <= one.1.after.0.min(other.1.after.0) * (1.0 + 1e-9), "{place}");
-    }
-}
-
 #[test]
 fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
-    let model = Model::load("llama2-7b").unwrap();
-    let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
-    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").unwrap()).unwrap();
-    let fabric = Fabric::template("vivaldi_mpigraph_0").unwrap().with_equal_links();
+    let machine = Machine::new("llama2-7b", "megatron");
     let even = |t, d, p, v, schedule| (t, d, p, v, schedule, None);
     let (plain, interleaved) = (Schedule::OneForwardOneBackward, |chunks| Schedule::Interleaved { chunks });
     let thin = Some(LayerEnds { first: 1, last: 1, shorter: 0 });
@@ -271,93 +365,56 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
         plan.layout = Layout { virtual_stages: v, ends, ..plan.layout };
         plan.schedule = schedule;
         plan.batch.global_batch = u64::from(d * p) * 2;
-        let fabric = fabric.for_devices(devices).unwrap();
-        let traffic = StepTraffic::of(&mut chip, &model, &fabric, &plan).unwrap();
-        let identity: Vec<u32> = (0..devices).collect();
-        let direct = step_time(&mut chip, &model, &fabric, &plan).unwrap().total;
-        let mapped = mapped_time(&traffic, &fabric, &identity).unwrap();
-        let place = format!("t {t} d {d} p {p} v {v} {schedule:?} {ends:?}");
-        assert!((mapped.0 / direct.0 - 1.0).abs() < 1e-9, "{place}: {mapped} mapped, {direct} in the step model");
-        // The paths alone are no longer than the step, but for what stages exchange while others have passes left.
-        let early = traffic.demands.iter().any(|demand| matches!(demand.role, Role::Once(_) | Role::End));
-        assert!(early || traffic.rest >= -1e-9 * direct.0, "{place}: {} of {direct}", traffic.rest);
+        for fabric in ["vivaldi_mpigraph_0", "selene_hdr200x8"] {
+            // Links that differ, and links that are all alike.
+            let fabric = Fabric::template(fabric).unwrap().for_devices(devices).unwrap().as_links().unwrap();
+            let identity: Vec<u32> = (0..devices).collect();
+            let direct = machine.step(&fabric, &plan);
+            let mapped = mapped_time(&machine.traffic(&fabric, &plan), &fabric, &identity).unwrap().total;
+            let place = format!("t {t} d {d} p {p} v {v} {schedule:?} {ends:?}");
+            assert!((mapped.0 / direct - 1.0).abs() < 1e-9, "{place}: {mapped} mapped, {direct} in the step model");
+        }
     }
 }
 
 #[test]
 fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
-    let model = Model::load("llama2-7b").unwrap();
-    let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
-    let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("megatron").unwrap()).unwrap();
+    let machine = Machine::new("llama2-7b", "megatron");
     let fabric = Fabric::template("vivaldi_mpigraph_0").unwrap();
     let plan = plan(8, 4, 4);
-    let traffic = StepTraffic::of(&mut chip, &model, &fabric, &plan).unwrap();
-    let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
-    let direct = step_time(&mut chip, &model, &fabric, &plan).unwrap().total;
-    // The step prices every link like the slowest in its pattern, the mapping each like itself: equal where links are (above), close here.
-    assert!((mapping.before.0 / direct.0 - 1.0).abs() < 0.01, "rank order takes what the step takes: {mapping:?} {direct:?}");
+    let mapping = machine.map(&fabric, &plan, QUICK);
+    assert!((mapping.before.0 / machine.step(&fabric, &plan) - 1.0).abs() < 1e-12);
     assert!(mapping.after < mapping.before && mapping.lower_bound <= mapping.after);
     // Where whole nodes were moved, the step model prices the moved fabric alike.
     let nodes: Vec<u32> = mapping.devices.chunks(8).map(|c| c[0] / 8).collect();
     let whole = mapping.devices.chunks(8).zip(&nodes).all(|(c, node)| c.iter().all(|d| d / 8 == *node));
     assert!(whole, "tensor groups of 8 stay on their nodes: {:?}", mapping.devices);
-    let moved = step_time(&mut chip, &model, &fabric.permuted(&nodes), &plan).unwrap().total;
-    // It takes the slowest link of any stage for every stage: no faster, and close.
-    let slower = moved.0 / mapping.after.0 - 1.0;
-    assert!((-0.01..0.02).contains(&slower), "{} {}", mapping.after, moved);
-    assert!(moved < direct);
+    let moved = machine.step(&fabric.permuted(&nodes), &plan);
+    assert!((moved / mapping.after.0 - 1.0).abs() < 1e-12, "{} {}", mapping.after, moved);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+/// Four devices with the same links under two numberings, where reductions run beside passes.
+#[test]
+fn devices_of_two_numberings_have_one_answer() {
+    let machine = Machine::new("bert-large", "megatron_core");
+    let plan = sharded(plan(1, 4, 1), ZeroStage::OptimizerStates);
+    let a = [18.619021, 17.562369, 17.398966, 18.772799, 17.109579, 18.758746];
+    let b = [17.109579, 17.398966, 18.758746, 18.619021, 18.772799, 17.562369];
+    let [a, b] = [a, b].map(|rates| machine.map(&fabric(1, 4, &rates), &plan, QUICK));
+    assert!((a.after.0 / b.after.0 - 1.0).abs() < 1e-12 && a.status == SolveStatus::Optimal, "{a:?} {b:?}");
+}
 
-    #[test]
-    fn mapped_is_never_slower_and_never_below_the_bound(
-        rates in prop::collection::vec(1.0..40.0_f64, 28),
-        shape in prop::sample::select(vec![(2, 2, 2, 2), (2, 2, 4, 1), (1, 2, 2, 2), (4, 2, 2, 2), (2, 4, 2, 2), (2, 1, 8, 1)]),
-        micro_batches in 1..32_u32,
-    ) {
-        let (unit, t, d, p) = shape;
-        let (traffic, fabric) = (traffic(t, d, p, micro_batches), fabric(unit, (t * d * p / unit) as usize, &rates));
-        let mapping = map_ranks(&traffic, &fabric, Effort { moves: 600, starts: 2 }).unwrap();
-        prop_assert!(mapping.after <= mapping.before && mapping.after <= mapping.ordered);
-        prop_assert!(mapping.lower_bound <= mapping.after);
-        prop_assert!(is_permutation(&mapping));
-        let again = mapped_time(&traffic, &fabric, &mapping.devices).unwrap();
-        prop_assert!((again.0 / mapping.after.0 - 1.0).abs() < 1e-12);
-        prop_assert_eq!(&mapping, &map_ranks(&traffic, &fabric, Effort { moves: 600, starts: 2 }).unwrap());
-    }
-
-    #[test]
-    fn on_equal_links_whole_nodes_may_go_anywhere_and_the_bound_is_met(
-        rate in 1.0..40.0_f64,
-        swaps in prop::collection::vec((0..4_usize, 0..4_usize), 1..6),
-    ) {
-        let (traffic, fabric) = (traffic(2, 2, 2, 8), fabric(2, 4, &[rate]));
-        let mut nodes: Vec<u32> = (0..4).collect();
-        for (a, b) in swaps {
-            nodes.swap(a, b);
-        }
-        let devices: Vec<u32> = nodes.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect();
-        let mapping = map_ranks(&traffic, &fabric, Effort { moves: 600, starts: 2 }).unwrap();
-        let moved = mapped_time(&traffic, &fabric, &devices).unwrap();
-        prop_assert!((moved.0 / mapping.before.0 - 1.0).abs() < 1e-12);
-        let (t, f) = (super::tests::traffic(1, 6, 1, 8), super::tests::fabric(1, 6, &[rate]));
-        let flat = map_ranks(&t, &f, Effort { moves: 600, starts: 2 }).unwrap();
-        prop_assert_eq!(flat.status, SolveStatus::Optimal);
-        prop_assert!((flat.after.0 / flat.before.0 - 1.0).abs() < 1e-12);
-    }
-
-    #[test]
-    fn slower_links_are_never_faster(
-        rates in prop::collection::vec(2.0..40.0_f64, 6),
-        slow in 0..6_usize,
-        devices in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(),
-    ) {
-        let step = traffic(2, 2, 2, 8);
-        let before = mapped_time(&step, &fabric(2, 4, &rates), &devices).unwrap();
-        let mut slower = rates.clone();
-        slower[slow] /= 2.0;
-        prop_assert!(mapped_time(&step, &fabric(2, 4, &slower), &devices).unwrap() >= before);
-    }
+/// One link of six a hundred times as fast, on the way of an all-reduce that the host's launches hide otherwise.
+#[test]
+fn a_link_a_hundred_times_as_fast_helps_or_does_nothing() {
+    let machine = Machine::new("bert-large", "megatron");
+    let plan = TrainingPlan {
+        activations: ActivationPolicy::Full,
+        batch: Batch { micro_batch: 1, global_batch: 4, sequence_length: 512 },
+        ..plan(4, 1, 1)
+    };
+    let map = |rate: f64| machine.map(&fabric(1, 4, &[50.0, 5.0, rate, 5.0, 6.0, 50.0]), &plan, QUICK);
+    let [slow, fast] = [5.0, 500.0].map(map);
+    assert!(fast.after <= slow.after && fast.lower_bound <= slow.lower_bound && fast.before <= slow.before, "{slow:?} {fast:?}");
+    assert_eq!(fast.without_links, slow.without_links);
 }

@@ -67,6 +67,19 @@ pub struct CollectiveCost {
     pub bound_tier: usize,
     /// Bytes that a device sends into each tier.
     pub link_bytes: [Bytes; MAX_TIERS],
+    /// How long they have its port into each tier at least: at the full achieved rate that each device has while all send. On measured links, at the
+    /// rate of the links used, and of the fewest bytes that any algorithm sends: a faster link never has a port longer.
+    pub port_times: [Seconds; MAX_TIERS],
+}
+
+impl CollectiveCost {
+    /// Of two collectives at the same time the one that ends last, with the longest time that either has each port.
+    pub(super) fn slower(self, other: Self) -> Self {
+        let mut slower = if other.latency > self.latency { other } else { self };
+        let ports = self.port_times.into_iter().zip(other.port_times);
+        slower.port_times.iter_mut().zip(ports).for_each(|(most, (a, b))| *most = a.max(b));
+        slower
+    }
 }
 
 /// What an algorithm asks of one tier.
@@ -94,6 +107,8 @@ struct Draft {
     /// The tier that takes longest, and its time.
     bound: (usize, f64),
     bytes: [f64; MAX_TIERS],
+    /// The fewest bytes of any candidate.
+    fewest: [f64; MAX_TIERS],
 }
 
 impl Draft {
@@ -102,7 +117,11 @@ impl Draft {
     }
 
     fn faster(self, other: Self) -> Self {
-        if other.total() < self.total() { other } else { self }
+        let mut faster = if other.total() < self.total() { other } else { self };
+        for (fewest, (mine, theirs)) in faster.fewest.iter_mut().zip(self.fewest.into_iter().zip(other.fewest)) {
+            *fewest = mine.min(theirs);
+        }
+        faster
     }
 
     /// One after the other.
@@ -112,7 +131,7 @@ impl Draft {
         if next.bound.1 > self.bound.1 {
             self.bound = next.bound;
         }
-        for (mine, theirs) in self.bytes.iter_mut().zip(next.bytes) {
+        for (mine, theirs) in self.bytes.iter_mut().chain(&mut self.fewest).zip(next.bytes.into_iter().chain(next.fewest)) {
             *mine += theirs;
         }
         self
@@ -131,13 +150,16 @@ impl Fabric {
     /// As [`Fabric::collective`], while `flows` flows of equal weight (this one included, at least 1) share every port.
     #[must_use]
     pub fn collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
+        if let Some(cost) = self.on_links(collective, flows) {
+            return cost;
+        }
         let levels = self.levels(collective.group);
         let size = collective.bytes.as_f64();
         if levels.as_slice().is_empty() || size == 0.0 {
-            return self.finish(None);
+            return self.finish(None, None);
         }
         let pricer = Pricer { fabric: self, flows: flows.max(1.0), outer: None };
-        self.finish(pricer.price(collective.kind, &levels, size))
+        self.finish(pricer.price(collective.kind, &levels, size), None)
     }
 
     /// The cost of sending `bytes` from device `from` to device `to` while all other devices send as far.
@@ -145,23 +167,36 @@ impl Fabric {
     pub fn send_recv_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
         let pricer = Pricer { fabric: self, flows: 1.0, outer: None };
         let level = self.meeting(from, to).filter(|_| bytes > Bytes::ZERO);
-        self.finish(level.map(|level| pricer.point_to_point(&level, bytes.as_f64())))
+        self.finish(level.map(|level| pricer.point_to_point(&level, bytes.as_f64())), None)
     }
 
     /// The cost of a collective of a group that lies on the units of the outermost tier as `spread` says, over links of
     /// `link` bytes per second of the whole unit (the slowest that it uses). A group inside one unit uses none.
     #[must_use]
     pub fn collective_spread(&self, kind: CollectiveKind, bytes: Bytes, spread: Spread, link: BytesPerSecond) -> CollectiveCost {
-        let levels = self.spread_levels(spread);
-        if levels.as_slice().is_empty() || bytes == Bytes::ZERO {
-            return self.finish(None);
-        }
-        let unit = self.unit_devices(self.tiers.len().saturating_sub(1));
-        let pricer = Pricer { fabric: self, flows: 1.0, outer: Some(link.0 / f64::from(unit)) };
-        self.finish(pricer.price(kind, &levels, bytes.as_f64()))
+        self.spread_sharing(kind, bytes, spread, link.0, 1.0)
     }
 
-    fn finish(&self, draft: Option<Draft>) -> CollectiveCost {
+    pub(super) fn spread_sharing(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        spread: Spread,
+        link: f64,
+        flows: f64,
+    ) -> CollectiveCost {
+        let levels = self.spread_levels(spread);
+        if levels.as_slice().is_empty() || bytes == Bytes::ZERO {
+            return self.finish(None, None);
+        }
+        let unit = self.unit_devices(self.tiers.len().saturating_sub(1));
+        let outer = Some(link / f64::from(unit));
+        let pricer = Pricer { fabric: self, flows: flows.max(1.0), outer };
+        self.finish(pricer.price(kind, &levels, bytes.as_f64()), outer)
+    }
+
+    /// `outer`: as in [`Pricer`].
+    fn finish(&self, draft: Option<Draft>, outer: Option<f64>) -> CollectiveCost {
         let Some(d) = draft else {
             return CollectiveCost {
                 latency: Seconds::ZERO,
@@ -171,8 +206,18 @@ impl Fabric {
                 algorithm: Algorithm::None,
                 bound_tier: 0,
                 link_bytes: [Bytes::ZERO; MAX_TIERS],
+                port_times: [Seconds::ZERO; MAX_TIERS],
             };
         };
+        let whole = |bytes: f64| Bytes(bytes.round() as u64);
+        let mut port_times = [Seconds::ZERO; MAX_TIERS];
+        for (at, (time, tier)) in port_times.iter_mut().zip(&self.tiers).enumerate() {
+            let sent = whole(if outer.is_some() { d.fewest[at] } else { d.bytes[at] });
+            let rate = outer.filter(|_| at + 1 == self.tiers.len()).unwrap_or_else(|| tier.shared_rate());
+            if sent > Bytes::ZERO {
+                *time = Seconds(sent.as_f64() / (rate * tier.achieved_fraction));
+            }
+        }
         CollectiveCost {
             latency: self.launch + Seconds(d.total()),
             launch: self.launch,
@@ -180,7 +225,8 @@ impl Fabric {
             transfer: Seconds(d.transfer),
             algorithm: d.algorithm,
             bound_tier: d.bound.0,
-            link_bytes: d.bytes.map(|b| Bytes(b.round() as u64)),
+            link_bytes: d.bytes.map(whole),
+            port_times,
         }
     }
 }
@@ -282,6 +328,7 @@ impl Pricer<'_> {
             transfer: 0.0,
             bound: (0, 0.0),
             bytes: [0.0; MAX_TIERS],
+            fewest: [0.0; MAX_TIERS],
         })
     }
 
@@ -344,6 +391,7 @@ impl Pricer<'_> {
             transfer: time,
             bound: (level.tier, time),
             bytes,
+            fewest: bytes,
         })
     }
 
@@ -396,7 +444,8 @@ impl Pricer<'_> {
     /// Demands that proceed together: steps add, the slowest tier decides the transfer. The faster of the two protocols; a
     /// tier without a low-latency one keeps its bulk figures.
     fn pipelined(&self, algorithm: Algorithm, demands: &[Demand], copy: f64) -> Draft {
-        let empty = Draft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: [0.0; MAX_TIERS] };
+        let nothing = [0.0; MAX_TIERS];
+        let empty = Draft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: nothing, fewest: nothing };
         let operation = demands.iter().map(|d| self.fabric.tiers[d.tier].operation.0).fold(0.0, f64::max);
         let (mut bulk, mut low) = (Draft { startup: operation, ..empty }, Draft { startup: operation, ..empty });
         for d in demands {
@@ -408,6 +457,7 @@ impl Pricer<'_> {
             for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick)] {
                 draft.startup += startup;
                 draft.bytes[d.tier] += d.bytes;
+                draft.fewest[d.tier] += d.bytes;
                 if wire > draft.bound.1 {
                     draft.bound = (d.tier, wire);
                 }

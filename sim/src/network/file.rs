@@ -234,7 +234,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
     };
     let (units, bandwidth) = match &topology {
         Topology::Torus { limits, .. } => (limits.iter().product(), gb(t.bandwidth_gb_per_s.unwrap_or(0.0))),
-        Topology::Matrix(m) => (m.units(), BytesPerSecond(m.ring_rate(m.units(), 1) / f64::from(below))),
+        Topology::Matrix(m) => (m.units(), BytesPerSecond(m.slowest() / f64::from(below))),
         _ => (units, gb(t.bandwidth_gb_per_s.unwrap_or(0.0))),
     };
     let low_latency = t.low_latency_step_us.zip(t.low_latency_fraction);

@@ -106,9 +106,16 @@ impl Fabric {
         levels
     }
 
+    /// The innermost tier of which two devices share a unit.
+    #[must_use]
+    pub fn meeting_tier(&self, a: u32, b: u32) -> usize {
+        let shared = self.tiers.iter().position(|tier| a / tier.devices == b / tier.devices);
+        shared.unwrap_or(self.tiers.len().saturating_sub(1))
+    }
+
     /// The tier that two devices `a` and `b` meet on, as a level; `None` when they are the same.
     pub(crate) fn meeting(&self, a: u32, b: u32) -> Option<Level> {
-        let tier = self.tiers.iter().position(|t| a / t.devices == b / t.devices).unwrap_or(self.tiers.len().checked_sub(1)?);
+        let tier = self.meeting_tier(a, b);
         let unit = self.unit_devices(tier);
         let spacing = (a / unit).abs_diff(b / unit).max(1);
         (a != b).then_some(Level { tier, fan_out: 2, ports: 1, members: 2, members_below: 1, spacing })

@@ -323,7 +323,7 @@ impl Fabric {
         };
         let template = if unit_devices == 1 { self.tiers.last() } else { self.tiers.get(inner) };
         let template = template.ok_or_else(|| fail("it has no network between its nodes", "choose a fabric of several nodes"))?;
-        let slowest = links.ring_rate(links.units(), 1);
+        let slowest = links.slowest();
         let tier = Tier {
             devices: links.units().saturating_mul(unit_devices),
             topology: Topology::Matrix(links.clone()),

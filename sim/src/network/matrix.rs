@@ -6,9 +6,26 @@ use serde::{Deserialize, Serialize};
 /// Bandwidths between the units of a tier, one direction, bytes per second, of the *whole unit* (a node, not a device).
 /// Symmetric: a measurement of both directions is averaged where it is imported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Array2<f64>", into = "Array2<f64>")]
 pub struct LinkMatrix {
     /// `units` x `units`; the diagonal is not used.
     rates: Array2<f64>,
+    /// Whether some links are slower than others.
+    differ: bool,
+}
+
+impl From<Array2<f64>> for LinkMatrix {
+    fn from(rates: Array2<f64>) -> Self {
+        let links = || rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate);
+        let differ = links().next().is_some_and(|first| links().any(|rate| rate != first));
+        Self { rates, differ }
+    }
+}
+
+impl From<LinkMatrix> for Array2<f64> {
+    fn from(links: LinkMatrix) -> Self {
+        links.rates
+    }
 }
 
 impl LinkMatrix {
@@ -16,7 +33,7 @@ impl LinkMatrix {
     #[must_use]
     pub(crate) fn from_rows(rows: &[Vec<f64>]) -> Self {
         let units = rows.len();
-        Self { rates: Array2::from_shape_fn((units, units), |(a, b)| rows[a].get(b).copied().unwrap_or_default()) }
+        Array2::from_shape_fn((units, units), |(a, b)| rows[a].get(b).copied().unwrap_or_default()).into()
     }
 
     /// Units on each side.
@@ -35,14 +52,19 @@ impl LinkMatrix {
     /// So many units with links of `rate` bytes per second.
     #[must_use]
     pub(crate) fn uniform(units: u32, rate: f64) -> Self {
-        Self { rates: Array2::from_elem((units as usize, units as usize), rate) }
+        Array2::from_elem((units as usize, units as usize), rate).into()
     }
 
     /// Whether some links are slower than others.
     #[must_use]
-    pub(crate) fn differ(&self) -> bool {
-        let links = || self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate);
-        links().next().is_some_and(|first| links().any(|rate| rate != first))
+    pub fn differ(&self) -> bool {
+        self.differ
+    }
+
+    /// The slowest link, bytes per second of the unit.
+    #[must_use]
+    pub(crate) fn slowest(&self) -> f64 {
+        self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min)
     }
 
     /// As many units, all joined by links of the harmonic mean of these: what is the same whatever the units' order.
@@ -55,7 +77,7 @@ impl LinkMatrix {
         let pairs = (0..units).flat_map(|a| (0..units).filter(move |b| *b != a).map(move |b| (a, b)));
         let (count, time) = pairs.fold((0.0, 0.0), |(n, sum), (a, b)| (n + 1.0, sum + 1.0 / self.rate(a, b)));
         let rate = if count > 0.0 { count / time } else { 1.0 };
-        Self { rates: Array2::from_elem(self.rates.raw_dim(), rate) }
+        Self::uniform(units, rate)
     }
 
     /// The first `units` rows and columns.
@@ -70,7 +92,7 @@ impl LinkMatrix {
     pub(crate) fn permuted(&self, order: &[u32]) -> Self {
         let units = self.units();
         let order: Vec<usize> = order.iter().map(|&unit| (unit % units) as usize).collect();
-        Self { rates: self.rates.select(Axis(0), &order).select(Axis(1), &order) }
+        self.rates.select(Axis(0), &order).select(Axis(1), &order).into()
     }
 
     /// Members of every sibling group of `fan_out` units, `spacing` apart, both cut to what the matrix holds.

@@ -25,7 +25,9 @@
 //! All groups of a parallel axis run at once, so a cost is that of a group *beside its siblings*. On switches every
 //! device has its own port and siblings do not meet (a node's NICs are counted per device: nominal bandwidth of
 //! the node over its devices). On a torus, members `h` apart along a dimension send through the nodes between them: `h`
-//! sibling groups share every link, which leaves each `1/h`. On a measured matrix the slowest sibling decides.
+//! sibling groups share every link, which leaves each `1/h`. On measured links that differ every sibling group is priced on the links that its members
+//! use (the slowest of the ring through their units, in rank order), by the algorithm that takes least there, and the slowest group decides; links
+//! that are all alike are a switch.
 //! Different axes that run at the same time share ports: [`Fabric::collective_sharing`] takes the number of flows.
 //!
 //! # Measured error
@@ -46,6 +48,7 @@ mod file;
 mod level;
 mod links;
 mod matrix;
+mod placed;
 #[cfg(test)]
 mod tests;
 mod torus;
@@ -58,4 +61,5 @@ pub use fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
 pub use level::Spread;
 pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;
+pub use placed::{Place, Places, siblings};
 pub use torus::TorusDim;

@@ -5,13 +5,12 @@
 
 use super::Fidelity;
 use crate::StepError;
-use crate::contention::PortTimes;
+use crate::network::Network;
 use crate::profile::{ChipTimes, PassProfile};
 use sim::cost::KernelCost;
 use sim::costed::{Costs, cores, operator, seconds};
 use sim::hardware::{Accelerator, Scope};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};
-use sim::network::Fabric;
 use sim::schedule::{Operator, Problem, Schedule};
 use sim::units::Seconds;
 
@@ -34,17 +33,17 @@ impl ChipTimes {
     pub(crate) fn scheduled_pass(
         &mut self,
         graph: &KernelGraph,
-        fabric: &Fabric,
+        network: &impl Network,
         left_out: impl Fn(&KernelNode) -> bool,
     ) -> Result<PassProfile, StepError> {
         if self.fidelity() != Fidelity::Exact {
             let part = Part::of(graph, left_out);
             let kernels = part.kernels(graph);
-            let device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, fabric)));
-            return Ok(PassProfile { device, ..launched(&kernels, fabric) });
+            let device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, network)));
+            return Ok(PassProfile { device, ..launched(&kernels, network) });
         }
-        let Scheduled { kernels, costs, problem, schedule } = self.schedule(graph, fabric, left_out)?;
-        let mut pass = launched(&kernels, fabric);
+        let Scheduled { kernels, costs, problem, schedule } = self.schedule(graph, network, left_out)?;
+        let mut pass = launched(&kernels, network);
         let chosen = || costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core });
         pass.energy = chosen().map(|cost| cost.energy).sum();
         pass.unproven = seconds(schedule.makespan - schedule.lower_bound.min(schedule.makespan));
@@ -63,12 +62,12 @@ impl ChipTimes {
     pub(crate) fn schedule<'g>(
         &mut self,
         graph: &'g KernelGraph,
-        fabric: &Fabric,
+        network: &impl Network,
         left_out: impl Fn(&KernelNode) -> bool,
     ) -> Result<Scheduled<'g>, StepError> {
         let part = Part::of(graph, left_out);
         let kernels = part.kernels(graph);
-        let costs: Vec<Costs> = kernels.iter().map(|node| self.costs(&node.kernel, fabric)).collect();
+        let costs: Vec<Costs> = kernels.iter().map(|node| self.costs(&node.kernel, network)).collect();
         let chip = self.chip();
         let operators: Vec<Operator> =
             kernels.iter().zip(&costs).map(|(node, costs)| operator(chip, &node.kernel, costs)).collect();
@@ -92,11 +91,11 @@ fn port_time<K: Iterator<Item = KernelCost>>(chip: &Accelerator, kernels: impl F
 }
 
 /// A pass of these kernels, without the time that they take.
-fn launched(kernels: &[&KernelNode], fabric: &Fabric) -> PassProfile {
+fn launched(kernels: &[&KernelNode], network: &impl Network) -> PassProfile {
     let mut pass = PassProfile { launches: u32::try_from(kernels.len()).unwrap_or(u32::MAX), ..PassProfile::default() };
     for node in kernels {
         if let Kernel::Collective(collective) = &node.kernel {
-            pass.ports = pass.ports + PortTimes::of(fabric, &fabric.collective(collective));
+            pass.ports = pass.ports + network.collective(collective).ports;
         }
     }
     pass

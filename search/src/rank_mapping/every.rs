@@ -1,0 +1,86 @@
+//! All assignments, where there are few.
+
+use super::state::State;
+use super::{Searched, TrafficAxis};
+
+/// The assignments of ranks to units, whichever device of a unit each gets; or of whole units to the blocks of every order of the axes.
+pub(super) struct Every<'o> {
+    /// Assignments to begin with.
+    orders: Vec<&'o [u32]>,
+    /// Devices that stay together: of a unit where whole ones are moved, else 1.
+    block: u32,
+    count: u64,
+}
+
+impl<'o> Every<'o> {
+    /// `None` where there are more than `most`.
+    pub fn of(state: &State<'_>, orders: &'o [(Vec<TrafficAxis>, Vec<u32>)], whole: bool, most: u32) -> Option<Self> {
+        let (ranks, unit) = (state.devices.len() as u32, state.unit());
+        let block = if whole { unit } else { 1 };
+        let orders: Vec<&[u32]> =
+            orders.iter().take(if whole { orders.len() } else { 1 }).map(|(_, devices)| &devices[..]).collect();
+        // Blocks on units, where the places of a unit are alike: a multinomial coefficient, as a product of binomial ones.
+        let mut count = orders.len() as u64;
+        let held = unit / block;
+        for blocks in (1..=ranks / unit).map(|units| units * held) {
+            for i in 1..=held {
+                // Exact, since a product of i factors behind each other is a multiple of i!.
+                count = count.checked_mul(u64::from(blocks - held + i))? / u64::from(i);
+            }
+            if count > u64::from(most) {
+                return None;
+            }
+        }
+        Some(Self { orders, block, count })
+    }
+
+    /// The best of all.
+    pub fn best(&self, state: &State<'_>) -> Searched {
+        let mut state = state.clone();
+        let (ranks, unit) = (state.devices.len(), state.unit());
+        let units = ranks as u32 / unit;
+        let held = unit / self.block;
+        let (mut found, mut least) = (state.devices.clone(), f64::INFINITY);
+        for order in &self.orders {
+            let mut try_one = |places: &[u32]| {
+                let devices: Vec<u32> = order
+                    .iter()
+                    .map(|device| places[(device / self.block) as usize] * self.block + device % self.block)
+                    .collect();
+                state.place(&devices);
+                let time = state.time();
+                if time < least {
+                    (least, found) = (time, devices);
+                }
+            };
+            let mut tried = Tried { places: Vec::new(), free: vec![held; units as usize], held };
+            tried.all(ranks / self.block as usize, &mut try_one);
+        }
+        Searched { found, moves: self.count, least: Some(least) }
+    }
+}
+
+/// Blocks placed so far.
+struct Tried {
+    places: Vec<u32>,
+    /// Places left on every unit.
+    free: Vec<u32>,
+    held: u32,
+}
+
+impl Tried {
+    fn all(&mut self, blocks: usize, try_one: &mut impl FnMut(&[u32])) {
+        if self.places.len() == blocks {
+            return try_one(&self.places);
+        }
+        for unit in 0..self.free.len() {
+            if self.free[unit] > 0 {
+                self.free[unit] -= 1;
+                self.places.push(unit as u32 * self.held + self.free[unit]);
+                self.all(blocks, try_one);
+                self.places.pop();
+                self.free[unit] += 1;
+            }
+        }
+    }
+}

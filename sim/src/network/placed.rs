@@ -1,0 +1,159 @@
+//! Groups where their members are, on measured links: which units they lie on, and which links they use.
+
+use super::collective::CollectiveCost;
+use super::fabric::{Fabric, Topology};
+use super::level::Spread;
+use super::matrix::LinkMatrix;
+use crate::kernel::{Collective, CollectiveKind, Group};
+use crate::units::{Bytes, BytesPerSecond};
+use std::collections::BTreeMap;
+
+/// Where a group lies, and the rate of the links that decides for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Place {
+    /// How its members lie on the units.
+    pub spread: Spread,
+    /// Bytes per second of a whole unit: the slowest link of the ring through the units, in the order of the group's ranks, or for an exchange the
+    /// slowest unit's harmonic mean over the others. Infinite inside a unit.
+    pub link: BytesPerSecond,
+}
+
+/// Finds where groups lie on the units of a matrix of links.
+#[derive(Debug, Clone)]
+pub struct Places<'a> {
+    links: &'a LinkMatrix,
+    /// Devices of a unit.
+    unit: u32,
+    /// Whether it matters where in a unit a device is: inside a torus, or under several tiers.
+    inside: bool,
+    /// Units of the group at hand with their members, in the order of its ranks.
+    seen: Vec<(u32, u32)>,
+}
+
+impl<'a> Places<'a> {
+    /// On a fabric whose outermost tier is a matrix of links; `None` on others.
+    #[must_use]
+    pub fn of(fabric: &'a Fabric) -> Option<Self> {
+        let (links, unit) = fabric.links()?;
+        Some(Self { links, unit, inside: fabric.has_places_inside_units(), seen: Vec::new() })
+    }
+
+    /// The links.
+    #[must_use]
+    pub fn links(&self) -> &'a LinkMatrix {
+        self.links
+    }
+
+    /// Devices of a unit.
+    #[must_use]
+    pub fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    /// Where a group lies whose ranks run on `devices`. Members inside a unit are taken to be as far apart as the first two neighbours that share
+    /// one: groups of a parallel axis are evenly spaced.
+    pub fn place(&mut self, kind: CollectiveKind, devices: impl Iterator<Item = u32>) -> Place {
+        self.seen.clear();
+        let (mut members, mut stride, mut before) = (0, None, None);
+        for device in devices {
+            members += 1;
+            let unit = device / self.unit;
+            if let Some(before) = before.replace(device).filter(|before| self.inside && before / self.unit == unit) {
+                stride = stride.or(Some(device.abs_diff(before)));
+            }
+            match self.seen.iter_mut().find(|(u, _)| *u == unit) {
+                Some((_, count)) => *count += 1,
+                None => self.seen.push((unit, 1)),
+            }
+        }
+        let counts = self.seen.iter().map(|(_, count)| *count);
+        let spread = Spread {
+            members,
+            units: self.seen.len() as u32,
+            most: counts.clone().max().unwrap_or(1),
+            least: counts.min().unwrap_or(1),
+            stride: stride.unwrap_or(1),
+        };
+        Place { spread, link: BytesPerSecond(if spread.units > 1 { self.link(kind) } else { f64::INFINITY }) }
+    }
+
+    fn link(&self, kind: CollectiveKind) -> f64 {
+        let (units, links) = (&self.seen, self.links);
+        if kind == CollectiveKind::AllToAll {
+            let mean = |from: u32| {
+                let times = units.iter().filter(|(to, _)| *to != from).map(|(to, _)| 1.0 / links.rate(from, *to));
+                (units.len() - 1) as f64 / times.sum::<f64>()
+            };
+            return units.iter().map(|(from, _)| mean(*from)).fold(f64::INFINITY, f64::min);
+        }
+        let next = |i: usize| units[(i + 1) % units.len()].0;
+        units.iter().enumerate().map(|(i, (from, _))| links.rate(*from, next(i))).fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl Fabric {
+    /// Whether it matters where in a unit of the outermost tier a device is: the unit is a torus, or has several tiers.
+    #[must_use]
+    pub fn has_places_inside_units(&self) -> bool {
+        let inner = self.tiers.split_last().map_or(&[][..], |(_, inner)| inner);
+        inner.len() > 1 || inner.iter().any(|tier| matches!(tier.topology, Topology::Torus { .. }))
+    }
+
+    /// The cost of collectives that groups run at the same time on measured links, each among the devices listed in the order of its ranks: the
+    /// slowest group's, with the longest time that any of them has each tier's links. `None` without measured links or groups.
+    #[must_use]
+    pub fn collective_among(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        groups: impl Iterator<Item = Vec<u32>>,
+    ) -> Option<CollectiveCost> {
+        self.among(kind, bytes, groups, 1.0)
+    }
+
+    pub(super) fn among(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        groups: impl Iterator<Item = Vec<u32>>,
+        flows: f64,
+    ) -> Option<CollectiveCost> {
+        let mut places = Places::of(self)?;
+        // Of groups that lie alike the one on the slowest links decides.
+        let mut slowest: BTreeMap<Spread, f64> = BTreeMap::new();
+        for group in groups {
+            let Place { spread, link } = places.place(kind, group.into_iter());
+            let known = slowest.entry(spread).or_insert(f64::INFINITY);
+            *known = known.min(link.0);
+        }
+        let costs = slowest.into_iter().map(|(spread, link)| self.spread_sharing(kind, bytes, spread, link, flows));
+        costs.reduce(CollectiveCost::slower)
+    }
+
+    /// The cost of a collective of all groups of a pattern, on measured links that differ. A pattern of which no group lies within the fabric has
+    /// none.
+    pub(super) fn on_links(&self, collective: &Collective, flows: f64) -> Option<CollectiveCost> {
+        let (links, _) = self.links()?;
+        if !links.differ() {
+            return None;
+        }
+        let Collective { kind, bytes, group } = *collective;
+        let devices = self.devices();
+        if kind == CollectiveKind::SendRecv {
+            let pairs = (0..devices.saturating_sub(group.stride)).map(|from| vec![from, from + group.stride]);
+            return self.among(kind, bytes, pairs, flows);
+        }
+        self.among(kind, bytes, siblings(group, devices), flows)
+    }
+}
+
+/// The members of every group of a pattern that lies within so many ranks.
+pub fn siblings(group: Group, ranks: u32) -> impl Iterator<Item = Vec<u32>> {
+    let (members, stride) = (u64::from(group.ranks.max(1)), u64::from(group.stride.max(1)));
+    let (span, ranks) = (members * stride, u64::from(ranks));
+    (0..ranks.div_ceil(span)).flat_map(move |block| {
+        let lanes = (0..stride).map(move |lane| block * span + lane);
+        let within = lanes.filter(move |first| first + (members - 1) * stride < ranks);
+        within.map(move |first| (0..members).map(|i| (first + i * stride) as u32).collect())
+    })
+}

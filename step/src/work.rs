@@ -1,0 +1,276 @@
+//! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
+
+use super::contention::Communication;
+use super::execute::Fidelity;
+use super::network::Network;
+use super::profile::Cost;
+use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
+use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Link, Pass, Transfer};
+use sim::units::{Bytes, Seconds};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use workloads::recompute_policy::Treatment;
+use workloads::{RecomputeSet, Segment, SegmentKind, TrainingGraph};
+
+/// What a model does under a plan, whatever its collectives take: a step for any network.
+#[derive(Debug, Clone)]
+pub struct StepWork {
+    /// Embedding, layer, head.
+    pieces: [Option<PieceWork>; 3],
+    /// The profile but for its pieces.
+    rest: StepProfile,
+}
+
+impl StepWork {
+    pub(super) fn new(chip: &mut ChipTimes, graph: &TrainingGraph, plan: &TrainingPlan, rest: StepProfile) -> Self {
+        let mut pieces = [None, None, None];
+        for segment in &graph.segments {
+            let slot = match segment.kind {
+                SegmentKind::Embedding => 0,
+                SegmentKind::Layer => 1,
+                SegmentKind::Head => 2,
+            };
+            let treatment = plan.activations.treatment_under(&segment.graph, chip.stack().replay());
+            pieces[slot] = Some(chip.piece(segment, &treatment, None));
+        }
+        Self { pieces, rest }
+    }
+
+    /// The profile on a network. `chip` is the one that the work is of, or a clone of it.
+    ///
+    /// # Errors
+    /// A chip so slow that its times leave the schedule's range.
+    pub fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<StepProfile, StepError> {
+        let mut priced = |at: usize| self.pieces[at].as_ref().map_or(Ok(PieceProfile::default()), |p| p.priced(chip, network));
+        let (embedding, layer, head) = (priced(0)?, priced(1)?, priced(2)?);
+        Ok(self.rest.of_pieces([embedding, layer, head]))
+    }
+}
+
+/// A piece of the pipeline.
+#[derive(Debug, Clone)]
+pub(super) struct PieceWork {
+    passes: PassesWork,
+    /// One way between device and host.
+    copy: Option<Seconds>,
+    parameters: u64,
+    expert_parameters: u64,
+}
+
+impl PieceWork {
+    pub(super) fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<PieceProfile, StepError> {
+        let [forward, recompute, backward] = match &self.passes {
+            PassesWork::Streamed(passes) => passes.each_ref().map(|pass| pass.priced(chip, network)),
+            PassesWork::Scheduled(passes) => passes.priced(chip, network)?,
+        };
+        let (parameters, expert_parameters) = (self.parameters, self.expert_parameters);
+        let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters };
+        if let Some(copy) = self.copy {
+            let exposed = |busy: Seconds| copy - copy.min(busy) * chip.stack().overlap.host;
+            piece.forward.offload = exposed(piece.forward.busy());
+            piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
+        }
+        Ok(piece)
+    }
+}
+
+/// Forward pass, what runs again, backward pass.
+#[derive(Debug, Clone)]
+enum PassesWork {
+    /// Kernels one after the other.
+    Streamed(Box<[PassWork; 3]>),
+    /// By the operator schedule, which places collectives among the kernels: it is another one wherever they take longer.
+    Scheduled(Box<ScheduledWork>),
+}
+
+/// A collective inside a pass.
+#[derive(Debug, Clone, Copy)]
+struct CollectiveWork {
+    collective: Collective,
+    axis: Axis,
+    /// Whether the stack may run it beside the products of weight gradients (tensor-parallel) or beside attention (context-parallel).
+    hides: bool,
+}
+
+/// A pass in a stream.
+#[derive(Debug, Clone, Default)]
+struct PassWork {
+    /// Without collectives.
+    alone: PassProfile,
+    /// Of it, products that make gradients of weights.
+    weights: Seconds,
+    /// Of it, fused attention.
+    attention: Seconds,
+    /// In their order.
+    collectives: Vec<CollectiveWork>,
+}
+
+impl PassWork {
+    /// A pass whose collectives have times already.
+    fn known(pass: PassProfile) -> Self {
+        Self { alone: pass, ..Self::default() }
+    }
+
+    fn priced(&self, chip: &ChipTimes, network: &impl Network) -> PassProfile {
+        let (mut pass, mut beside, mut ring) = (self.alone, Seconds::ZERO, Seconds::ZERO);
+        for CollectiveWork { collective, axis, hides } in &self.collectives {
+            let Communication { time, ports } = chip.collective(network, collective);
+            pass.ports = pass.ports + ports;
+            match axis {
+                Axis::Context => {
+                    pass.context += time;
+                    if *hides {
+                        ring += time;
+                    }
+                }
+                Axis::Expert => pass.expert += time,
+                Axis::Tensor => {
+                    pass.tensor += time;
+                    // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
+                    let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain();
+                    if inside && *hides {
+                        beside += time;
+                    }
+                }
+            }
+        }
+        let overlap = &chip.stack().overlap;
+        pass.beside_weights = beside.min(self.weights) * overlap.tensor;
+        pass.tensor = pass.tensor - pass.beside_weights;
+        pass.context = pass.context - ring.min(self.attention) * overlap.context;
+        pass
+    }
+}
+
+/// Passes by the operator schedule.
+#[derive(Debug, Clone)]
+struct ScheduledWork {
+    /// Either the graph, or the pass itself where it is known.
+    forward: Result<PassProfile, KernelGraph>,
+    /// The backward pass with nothing run again.
+    backward: KernelGraph,
+    /// With what runs again, if anything does.
+    whole: Option<KernelGraph>,
+    /// The distinct collectives of all.
+    collectives: Vec<Collective>,
+    /// By what the collectives take: a search over mappings asks for the same many times.
+    known: Arc<Mutex<HashMap<Vec<u64>, [PassProfile; 3]>>>,
+}
+
+impl ScheduledWork {
+    fn new(segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> Self {
+        let forward = forward.ok_or_else(|| segment.forward());
+        let backward = segment.backward(&RecomputeSet::none());
+        let whole = (!recompute.is_empty()).then(|| segment.backward(recompute));
+        let mut collectives = Vec::new();
+        for node in forward.as_ref().err().into_iter().chain([&backward]).chain(&whole).flat_map(KernelGraph::node_weights) {
+            match node.kernel {
+                Kernel::Collective(collective) if !collectives.contains(&collective) => collectives.push(collective),
+                _ => {}
+            }
+        }
+        Self { forward, backward, whole, collectives, known: Arc::default() }
+    }
+
+    fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<[PassProfile; 3], StepError> {
+        let mut key = Vec::new();
+        for collective in &self.collectives {
+            let Communication { time, ports } = network.collective(collective);
+            key.push(time.0.to_bits());
+            key.extend(ports.bits());
+        }
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(passes) = known().get(&key) {
+            return Ok(*passes);
+        }
+        // Unlocked meanwhile: two that schedule the same at once get the same.
+        let passes = self.scheduled(chip, network)?;
+        known().insert(key, passes);
+        Ok(passes)
+    }
+
+    fn scheduled(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<[PassProfile; 3], StepError> {
+        let forward = match &self.forward {
+            Ok(known) => *known,
+            Err(graph) => chip.scheduled_pass(graph, network, |_| false)?,
+        };
+        let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
+        if chip.fidelity() == Fidelity::Exact {
+            let weights = |node: &sim::kernel::KernelNode| node.role.gradient == Some(GradientOf::Weights);
+            let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
+            once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
+        }
+        let Some(whole) = &self.whole else {
+            return Ok([forward, PassProfile::default(), once]);
+        };
+        let whole = chip.scheduled_pass(whole, network, |_| false)?;
+        let recompute = PassProfile {
+            device: (whole.busy() - once.busy()).max(Seconds::ZERO),
+            launches: whole.launches.saturating_sub(once.launches),
+            ports: whole.ports - once.ports,
+            energy: whole.energy - once.energy,
+            unproven: whole.unproven,
+            ..PassProfile::default()
+        };
+        Ok([forward, recompute, once])
+    }
+}
+
+impl ChipTimes {
+    /// What a segment does. `forward` is the forward pass without its copies, where it is known: no treatment changes it.
+    pub(super) fn piece(&mut self, segment: &Segment, treatment: &Treatment, forward: Option<PassProfile>) -> PieceWork {
+        let passes = match self.stack().kernels.execution {
+            Execution::Stream => PassesWork::Streamed(Box::new(self.streamed_passes(segment, &treatment.recompute, forward))),
+            Execution::Scheduled => PassesWork::Scheduled(Box::new(ScheduledWork::new(segment, &treatment.recompute, forward))),
+        };
+        let bytes = treatment.offloaded_bytes(&segment.graph);
+        PieceWork {
+            passes,
+            copy: (bytes > Bytes::ZERO).then(|| self.kernel(&Kernel::Transfer(Transfer { link: Link::Host, bytes }))),
+            parameters: segment.parameters.sharded.saturating_add(segment.parameters.replicated),
+            expert_parameters: segment.parameters.expert,
+        }
+    }
+
+    fn streamed_passes(&mut self, segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> [PassWork; 3] {
+        let backward = segment.backward(recompute);
+        let again = |pass: Pass| pass == Pass::Recompute;
+        let forward = match forward {
+            Some(pass) => PassWork::known(pass),
+            None => self.pass(&segment.forward(), |_| true),
+        };
+        [forward, self.pass(&backward, again), self.pass(&backward, |pass| !again(pass))]
+    }
+
+    fn pass(&mut self, graph: &KernelGraph, chosen: impl Fn(Pass) -> bool) -> PassWork {
+        let mut work = PassWork::default();
+        for node in graph.node_weights().filter(|node| chosen(node.role.pass)) {
+            work.alone.launches += 1;
+            let weight = node.role.gradient == Some(GradientOf::Weights);
+            let Kernel::Collective(collective) = &node.kernel else {
+                let Cost { time, energy } = self.cost(&node.kernel);
+                work.alone.device += time;
+                work.alone.energy += energy;
+                if weight {
+                    work.alone.weight += time;
+                    work.alone.weight_launches += 1;
+                }
+                match node.kernel {
+                    Kernel::Contraction(_) if weight => work.weights += time,
+                    Kernel::FusedAttention(_) => work.attention += time,
+                    _ => {}
+                }
+                continue;
+            };
+            let axis = node.role.axis.unwrap_or(Axis::Tensor);
+            let hides = match axis {
+                // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.
+                Axis::Context => collective.kind != CollectiveKind::AllToAll,
+                Axis::Expert => false,
+                Axis::Tensor => node.role.gradient.is_some(),
+            };
+            work.collectives.push(CollectiveWork { collective: *collective, axis, hides });
+        }
+        work
+    }
+}
