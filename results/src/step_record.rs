@@ -88,6 +88,8 @@ pub struct ClusterRecord {
 pub struct StepRecord {
     /// The plan, its step with its parts, its rates and its peak of memory: as `plan` lists it.
     pub plan: PlanRow,
+    /// The step's time and what it makes.
+    pub time: TimeRecord,
     /// Energy and power.
     pub energy: EnergyRecord,
     /// The step's time as fractions of it, largest first: the parts, kernels of forward and backward passes by what bounds them.
@@ -104,6 +106,18 @@ pub struct StepRecord {
     pub slowest_stage: u32,
     /// Its passes.
     pub passes: Vec<PassRecord>,
+}
+
+/// The time of a step and the rates that follow from it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeRecord {
+    /// Time of one optimizer step in seconds.
+    pub step_s: f64,
+    /// Sequences per second over the whole cluster.
+    pub sequences_per_s: f64,
+    /// Tokens per second over the whole cluster.
+    pub tokens_per_s: f64,
 }
 
 /// Energy of a step. Energy on the network's links is not modelled.
@@ -205,6 +219,16 @@ impl ChipRecord {
     }
 }
 
+impl TimeRecord {
+    /// Of a plan of a job.
+    #[must_use]
+    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Self {
+        let step = ranked.time.total.0;
+        let sequences_per_s = job.global_batch as f64 / step;
+        Self { step_s: step, sequences_per_s, tokens_per_s: sequences_per_s * job.sequence_length as f64 }
+    }
+}
+
 impl EnergyRecord {
     /// Of a plan of a job.
     #[must_use]
@@ -257,6 +281,7 @@ impl StepRecord {
             |part: &step::explain::Part| Share { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
         Self {
             plan: row(job, ranked),
+            time: TimeRecord::new(job, ranked),
             energy: EnergyRecord::new(job, ranked),
             time_shares: why.parts.iter().map(share).collect(),
             stages: ranked.memory.stages.iter().map(stage).collect(),

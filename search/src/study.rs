@@ -117,7 +117,8 @@ pub enum OptimizerChoice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
-    /// The software stack: a built-in one's name or a file's path.
+    /// The software stack: a built-in one's name or a file's path; `ideal` where it is left out.
+    #[serde(default = "ideal")]
     pub stack: String,
     /// Tensor-parallel widths; a width that the model's heads or its MLP do not divide by is left out.
     pub tensor_parallel: Option<Vec<u32>>,
@@ -135,7 +136,8 @@ pub struct PlanSpec {
     pub schedules: Option<Vec<String>>,
     /// What layers keep for the backward pass, in the words of `plan --recompute`.
     pub recompute: Option<Vec<ActivationPolicy>>,
-    /// How layers are split into stages.
+    /// How layers are split into stages; as is fastest where it is left out.
+    #[serde(default)]
     pub layer_split: LayerSplitChoice,
     /// Sequences per micro-batch and data-parallel rank.
     pub micro_batch_sequences: Option<Vec<u32>>,
@@ -148,13 +150,18 @@ pub struct PlanSpec {
 }
 
 /// How layers are split into stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerSplitChoice {
     /// Evenly, or as evenly as layers that do not divide can.
     Even,
     /// As is fastest and fits.
+    #[default]
     Best,
+}
+
+fn ideal() -> String {
+    "ideal".to_owned()
 }
 
 impl PlanSpec {
