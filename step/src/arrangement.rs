@@ -46,7 +46,7 @@ pub struct Arrangement {
 }
 
 impl Arrangement {
-    /// A layout under a schedule, which becomes the one that runs ([`effective_schedule`]).
+    /// A layout under a schedule, which becomes the one that runs.
     pub fn new(layout: Layout, split: ChunkSplit, schedule: Schedule, micro_batches: u64) -> Self {
         let schedule = effective_schedule(&layout, schedule);
         Self { layout, split, schedule, micro_batches }
