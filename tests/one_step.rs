@@ -90,13 +90,13 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// Jobs with a plan that are compared.
-const JOBS: usize = 64;
+const JOBS: usize = 200;
 
 #[test]
 fn a_plan_takes_the_same_listed_given_alone_and_explained() {
     let mut runner = TestRunner::deterministic();
     let mut compared = 0;
-    for _ in 0..120 {
+    for _ in 0..400 {
         if compared == JOBS {
             break;
         }

@@ -1,0 +1,126 @@
+//! Searches of small random spaces beside brute force over their chips and plans.
+//!
+//! `PROPTEST_CASES=200 cargo test --release -p coplace-search --test small_spaces` tries more of them.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use coplace_search::design::{DesignOutcome, search_designs};
+use coplace_search::pareto::{Front, FrontPoint};
+use coplace_search::planner::{Job, PlanSpace, Prepared, Splits, search_plans};
+use coplace_search::runner::Outcome;
+use coplace_search::space::HardwareSpace;
+use coplace_search::study::SpaceSpec;
+use proptest::prelude::*;
+use sim::hardware::Accelerator;
+use sim::hardware::phaze::design;
+use sim::network::Fabric;
+use sim::units::Bytes;
+use step::SoftwareStack;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{Model, ZeroStage};
+
+/// A small space, a cluster and a space of plans.
+#[derive(Debug, Clone)]
+struct Case {
+    space: SpaceSpec,
+    model: &'static str,
+    fabric: &'static str,
+    devices: u32,
+    batch: u64,
+    zero: Option<Vec<ZeroStage>>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let values = |most: u32| proptest::collection::vec(1..=most, 1..=2);
+    let powers = |from: u32, to: u32| proptest::collection::vec((from..=to).prop_map(|bits| 1_u32 << bits), 1..=2);
+    // Memory down to what no plan, or only a sharded one, fits into.
+    let memory = (
+        proptest::collection::vec(1_u64..=32, 1..=2),
+        proptest::collection::vec((2_u32..=40).prop_map(|gib| f64::from(gib) / 4.0), 1..=3),
+    );
+    let grid = (values(9), values(5), powers(3, 7), powers(3, 7), memory, prop::sample::select(vec![0.0, 0.02])).prop_map(
+        |(tensor_cores, vector_cores, array_widths, array_depths, (global_buffer_mib, hbm_gib), min_area_fraction)| SpaceSpec {
+            tensor_cores,
+            vector_cores,
+            array_widths,
+            array_depths,
+            global_buffer_mib,
+            hbm_gib,
+            reference_chip: "phaze_tpuv4".into(),
+            min_area_fraction,
+        },
+    );
+    let names = (
+        prop::sample::select(vec!["opt-350m", "bert-large"]),
+        prop::sample::select(vec!["phaze_flat", "tpu_v4_ici", "selene_hdr200x8", "ideal_switch"]),
+    );
+    let zero = prop::sample::select(vec![Some(vec![ZeroStage::None]), Some(vec![ZeroStage::None, ZeroStage::Parameters]), None]);
+    // Odd numbers of devices too.
+    (grid, names, 1_u32..=12, 1_u64..=4, zero).prop_map(|(space, (model, fabric), devices, batch, zero)| Case {
+        space,
+        model,
+        fabric,
+        devices,
+        batch: u64::from(devices) * batch,
+        zero,
+    })
+}
+
+/// What a design is, as a key.
+fn key(design: &DesignOutcome) -> String {
+    format!("{:?}", design.config)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(
+        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
+    ) })]
+    #[test]
+    fn a_search_answers_as_brute_force_and_no_design_passes_the_bound_that_rejected_it(case in case()) {
+        let model = Model::load(case.model).unwrap();
+        let stack = SoftwareStack::load("ideal").unwrap();
+        let fabric = Fabric::template(case.fabric).unwrap().for_devices(case.devices).unwrap();
+        let reference = Accelerator::template("phaze_tpuv4").unwrap();
+        let space = HardwareSpace::enumerate(&case.space, &reference).unwrap();
+        let plans = PlanSpace { zero: case.zero.clone(), splits: Some(Splits::Best), ..PlanSpace::default() };
+        let job = Job {
+            model: &model,
+            chip: &reference,
+            fabric: &fabric,
+            stack: &stack,
+            devices: case.devices,
+            global_batch: case.batch,
+            sequence_length: 256,
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            headroom: Bytes::ZERO,
+        };
+        let prepared = Prepared::new(job, &plans).unwrap();
+        let answer = search_designs(&prepared, &space, usize::MAX, &|_| {});
+        prop_assert_eq!(answer.designs.len(), space.designs());
+        let mut front = Front::default();
+        let mut seconds = Vec::new();
+        for (id, found) in answer.designs.iter().enumerate() {
+            let chip = design(&found.config);
+            let first = search_plans(&Job { chip: &chip, ..job }, &plans, 1).unwrap().best.into_iter().next();
+            let best = first.map(|plan| plan.time.total.0);
+            if let Some(best) = best {
+                front.insert(FrontPoint { first: found.area.0, second: best, id });
+            }
+            match (&found.outcome, best) {
+                (Outcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", key(found)),
+                (Outcome::Infeasible { .. }, None) => {}
+                (Outcome::Pruned { bound, .. }, best) => {
+                    prop_assert!(best.is_none_or(|best| *bound <= best), "{}: bound {} above {:?}", key(found), bound, best);
+                }
+                (outcome, best) => prop_assert!(false, "{}: {:?} beside {:?}", key(found), outcome, best),
+            }
+            seconds.push(best);
+        }
+        let pairs = |ids: &mut dyn Iterator<Item = usize>| ids.map(|id| (answer.designs[id].area.0, seconds[id])).collect::<Vec<_>>();
+        let truth = pairs(&mut front.points().iter().map(|point| point.id));
+        prop_assert_eq!(pairs(&mut answer.front.iter().copied()), truth.clone());
+        prop_assert_eq!(answer.best.map(|best| seconds[best]), truth.last().map(|last| last.1));
+    }
+}
