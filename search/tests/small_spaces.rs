@@ -55,8 +55,9 @@ fn case() -> impl Strategy<Value = Case> {
         prop::sample::select(vec!["phaze_flat", "tpu_v4_ici", "selene_hdr200x8", "ideal_switch"]),
     );
     let zero = prop::sample::select(vec![Some(vec![ZeroStage::None]), Some(vec![ZeroStage::None, ZeroStage::Parameters]), None]);
-    // Odd numbers of devices too.
-    (grid, names, 1_u32..=12, 1_u64..=4, zero).prop_map(|(space, (model, fabric), devices, batch, zero)| Case {
+    // Odd numbers of devices too, and more than one node of eight.
+    let devices = prop::sample::select(vec![1_u32, 2, 3, 4, 5, 6, 7, 8, 16]);
+    (grid, names, devices, 1_u64..=4, zero).prop_map(|(space, (model, fabric), devices, batch, zero)| Case {
         space,
         model,
         fabric,

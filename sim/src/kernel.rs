@@ -20,16 +20,43 @@ pub enum DataType {
     Fp8,
     /// 8-bit integer.
     Int8,
+    /// 8-bit floating point in blocks of 32 with a scale of 8 bits (MXFP8: OCP Microscaling Formats specification 1.0, table 1).
+    Mxfp8,
+    /// 4-bit floating point (E2M1) in blocks of 16 with a scale of 8 bits (NVFP4: NVIDIA Blackwell).
+    Nvfp4,
 }
 
 impl DataType {
-    /// Bytes of one number.
+    /// Every type.
+    pub const ALL: [Self; 7] = [Self::Fp32, Self::Bf16, Self::Fp16, Self::Fp8, Self::Int8, Self::Mxfp8, Self::Nvfp4];
+
+    /// Whole bytes of one number where it lies alone: those of 4 bits are rounded up, scales of blocks left out.
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
             Self::Fp32 => 4,
             Self::Bf16 | Self::Fp16 => 2,
-            Self::Fp8 | Self::Int8 => 1,
+            Self::Fp8 | Self::Int8 | Self::Mxfp8 | Self::Nvfp4 => 1,
+        }
+    }
+
+    /// Bytes of so many numbers in a tensor, with the scales of their blocks.
+    #[must_use]
+    pub fn packed(self, numbers: u64) -> Bytes {
+        match self {
+            Self::Mxfp8 => Bytes(numbers.saturating_add(numbers / 32)),
+            Self::Nvfp4 => Bytes((numbers / 2).saturating_add(numbers / 16)),
+            _ => Bytes(self.bytes()) * numbers,
+        }
+    }
+
+    /// Bytes of one number in a tensor, with its part of a block's scale.
+    #[must_use]
+    pub fn packed_bytes(self) -> f64 {
+        match self {
+            Self::Mxfp8 => 1.0 + 1.0 / 32.0,
+            Self::Nvfp4 => 0.5 + 1.0 / 16.0,
+            _ => self.bytes() as f64,
         }
     }
 }
@@ -42,6 +69,8 @@ impl fmt::Display for DataType {
             Self::Fp16 => "fp16",
             Self::Fp8 => "fp8",
             Self::Int8 => "int8",
+            Self::Mxfp8 => "mxfp8",
+            Self::Nvfp4 => "nvfp4",
         })
     }
 }
@@ -75,8 +104,8 @@ impl Contraction {
     /// Bytes that must cross the outermost memory at least once: both operands in, the result out.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
-        let element = Bytes(self.operand.bytes()) * self.batch;
-        element * self.m * self.k + element * self.k * self.n + Bytes(self.result.bytes()) * self.batch * self.m * self.n
+        let operands = Bytes(self.batch) * self.m * self.k + Bytes(self.batch) * self.k * self.n;
+        self.operand.packed(operands.0) + Bytes(self.result.bytes()) * self.batch * self.m * self.n
     }
 }
 

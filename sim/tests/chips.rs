@@ -85,7 +85,7 @@ fn tpu_v4_is_as_published() {
 /// No number is measured here: that every name is predicted on every chip, finite, and a large product between a third of the peak and the peak.
 #[test]
 fn every_kernel_is_predicted_on_every_chip() {
-    let types = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
+    let types = DataType::ALL;
     for template in templates().unwrap() {
         let chip = &template.accelerator;
         let model = CostModel::new(chip.clone()).unwrap();

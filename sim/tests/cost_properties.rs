@@ -13,7 +13,7 @@ use coplace_sim::kernel::{
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use proptest::prelude::*;
 
-const TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
+const TYPES: [DataType; 7] = DataType::ALL;
 const FLOWS: [Dataflow; 3] = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary];
 
 fn level(name: String, scope: Scope) -> impl Strategy<Value = MemoryLevel> {

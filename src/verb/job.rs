@@ -25,6 +25,10 @@ pub enum Products {
     Fp8,
     /// Matrix products in int8, the rest in bf16
     Int8,
+    /// Matrix products in MXFP8 (blocks of 32 with a scale), the rest in bf16
+    Mxfp8,
+    /// Matrix products in NVFP4 (4 bits, blocks of 16 with a scale), the rest in bf16
+    Nvfp4,
 }
 
 /// How attention is executed.
@@ -139,8 +143,8 @@ pub struct JobArguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub sequence_length: Option<u64>,
-    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200 and
-    /// GB200, megatron otherwise]
+    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200,
+    /// GB200, B300 and GB300, megatron otherwise]
     #[arg(long)]
     pub stack: Option<String>,
     /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...;
@@ -297,12 +301,14 @@ fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision
         Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
         Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
         Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
+        Products::Mxfp8 => Precision::MIXED_BF16.with_products(DataType::Mxfp8),
+        Products::Nvfp4 => Precision::MIXED_BF16.with_products(DataType::Nvfp4),
     };
     if chip.peak(precision.product.unwrap_or(precision.operand)).is_some() {
         return Ok(precision);
     }
-    let types = [("bf16", DataType::Bf16), ("fp16", DataType::Fp16), ("fp8", DataType::Fp8), ("int8", DataType::Int8)];
-    let has: Vec<&str> = types.into_iter().filter(|(_, t)| chip.peak(*t).is_some()).map(|(name, _)| name).collect();
+    let types = DataType::ALL.into_iter().filter(|t| *t != DataType::Fp32 && chip.peak(*t).is_some());
+    let has: Vec<String> = types.map(|t| t.to_string()).collect();
     let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
     Err(failure::input(format!(
         "--precision {asked}: {} has no matrix products of that type; use {}",

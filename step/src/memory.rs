@@ -237,6 +237,12 @@ impl StepMemory {
         self.stages.iter().map(|s| s.reading(reading).min(self.limit(s, reading))).max().unwrap_or_default()
     }
 
+    /// The reading of the first stage, which is where some frameworks log memory.
+    #[must_use]
+    pub fn first_stage(&self, reading: Reading) -> Bytes {
+        self.stages.first().map(|s| s.reading(reading).min(self.limit(s, reading))).unwrap_or_default()
+    }
+
     /// The reading of the last stage, which is where Megatron-LM logs memory.
     #[must_use]
     pub fn last_stage(&self, reading: Reading) -> Bytes {

@@ -230,7 +230,7 @@ impl SoftwareStack {
         let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
         match chip {
             _ if starts(&["tpu"]) => "maxtext",
-            _ if starts(&["h100", "h200", "b200", "gb200"]) => "megatron_core",
+            _ if starts(&["h100", "h200", "b200", "gb200", "b300", "gb300"]) => "megatron_core",
             _ => "megatron",
         }
     }

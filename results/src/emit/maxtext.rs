@@ -236,6 +236,9 @@ impl Settings {
         match plan.precision.product {
             Some(DataType::Fp8) => self.set("quantization", "fp8"),
             Some(DataType::Int8) => self.set("quantization", "int8"),
+            Some(product) if product.bytes() == 1 => {
+                self.0.lack(true, &format!("products in {product}: written for fp8 and int8 only"));
+            }
             _ => {}
         }
     }

@@ -184,7 +184,11 @@ impl Arguments {
         self.flag("fp16", fp16);
         self.flag("accumulate-allreduce-grads-in-fp32", fp16 && precision.gradient == DataType::Fp32);
         self.flag("fp8-format hybrid", precision.product == Some(DataType::Fp8));
-        self.0.lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 only");
+        self.flag("fp8-format e4m3", precision.product == Some(DataType::Mxfp8));
+        self.flag("fp8-recipe mxfp8", precision.product == Some(DataType::Mxfp8));
+        self.flag("fp4-format e2m1", precision.product == Some(DataType::Nvfp4));
+        self.flag("fp4-recipe nvfp4", precision.product == Some(DataType::Nvfp4));
+        self.0.lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 and fp4 only");
         self.set("attention-backend", if plan.attention == Attention::Fused { "flash" } else { "unfused" });
     }
 

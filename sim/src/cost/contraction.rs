@@ -18,7 +18,7 @@ impl Problem {
             m: c.m as f64,
             n: c.n as f64,
             k: c.k as f64,
-            operand: c.operand.bytes() as f64,
+            operand: c.operand.packed_bytes(),
             result: c.result.bytes() as f64,
             rate: machine.mac_rate(c.operand),
             epilogue_time: lane_time,

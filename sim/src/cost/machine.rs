@@ -69,9 +69,9 @@ pub(super) struct Machine {
     pub(super) clock: f64,
     pub(super) arrays: Arrays,
     /// Multiply-accumulates per unit and cycle by type, achieved fraction included; fallbacks resolved.
-    rates: [f64; 5],
+    rates: [f64; DataType::ALL.len()],
     /// The same without the achieved fraction.
-    peak_rates: [f64; 5],
+    peak_rates: [f64; DataType::ALL.len()],
     pub(super) calibration: Calibration,
     one_tensor: View,
     one_vector: View,
@@ -82,8 +82,6 @@ pub(super) struct Machine {
     all: View,
     alone: View,
 }
-
-const TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
 
 /// Products of bf16 arrays that make one fp32 product: three bf16 parts per operand, six products kept
 /// (Henry, Tang, Heinecke, *Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations*, 2019).
@@ -97,6 +95,7 @@ fn rate(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
     let fallback = match data_type {
         DataType::Fp32 => sixteen().map(|r| r / FP32_PASSES),
         DataType::Bf16 | DataType::Fp16 => sixteen().or_else(|| get(DataType::Fp32)),
+        DataType::Mxfp8 | DataType::Nvfp4 => get(DataType::Fp8).or_else(sixteen).or_else(|| get(DataType::Fp32)),
         DataType::Fp8 | DataType::Int8 => sixteen().or_else(|| get(DataType::Fp32)),
     };
     get(data_type).or(fallback).or_else(|| accelerator.tensor.macs_per_unit_per_cycle.iter().next().map(|(_, r)| r))
@@ -119,8 +118,8 @@ impl Machine {
         check(accelerator)?;
         let (tensor, vector) = (f64::from(accelerator.tensor.cores), f64::from(accelerator.vector.cores));
         let pairs = tensor.min(vector);
-        let mut rates = [0.0; 5];
-        for (slot, data_type) in rates.iter_mut().zip(TYPES) {
+        let mut rates = [0.0; DataType::ALL.len()];
+        for (slot, data_type) in rates.iter_mut().zip(DataType::ALL) {
             *slot = rate(accelerator, data_type).ok_or_else(|| CostError::NoRate { chip: accelerator.name.clone() })?;
         }
         let lanes = f64::from(accelerator.vector.lanes);

@@ -13,7 +13,7 @@ pub enum NameError {
         name: String,
     },
     /// Not one of the types' names.
-    #[error("unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8")]
+    #[error("unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8, mxfp8, nvfp4")]
     UnknownType {
         /// The name given.
         name: String,
@@ -78,6 +78,8 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
         "fp16" | "float16" | "f16" | "half" => Ok(DataType::Fp16),
         "fp8" | "float8" | "e4m3" | "e5m2" => Ok(DataType::Fp8),
         "int8" | "s8" | "i8" => Ok(DataType::Int8),
+        "mxfp8" => Ok(DataType::Mxfp8),
+        "nvfp4" => Ok(DataType::Nvfp4),
         _ => Err(NameError::UnknownType { name: name.to_owned() }),
     }
 }

@@ -36,6 +36,12 @@ pub struct PerDataType<T> {
     /// 8-bit integer.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     pub int8: Option<T>,
+    /// 8-bit floating point in scaled blocks.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub mxfp8: Option<T>,
+    /// 4-bit floating point in scaled blocks.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub nvfp4: Option<T>,
 }
 
 fn none<T>() -> Option<T> {
@@ -44,12 +50,9 @@ fn none<T>() -> Option<T> {
 
 impl<T> Default for PerDataType<T> {
     fn default() -> Self {
-        Self { fp32: None, bf16: None, fp16: None, fp8: None, int8: None }
+        Self { fp32: None, bf16: None, fp16: None, fp8: None, int8: None, mxfp8: None, nvfp4: None }
     }
 }
-
-/// Every data type, in the order of [`PerDataType`]'s fields.
-const DATA_TYPES: [DataType; 5] = [DataType::Fp32, DataType::Bf16, DataType::Fp16, DataType::Fp8, DataType::Int8];
 
 impl<T: Copy> PerDataType<T> {
     /// The value for a type.
@@ -61,12 +64,14 @@ impl<T: Copy> PerDataType<T> {
             DataType::Fp16 => self.fp16,
             DataType::Fp8 => self.fp8,
             DataType::Int8 => self.int8,
+            DataType::Mxfp8 => self.mxfp8,
+            DataType::Nvfp4 => self.nvfp4,
         }
     }
 
     /// The supported types with their values.
     pub fn iter(&self) -> impl Iterator<Item = (DataType, T)> + '_ {
-        DATA_TYPES.into_iter().filter_map(|data_type| Some((data_type, self.get(data_type)?)))
+        DataType::ALL.into_iter().filter_map(|data_type| Some((data_type, self.get(data_type)?)))
     }
 
     /// This table, with the other's values where this one has none.
@@ -78,6 +83,8 @@ impl<T: Copy> PerDataType<T> {
             fp16: self.fp16.or(other.fp16),
             fp8: self.fp8.or(other.fp8),
             int8: self.int8.or(other.int8),
+            mxfp8: self.mxfp8.or(other.mxfp8),
+            nvfp4: self.nvfp4.or(other.nvfp4),
         }
     }
 
@@ -90,6 +97,8 @@ impl<T: Copy> PerDataType<T> {
             fp16: self.fp16.map(&mut f),
             fp8: self.fp8.map(&mut f),
             int8: self.int8.map(&mut f),
+            mxfp8: self.mxfp8.map(&mut f),
+            nvfp4: self.nvfp4.map(&mut f),
         }
     }
 }

@@ -77,6 +77,9 @@ pub fn default_energy(node: Node) -> EnergyModel {
             // No published figure: an 8-bit product of either kind is a multiplier of at most 8 x 8 bits.
             fp8: mac(INT8_PRODUCT, FP32_ADDITION),
             int8: mac(INT8_PRODUCT, INT32_ADDITION),
+            // No measured figure of narrower products: an upper limit.
+            mxfp8: mac(INT8_PRODUCT, FP32_ADDITION),
+            nvfp4: mac(INT8_PRODUCT, FP32_ADDITION),
         },
         per_vector_operation: Joules(vector * 1e-12),
         static_power: Watts::ZERO,

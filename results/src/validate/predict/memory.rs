@@ -35,13 +35,19 @@ pub(in crate::validate) fn of_run(
 /// allocator's reserved bytes. Megatron-LM logs its allocator from the last rank, which is of the last stage.
 fn peak(row: &Row<'_>, run: &Run, memory: &StepMemory) -> f64 {
     let names = |key: &str, word: &str| row.cell(key).is_some_and(|text| text.to_lowercase().contains(word));
-    let reading = if names("allocator", "allocated") {
+    let reading = if names("allocator", "allocated") || names("peak_kind", "allocated") {
         Reading::Allocated
     } else if names("allocator", "device") || names("source", "nvidia-smi") || names("source", "device memory") {
         Reading::Device
     } else {
         Reading::Reserved
     };
-    let logged_by_last = run.stack.starts_with("megatron") && reading == Reading::Allocated;
-    if logged_by_last { memory.last_stage(reading).gib() } else { memory.peak(reading).gib() }
+    let logged_by_last = run.stack.starts_with("megatron") && reading == Reading::Allocated && row.cell("peak_scope").is_none();
+    if names("peak_scope", "rank 0") {
+        memory.first_stage(reading).gib()
+    } else if logged_by_last {
+        memory.last_stage(reading).gib()
+    } else {
+        memory.peak(reading).gib()
+    }
 }

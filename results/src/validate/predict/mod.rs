@@ -7,6 +7,7 @@ pub(super) mod die_area;
 pub(super) mod kernels;
 pub(super) mod memory;
 pub(super) mod run;
+mod stages;
 pub(super) mod systolic;
 pub(super) mod training;
 

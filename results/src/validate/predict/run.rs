@@ -1,6 +1,6 @@
 //! A row of measured training: the model, the plan, the hardware and the software that it describes.
 
-use super::{Prepared, cluster};
+use super::{Prepared, cluster, stages};
 use crate::validate::row::{Row, RowFailure};
 use sim::kernel::{DataType, Function};
 use sim::network::Fabric;
@@ -8,10 +8,10 @@ use sim::pipeline::Schedule;
 use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
-use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position};
+use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position, SharedExpert};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::Attention;
-use workloads::variations::Variations;
+use workloads::variations::{LatentAttention, LeadingDense, Variations};
 use workloads::{ActivationPolicy, Batch, Layout, Model, WorkloadError, ZeroStage};
 
 /// What a row describes.
@@ -40,6 +40,9 @@ impl Run {
         }
         let stack = stack(row, &chip, &layout);
         let model = model(row, stack)?;
+        let leading = model.variations.leading_dense.map_or(0, |dense| dense.layers);
+        let layout = Layout { ends: stages::ends(prepared, row, &layout, (model.all_layers(), leading))?, ..layout };
+        modules(prepared, row);
         let plan = TrainingPlan {
             layout,
             batch: Batch {
@@ -116,6 +119,16 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
             (..) => "torchtitan_eager",
         };
     }
+    let framework = row.cell("framework").unwrap_or_default();
+    match (framework, origin) {
+        ("nanotron", _) => return "nanotron",
+        ("megatron_bridge", _) => return "megatron_bridge",
+        ("nemo", _) => return "nemo",
+        ("megatron_deepspeed", _) => return "megatron_deepspeed",
+        (_, origin) if origin.starts_with("bigscience") => return "megatron_deepspeed",
+        (_, origin) if origin.starts_with("mlperf") && (chip.starts_with('h') || chip.contains("b200")) => return "nemo",
+        _ => {}
+    }
     if origin.contains("llmfoundry") || layout.zero == ZeroStage::Parameters {
         return "pytorch_fsdp";
     }
@@ -132,22 +145,38 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     if sequence > MAX_SEQUENCE {
         return Err(row.fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
     }
-    let kv_heads = row.optional_dimension("kv_heads", MAX_HEADS)?.unwrap_or(heads);
+    let latent = latent(row)?;
+    let kv_heads = if latent.is_some() { None } else { row.optional_dimension("kv_heads", MAX_HEADS)? }.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
         return Err(row.fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
     }
     let hidden = row.dimension("hidden", MAX_WIDTH)?;
     let rate = if megatron { 0.1 } else { 0.0 };
+    let experts = experts(row)?;
+    let dense = row.dimension("ffn_hidden", MAX_FFN)?;
+    let expert = row.optional_dimension("moe_ffn_hidden", MAX_FFN)?.unwrap_or(dense);
+    let all = row.dimension("layers", MAX_LAYERS)?;
+    let leading = row.optional_count("dense_leading_layers")?.filter(|_| experts.is_some()).unwrap_or(0);
+    let layers = all.checked_sub(leading).filter(|layers| *layers > 0);
+    let layers = layers.ok_or_else(|| {
+        row.fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none")
+    })?;
+    let variations = Variations {
+        latent,
+        leading_dense: (leading > 0).then_some(LeadingDense { layers: leading, ffn: dense }),
+        ..Variations::default()
+    };
     Ok(Model {
         name: row.cell("model").unwrap_or("model").to_owned(),
         family: if gated { "llama" } else { "gpt2" }.to_owned(),
-        layers: row.dimension("layers", MAX_LAYERS)?,
+        layers,
         hidden,
         heads,
         kv_heads,
-        head_dim: row.dimension("head_dim", MAX_WIDTH)?,
-        ffn: row.dimension("ffn_hidden", MAX_FFN)?,
-        experts: experts(row)?,
+        // Of latent attention the column has the part without rotation.
+        head_dim: row.dimension("head_dim", MAX_WIDTH)? + latent.map_or(0, |latent| latent.rope_dim),
+        ffn: if experts.is_some() { expert } else { dense },
+        experts,
         vocabulary: row.dimension("vocab", MAX_VOCABULARY)?,
         vocabulary_multiple: 1,
         max_sequence: sequence,
@@ -169,19 +198,62 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
         tied_head: flag(row, "tied_embeddings")?,
         head_transform: false,
         head_bias: false,
-        variations: Variations::default(),
+        variations,
         assumptions: Vec::new(),
     })
 }
 
-/// Experts without a capacity limit, where the row has any.
+/// Latent attention, where the row has it.
+fn latent(row: &Row<'_>) -> Result<Option<LatentAttention>, RowFailure> {
+    if row.cell("attention_kind") != Some("mla") {
+        return Ok(None);
+    }
+    Ok(Some(LatentAttention {
+        query_rank: row.optional_dimension("q_lora_rank", MAX_WIDTH)?,
+        kv_rank: row.dimension("kv_lora_rank", MAX_WIDTH)?,
+        rope_dim: row.dimension("qk_rope_head_dim", MAX_WIDTH)?,
+        value_dim: row.dimension("v_head_dim", MAX_WIDTH)?,
+    }))
+}
+
+/// What of the row's own columns no plan has yet.
+fn modules(prepared: &mut Prepared, row: &Row<'_>) {
+    if let Some(modules) = row.cell("recompute_modules") {
+        prepared.assume(format!(
+            "recompute_modules `{}` is not modelled, taken as the policy of `recompute`",
+            modules.escape_debug()
+        ));
+    }
+    if row.cell("recompute").is_none() {
+        prepared.assume("recompute is empty, taken as none".to_owned());
+    }
+    if row.cell("mtp_layers").is_some_and(|layers| layers.parse() != Ok(0.0)) {
+        prepared.assume("mtp_layers is not modelled: layers for further tokens are left out".to_owned());
+    }
+}
+
+/// Experts without a capacity limit, where the row has any and states none; shared ones are one of their width together.
 fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
     let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else { return Ok(None) };
     let top_k = row.optional_dimension("top_k", MAX_EXPERTS)?.unwrap_or(1);
     if top_k > count {
         return Err(row.fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
     }
-    Ok(Some(Experts { count, top_k, ..Experts::default() }))
+    let width = row.optional_dimension("moe_ffn_hidden", MAX_FFN)?.unwrap_or(row.dimension("ffn_hidden", MAX_FFN)?);
+    let shared = row.number("shared_experts")?.filter(|shared| *shared > 0.0);
+    if shared.is_some_and(|shared| shared.fract() != 0.0 || shared > MAX_EXPERTS as f64) {
+        return Err(row.fault(
+            "shared_experts",
+            &format!("must be a whole number up to {MAX_EXPERTS}"),
+            "an empty cell means none",
+        ));
+    }
+    let shared = shared.map(|shared| SharedExpert { ffn: width.saturating_mul(shared as u64), weighed: false });
+    let capacity_factor = match row.cell("capacity_factor") {
+        None | Some("dropless") => None,
+        Some(_) => row.number("capacity_factor")?.filter(|factor| *factor > 0.0),
+    };
+    Ok(Some(Experts { count, top_k, shared, capacity_factor, ..Experts::default() }))
 }
 
 fn attention(row: &Row<'_>) -> Result<Attention, RowFailure> {
@@ -200,9 +272,11 @@ fn precision(row: &Row<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailu
         None | Some("bf16") => Ok(mixed),
         Some("fp8") => Ok(mixed.with_products(DataType::Fp8)),
         Some("int8") => Ok(mixed.with_products(DataType::Int8)),
+        Some("mxfp8") => Ok(mixed.with_products(DataType::Mxfp8)),
+        Some("nvfp4") => Ok(mixed.with_products(DataType::Nvfp4)),
         Some("fp16") => Ok(Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 }),
         Some("fp32") => Ok(Precision::FP32),
-        Some(_) => Err(row.fault("precision", "must be fp32, bf16, fp16, fp8 or int8", "an empty cell means bf16")),
+        Some(_) => Err(row.fault("precision", "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4", "an empty cell means bf16")),
     }
 }
 

@@ -125,6 +125,8 @@ fn set(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
         DataType::Fp16 => &mut rates.fp16,
         DataType::Fp8 => &mut rates.fp8,
         DataType::Int8 => &mut rates.int8,
+        DataType::Mxfp8 => &mut rates.mxfp8,
+        DataType::Nvfp4 => &mut rates.nvfp4,
     };
     *slot = Some(rate);
 }

@@ -1,0 +1,80 @@
+//! The column `stage_layers`: how many layers each pipeline stage of a run held.
+
+use super::Prepared;
+use crate::validate::row::{Row, RowFailure};
+use workloads::{LayerEnds, Layout};
+
+/// The column.
+const STAGES: &str = "stage_layers";
+
+/// The ends of the split that the row lists, of layers without the leading dense ones (which are with the embedding). A split of another form than
+/// [`LayerEnds`] has is taken as the nearest that has it, with the same first stage, and said so.
+pub(super) fn ends(
+    prepared: &mut Prepared,
+    row: &Row<'_>,
+    layout: &Layout,
+    layers: (u64, u64),
+) -> Result<Option<LayerEnds>, RowFailure> {
+    let Some(text) = row.cell(STAGES) else { return Ok(None) };
+    let stages: Option<Vec<u64>> = text.split(';').map(|n| n.trim().parse().ok()).collect();
+    let wrong = |limit: &str| row.fault(STAGES, limit, "correct it, or leave it empty");
+    let stages = stages.ok_or_else(|| wrong("must be whole numbers with ; between"))?;
+    let (all, leading) = layers;
+    if stages.len() as u64 != u64::from(layout.pipeline) {
+        return Err(wrong(&format!("must be pp = {} numbers", layout.pipeline)));
+    }
+    let held = stages.iter().try_fold(0_u64, |sum, n| sum.checked_add(*n));
+    if held != Some(all) {
+        return Err(wrong(&format!("must add up to the {all} layers")));
+    }
+    if layout.virtual_stages > 1 {
+        prepared.assume(format!("{STAGES} is not used where stages hold several chunks"));
+        return Ok(None);
+    }
+    if layout.pipeline < 2 {
+        return Ok(None);
+    }
+    let mut stages = stages;
+    stages[0] = stages[0].checked_sub(leading).ok_or_else(|| wrong("must hold the leading dense layers in the first stage"))?;
+    let near = nearest(&stages, layout);
+    match near {
+        Some((_, 0)) => {}
+        Some((ends, _)) => prepared.assume(format!("{STAGES} of another form than first:last@shorter, taken as {ends}")),
+        None => prepared.assume(format!("{STAGES} cannot be told, taken as an even split")),
+    }
+    Ok(near.map(|(ends, _)| ends))
+}
+
+/// The ends of the split that is nearest to the stages, and in how many layers it differs.
+fn nearest(stages: &[u64], layout: &Layout) -> Option<(LayerEnds, u64)> {
+    let layers: u64 = stages.iter().sum();
+    let (first, last) = (stages.first()?, stages.last()?);
+    let between = u32::try_from(stages.len()).ok()?.saturating_sub(2);
+    let candidates = (0..=between).filter_map(|shorter| {
+        let ends = LayerEnds { first: u32::try_from(*first).ok()?, last: u32::try_from(*last).ok()?, shorter };
+        let split = Layout { ends: Some(ends), ..*layout }.chunk_split(layers).ok()?;
+        let away = (0..).zip(stages).map(|(stage, held)| split.layers(stage).abs_diff(*held)).sum();
+        Some((ends, away))
+    });
+    candidates.min_by_key(|(ends, away)| (*away, ends.shorter))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn splits_that_can_be_told_are_and_others_keep_their_first_stage() {
+        let told = |stages: &[u64]| {
+            let layout = Layout { pipeline: u32::try_from(stages.len()).unwrap(), ..Layout::default() };
+            nearest(stages, &layout).map(|(ends, away)| (ends.to_string(), away))
+        };
+        assert_eq!(told(&[18, 14]), Some(("18:14".into(), 0)));
+        assert_eq!(told(&[9, 9, 8, 6]), Some(("9:6".into(), 0)));
+        assert_eq!(told(&[5, 4, 4, 5, 4, 4, 4, 2]), Some(("5:2@2".into(), 0)));
+        assert_eq!(told(&[6, 5, 5, 0]), Some(("6:0".into(), 0)));
+        let (ends, away) = told(&[3, 3, 2, 3, 2, 3, 0, 0]).unwrap();
+        assert!(ends.starts_with("3:0") && away > 0, "{ends} {away}");
+    }
+}
