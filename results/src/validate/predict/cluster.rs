@@ -110,7 +110,7 @@ fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fa
     if fabric.tiers.len() == 1 {
         return Ok(fabric);
     }
-    let per_node = stated.per_node.unwrap_or(own);
+    let per_node = allotted(prepared, stated, &fabric, stated.per_node.unwrap_or(own));
     if chips > per_node && !chips.is_multiple_of(per_node) {
         partly_filled(prepared, row, stated, &fabric, per_node)?;
     }
@@ -126,6 +126,21 @@ fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fa
             .assume(format!("{PER_NODE} {per_node} goes before the {own} of {}, one network joins so many chips", fabric.name));
     }
     fabric.with_fast_domain(per_node).map_err(|e: NetworkError| RowFailure::Unpredictable(e.to_string()))
+}
+
+/// Devices of the smallest fast domain that is a rack and not a node.
+const RACK: u32 = 16;
+
+/// Chips that a run has in each fast domain: of racks that it does not fill as many in each, the most into which its groups fit.
+fn allotted(prepared: &mut Prepared, stated: &Stated<'_>, fabric: &Fabric, per_node: u32) -> u32 {
+    let chips = stated.chips;
+    if fabric.fast_domain() < RACK || chips <= per_node || chips.is_multiple_of(per_node) || stated.astray(per_node).is_none() {
+        return per_node;
+    }
+    let fits = |part: &u32| chips.is_multiple_of(*part) && stated.astray(*part).is_none();
+    let Some(part) = (RACK / 2..per_node).rev().find(fits) else { return per_node };
+    prepared.assume(format!("the {chips} chips of the run are no whole racks of {per_node}, taken as {part} of each"));
+    part
 }
 
 /// Notes that the last node of a run is filled in part. Between switched nodes a group's part in each node has the ports of its chips there; links of

@@ -156,8 +156,10 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     let dense = row.dimension("ffn_hidden", MAX_FFN)?;
     let expert = row.optional_dimension("moe_ffn_hidden", MAX_FFN)?.unwrap_or(dense);
     let all = row.dimension("layers", MAX_LAYERS)?;
-    let leading = row.optional_count("dense_leading_layers")?.filter(|_| experts.is_some()).unwrap_or(0);
-    let layers = all.checked_sub(leading).filter(|layers| *layers > 0);
+    let leading = row.number("dense_leading_layers")?.filter(|_| experts.is_some()).unwrap_or(0.0);
+    let whole = leading.fract() == 0.0 && leading >= 0.0;
+    let leading = leading as u64;
+    let layers = all.checked_sub(leading).filter(|layers| whole && *layers > 0);
     let layers = layers.ok_or_else(|| {
         row.fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none")
     })?;
