@@ -9,7 +9,7 @@ use super::{Execution, SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, KernelCost, Span};
 use sim::costed::Costs;
-use sim::hardware::Accelerator;
+use sim::hardware::{Accelerator, KernelLibrary};
 use sim::kernel::{Collective, Kernel};
 use sim::network::Fabric;
 use sim::schedule::{Limits, Memo};
@@ -179,6 +179,16 @@ pub struct ChipTimes {
     schedules: Arc<Memo>,
 }
 
+/// A kernel library at the rates that it keeps in hours of training.
+fn sustained(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
+    KernelLibrary {
+        issue_fraction: library.issue_fraction * stack.sustained.tensor_fraction * clock,
+        read_fraction: (library.read_fraction * stack.sustained.memory_fraction).min(1.0),
+        write_fraction: (library.write_fraction * stack.sustained.memory_fraction).min(1.0),
+        ..library
+    }
+}
+
 /// What a kernel takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cost {
@@ -206,6 +216,11 @@ impl ChipTimes {
         let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
         calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * clock;
         calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
+        chip.library = match stack.kernels.execution {
+            // A compiler's schedule runs its own kernels.
+            Execution::Scheduled => None,
+            Execution::Stream => chip.library.map(|library| sustained(library, stack, clock)),
+        };
         let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
         let (known, scheduled) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, schedules })

@@ -138,7 +138,19 @@ impl Dataset {
     /// Columns that may be there and are read or passed over knowingly.
     fn optional(self) -> &'static [&'static str] {
         match self {
-            Self::Kernels => &["dataset", "spread_pct", "source"],
+            Self::Kernels => &[
+                "dataset",
+                "spread_pct",
+                "source",
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "q_len",
+                "kv_len",
+                "window",
+                "experts",
+                "top_k",
+            ],
             Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
             Self::SystolicCycles => &["layer", "source"],
             Self::DieArea => &["source"],

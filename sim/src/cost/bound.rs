@@ -18,6 +18,17 @@ impl CostModel {
 
     pub(super) fn lower_bound_on(&self, kernel: &Kernel, view: &View) -> Seconds {
         let m = &self.machine;
+        // Products of a library are not mapped: what they take is said as quickly as a bound.
+        match (&view.library, kernel) {
+            (Some(_), Kernel::Contraction(c)) => {
+                return Seconds(contraction::latency(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING));
+            }
+            (Some(_), Kernel::Epilogue(e)) => {
+                let time = contraction::latency(self, view, &e.contraction, Some(&e.elementwise), f64::INFINITY);
+                return Seconds(time * (1.0 - ROUNDING));
+            }
+            _ => {}
+        }
         let data_type = match kernel {
             Kernel::Contraction(c) => c.operand,
             Kernel::Epilogue(e) => e.contraction.operand,

@@ -3,14 +3,14 @@
 use super::machine::{Machine, View};
 use super::mapping::{ACCUMULATOR, Best, Mapped, Outer, Problem, chunk, fastest, outer_traffic, search};
 use super::tensor_core::ceil_div;
-use super::{Bound, CostModel, KernelCost, Traffic, vector_core};
+use super::{Bound, CostModel, KernelCost, Traffic, library, vector_core};
 use crate::hardware::Dataflow;
 use crate::kernel::{Contraction, Elementwise};
 use crate::units::Seconds;
 
 impl Problem {
     /// A contraction with the elementwise work on its result.
-    fn new(machine: &Machine, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> Self {
+    pub(super) fn new(machine: &Machine, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> Self {
         let (lane_time, extra_read, extra_written) =
             epilogue.map_or((0.0, 0.0, 0.0), |e| (lane_work(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64()));
         Self {
@@ -53,6 +53,9 @@ pub(super) fn latency(model: &CostModel, view: &View, c: &Contraction, epilogue:
     if let Some(stream) = p.stream(model, view, 0.0) {
         return stream.latency.0.min(known);
     }
+    if let Some(library) = &view.library {
+        return library::latency(machine, view, library, c, &p).min(known);
+    }
     let overhead = overhead(model, view);
     // Rounded up, so that a mapping that is as fast is not passed over for its rounding.
     let limit = (known - overhead) * (1.0 + 1e-12);
@@ -68,6 +71,9 @@ pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Op
     let p = Problem::new(machine, view, c, epilogue);
     if let Some(stream) = p.stream(model, view, operations) {
         return stream;
+    }
+    if let Some(library) = &view.library {
+        return library::cost(model, view, library, c, &p, operations);
     }
     let outer = outer_traffic(machine, view, &p);
     let (time, mapped) = fastest(machine, view, &p, &outer, model.effort, true);
@@ -117,6 +123,9 @@ fn traffic(view: &View, p: &Problem, outer: &Outer, mapped: &Mapped) -> Traffic 
 pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> f64 {
     let machine = &model.machine;
     let p = Problem::new(machine, view, c, epilogue);
+    if let Some(library) = &view.library {
+        return library::latency(machine, view, library, c, &p);
+    }
     let a = &machine.arrays;
     // However M, N and K are cut, each part of a stationary dimension takes at least its share of the folds of the whole.
     let (sr, sc, t) = match a.dataflow {

@@ -1,5 +1,6 @@
 //! The accelerator as the cost model computes with it: rates instead of bandwidths, plain floats, one view per span.
 
+use super::library::Library;
 use super::tensor_core::Arrays;
 use super::{CostError, MAX_LEVELS, Span};
 use crate::hardware::{Accelerator, Calibration, MemoryLevel, Scope};
@@ -61,6 +62,8 @@ pub(super) struct View {
     /// that its framework runs alone.
     pub(super) exposed: f64,
     pub(super) unfused: f64,
+    /// The vendor's kernels, where the whole chip is theirs.
+    pub(super) library: Option<Library>,
 }
 
 /// The accelerator prepared for costing.
@@ -132,8 +135,10 @@ impl Machine {
             row_buffer: row_buffer(accelerator, share),
             exposed: 0.0,
             unfused: 0.0,
+            library: None,
         };
-        let all = view(tensor, vector, 1.0);
+        let library = accelerator.library.as_ref().map(|scalars| Library::new(accelerator, scalars));
+        let all = View { library, ..view(tensor, vector, 1.0) };
         Ok(Self {
             clock: accelerator.clock.0,
             arrays: Arrays {
@@ -150,7 +155,12 @@ impl Machine {
             one_vector: view(1.0, 1.0, 1.0 / vector),
             one_pair: view(1.0, 1.0, 1.0 / pairs),
             pairs: (tensor != vector).then(|| (view(pairs, pairs, 1.0), pairs / tensor)),
-            alone: View { exposed: 1.0 - calibration.overlap_fraction, unfused: calibration.unfused_fraction, ..all.clone() },
+            alone: View {
+                exposed: 1.0 - calibration.overlap_fraction,
+                unfused: calibration.unfused_fraction,
+                library: library.map(Library::alone),
+                ..all.clone()
+            },
             all,
         })
     }
@@ -177,6 +187,12 @@ impl Machine {
     /// Achieved multiply-accumulates per unit and second.
     pub(super) fn mac_rate(&self, data_type: DataType) -> f64 {
         self.rates[data_type as usize] * self.clock
+    }
+
+    /// Peak multiply-accumulates of one core per second.
+    pub(super) fn core_peak(&self, data_type: DataType) -> f64 {
+        let a = &self.arrays;
+        self.peak_rates[data_type as usize] * self.clock * a.count * a.rows * a.columns
     }
 
     /// Peak multiply-accumulates per second of a view.

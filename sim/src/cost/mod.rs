@@ -13,14 +13,18 @@ mod bound;
 mod cache;
 pub mod calibrate;
 mod contraction;
+mod library;
+mod library_attention;
 mod machine;
 mod mapping;
 pub mod named;
+mod routine;
 mod tensor_core;
 mod tiles;
 mod vector_core;
 
 pub use cache::CostCache;
+pub use routine::{AttentionCall, ExpertsCall};
 pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, spatial};
 pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};
@@ -28,6 +32,7 @@ pub use vector_core::{elementwise_cycles, row_cycles};
 use crate::hardware::{Accelerator, EnergyModel};
 use crate::kernel::{Contraction, Kernel, Link, Transfer};
 use crate::units::{Bytes, Joules, Seconds};
+use library::aligned;
 use machine::{Cores, Machine};
 use serde::{Deserialize, Serialize};
 
@@ -247,7 +252,10 @@ impl CostModel {
             let start = (calibration.host_dispatch - calibration.host_overhead).max(Seconds::ZERO);
             calibration.host_dispatch.max(start + cost.latency)
         } else {
-            calibration.host_overhead + cost.latency
+            // The host's overhead was measured with the least time on the device in it.
+            let floor = self.machine.alone().library.map_or(Seconds::ZERO, |library| library.scalars.floor);
+            let waits = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_));
+            calibration.host_overhead + cost.latency - if waits { floor } else { Seconds::ZERO }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Kernels by the names that measurements use: `gemm`, `softmax`, `gelu`, ...
 
-use crate::kernel::{Contraction, DataType, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
+use crate::kernel::{Contraction, DataType, Direction, Elementwise, Epilogue, Function, Kernel, Reduction, RowFunction};
 use crate::units::Bytes;
 
 /// A name or a shape that is not a kernel.
@@ -29,8 +29,10 @@ pub enum NameError {
 }
 
 /// Every name that [`kernel_from_name`] knows.
-pub const KERNEL_NAMES: [&str; 20] = [
+pub const KERNEL_NAMES: [&str; 22] = [
     "gemm",
+    "gemm_dgrad",
+    "gemm_wgrad",
     "softmax",
     "layernorm",
     "rmsnorm",
@@ -84,7 +86,8 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
     }
 }
 
-/// The kernel that a measurement names. `gemm` is (m, k) x (k, n) with the result in the operands' type; row functions take
+/// The kernel that a measurement names. `gemm` is (m, k) x (k, n) with the result in the operands' type, `gemm_dgrad` the same
+/// (a gradient of inputs), `gemm_wgrad` adds its result to an fp32 sum; row functions take
 /// m rows of n; elementwise kernels take `elements`, or batch x m x n where that is absent; `hbm_copy` reads its elements
 /// from the device's memory and leaves them on chip, `hbm_copy_rw` also writes them back.
 ///
@@ -100,6 +103,8 @@ pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result
             let (m, n, k) = (need(shape.m, "m")?, need(shape.n, "n")?, need(shape.k, "k")?);
             return Ok(Kernel::Contraction(Contraction { batch, m, n, k, operand: data_type, result: data_type }));
         }
+        "gemm_dgrad" => return kernel_from_name("gemm", shape, data_type),
+        "gemm_wgrad" => return weight_gradient(shape, data_type, need),
         "softmax" => Some(RowFunction::Softmax),
         "layernorm" => Some(RowFunction::LayerNorm),
         "rmsnorm" => Some(RowFunction::RmsNorm),
@@ -145,6 +150,25 @@ pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result
         read: size * elements * operands,
         written,
     }))
+}
+
+/// A weight's gradient, added to the fp32 sum over micro-batches in the product's epilogue.
+fn weight_gradient(
+    shape: Shape,
+    data_type: DataType,
+    need: impl Fn(u64, &'static str) -> Result<u64, NameError>,
+) -> Result<Kernel, NameError> {
+    let (batch, m, n, k) = (shape.batch.max(1), need(shape.m, "m")?, need(shape.n, "n")?, need(shape.k, "k")?);
+    let elements = batch.saturating_mul(m).saturating_mul(n);
+    let contraction = Contraction { batch, m, n, k, operand: data_type, result: DataType::Fp32 };
+    let elementwise = Elementwise {
+        function: Function::Add,
+        direction: Direction::Backward,
+        elements,
+        read: Bytes(DataType::Fp32.bytes()) * elements,
+        written: Bytes::ZERO,
+    };
+    Ok(Kernel::Epilogue(Epilogue { contraction, elementwise }))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use super::error::HardwareError;
 use super::sources;
 use super::template::Template;
 use super::verify::verify;
-use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Node, Pairing};
-use super::{PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
+use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, KernelLibrary, MemoryLevel};
+use super::{Node, Pairing, PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
 use crate::files::Fault;
 use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
@@ -35,6 +35,7 @@ struct ChipFile {
     energy: EnergyTable,
     #[serde(default)]
     calibration: BTreeMap<String, toml::Value>,
+    library: Option<BTreeMap<String, toml::Value>>,
     #[serde(default)]
     published: PublishedTable,
     sources: toml::Table,
@@ -140,9 +141,10 @@ pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
     let table: toml::Table = toml::from_str(text).map_err(malformed)?;
     let mut faults = Vec::new();
     let sources = sources::flatten(&raw.sources, &mut faults);
-    let (calibration, fitted_on) = calibration(&raw.calibration, &mut faults);
+    let (calibration, mut fitted_on) = calibration(&raw.calibration, &mut faults);
+    let library = raw.library.as_ref().map(|table| library(table, &mut fitted_on, &mut faults));
     sources::check(&table, &sources, &mut faults);
-    let accelerator = build(&raw, calibration, &mut faults);
+    let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, ..accelerator });
     if let Some(accelerator) = &accelerator {
         faults.extend(verify(accelerator));
     }
@@ -217,6 +219,7 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         },
         energy,
         calibration,
+        library: None,
         published: Published {
             die_area: raw.published.die_area_mm2.map(SquareMillimeters),
             tdp: raw.published.tdp_w.map(Watts),
@@ -321,4 +324,39 @@ fn calibration(table: &BTreeMap<String, toml::Value>, faults: &mut Vec<Fault>) -
         }
     }
     (calibration, fitted_on)
+}
+
+/// The scalars of a kernel library: all of them, with one origin each or one for the table (`fitted_on = "..."`).
+fn library(
+    table: &BTreeMap<String, toml::Value>,
+    fitted_on: &mut BTreeMap<String, String>,
+    faults: &mut Vec<Fault>,
+) -> KernelLibrary {
+    let mut library = KernelLibrary::default();
+    let origin = |key: &str| match table.get("fitted_on") {
+        Some(toml::Value::Table(origins)) => origins.get(key).and_then(toml::Value::as_str),
+        Some(toml::Value::String(origin)) => Some(origin.as_str()),
+        _ => None,
+    };
+    for parameter in &KernelLibrary::PARAMETERS {
+        let path = format!("library.{}", parameter.key);
+        let value = table.get(parameter.key);
+        match value.and_then(|value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64))) {
+            Some(number) => (parameter.set)(&mut library, number),
+            None => faults.push(Fault::new(path.clone(), "nothing", "a number", "write the fitted value")),
+        }
+        match origin(parameter.key).filter(|text| !text.trim().is_empty()) {
+            Some(text) => drop(fitted_on.insert(path, text.to_owned())),
+            None => {
+                let cure = format!("name the data in [library.fitted_on] {}", parameter.key);
+                faults.push(Fault::new(path, "(no origin)", "a fitted figure says what it was fitted on", cure));
+            }
+        }
+    }
+    let known = |key: &str| key == "fitted_on" || KernelLibrary::PARAMETERS.iter().any(|parameter| parameter.key == key);
+    for (key, value) in table.iter().filter(|(key, _)| !known(key)) {
+        let keys = KernelLibrary::PARAMETERS.map(|parameter| parameter.key).join(", ");
+        faults.push(Fault::new(format!("library.{key}"), value, "no such scalar", format!("use one of {keys}")));
+    }
+    library
 }

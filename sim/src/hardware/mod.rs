@@ -11,6 +11,7 @@ mod compute;
 pub mod energy;
 mod error;
 mod file;
+mod library;
 pub mod manufacturing;
 mod memory;
 pub mod phaze;
@@ -28,6 +29,7 @@ pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use energy::{EnergyModel, SustainedPower, sustained_power};
 pub use error::HardwareError;
+pub use library::{KernelLibrary, LibraryParameter};
 pub use memory::{HostLink, MemoryLevel, Scope, Storage};
 pub use technology::Node;
 pub use template::{Template, all as templates, template_names};
@@ -98,6 +100,9 @@ pub struct Accelerator {
     pub energy: EnergyModel,
     /// Physical scalars fitted on measurements; ideal by default.
     pub calibration: Calibration,
+    /// The vendor's kernel library, where measurements say what its kernels make of the chip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<KernelLibrary>,
     /// What its vendor states.
     pub published: Published,
 }

@@ -161,6 +161,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
         area_model: AreaModel::Phaze22nm,
         energy: default_energy(Node::N22),
         calibration: Calibration::default(),
+        library: None,
         published: Published::default(),
     };
     // An area table that cannot be read leaves static power at zero here; whoever asks for the area gets the error.

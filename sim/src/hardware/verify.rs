@@ -1,6 +1,6 @@
 //! What must hold of every accelerator, whether read from a file or built by a search.
 
-use super::{Accelerator, AreaModel, Calibration, MemoryLevel, Scope};
+use super::{Accelerator, AreaModel, Calibration, KernelLibrary, MemoryLevel, Scope};
 use crate::files::Fault;
 use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
@@ -25,6 +25,9 @@ pub fn verify(accelerator: &Accelerator) -> Vec<Fault> {
     links(accelerator, &mut faults);
     energy(accelerator, &mut faults);
     calibration(&accelerator.calibration, &mut faults);
+    if let Some(scalars) = &accelerator.library {
+        library(scalars, &mut faults);
+    }
     published(accelerator, &mut faults);
     if let AreaModel::UnitAreas(floorplan) = &accelerator.area_model {
         faults.0.extend(floorplan.faults(accelerator));
@@ -217,6 +220,16 @@ fn calibration(calibration: &Calibration, faults: &mut Faults) {
             let limit = format!("must lie between {} and {}", parameter.min, parameter.max);
             let cure = format!("fit it anew; {} is the ideal chip's", parameter.ideal);
             faults.0.push(Fault::new(format!("calibration.{}", parameter.key), value, limit, cure));
+        }
+    }
+}
+
+fn library(library: &KernelLibrary, faults: &mut Faults) {
+    for parameter in &KernelLibrary::PARAMETERS {
+        let value = (parameter.get)(library);
+        if !(value >= parameter.min && value <= parameter.max) {
+            let limit = format!("must lie between {} and {}", parameter.min, parameter.max);
+            faults.0.push(Fault::new(format!("library.{}", parameter.key), value, limit, "fit it anew, or leave [library] out"));
         }
     }
 }

@@ -236,6 +236,7 @@ fn accelerator(r: &mut Reader<'_>) -> Accelerator {
         area_model: AreaModel::Undisclosed,
         energy,
         calibration: Calibration::default(),
+        library: None,
         published: Published::default(),
     }
 }

@@ -5,19 +5,50 @@ use crate::validate::dataset::Dataset;
 use crate::validate::row::{Row, RowFailure};
 use sim::cost::calibrate::{self, Measurement, Timing};
 use sim::cost::named::{NameError, Shape, data_type_from_name, kernel_from_name};
-use sim::kernel::Kernel;
+use sim::cost::{AttentionCall, CostModel, ExpertsCall};
+use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
+
+/// What a row ran.
+enum Routine {
+    /// A kernel that fits of a chip's scalars know too.
+    Kernel(Kernel),
+    /// A linear layer with 8-bit operands.
+    Linear(Contraction),
+    Attention(AttentionCall),
+    Experts(ExpertsCall),
+    Grouped(Contraction),
+}
+
+impl Routine {
+    fn time(&self, model: &CostModel, timing: Timing) -> Seconds {
+        match self {
+            Self::Kernel(kernel) => calibrate::predict(model, kernel, timing),
+            Self::Linear(product) => model.linear_alone(product),
+            Self::Attention(call) => model.attention_alone(call),
+            Self::Experts(call) => model.experts_alone(call),
+            Self::Grouped(group) => model.grouped_alone(group),
+        }
+    }
+}
 
 /// Predicts the time of a kernel in microseconds.
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let (kernel, timing) = kernel(row)?;
+    let timing = timing(row)?;
+    let routine = routine(row)?;
+    if timing == Timing::Host && !matches!(routine, Routine::Kernel(_)) {
+        return Err(RowFailure::Unpredictable(format!("{} by the host's clock", row.text("kernel")?)));
+    }
     let model = prepared.model(row.text("chip")?)?;
-    Ok(vec![("measured_us", calibrate::predict(model, &kernel, timing).micros())])
+    Ok(vec![("measured_us", routine.time(model, timing).micros())])
 }
 
 /// The row as a measurement that a chip's scalars can be fitted to.
 pub(in crate::validate) fn measurement(row: &Row<'_>, group: String) -> Result<Measurement, RowFailure> {
-    let (kernel, timing) = kernel(row)?;
+    let timing = timing(row)?;
+    let Routine::Kernel(kernel) = routine(row)? else {
+        return Err(RowFailure::Unpredictable(format!("{} is not fitted to", row.text("kernel")?)));
+    };
     for target in Dataset::Kernels.targets() {
         if let Some(time) = row.measured(target)? {
             return Ok(Measurement { kernel, timing, time: Seconds::from_micros(time), group });
@@ -26,19 +57,71 @@ pub(in crate::validate) fn measurement(row: &Row<'_>, group: String) -> Result<M
     Err(RowFailure::Unpredictable("no measured time".into()))
 }
 
-/// The kernel that a row describes and the clock it was measured with.
-fn kernel(row: &Row<'_>) -> Result<(Kernel, Timing), RowFailure> {
-    let timing = match row.text("timing")? {
-        "device" => Timing::Device,
-        "host" => Timing::Host,
-        _ => return Err(row.fault("timing", "must be device or host", "say which clock was read")),
-    };
-    let size = |key: &str| row.optional_count(key).map(|value| value.unwrap_or(0));
-    let side = |key: &str| row.optional_side(key).map(|value| value.unwrap_or(0));
-    let shape = Shape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
-    let data_type = data_type_from_name(row.text("dtype")?).map_err(|e| named(row, &e))?;
-    let kernel = kernel_from_name(row.text("kernel")?, shape, data_type).map_err(|e| named(row, &e))?;
-    Ok((kernel, timing))
+/// The clock that the row was measured with.
+fn timing(row: &Row<'_>) -> Result<Timing, RowFailure> {
+    match row.text("timing")? {
+        "device" => Ok(Timing::Device),
+        "host" => Ok(Timing::Host),
+        _ => Err(row.fault("timing", "must be device or host", "say which clock was read")),
+    }
+}
+
+/// What the row ran.
+fn routine(row: &Row<'_>) -> Result<Routine, RowFailure> {
+    let operand = data_type_from_name(row.text("dtype")?).map_err(|e| named(row, &e))?;
+    let name = row.text("kernel")?;
+    match name {
+        "attention_forward" | "attention_decode" => Ok(Routine::Attention(attention(row, Direction::Forward, operand)?)),
+        "attention_backward" => Ok(Routine::Attention(attention(row, Direction::Backward, operand)?)),
+        "moe_grouped_gemm" => Ok(Routine::Experts(experts(row, operand)?)),
+        _ if name.starts_with("grouped_gemm") => {
+            let (m, n, k, batch) = (row.side("m")?, row.side("n")?, row.side("k")?, row.side("experts")?);
+            let result = if name == "grouped_gemm_wgrad" { DataType::Fp32 } else { wide(operand) };
+            Ok(Routine::Grouped(Contraction { batch, m, n, k, operand, result }))
+        }
+        _ => {
+            let size = |key: &str| row.optional_count(key).map(|value| value.unwrap_or(0));
+            let side = |key: &str| row.optional_side(key).map(|value| value.unwrap_or(0));
+            let shape = Shape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
+            let kernel = kernel_from_name(name, shape, operand).map_err(|e| named(row, &e))?;
+            Ok(match kernel {
+                Kernel::Contraction(c) if operand == DataType::Fp8 => Routine::Linear(Contraction { result: wide(operand), ..c }),
+                kernel => Routine::Kernel(kernel),
+            })
+        }
+    }
+}
+
+/// The type that products of a type are written in: 8-bit ones leave in 16 bits.
+fn wide(operand: DataType) -> DataType {
+    if operand.bytes() == 1 { DataType::Bf16 } else { operand }
+}
+
+fn attention(row: &Row<'_>, direction: Direction, operand: DataType) -> Result<AttentionCall, RowFailure> {
+    let heads = row.side("heads")?;
+    let window = row.number("window")?.filter(|window| *window >= 1.0).map(|_| row.side("window")).transpose()?;
+    Ok(AttentionCall {
+        direction,
+        batch: row.side("batch")?,
+        heads,
+        kv_heads: row.optional_side("kv_heads")?.unwrap_or(heads),
+        queries: row.side("q_len")?,
+        keys: row.side("kv_len")?,
+        head_dim: row.side("head_dim")?,
+        window,
+        operand,
+    })
+}
+
+fn experts(row: &Row<'_>, operand: DataType) -> Result<ExpertsCall, RowFailure> {
+    Ok(ExpertsCall {
+        tokens: row.side("m")?,
+        experts: row.side("experts")?,
+        top_k: row.side("top_k")?,
+        hidden: row.side("k")?,
+        width: row.side("n")?,
+        operand,
+    })
 }
 
 /// A name that the model does not know leaves the row without a prediction; a missing dimension is the row's fault.

@@ -62,6 +62,7 @@ impl System {
                 overlap_fraction: if self.roofline { 1.0 } else { 0.0 },
                 ..Calibration::default()
             },
+            library: None,
             published: Published::default(),
         };
         let faults = verify(&accelerator);

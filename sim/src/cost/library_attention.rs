@@ -1,0 +1,116 @@
+//! Attention as a serving or training library runs it: tiles of queries in waves over the cores, keys streamed past them.
+//!
+//! Between the two products of a tile lies its softmax. Where products and softmax do not wait for each other the longer one
+//! counts; of the shorter a part stays (synchronous tensor cores, two tiles of one core in turn). A causal tile of queries sees
+//! the keys up to its own, a window fewer. Decoding reads keys and values once for all query heads of a group, on as many cores
+//! as there are groups or parts of the keys. Scalars are [`crate::hardware::KernelLibrary`]'s, constants are alike on A100 and H100.
+
+use super::library::Library;
+use super::machine::View;
+use super::routine::{AttentionCall, tiles};
+use super::tensor_core::ceil_div;
+use super::{CostModel, aligned};
+use crate::kernel::Direction;
+
+/// Keys of a step.
+const KEYS: f64 = 64.0;
+/// Rate of the products between softmax over the arrays' peak. Fitted: 0.74 on A100, 0.73 on H100 (TensorRT-LLM).
+const ISSUE: f64 = 0.735;
+/// The same backward, where five products share registers and shared memory. Fitted on 12 calls on A100 (Transformer Engine).
+const BACKWARD_ISSUE: f64 = 0.6;
+/// Part of the shorter of products and softmax that the longer does not hide. Fitted: 0.74 on A100, 0.78 on H100.
+const EXPOSED: f64 = 0.76;
+/// Lane-cycles per score: as `attention` has them.
+const FORWARD_CYCLES: f64 = 14.0;
+const BACKWARD_CYCLES: f64 = 15.0;
+/// Launches of a serving library's context attention: rotary embedding and the write of keys and values to their cache, the
+/// attention itself, and their floor. Fitted: 11.6 us on A100, 13.1 on H100.
+const CONTEXT: f64 = 12.4e-6;
+/// How often queries, keys, values and results cross the device's memory there. Fitted: 2.1 on A100, 1.9 on H100.
+const CONTEXT_PASSES: f64 = 2.0;
+/// The same of one decoding step: one kernel with its embedding. Fitted on 400 calls on H100, as what follows.
+const DECODE: f64 = 6.5e-6;
+/// Sum of the parts where keys are split over cores.
+const DECODE_SPLIT: f64 = 5.3e-6;
+/// Start and end of the keys of one head on a core; of a group of query heads, per (1 + head dimension / 128).
+const DECODE_HEAD: f64 = 0.78e-6;
+const DECODE_GROUP: f64 = 1.07e-6;
+/// Rate of keys and values into a core over that of a product's operands.
+const DECODE_READ: f64 = 0.61;
+/// Query heads that share the keys they read; larger groups are read head by head.
+const LARGEST_GROUP: u64 = 32;
+/// Fraction of the device memory's peak of a long stream of keys, over that of a product's operands.
+const DECODE_STREAM: f64 = 0.95;
+
+/// Seconds of a call alone.
+pub(super) fn alone(model: &CostModel, view: &View, library: &Library, call: &AttentionCall) -> f64 {
+    if call.queries == 1 && call.direction == Direction::Forward && call.keys > 1 {
+        return decode(view, library, call);
+    }
+    let tensors = match call.direction {
+        Direction::Forward => 2.0,
+        Direction::Backward => 4.0,
+    };
+    let tokens = (call.batch * call.queries * call.head_dim * call.operand.bytes()) as f64;
+    let bytes = tensors * tokens * (call.heads + call.kv_heads) as f64;
+    match call.direction {
+        Direction::Forward => CONTEXT + body(model, view, library, call) + CONTEXT_PASSES * bytes * library.read,
+        Direction::Backward => library.scalars.floor.0 + body(model, view, library, call) + bytes * library.read,
+    }
+}
+
+/// Seconds of the cores: the better of the two heights that libraries' tiles of queries have.
+fn body(model: &CostModel, view: &View, library: &Library, call: &AttentionCall) -> f64 {
+    [128.0, 64.0].into_iter().map(|height| tiled(model, view, library, call, height)).fold(f64::INFINITY, f64::min)
+}
+
+fn tiled(model: &CostModel, view: &View, library: &Library, call: &AttentionCall, height: f64) -> f64 {
+    let machine = &model.machine;
+    let (products, issue, cycles) = match call.direction {
+        Direction::Forward => (2.0, ISSUE, FORWARD_CYCLES),
+        Direction::Backward => (5.0, BACKWARD_ISSUE, BACKWARD_CYCLES),
+    };
+    let rows = tiles(call.queries, height);
+    let units = (call.batch * call.heads) as f64 * rows;
+    let (mean, most) = seen(call, height, rows);
+    let vector = aligned(call.head_dim, call.operand.bytes());
+    let tensor = products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * issue * vector);
+    let lanes = view.lanes / view.vector_cores * machine.clock * library.scalars.softmax_fraction;
+    let softmax = height * KEYS * cycles / lanes;
+    let step = tensor.max(softmax) + EXPOSED * tensor.min(softmax);
+    let waves = ceil_div(units, view.cores);
+    let steps = (waves * ceil_div(mean, KEYS)).max(ceil_div(most, KEYS));
+    steps * step + waves * library.scalars.attention_tile_overhead.0
+}
+
+/// Keys that a tile of queries sees in the mean and at most.
+fn seen(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
+    let keys = call.keys as f64;
+    let causal = if rows > 1.0 { ((rows + 1.0) / 2.0 * height).min(keys) } else { keys };
+    let Some(window) = call.window else { return (causal, keys) };
+    let most = ((window.min(call.keys)) as f64 + height).min(keys);
+    // Tiles before the window is full see what a causal tile sees, the others the window.
+    let filling = (most / height).clamp(0.0, rows);
+    let mean = (filling * (filling + 1.0) / 2.0 * height + (rows - filling) * most) / rows;
+    (mean.min(causal), most)
+}
+
+/// One new token of each sequence.
+fn decode(view: &View, library: &Library, call: &AttentionCall) -> f64 {
+    let keys = call.window.map_or(call.keys, |window| window.min(call.keys)) as f64;
+    let group = call.heads.div_ceil(call.kv_heads.max(1));
+    let shared = group <= LARGEST_GROUP;
+    let units = (call.batch * if shared { call.kv_heads } else { call.heads }) as f64;
+    let width = call.head_dim as f64;
+    let per_key = 2.0 * width * call.operand.bytes() as f64;
+    let parts = (view.cores / units).floor().min(ceil_div(keys, KEYS)).max(1.0);
+    let waves = ceil_div(units * parts, view.cores);
+    let stream = ceil_div(keys / parts, KEYS) * KEYS * per_key / (library.core_read() * DECODE_READ);
+    let start = if shared && group > 1 { DECODE_GROUP * (1.0 + width / 128.0) } else { DECODE_HEAD };
+    let work = waves * (stream + start);
+    let bytes = (call.batch * call.kv_heads) as f64 * keys * per_key;
+    let moving = bytes * library.read / DECODE_STREAM;
+    let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
+    // Cores finish at different times: where both take as long neither hides all of the other.
+    DECODE + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
+}

@@ -1,0 +1,158 @@
+//! Routines of serving and training libraries as they are measured: attention with what its library does besides, and the
+//! layer of experts, which is several kernels in one call.
+
+use super::library::{self, Library};
+use super::machine::View;
+use super::tensor_core::ceil_div;
+use super::{CostModel, library_attention};
+use crate::kernel::{Contraction, DataType, Direction, Elementwise, Function, FusedAttention, Kernel};
+use crate::units::{Bytes, Seconds};
+
+/// A call of attention: `queries` new tokens of each sequence attend to the `keys` tokens before and among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionCall {
+    /// Forward or backward.
+    pub direction: Direction,
+    /// Sequences.
+    pub batch: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads.
+    pub kv_heads: u64,
+    /// New tokens of a sequence; 1 in decoding.
+    pub queries: u64,
+    /// Tokens of a sequence that are seen, the new ones included.
+    pub keys: u64,
+    /// Dimension of a head.
+    pub head_dim: u64,
+    /// Keys that a query sees at most, where attention has a window.
+    pub window: Option<u64>,
+    /// Type of queries, keys and values.
+    pub operand: DataType,
+}
+
+/// A call of a layer of gated experts (SwiGLU), all on one device, tokens spread evenly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertsCall {
+    /// Tokens.
+    pub tokens: u64,
+    /// Experts.
+    pub experts: u64,
+    /// Experts of a token.
+    pub top_k: u64,
+    /// Width of a token.
+    pub hidden: u64,
+    /// Width of an expert.
+    pub width: u64,
+    /// Type of the products' operands.
+    pub operand: DataType,
+}
+
+/// Quantising an input to 8 bits where a framework's linear layer does so: launches of the scale's reduction, the scale and
+/// the conversion. Fitted on 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
+const QUANTISE: f64 = 10.0e-6;
+/// Bytes that it moves per number: both passes read 16 bits, and 8 are written, once more for the staging of the scale. Fitted on the same.
+const QUANTISE_BYTES: f64 = 6.0;
+
+/// Launches of routing, permutation, both products, activation and sum in a layer of experts. Fitted on 600 layers on H100
+/// (TensorRT-LLM): 26.8 us in bf16, 29.2 in fp8.
+const EXPERTS: f64 = 28.0e-6;
+/// How much more often than once the tokens between those kernels cross the device's memory. Fitted on the same.
+const EXPERTS_PASSES: f64 = 1.4;
+/// Start and end of a tile of a group over those of a single product: the group's sizes and pointers are looked up first. Fitted
+/// on the same: 2.8 in bf16, 3.6 in fp8.
+const GROUP_TILE: f64 = 3.0;
+
+impl CostModel {
+    /// A framework's linear layer measured alone: with 8-bit operands its 16-bit input is quantised first, where a library does.
+    #[must_use]
+    pub fn linear_alone(&self, c: &Contraction) -> Seconds {
+        let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
+        match (&self.machine.alone().library, c.operand.bytes()) {
+            (Some(library), 1) => {
+                let numbers = (c.batch * c.m) as f64 * c.k as f64;
+                Seconds(product.0 + QUANTISE + numbers * QUANTISE_BYTES * library.read)
+            }
+            _ => product,
+        }
+    }
+
+    /// A call of attention measured alone.
+    #[must_use]
+    pub fn attention_alone(&self, call: &AttentionCall) -> Seconds {
+        let view = self.machine.alone();
+        if let Some(library) = &view.library {
+            return Seconds(library_attention::alone(self, view, library, call));
+        }
+        let kernel = FusedAttention {
+            direction: call.direction,
+            batch: call.batch,
+            heads: call.heads,
+            kv_heads: call.kv_heads,
+            queries: call.queries,
+            keys: call.window.map_or(call.keys, |window| window.min(call.keys)),
+            head_dim: call.head_dim,
+            causal: call.queries > 1 && call.window.is_none(),
+            operand: call.operand,
+        };
+        self.cost_alone(&Kernel::FusedAttention(kernel)).latency
+    }
+
+    /// A layer of experts measured alone.
+    #[must_use]
+    pub fn experts_alone(&self, call: &ExpertsCall) -> Seconds {
+        let rows = call.tokens * call.top_k;
+        let active = rows.min(call.experts).max(1);
+        let product = |n: u64, k: u64| Contraction {
+            batch: active,
+            m: rows.div_ceil(active),
+            n,
+            k,
+            operand: call.operand,
+            result: DataType::Bf16,
+        };
+        let (up, down) = (product(2 * call.width, call.hidden), product(call.hidden, call.width));
+        let view = self.machine.alone();
+        let Some(library) = &view.library else {
+            let kernels = [Kernel::Contraction(up), gated(rows, call.width), Kernel::Contraction(down)];
+            return kernels.iter().map(|kernel| self.cost_alone(kernel).latency).sum();
+        };
+        // Tokens into the order of their experts, between the products, and back: three passes of 16-bit numbers.
+        let between = 6.0 * rows as f64 * (call.hidden + call.width) as f64 + 2.0 * (call.tokens * call.hidden) as f64;
+        Seconds(EXPERTS + self.grouped(view, library, &[up, down]) + EXPERTS_PASSES * between * library.read)
+    }
+
+    /// Equal products in one call, measured alone.
+    #[must_use]
+    pub fn grouped_alone(&self, group: &Contraction) -> Seconds {
+        let view = self.machine.alone();
+        match &view.library {
+            Some(library) => Seconds(library.scalars.floor.0 + self.grouped(view, library, std::slice::from_ref(group))),
+            None => self.cost_alone(&Kernel::Contraction(*group)).latency,
+        }
+    }
+
+    fn grouped(&self, view: &View, library: &Library, groups: &[Contraction]) -> f64 {
+        let mut slower = *library;
+        slower.scalars.tile_overhead = library.scalars.tile_overhead * GROUP_TILE;
+        groups.iter().map(|c| library::group(&self.machine, view, &slower, c)).sum()
+    }
+}
+
+/// silu(gate) * up on the rows between the two products.
+fn gated(rows: u64, width: u64) -> Kernel {
+    let elements = rows * width;
+    let bytes = Bytes(2) * elements;
+    Kernel::Elementwise(Elementwise {
+        function: Function::SwiGlu,
+        direction: Direction::Forward,
+        elements,
+        read: bytes * 2,
+        written: bytes,
+    })
+}
+
+/// Tiles of `size` that `length` is cut into.
+pub(super) fn tiles(length: u64, size: f64) -> f64 {
+    ceil_div(length as f64, size)
+}
