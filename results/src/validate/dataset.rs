@@ -15,6 +15,8 @@ pub enum Dataset {
     Kernels,
     /// Collective operations between chips.
     Collectives,
+    /// Kernels, a collective and host copies at the same time.
+    StreamContention,
     /// Cycle and access counts of a systolic array.
     SystolicCycles,
     /// Die areas.
@@ -57,6 +59,7 @@ const fn target(column: &'static str, quantity: &'static str, unit: &'static str
 }
 
 const TIME_US: [Target; 1] = [target("measured_us", "time", "µs", Range::Positive)];
+const TIME_MS: [Target; 1] = [target("measured_ms", "time", "ms", Range::Positive)];
 const AREA_MM2: [Target; 1] = [target("measured_mm2", "area", "mm²", Range::NotNegative)];
 const SYSTOLIC: [Target; 6] = [
     target("array_cycles", "array cycles", "cycles", Range::Positive),
@@ -70,6 +73,18 @@ const PEAK: Target = target("peak_gib", "peak memory", "GiB", Range::Positive);
 const FITS: Target = target("fits", "fits", "0 or 1", Range::Flag);
 const TRAINING: [Target; 3] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, FITS];
 const MEMORY: [Target; 2] = [PEAK, FITS];
+
+/// The columns without which streams at the same time cannot be predicted.
+const STREAMS: [&str; 8] = [
+    "id",
+    "chip",
+    "group_inter",
+    "gemm_alone_ms",
+    "collective_alone_ms",
+    "h2d_alone_ms",
+    "d2h_alone_ms",
+    "measured_ms",
+];
 
 /// The columns without which a training run is no run; the last is the step time's.
 const RUN: [&str; 16] = [
@@ -96,6 +111,7 @@ impl fmt::Display for Dataset {
         f.write_str(match self {
             Self::Kernels => "kernels",
             Self::Collectives => "collectives",
+            Self::StreamContention => "stream_contention",
             Self::SystolicCycles => "systolic_cycles",
             Self::DieArea => "die_area",
             Self::TrainingRuns => "training_runs",
@@ -106,8 +122,8 @@ impl fmt::Display for Dataset {
 
 impl Dataset {
     /// Every data set, the ones told by more columns first.
-    pub const ALL: [Self; 6] =
-        [Self::Kernels, Self::Collectives, Self::SystolicCycles, Self::DieArea, Self::TrainingRuns, Self::MemoryPeaks];
+    pub const ALL: [Self; 7] =
+        [Self::Kernels, Self::Collectives, Self::StreamContention, Self::SystolicCycles, Self::DieArea, Self::TrainingRuns, Self::MemoryPeaks];
 
     /// The columns that tell the data set: a file that has them all is one of it.
     #[must_use]
@@ -115,6 +131,7 @@ impl Dataset {
         match self {
             Self::Kernels => &["kernel", "measured_us"],
             Self::Collectives => &["collective", "measured_us"],
+            Self::StreamContention => &["gemm_alone_ms", "collective_alone_ms", "measured_ms"],
             Self::SystolicCycles => &["dataflow", "array_cycles"],
             Self::DieArea => &["component", "measured_mm2"],
             Self::TrainingRuns => &["global_batch", "iteration_s"],
@@ -128,6 +145,7 @@ impl Dataset {
         match self {
             Self::Kernels => &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"],
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
+            Self::StreamContention => &STREAMS,
             Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
             Self::DieArea => &["id", "chip", "level", "component", "measured_mm2"],
             Self::TrainingRuns => &RUN,
@@ -152,6 +170,23 @@ impl Dataset {
                 "top_k",
             ],
             Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
+            Self::StreamContention => &[
+                "dataset",
+                "ranks",
+                "nodes",
+                "group_intra",
+                "gemm_m",
+                "gemm_n",
+                "gemm_k",
+                "dtype",
+                "collective",
+                "collective_bytes",
+                "h2d_bytes",
+                "d2h_bytes",
+                "std_ms",
+                "timing",
+                "source",
+            ],
             Self::SystolicCycles => &["layer", "source"],
             Self::DieArea => &["source"],
             Self::TrainingRuns | Self::MemoryPeaks => &[
@@ -204,6 +239,7 @@ impl Dataset {
     pub fn targets(self) -> &'static [Target] {
         match self {
             Self::Kernels | Self::Collectives => &TIME_US,
+            Self::StreamContention => &TIME_MS,
             Self::SystolicCycles => &SYSTOLIC,
             Self::DieArea => &AREA_MM2,
             Self::TrainingRuns => &TRAINING,
@@ -225,6 +261,7 @@ impl Dataset {
     /// What predicts the data set.
     pub(super) fn predictor(self) -> Predictor {
         match self {
+            Self::StreamContention => predict::streams::predict,
             Self::SystolicCycles => predict::systolic::predict,
             Self::Collectives => predict::collectives::predict,
             Self::Kernels => predict::kernels::predict,
@@ -287,6 +324,11 @@ impl Dataset {
                     _ => "<4KiB",
                 };
                 format!("{origin}{} {} {class}", cell("chip"), cell("collective"))
+            }
+            Self::StreamContention => {
+                let runs = |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);
+                let streams: Vec<&str> = predict::streams::ALONE.iter().filter(runs).map(|(name, _)| *name).collect();
+                format!("{origin}{} {}", cell("chip"), streams.join("+"))
             }
             Self::SystolicCycles => cell("dataflow").to_owned(),
             Self::DieArea => format!("{} {}", cell("chip"), cell("level")),

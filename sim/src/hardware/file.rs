@@ -6,7 +6,7 @@ use super::error::HardwareError;
 use super::sources;
 use super::template::Template;
 use super::verify::verify;
-use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, KernelLibrary, MemoryLevel};
+use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel, StreamContention};
 use super::{Node, Pairing, PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
 use crate::files::Fault;
 use crate::limits;
@@ -36,6 +36,7 @@ struct ChipFile {
     #[serde(default)]
     calibration: BTreeMap<String, toml::Value>,
     library: Option<BTreeMap<String, toml::Value>>,
+    streams: Option<BTreeMap<String, toml::Value>>,
     #[serde(default)]
     published: PublishedTable,
     sources: toml::Table,
@@ -142,9 +143,11 @@ pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
     let mut faults = Vec::new();
     let sources = sources::flatten(&raw.sources, &mut faults);
     let (calibration, mut fitted_on) = calibration(&raw.calibration, &mut faults);
-    let library = raw.library.as_ref().map(|table| library(table, &mut fitted_on, &mut faults));
+    let mut fitted = Fitted { fitted_on: &mut fitted_on, faults: &mut faults };
+    let library = raw.library.as_ref().map(|table| fitted.scalars("library", table, &KernelLibrary::PARAMETERS));
+    let streams = raw.streams.as_ref().map(|table| fitted.scalars("streams", table, &StreamContention::PARAMETERS));
     sources::check(&table, &sources, &mut faults);
-    let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, ..accelerator });
+    let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
     if let Some(accelerator) = &accelerator {
         faults.extend(verify(accelerator));
     }
@@ -220,6 +223,7 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         energy,
         calibration,
         library: None,
+        streams: None,
         published: Published {
             die_area: raw.published.die_area_mm2.map(SquareMillimeters),
             tdp: raw.published.tdp_w.map(Watts),
@@ -326,37 +330,41 @@ fn calibration(table: &BTreeMap<String, toml::Value>, faults: &mut Vec<Fault>) -
     (calibration, fitted_on)
 }
 
-/// The scalars of a kernel library: all of them, with one origin each or one for the table (`fitted_on = "..."`).
-fn library(
-    table: &BTreeMap<String, toml::Value>,
-    fitted_on: &mut BTreeMap<String, String>,
-    faults: &mut Vec<Fault>,
-) -> KernelLibrary {
-    let mut library = KernelLibrary::default();
-    let origin = |key: &str| match table.get("fitted_on") {
-        Some(toml::Value::Table(origins)) => origins.get(key).and_then(toml::Value::as_str),
-        Some(toml::Value::String(origin)) => Some(origin.as_str()),
-        _ => None,
-    };
-    for parameter in &KernelLibrary::PARAMETERS {
-        let path = format!("library.{}", parameter.key);
-        let value = table.get(parameter.key);
-        match value.and_then(|value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64))) {
-            Some(number) => (parameter.set)(&mut library, number),
-            None => faults.push(Fault::new(path.clone(), "nothing", "a number", "write the fitted value")),
-        }
-        match origin(parameter.key).filter(|text| !text.trim().is_empty()) {
-            Some(text) => drop(fitted_on.insert(path, text.to_owned())),
-            None => {
-                let cure = format!("name the data in [library.fitted_on] {}", parameter.key);
-                faults.push(Fault::new(path, "(no origin)", "a fitted figure says what it was fitted on", cure));
+/// Reads tables of fitted scalars.
+struct Fitted<'a> {
+    fitted_on: &'a mut BTreeMap<String, String>,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Fitted<'_> {
+    /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
+    fn scalars<T: Default>(&mut self, name: &str, table: &BTreeMap<String, toml::Value>, known: &[FittedScalar<T>]) -> T {
+        let mut scalars = T::default();
+        let origin = |key: &str| match table.get("fitted_on") {
+            Some(toml::Value::Table(origins)) => origins.get(key).and_then(toml::Value::as_str),
+            Some(toml::Value::String(origin)) => Some(origin.as_str()),
+            _ => None,
+        };
+        for scalar in known {
+            let path = format!("{name}.{}", scalar.key);
+            let value = table.get(scalar.key);
+            match value.and_then(|value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64))) {
+                Some(number) => (scalar.set)(&mut scalars, number),
+                None => self.faults.push(Fault::new(path.clone(), "nothing", "a number", "write the fitted value")),
+            }
+            match origin(scalar.key).filter(|text| !text.trim().is_empty()) {
+                Some(text) => drop(self.fitted_on.insert(path, text.to_owned())),
+                None => {
+                    let cure = format!("name the data in [{name}.fitted_on] {}", scalar.key);
+                    self.faults.push(Fault::new(path, "(no origin)", "a fitted figure says what it was fitted on", cure));
+                }
             }
         }
+        let is_known = |key: &str| key == "fitted_on" || known.iter().any(|scalar| scalar.key == key);
+        for (key, value) in table.iter().filter(|(key, _)| !is_known(key)) {
+            let keys = known.iter().map(|scalar| scalar.key).collect::<Vec<_>>().join(", ");
+            self.faults.push(Fault::new(format!("{name}.{key}"), value, "no such scalar", format!("use one of {keys}")));
+        }
+        scalars
     }
-    let known = |key: &str| key == "fitted_on" || KernelLibrary::PARAMETERS.iter().any(|parameter| parameter.key == key);
-    for (key, value) in table.iter().filter(|(key, _)| !known(key)) {
-        let keys = KernelLibrary::PARAMETERS.map(|parameter| parameter.key).join(", ");
-        faults.push(Fault::new(format!("library.{key}"), value, "no such scalar", format!("use one of {keys}")));
-    }
-    library
 }

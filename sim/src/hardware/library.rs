@@ -41,68 +41,68 @@ impl Default for KernelLibrary {
     }
 }
 
-/// One scalar of [`KernelLibrary`]: its key in the chip's file and its physical range.
+/// One scalar of a table of fitted ones in a chip's file: its key and its physical range.
 #[derive(Debug, Clone, Copy)]
-pub struct LibraryParameter {
-    /// The key in the `[library]` table of a chip's file.
+pub struct FittedScalar<T> {
+    /// The key in the table.
     pub key: &'static str,
     /// The smallest physical value, in the key's unit.
     pub min: f64,
     /// The largest plausible value, in the key's unit.
     pub max: f64,
     /// Reads it, in the key's unit.
-    pub get: fn(&KernelLibrary) -> f64,
+    pub get: fn(&T) -> f64,
     /// Sets it, in the key's unit.
-    pub set: fn(&mut KernelLibrary, f64),
+    pub set: fn(&mut T, f64),
 }
 
 impl KernelLibrary {
     /// Every scalar. A file that has the table gives them all.
-    pub const PARAMETERS: [LibraryParameter; 8] = [
-        LibraryParameter {
+    pub const PARAMETERS: [FittedScalar<Self>; 8] = [
+        FittedScalar {
             key: "floor_us",
             min: 0.0,
             max: 1000.0,
             get: |l| l.floor.micros(),
             set: |l, v| l.floor = Seconds::from_micros(v),
         },
-        LibraryParameter {
+        FittedScalar {
             key: "issue_fraction",
             min: 0.01,
             max: 1.0,
             get: |l| l.issue_fraction,
             set: |l, v| l.issue_fraction = v,
         },
-        LibraryParameter {
+        FittedScalar {
             key: "core_read_bytes_per_cycle",
             min: 0.01,
             max: 1e6,
             get: |l| l.core_read_bytes_per_cycle,
             set: |l, v| l.core_read_bytes_per_cycle = v,
         },
-        LibraryParameter {
+        FittedScalar {
             key: "tile_overhead_us",
             min: 0.0,
             max: 1000.0,
             get: |l| l.tile_overhead.micros(),
             set: |l, v| l.tile_overhead = Seconds::from_micros(v),
         },
-        LibraryParameter { key: "read_fraction", min: 0.01, max: 1.0, get: |l| l.read_fraction, set: |l, v| l.read_fraction = v },
-        LibraryParameter {
+        FittedScalar { key: "read_fraction", min: 0.01, max: 1.0, get: |l| l.read_fraction, set: |l, v| l.read_fraction = v },
+        FittedScalar {
             key: "write_fraction",
             min: 0.01,
             max: 1.0,
             get: |l| l.write_fraction,
             set: |l, v| l.write_fraction = v,
         },
-        LibraryParameter {
+        FittedScalar {
             key: "softmax_fraction",
             min: 0.01,
             max: 8.0,
             get: |l| l.softmax_fraction,
             set: |l, v| l.softmax_fraction = v,
         },
-        LibraryParameter {
+        FittedScalar {
             key: "attention_tile_overhead_us",
             min: 0.0,
             max: 1000.0,

@@ -16,6 +16,7 @@ pub mod manufacturing;
 mod memory;
 pub mod phaze;
 mod sources;
+mod streams;
 mod technology;
 mod template;
 mod verify;
@@ -29,7 +30,8 @@ pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use energy::{EnergyModel, SustainedPower, sustained_power};
 pub use error::HardwareError;
-pub use library::{KernelLibrary, LibraryParameter};
+pub use library::{FittedScalar, KernelLibrary};
+pub use streams::StreamContention;
 pub use memory::{HostLink, MemoryLevel, Scope, Storage};
 pub use technology::Node;
 pub use template::{Template, all as templates, template_names};
@@ -103,6 +105,9 @@ pub struct Accelerator {
     /// The vendor's kernel library, where measurements say what its kernels make of the chip.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<KernelLibrary>,
+    /// How streams that run at the same time slow each other, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamContention>,
     /// What its vendor states.
     pub published: Published,
 }

@@ -162,6 +162,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
         energy: default_energy(Node::N22),
         calibration: Calibration::default(),
         library: None,
+        streams: None,
         published: Published::default(),
     };
     // An area table that cannot be read leaves static power at zero here; whoever asks for the area gets the error.

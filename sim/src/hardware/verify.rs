@@ -1,6 +1,6 @@
 //! What must hold of every accelerator, whether read from a file or built by a search.
 
-use super::{Accelerator, AreaModel, Calibration, KernelLibrary, MemoryLevel, Scope};
+use super::{Accelerator, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, Scope, StreamContention};
 use crate::files::Fault;
 use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
@@ -26,7 +26,10 @@ pub fn verify(accelerator: &Accelerator) -> Vec<Fault> {
     energy(accelerator, &mut faults);
     calibration(&accelerator.calibration, &mut faults);
     if let Some(scalars) = &accelerator.library {
-        library(scalars, &mut faults);
+        fitted("library", scalars, &KernelLibrary::PARAMETERS, &mut faults);
+    }
+    if let Some(scalars) = &accelerator.streams {
+        fitted("streams", scalars, &StreamContention::PARAMETERS, &mut faults);
     }
     published(accelerator, &mut faults);
     if let AreaModel::UnitAreas(floorplan) = &accelerator.area_model {
@@ -224,12 +227,13 @@ fn calibration(calibration: &Calibration, faults: &mut Faults) {
     }
 }
 
-fn library(library: &KernelLibrary, faults: &mut Faults) {
-    for parameter in &KernelLibrary::PARAMETERS {
-        let value = (parameter.get)(library);
-        if !(value >= parameter.min && value <= parameter.max) {
-            let limit = format!("must lie between {} and {}", parameter.min, parameter.max);
-            faults.0.push(Fault::new(format!("library.{}", parameter.key), value, limit, "fit it anew, or leave [library] out"));
+fn fitted<T>(name: &str, scalars: &T, known: &[FittedScalar<T>], faults: &mut Faults) {
+    for scalar in known {
+        let value = (scalar.get)(scalars);
+        if !(value >= scalar.min && value <= scalar.max) {
+            let limit = format!("must lie between {} and {}", scalar.min, scalar.max);
+            let cure = format!("fit it anew, or leave [{name}] out");
+            faults.0.push(Fault::new(format!("{name}.{}", scalar.key), value, limit, cure));
         }
     }
 }

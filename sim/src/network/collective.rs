@@ -433,7 +433,8 @@ impl Pricer<'_> {
                 messages: peers - 1.0,
             };
         }
-        self.pipelined(Algorithm::Direct, &demands[..levels.len()], 0.0)
+        // A member's share for itself is copied.
+        self.pipelined(Algorithm::Direct, &demands[..levels.len()], self.final_copy(levels, size))
     }
 
     fn point_to_point(&self, level: &Level, size: f64) -> Draft {
@@ -441,20 +442,25 @@ impl Pricer<'_> {
         self.pipelined(Algorithm::PointToPoint, &[Demand { tier: level.tier, bytes: size, rate, steps: 1.0, messages: 0.0 }], 0.0)
     }
 
-    /// Demands that proceed together: steps add, the slowest tier decides the transfer. The faster of the two protocols; a
-    /// tier without a low-latency one keeps its bulk figures.
+    /// Demands that proceed together: steps add, the slowest tier decides the transfer. The fastest of the protocols; a
+    /// tier without one keeps its bulk figures.
     fn pipelined(&self, algorithm: Algorithm, demands: &[Demand], copy: f64) -> Draft {
         let nothing = [0.0; MAX_TIERS];
         let empty = Draft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: nothing, fewest: nothing };
         let operation = demands.iter().map(|d| self.fabric.tiers[d.tier].operation.0).fold(0.0, f64::max);
-        let (mut bulk, mut low) = (Draft { startup: operation, ..empty }, Draft { startup: operation, ..empty });
+        let start = Draft { startup: operation, ..empty };
+        let (mut bulk, mut low, mut line) = (start, start, start);
+        let (mut has_low, mut has_line) = (false, false);
         for d in demands {
             let tier = &self.fabric.tiers[d.tier];
             let nominal = d.bytes * self.flows / d.rate;
             let gap = tier.low_latency.map_or(0.0, |l| l.step.0) * d.messages.max(0.0);
             let slow = (d.steps * tier.step.0 + gap, ramped(nominal / tier.achieved_fraction, tier.chunk.0));
             let quick = tier.low_latency.map_or(slow, |l| (d.steps * l.step.0 + gap, nominal / l.fraction));
-            for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick)] {
+            let lines = tier.line.map_or(slow, |l| (d.steps * l.step.0 + gap, ramped(nominal / l.fraction, l.chunk.0)));
+            has_low |= tier.low_latency.is_some();
+            has_line |= tier.line.is_some();
+            for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick), (&mut line, lines)] {
                 draft.startup += startup;
                 draft.bytes[d.tier] += d.bytes;
                 draft.fewest[d.tier] += d.bytes;
@@ -465,7 +471,9 @@ impl Pricer<'_> {
         }
         bulk.transfer = bulk.bound.1 + copy;
         low.transfer = low.bound.1;
-        if demands.iter().any(|d| self.fabric.tiers[d.tier].low_latency.is_some()) { bulk.faster(low) } else { bulk }
+        line.transfer = line.bound.1;
+        let best = if has_low { bulk.faster(low) } else { bulk };
+        if has_line { best.faster(line) } else { best }
     }
 }
 

@@ -49,6 +49,17 @@ pub struct LowLatency {
     pub fraction: f64,
 }
 
+/// The protocol between low latency and bulk (NCCL's LL128): flags travel with lines of 128 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LineProtocol {
+    /// Latency of a step.
+    pub step: Seconds,
+    /// Bandwidth achieved, as a fraction of nominal.
+    pub fraction: f64,
+    /// Time per pipelined chunk.
+    pub chunk: Seconds,
+}
+
 /// Reduction and multicast in the switch (NVLink SHARP).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct InNetwork {
@@ -83,6 +94,11 @@ pub struct Tier {
     pub final_copy: BytesPerSecond,
     /// The low-latency protocol, where there is one.
     pub low_latency: Option<LowLatency>,
+    /// The protocol of lines, where there is one.
+    pub line: Option<LineProtocol>,
+    /// Bytes per second of a device in groups of 2, 3, ... members inside a unit, where links between some of them are missing or
+    /// doubled (a cube mesh); empty where every group has the whole port.
+    pub group_bandwidth: Vec<BytesPerSecond>,
     /// Reduction in the switch, where there is any.
     pub in_network: Option<InNetwork>,
     /// Where the figures are from.

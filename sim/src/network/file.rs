@@ -1,7 +1,7 @@
 //! Fabric files: one TOML per fabric in `sim/templates/fabrics/`, every number with its source.
 
 use super::error::NetworkError;
-use super::fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
+use super::fabric::{Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
@@ -28,6 +28,8 @@ pub(crate) struct FabricFile {
     pub tiers: Vec<TierFile>,
     #[serde(rename = "chip", default)]
     pub chips: Vec<ChipFile>,
+    #[serde(default)]
+    pub software: Vec<SoftwareFile>,
 }
 
 /// A `[[tier]]` table.
@@ -50,6 +52,10 @@ pub(crate) struct TierFile {
     pub final_copy_gb_per_s: Option<f64>,
     pub low_latency_step_us: Option<f64>,
     pub low_latency_fraction: Option<f64>,
+    pub line_step_us: Option<f64>,
+    pub line_fraction: Option<f64>,
+    pub line_chunk_us: Option<f64>,
+    pub group_gb_per_s: Option<Vec<f64>>,
     pub in_network_latency_us: Option<f64>,
     pub in_network_fraction: Option<f64>,
     pub in_network_chunk_us: Option<f64>,
@@ -64,6 +70,29 @@ pub(crate) struct ChipFile {
     pub bandwidth_gb_per_s: Vec<f64>,
     pub dims: Option<Vec<u32>>,
     pub wrap_multiple: Option<u32>,
+    #[serde(rename = "source")]
+    pub _source: String,
+}
+
+/// A `[[software]]` table: figures of the innermost tier under another version or setting of the communication library. What is left
+/// out is as the file has it, but for the protocol of lines, which is none.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SoftwareFile {
+    pub name: String,
+    pub launch_us: Option<f64>,
+    pub achieved_fraction: Option<f64>,
+    pub step_latency_us: Option<f64>,
+    pub chunk_overhead_us: Option<f64>,
+    pub final_copy_gb_per_s: Option<f64>,
+    pub low_latency_step_us: Option<f64>,
+    pub low_latency_fraction: Option<f64>,
+    pub line_step_us: Option<f64>,
+    pub line_fraction: Option<f64>,
+    pub line_chunk_us: Option<f64>,
+    pub in_network_latency_us: Option<f64>,
+    pub in_network_fraction: Option<f64>,
+    pub in_network_chunk_us: Option<f64>,
     #[serde(rename = "source")]
     pub _source: String,
 }
@@ -120,6 +149,19 @@ impl Fabric {
     /// An unknown fabric, or one whose figures for this chip are not known.
     pub fn template_for(name: &str, chip: &str) -> Result<Self, NetworkError> {
         for_chip(parse(name, template_text(name)?)?, name, chip)
+    }
+
+    /// [`Self::template_for`] under the version or setting of the communication library that `software` names: the figures of the first
+    /// of the file's `[[software]]` tables whose name occurs in it, else the file's own.
+    ///
+    /// # Errors
+    /// As [`Self::template_for`].
+    pub fn template_under(name: &str, chip: &str, software: &str) -> Result<Self, NetworkError> {
+        let mut file = parse(name, template_text(name)?)?;
+        if let Some(figures) = file.software.iter().find(|s| software.contains(&s.name)).cloned() {
+            apply_software(&mut file, &figures);
+        }
+        for_chip(file, name, chip)
     }
 
     /// The text of a fabric's file.
@@ -179,6 +221,12 @@ fn parse(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
         apply(&mut file, &first);
     }
     faults.extend(verify::faults(&file));
+    for software in &file.software {
+        let mut under = file.clone();
+        apply_software(&mut under, software);
+        // A fault of the file itself is told once.
+        faults.extend(verify::faults(&under).into_iter().filter(|fault| !faults.contains(fault)).collect::<Vec<_>>());
+    }
     if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { file: name.into(), faults }) }
 }
 
@@ -190,6 +238,23 @@ fn apply(file: &mut FabricFile, chip: &ChipFile) {
         tier.dims = chip.dims.clone().or(tier.dims.take());
         tier.wrap_multiple = chip.wrap_multiple.or(tier.wrap_multiple);
     }
+}
+
+fn apply_software(file: &mut FabricFile, s: &SoftwareFile) {
+    file.launch_us = s.launch_us.unwrap_or(file.launch_us);
+    let Some(tier) = file.tiers.first_mut() else { return };
+    tier.achieved_fraction = s.achieved_fraction.unwrap_or(tier.achieved_fraction);
+    tier.step_latency_us = s.step_latency_us.unwrap_or(tier.step_latency_us);
+    tier.chunk_overhead_us = s.chunk_overhead_us.unwrap_or(tier.chunk_overhead_us);
+    tier.final_copy_gb_per_s = s.final_copy_gb_per_s.or(tier.final_copy_gb_per_s);
+    tier.low_latency_step_us = s.low_latency_step_us.or(tier.low_latency_step_us);
+    tier.low_latency_fraction = s.low_latency_fraction.or(tier.low_latency_fraction);
+    tier.line_step_us = s.line_step_us;
+    tier.line_fraction = s.line_fraction;
+    tier.line_chunk_us = s.line_chunk_us;
+    tier.in_network_latency_us = s.in_network_latency_us.or(tier.in_network_latency_us);
+    tier.in_network_fraction = s.in_network_fraction.or(tier.in_network_fraction);
+    tier.in_network_chunk_us = s.in_network_chunk_us.or(tier.in_network_chunk_us);
 }
 
 fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
@@ -250,6 +315,12 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
         chunk: Seconds::from_micros(t.chunk_overhead_us),
         final_copy: t.final_copy_gb_per_s.map_or(BytesPerSecond(f64::INFINITY), gb),
         low_latency: low_latency.map(|(step, fraction)| LowLatency { step: Seconds::from_micros(step), fraction }),
+        line: t.line_step_us.zip(t.line_fraction).map(|(step, fraction)| LineProtocol {
+            step: Seconds::from_micros(step),
+            fraction,
+            chunk: Seconds::from_micros(t.line_chunk_us.unwrap_or(0.0)),
+        }),
+        group_bandwidth: t.group_gb_per_s.iter().flatten().map(|rate| gb(*rate)).collect(),
         in_network: in_network.map(|(latency, fraction)| InNetwork {
             latency: Seconds::from_micros(latency),
             fraction,

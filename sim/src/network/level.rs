@@ -126,7 +126,10 @@ impl Fabric {
     pub(crate) fn ring_rate(&self, level: &Level) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
-            Topology::Switch => tier.bandwidth.0,
+            Topology::Switch => {
+                let group = tier.group_bandwidth.get((level.fan_out as usize).saturating_sub(2));
+                group.unwrap_or(&tier.bandwidth).0
+            }
             Topology::FatTree { oversubscription } => tier.bandwidth.0 / oversubscription,
             Topology::FullyConnected { units } => tier.bandwidth.0 * peers(level.fan_out) / peers(*units).max(1.0),
             Topology::Torus { dims, .. } => {

@@ -9,6 +9,7 @@
 //!   achieved fraction)`. The square root is what cutting a message into pipelined chunks costs when the chunk size is
 //!   chosen best: with `chunk` seconds per chunk, `k` chunks cost `k * chunk + w / k`, least at `2 * sqrt(chunk * w)`. It
 //!   is why bandwidth still ramps at a gigabyte. The last hop of a shard is a local copy that no link step hides.
+//! - lines of 128 bytes (NCCL's LL128), where a tier has them: as bulk, with a step, fraction and chunk of their own;
 //! - low latency (NCCL's LL, flags travel with the data): `launch + steps * low_latency_step + link bytes / (bandwidth *
 //!   low_latency_fraction)`.
 //!
@@ -51,13 +52,15 @@ mod matrix;
 mod placed;
 #[cfg(test)]
 mod tests;
+mod streams;
 mod torus;
 mod verify;
 
 pub use calibrate::{CalibrationError, Fit, GroupError, Measurement, Scalar, calibrate};
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use error::{Fault, NetworkError};
-pub use fabric::{Fabric, InNetwork, LowLatency, Tier, Topology};
+pub use streams::Streams;
+pub use fabric::{Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 pub use level::Spread;
 pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;

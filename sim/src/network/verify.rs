@@ -111,6 +111,15 @@ fn figures(c: &mut Checker, t: &TierFile) {
     c.rate("final_copy_gb_per_s", t.final_copy_gb_per_s);
     c.time("low_latency_step_us", t.low_latency_step_us);
     c.fraction("low_latency_fraction", t.low_latency_fraction);
+    c.time("line_step_us", t.line_step_us);
+    c.fraction("line_fraction", t.line_fraction);
+    c.time("line_chunk_us", t.line_chunk_us);
+    for rate in t.group_gb_per_s.iter().flatten() {
+        c.rate("group_gb_per_s", Some(*rate));
+    }
+    if t.line_step_us.is_some() != t.line_fraction.is_some() {
+        c.fail("line_*", "one of two", "step_us and fraction belong together", "give both or neither");
+    }
     c.time("in_network_latency_us", t.in_network_latency_us);
     c.fraction("in_network_fraction", t.in_network_fraction);
     c.time("in_network_chunk_us", t.in_network_chunk_us);
@@ -140,6 +149,7 @@ fn structure(c: &mut Checker, t: &TierFile, below: Option<u32>, outermost: bool)
     only(c, t.dims.is_some(), "dims", TopologyName::Torus);
     only(c, t.twisted.is_some(), "twisted", TopologyName::Torus);
     only(c, t.links_gb_per_s.is_some(), "links_gb_per_s", TopologyName::Matrix);
+    only(c, t.group_gb_per_s.is_some(), "group_gb_per_s", TopologyName::Switch);
     only(c, t.oversubscription.is_some(), "oversubscription", TopologyName::FatTree);
     let units = match t.topology {
         TopologyName::Torus => {

@@ -16,6 +16,9 @@ const KINDS: [(&str, CollectiveKind); 6] = [
     ("send_recv", CollectiveKind::SendRecv),
 ];
 
+/// What `algo` says where the switch was kept from reducing.
+const NO_SWITCH: &str = "NVLS off";
+
 /// Predicts the time of a collective in microseconds.
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let name = row.text("collective")?;
@@ -30,7 +33,11 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     if !ranks.is_multiple_of(nodes) {
         return Err(row.fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
     }
-    let fabric = prepared.fabric(row.text("fabric")?, row.text("chip")?)?.clone();
+    let algorithm = row.cell("algo").unwrap_or_default();
+    let mut fabric = prepared.fabric_under(row.text("fabric")?, row.text("chip")?, algorithm)?;
+    if algorithm.contains(NO_SWITCH) {
+        fabric.tiers.iter_mut().for_each(|tier| tier.in_network = None);
+    }
     let bytes = Bytes(row.count("bytes")?);
     check_nodes(prepared, row, &fabric, (ranks, nodes))?;
     let fabric = occupied(&fabric, ranks, nodes)?;

@@ -8,6 +8,7 @@ pub(super) mod kernels;
 pub(super) mod memory;
 pub(super) mod run;
 mod stages;
+pub(super) mod streams;
 pub(super) mod systolic;
 pub(super) mod training;
 
@@ -60,6 +61,15 @@ impl Prepared {
             fabric.map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
+    }
+
+    /// The fabric under the version or setting of the communication library that a measurement names.
+    fn fabric_under(&mut self, name: &str, chip: &str, software: &str) -> Result<Fabric, RowFailure> {
+        let prepared = self.fabrics.entry((name.into(), format!("{chip}\u{0}{software}"))).or_insert_with(|| {
+            let fabric = Fabric::template_under(name, chip, software);
+            fabric.map_err(|e| e.to_string())
+        });
+        prepared.clone().map_err(RowFailure::Unpredictable)
     }
 
     /// The cost model of the chip.

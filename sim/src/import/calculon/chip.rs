@@ -63,6 +63,7 @@ impl System {
                 ..Calibration::default()
             },
             library: None,
+            streams: None,
             published: Published::default(),
         };
         let faults = verify(&accelerator);

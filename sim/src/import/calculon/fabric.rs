@@ -142,6 +142,8 @@ impl System {
             chunk: Seconds::ZERO,
             final_copy: BytesPerSecond(f64::INFINITY),
             low_latency: None,
+            line: None,
+            group_bandwidth: Vec::new(),
             in_network,
             source: self.file.clone(),
         }

@@ -1,0 +1,48 @@
+//! How kernels, collectives and host copies that run at the same time slow each other: few scalars per chip and its host.
+
+use super::library::FittedScalar;
+use serde::{Deserialize, Serialize};
+
+/// By how much a stream's work takes longer while another stream runs: 0.2 is a fifth longer. Slowdowns by several streams add.
+/// Without measurements none is known and all are 0.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct StreamContention {
+    /// Kernels beside a collective inside the fast domain, which takes cores, cache and memory bandwidth.
+    pub kernel_by_collective: f64,
+    /// Kernels beside a collective that crosses the network between nodes.
+    pub kernel_by_network: f64,
+    /// A collective inside the fast domain beside kernels.
+    pub collective_by_kernel: f64,
+    /// A collective between nodes beside a host copy, with which it shares the host's bus.
+    pub network_by_copy: f64,
+    /// Copies to the host beside a collective between nodes.
+    pub copy_out_by_network: f64,
+    /// Copies to the device beside copies to the host.
+    pub copy_in_by_copy_out: f64,
+    /// Copies to the host beside copies to the device.
+    pub copy_out_by_copy_in: f64,
+}
+
+/// The most that one stream may be slowed by another: ten times its own time.
+const MOST: f64 = 10.0;
+
+impl StreamContention {
+    /// Every scalar. A file that has the table gives them all.
+    pub const PARAMETERS: [FittedScalar<Self>; 7] = [
+        scalar("kernel_by_collective", |s| s.kernel_by_collective, |s, v| s.kernel_by_collective = v),
+        scalar("kernel_by_network", |s| s.kernel_by_network, |s, v| s.kernel_by_network = v),
+        scalar("collective_by_kernel", |s| s.collective_by_kernel, |s, v| s.collective_by_kernel = v),
+        scalar("network_by_copy", |s| s.network_by_copy, |s, v| s.network_by_copy = v),
+        scalar("copy_out_by_network", |s| s.copy_out_by_network, |s, v| s.copy_out_by_network = v),
+        scalar("copy_in_by_copy_out", |s| s.copy_in_by_copy_out, |s, v| s.copy_in_by_copy_out = v),
+        scalar("copy_out_by_copy_in", |s| s.copy_out_by_copy_in, |s, v| s.copy_out_by_copy_in = v),
+    ];
+}
+
+const fn scalar(
+    key: &'static str,
+    get: fn(&StreamContention) -> f64,
+    set: fn(&mut StreamContention, f64),
+) -> FittedScalar<StreamContention> {
+    FittedScalar { key, min: 0.0, max: MOST, get, set }
+}

@@ -1,0 +1,103 @@
+//! Streams that run side by side on one device: kernels, a collective, copies from and to the host.
+//!
+//! Each stream goes on at 1 / (1 + the slowdowns by the others that still run); when one ends the rest speed up
+//! ([`StreamContention`]). With no slowdown known the longest stream decides.
+
+use crate::hardware::StreamContention;
+use crate::units::Seconds;
+
+/// What each stream takes alone; zero where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Streams {
+    /// Kernels.
+    pub kernels: Seconds,
+    /// A collective.
+    pub collective: Seconds,
+    /// Whether the collective crosses the network between nodes.
+    pub between_nodes: bool,
+    /// A copy from the host to the device.
+    pub copy_in: Seconds,
+    /// A copy from the device to the host.
+    pub copy_out: Seconds,
+}
+
+/// Kernels, collective, copy in, copy out.
+const COUNT: usize = 4;
+
+impl Streams {
+    /// From their common start to the end of the last.
+    #[must_use]
+    pub fn together(&self, contention: &StreamContention) -> Seconds {
+        let slowed = self.slowdowns(contention);
+        let mut left = [self.kernels, self.collective, self.copy_in, self.copy_out].map(|time| time.0);
+        let mut elapsed = 0.0;
+        // Every round ends a stream.
+        for _ in 0..COUNT {
+            let running = left.map(|time| time > 0.0);
+            let mut pace = [1.0; COUNT];
+            let mut next = f64::INFINITY;
+            for ((pace, slowed), time) in pace.iter_mut().zip(&slowed).zip(left).filter(|(_, time)| *time > 0.0) {
+                *pace += slowed.iter().zip(running).filter(|(_, runs)| *runs).map(|(by, _)| by).sum::<f64>();
+                next = next.min(time * *pace);
+            }
+            if next.is_infinite() {
+                break;
+            }
+            elapsed += next;
+            for (time, pace) in left.iter_mut().zip(pace) {
+                let done = next / pace;
+                // What ends in this round has nothing left but rounding.
+                *time = if *time - done <= *time * 1e-12 { 0.0 } else { *time - done };
+            }
+        }
+        Seconds(elapsed)
+    }
+
+    /// Row by row the stream that is slowed, column by column by which.
+    fn slowdowns(&self, c: &StreamContention) -> [[f64; COUNT]; COUNT] {
+        let (kernel_by, collective_by_kernel, by_copy, copy_out_by) = if self.between_nodes {
+            (c.kernel_by_network, 0.0, c.network_by_copy, c.copy_out_by_network)
+        } else {
+            (c.kernel_by_collective, c.collective_by_kernel, 0.0, 0.0)
+        };
+        [
+            [0.0, kernel_by, 0.0, 0.0],
+            [collective_by_kernel, 0.0, by_copy, by_copy],
+            [0.0, 0.0, 0.0, c.copy_in_by_copy_out],
+            [0.0, copy_out_by, c.copy_out_by_copy_in, 0.0],
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    fn streams() -> Streams {
+        Streams { kernels: Seconds(4.0), collective: Seconds(1.0), copy_in: Seconds(2.0), ..Streams::default() }
+    }
+
+    #[test]
+    fn without_slowdowns_the_longest_decides() {
+        assert_eq!(streams().together(&StreamContention::default()), Seconds(4.0));
+        assert_eq!(Streams::default().together(&StreamContention::default()), Seconds::ZERO);
+    }
+
+    #[test]
+    fn a_slowdown_lasts_as_long_as_the_other_stream() {
+        // The collective takes 1 s, slowed to 1.5; meanwhile the kernels get 0.75 of their 4 s done and go on alone.
+        let contention = StreamContention { kernel_by_collective: 1.0, collective_by_kernel: 0.5, ..StreamContention::default() };
+        let together = streams().together(&contention).0;
+        assert!((together - (1.5 + 3.25)).abs() < 1e-9, "{together}");
+    }
+
+    #[test]
+    fn the_network_and_copies_share_the_host() {
+        let contention = StreamContention { network_by_copy: 2.0, ..StreamContention::default() };
+        let between = Streams { collective: Seconds(1.0), copy_in: Seconds(1.0), between_nodes: true, ..Streams::default() };
+        assert!((between.together(&contention).0 - (1.0 + 2.0 / 3.0)).abs() < 1e-9);
+        let inside = Streams { between_nodes: false, ..between };
+        assert_eq!(inside.together(&contention), Seconds(1.0));
+    }
+}
