@@ -38,6 +38,9 @@ pub struct Arguments {
     /// Take the software stacks (megatron.toml, pytorch_fsdp.toml, ...) from this directory instead of the built-in ones
     #[arg(long, value_name = "DIR")]
     stacks: Option<PathBuf>,
+    /// Take chips (a100_80gb_sxm.toml, ...) from this directory; those that it has not are the built-in ones
+    #[arg(long, value_name = "DIR")]
+    chips: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -51,7 +54,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
         return Err(failure::input(format!("--stacks {}: {why}", directory.display())));
     }
-    let options = validate::Options { stacks: arguments.stacks.clone() };
+    if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
+        let why = "is not a directory; give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
+        return Err(failure::input(format!("--chips {}: {why}", directory.display())));
+    }
+    let options = validate::Options { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() };
     for path in &arguments.files {
         match validate::file(path, &options) {
             Ok(report) => reports.push(report),

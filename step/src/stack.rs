@@ -79,6 +79,10 @@ pub struct KernelOptions {
     pub elementwise_fusion: bool,
     /// Whether weight gradients are added to those in memory by a pass of their own.
     pub separate_accumulation: bool,
+    /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients once for both of
+    /// the products that read them.
+    #[serde(default)]
+    pub cached_conversions: bool,
     /// Whether the loss is one kernel per direction.
     pub fused_loss: bool,
     /// Whether query, key and value, and gate and up, are products of their own.

@@ -78,6 +78,9 @@ pub struct Lowering {
     /// differentiation does from the second micro-batch of a step on. Off, the product's accumulators start from the gradient in
     /// memory (Megatron-LM's fused gradient accumulation); the kernel then has no separate pass, and that read is not counted.
     pub separate_accumulation: bool,
+    /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step (their conversion is left out of the passes),
+    /// inputs and gradients in one pass over them that writes both layouts, so that the weight gradient finds its input converted.
+    pub cached_conversions: bool,
     /// Whether the loss is one kernel per direction that converts logits on the fly. Off is eager PyTorch: fp32 logits in memory, and
     /// conversions as passes of their own.
     pub fused_loss: bool,
@@ -104,6 +107,7 @@ impl Lowering {
             separate_projections: false,
             epilogues: false,
             separate_accumulation: false,
+            cached_conversions: false,
             fused_loss: true,
         }
     }

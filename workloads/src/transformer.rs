@@ -36,6 +36,7 @@ impl<'a> Plan<'a> {
             gradient: lowering.precision.gradient,
             fused: lowering.elementwise_fusion,
             separate_accumulation: lowering.separate_accumulation,
+            cached_conversions: lowering.cached_conversions,
             fused_loss: lowering.fused_loss,
         };
         Self { model, shape, slice, lowering: *lowering }

@@ -75,16 +75,8 @@ const TRAINING: [Target; 3] = [target("iteration_s", "step time", "s", Range::Po
 const MEMORY: [Target; 2] = [PEAK, FITS];
 
 /// The columns without which streams at the same time cannot be predicted.
-const STREAMS: [&str; 8] = [
-    "id",
-    "chip",
-    "group_inter",
-    "gemm_alone_ms",
-    "collective_alone_ms",
-    "h2d_alone_ms",
-    "d2h_alone_ms",
-    "measured_ms",
-];
+const STREAMS: [&str; 8] =
+    ["id", "chip", "group_inter", "gemm_alone_ms", "collective_alone_ms", "h2d_alone_ms", "d2h_alone_ms", "measured_ms"];
 
 /// The columns without which a training run is no run; the last is the step time's.
 const RUN: [&str; 16] = [
@@ -122,8 +114,15 @@ impl fmt::Display for Dataset {
 
 impl Dataset {
     /// Every data set, the ones told by more columns first.
-    pub const ALL: [Self; 7] =
-        [Self::Kernels, Self::Collectives, Self::StreamContention, Self::SystolicCycles, Self::DieArea, Self::TrainingRuns, Self::MemoryPeaks];
+    pub const ALL: [Self; 7] = [
+        Self::Kernels,
+        Self::Collectives,
+        Self::StreamContention,
+        Self::SystolicCycles,
+        Self::DieArea,
+        Self::TrainingRuns,
+        Self::MemoryPeaks,
+    ];
 
     /// The columns that tell the data set: a file that has them all is one of it.
     #[must_use]

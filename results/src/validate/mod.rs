@@ -173,6 +173,8 @@ pub struct FileReport {
 pub struct Options {
     /// A directory with the software stacks' files (`megatron.toml`, ...) that replace the built-in ones.
     pub stacks: Option<PathBuf>,
+    /// A directory with chips' files (`a100_80gb_sxm.toml`, ...) that replace the built-in ones.
+    pub chips: Option<PathBuf>,
 }
 
 /// Validates one file.

@@ -6,7 +6,10 @@ use super::error::HardwareError;
 use super::sources;
 use super::template::Template;
 use super::verify::verify;
-use super::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel, StreamContention};
+use super::{
+    Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel,
+    StreamContention,
+};
 use super::{Node, Pairing, PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
 use crate::files::Fault;
 use crate::limits;

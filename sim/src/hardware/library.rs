@@ -66,13 +66,7 @@ impl KernelLibrary {
             get: |l| l.floor.micros(),
             set: |l, v| l.floor = Seconds::from_micros(v),
         },
-        FittedScalar {
-            key: "issue_fraction",
-            min: 0.01,
-            max: 1.0,
-            get: |l| l.issue_fraction,
-            set: |l, v| l.issue_fraction = v,
-        },
+        FittedScalar { key: "issue_fraction", min: 0.01, max: 1.0, get: |l| l.issue_fraction, set: |l, v| l.issue_fraction = v },
         FittedScalar {
             key: "core_read_bytes_per_cycle",
             min: 0.01,
@@ -88,13 +82,7 @@ impl KernelLibrary {
             set: |l, v| l.tile_overhead = Seconds::from_micros(v),
         },
         FittedScalar { key: "read_fraction", min: 0.01, max: 1.0, get: |l| l.read_fraction, set: |l, v| l.read_fraction = v },
-        FittedScalar {
-            key: "write_fraction",
-            min: 0.01,
-            max: 1.0,
-            get: |l| l.write_fraction,
-            set: |l, v| l.write_fraction = v,
-        },
+        FittedScalar { key: "write_fraction", min: 0.01, max: 1.0, get: |l| l.write_fraction, set: |l, v| l.write_fraction = v },
         FittedScalar {
             key: "softmax_fraction",
             min: 0.01,

@@ -27,7 +27,8 @@ pub(super) fn flatten(table: &toml::Table, faults: &mut Vec<Fault>) -> BTreeMap<
 /// Every number is covered by a source, and every source covers a number. Fitted scalars have `fitted_on` instead.
 pub(super) fn check(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<Fault>) {
     let mut numbers = Vec::new();
-    for (key, value) in file.iter().filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "streams")) {
+    for (key, value) in file.iter().filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "streams"))
+    {
         leaves(key.clone(), value, &mut numbers);
     }
     let covers =

@@ -79,8 +79,8 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
         chunk: Seconds::ZERO,
         final_copy: BytesPerSecond(f64::INFINITY),
         low_latency: None,
-            line: None,
-            group_bandwidth: Vec::new(),
+        line: None,
+        group_bandwidth: Vec::new(),
         in_network: None,
         source: file.to_owned(),
     };

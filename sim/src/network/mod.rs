@@ -50,19 +50,19 @@ mod level;
 mod links;
 mod matrix;
 mod placed;
+mod streams;
 #[cfg(test)]
 mod tests;
-mod streams;
 mod torus;
 mod verify;
 
 pub use calibrate::{CalibrationError, Fit, GroupError, Measurement, Scalar, calibrate};
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use error::{Fault, NetworkError};
-pub use streams::Streams;
 pub use fabric::{Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 pub use level::Spread;
 pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;
 pub use placed::{Place, Places, siblings};
+pub use streams::Streams;
 pub use torus::TorusDim;

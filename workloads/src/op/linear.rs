@@ -55,8 +55,9 @@ impl Linear<'_> {
         let [convert_input, convert_weight, convert_gradient] =
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
                 .map(|elements| self.narrow.then(|| conversion(shape, elements)).flatten());
+        let (convert_weight, again) = if shape.cached_conversions { (None, None) } else { (convert_weight, convert_input) };
         // One that shares its input finds it converted.
-        let convert_input = convert_input.filter(|_| !self.shares_input);
+        let [convert_input, again] = [convert_input, again].map(|kernel| kernel.filter(|_| !self.shares_input));
         let columns = self.split == Split::Columns && !self.shares_input;
         let rows = self.split == Split::Rows;
 
@@ -74,7 +75,7 @@ impl Linear<'_> {
 
         let mut weight_steps: Vec<Step> = Vec::new();
         weight_steps.extend(columns.then(|| shape.gather_step("backward_weight", full_input)).flatten());
-        weight_steps.extend(convert_input.map(|kernel| step("backward_weight.convert_input", kernel)));
+        weight_steps.extend(again.map(|kernel| step("backward_weight.convert_input", kernel)));
         weight_steps.push(step("backward_weight", backward_weight));
         if shape.separate_accumulation {
             weight_steps.push(accumulation(shape, weights));
@@ -116,10 +117,12 @@ fn parameters(split: Split, weights: u64, bias: u64) -> Parameters {
 }
 
 /// The conversion of `elements` operands to the type of the products, if that is another: with dynamic scaling one pass for the
-/// largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8).
+/// largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8). Cached conversions read once and write the copy for
+/// the other pass beside, in the layout that it reads.
 pub(crate) fn conversion(shape: &Shape, elements: u64) -> Option<Kernel> {
-    let read = shape.bytes(elements) * 2;
-    let written = Bytes(shape.product.bytes()) * elements;
+    let (reads, writes) = if shape.cached_conversions { (1, 2) } else { (2, 1) };
+    let read = shape.bytes(elements) * reads;
+    let written = shape.product.packed(elements) * writes;
     (shape.product != shape.operand).then(|| elementwise(Function::Convert, Direction::Forward, elements, read, written))
 }
 

@@ -49,6 +49,7 @@ pub(crate) struct Shape {
     pub(crate) fused: bool,
     /// Whether weight gradients are added to those in memory by a pass of their own.
     pub(crate) separate_accumulation: bool,
+    pub(crate) cached_conversions: bool,
     /// Whether the loss reads and writes logits in their own type, converting on the fly.
     pub(crate) fused_loss: bool,
 }

@@ -217,18 +217,19 @@ impl Grouped {
         let columns = self.split == Split::Columns;
         let mut forward: Vec<Step> = columns.then(|| shape.gather_step("forward", full_input)).flatten().into_iter().collect();
         forward.extend(convert(slots.saturating_mul(from), "forward.convert_input"));
-        forward.extend(convert(weights, "forward.convert_weight"));
+        let again = |elements: u64, label: &str| if shape.cached_conversions { None } else { convert(elements, label) };
+        forward.extend(again(weights, "forward.convert_weight"));
         forward.push(step("forward", product(rows, to, from, shape.operand)));
         forward.extend((!columns).then(|| shape.sum_step("forward", full_output)).flatten());
         let mut prepare: Vec<Step> =
             (!columns).then(|| shape.gather_step("backward", full_output)).flatten().into_iter().collect();
         prepare.extend(convert(slots.saturating_mul(to), "backward.convert_gradient"));
-        let mut gradient: Vec<Step> = convert(weights, "backward_input.convert_weight").into_iter().collect();
+        let mut gradient: Vec<Step> = again(weights, "backward_input.convert_weight").into_iter().collect();
         gradient.push(step("backward_input", product(rows, from, to, shape.operand)));
         gradient.extend(columns.then(|| shape.sum_step("backward_input", full_input)).flatten());
         let mut own: Vec<Step> =
             columns.then(|| shape.gather_step("backward_weight", full_input)).flatten().into_iter().collect();
-        own.extend(convert(slots.saturating_mul(from), "backward_weight.convert_input"));
+        own.extend(again(slots.saturating_mul(from), "backward_weight.convert_input"));
         own.push(step("backward_weight", product(from, to, rows, shape.gradient)));
         own.extend(shape.separate_accumulation.then(|| accumulation(shape, weights)));
         let biases = if self.bias { self.experts.saturating_mul(to) } else { 0 };

@@ -18,7 +18,7 @@ use sim::cost::CostModel;
 use sim::hardware::{Accelerator, AreaBreakdown, area};
 use sim::network::Fabric;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use step::{ChipTimes, SoftwareStack, StepTime};
 
 /// Chips and fabrics that earlier rows of a file needed, prepared once.
@@ -29,6 +29,7 @@ pub(super) struct Prepared {
     areas: BTreeMap<String, Result<AreaBreakdown, String>>,
     chips: BTreeMap<(String, &'static str), Result<ChipTimes, String>>,
     stacks: Option<PathBuf>,
+    hardware: Option<PathBuf>,
     steps: Vec<(String, StepTime)>,
     /// What was assumed of the row being predicted.
     assumed: Vec<String>,
@@ -36,7 +37,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     pub(super) fn new(options: &Options) -> Self {
-        Self { stacks: options.stacks.clone(), ..Self::default() }
+        Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
     }
 
     /// The steps predicted so far: the row's id and what its time is made of.
@@ -75,7 +76,7 @@ impl Prepared {
     /// The cost model of the chip.
     fn model(&mut self, chip: &str) -> Result<&CostModel, RowFailure> {
         let prepared = self.models.entry(chip.into()).or_insert_with(|| {
-            let accelerator = Accelerator::template(chip).map_err(|e| e.to_string())?;
+            let accelerator = accelerator(self.hardware.as_deref(), chip)?;
             CostModel::new(accelerator).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
@@ -84,7 +85,7 @@ impl Prepared {
     /// The modelled area of the chip.
     fn area(&mut self, chip: &str) -> Result<&AreaBreakdown, RowFailure> {
         let prepared = self.areas.entry(chip.into()).or_insert_with(|| {
-            let accelerator = Accelerator::template(chip).map_err(|e| e.to_string())?;
+            let accelerator = accelerator(self.hardware.as_deref(), chip)?;
             area(&accelerator).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
@@ -95,9 +96,17 @@ impl Prepared {
         let prepared = self.chips.entry((chip.into(), stack)).or_insert_with(|| {
             let file = self.stacks.as_ref().map(|directory| directory.join(format!("{stack}.toml")).display().to_string());
             let stack = SoftwareStack::load(file.as_deref().unwrap_or(stack)).map_err(|e| e.to_string())?;
-            let accelerator = Accelerator::template(chip).map_err(|e| e.to_string())?;
+            let accelerator = accelerator(self.hardware.as_deref(), chip)?;
             ChipTimes::new(&accelerator, &stack).map_err(|e| e.to_string())
         });
         prepared.as_mut().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
+}
+
+/// The chip of a name: from a file of that name in the directory, if one is given and has it, else the built-in one.
+fn accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
+    let file = directory.map(|directory| directory.join(format!("{chip}.toml"))).filter(|file| file.is_file());
+    let Some(file) = file else { return Accelerator::template(chip).map_err(|e| e.to_string()) };
+    let text = sim::files::text::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    Accelerator::from_toml_str(&text, &file.display().to_string()).map_err(|e| e.to_string())
 }
