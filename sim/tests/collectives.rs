@@ -8,6 +8,10 @@ use coplace_sim::network::{Fabric, Measurement, calibrate};
 use coplace_sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 
+const H200: &str = "h200";
+/// How the H200 rows were measured, as their `algo` says.
+const SETTING: &str = "NVLS>=2MiB else Ring LL";
+
 struct Row {
     dataset: String,
     chip: String,
@@ -15,6 +19,7 @@ struct Row {
     ranks: u32,
     bytes: u64,
     measured_us: f64,
+    algorithm: String,
 }
 
 fn rows() -> Vec<Row> {
@@ -32,6 +37,7 @@ fn rows() -> Vec<Row> {
                 ranks: cells[5].parse().unwrap(),
                 bytes: cells[7].parse().unwrap(),
                 measured_us: cells[8].parse().unwrap(),
+                algorithm: cells[10].into(),
             }
         })
         .collect()
@@ -43,7 +49,7 @@ fn collective(row: &Row) -> Collective {
 }
 
 fn predicted_us(row: &Row) -> f64 {
-    let fabric = Fabric::template_for(&row.fabric, &row.chip).unwrap();
+    let fabric = Fabric::template_under(&row.fabric, &row.chip, &row.algorithm).unwrap();
     fabric.collective(&collective(row)).latency.micros()
 }
 
@@ -65,8 +71,8 @@ fn measurements(chip: &str) -> Vec<Measurement> {
 
 #[test]
 fn the_templates_are_where_the_fit_ends() {
-    for (fabric, chip) in [("nvlink3_node", "a100_80gb_sxm"), ("nvlink4_node", "h200")] {
-        let template = Fabric::template(fabric).unwrap();
+    for (fabric, chip) in [("nvlink3_node", "a100_80gb_sxm"), ("nvlink4_node", H200)] {
+        let template = Fabric::template_under(fabric, chip, SETTING).unwrap();
         let fit = calibrate(&template, 0, &measurements(chip)).unwrap();
         for group in &fit.groups {
             println!("{fabric} {}: {:.3} -> {:.3}", group.group, group.before, group.after);
@@ -82,8 +88,8 @@ fn the_templates_are_where_the_fit_ends() {
 
 #[test]
 fn a_fit_recovers_the_scalars_that_made_the_measurements() {
-    let truth = Fabric::template("nvlink4_node").unwrap();
-    let mut made = measurements("h200");
+    let truth = Fabric::template_under("nvlink4_node", H200, SETTING).unwrap();
+    let mut made = measurements(H200);
     made.extend(measurements("a100_80gb_sxm"));
     for m in &mut made {
         m.time = truth.collective(&m.collective).latency;

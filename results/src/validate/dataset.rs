@@ -313,8 +313,12 @@ impl Dataset {
                     ("gemm", false) => " >=1024",
                     _ => "",
                 };
+                let narrow = match cell("dtype") {
+                    "fp8" | "int8" => format!(" {}", cell("dtype")),
+                    _ => String::new(),
+                };
                 let host = if cell("timing") == "host" { " (host)" } else { "" };
-                format!("{origin}{} {}{class}{host}", cell("chip"), cell("kernel"))
+                format!("{origin}{} {}{narrow}{class}{host}", cell("chip"), cell("kernel"))
             }
             Self::Collectives => {
                 let class = match row.optional_count("bytes").ok().flatten().unwrap_or(0) {

@@ -16,8 +16,13 @@ use crate::kernel::Direction;
 const KEYS: f64 = 64.0;
 /// Rate of the products between softmax over the arrays' peak. Fitted: 0.74 on A100, 0.73 on H100 (TensorRT-LLM).
 const ISSUE: f64 = 0.735;
-/// The same backward, where five products share registers and shared memory. Fitted on 12 calls on A100 (Transformer Engine).
+/// The same of a training library's kernel (FlashAttention 2): two blocks of a core take turns. Fitted on 12 calls on A100
+/// (Transformer Engine; SimuMax), as the next two.
+const TRAINING_ISSUE: f64 = 0.85;
+/// The same backward, where five products share registers and shared memory.
 const BACKWARD_ISSUE: f64 = 0.6;
+/// What such a kernel leaves exposed, forward.
+const TRAINING_EXPOSED: f64 = 0.45;
 /// Part of the shorter of products and softmax that the longer does not hide. Fitted: 0.74 on A100, 0.78 on H100.
 const EXPOSED: f64 = 0.76;
 /// Lane-cycles per score: as `attention` has them.
@@ -54,8 +59,8 @@ pub(super) fn alone(model: &CostModel, view: &View, library: &Library, call: &At
     let tokens = (call.batch * call.queries * call.head_dim * call.operand.bytes()) as f64;
     let bytes = tensors * tokens * (call.heads + call.kv_heads) as f64;
     match call.direction {
-        Direction::Forward => CONTEXT + body(model, view, library, call) + CONTEXT_PASSES * bytes * library.read,
-        Direction::Backward => library.scalars.floor.0 + body(model, view, library, call) + bytes * library.read,
+        Direction::Forward if call.serving => CONTEXT + body(model, view, library, call) + CONTEXT_PASSES * bytes * library.read,
+        _ => library.scalars.floor.0 + body(model, view, library, call) + bytes * library.read,
     }
 }
 
@@ -66,9 +71,10 @@ fn body(model: &CostModel, view: &View, library: &Library, call: &AttentionCall)
 
 fn tiled(model: &CostModel, view: &View, library: &Library, call: &AttentionCall, height: f64) -> f64 {
     let machine = &model.machine;
-    let (products, issue, cycles) = match call.direction {
-        Direction::Forward => (2.0, ISSUE, FORWARD_CYCLES),
-        Direction::Backward => (5.0, BACKWARD_ISSUE, BACKWARD_CYCLES),
+    let (products, issue, exposed, cycles) = match call.direction {
+        Direction::Forward if call.serving => (2.0, ISSUE, EXPOSED, FORWARD_CYCLES),
+        Direction::Forward => (2.0, TRAINING_ISSUE, TRAINING_EXPOSED, FORWARD_CYCLES),
+        Direction::Backward => (5.0, BACKWARD_ISSUE, EXPOSED, BACKWARD_CYCLES),
     };
     let rows = tiles(call.queries, height);
     let units = (call.batch * call.heads) as f64 * rows;
@@ -77,7 +83,7 @@ fn tiled(model: &CostModel, view: &View, library: &Library, call: &AttentionCall
     let tensor = products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * issue * vector);
     let lanes = view.lanes / view.vector_cores * machine.clock * library.scalars.softmax_fraction;
     let softmax = height * KEYS * cycles / lanes;
-    let step = tensor.max(softmax) + EXPOSED * tensor.min(softmax);
+    let step = tensor.max(softmax) + exposed * tensor.min(softmax);
     let waves = ceil_div(units, view.cores);
     let steps = (waves * ceil_div(mean, KEYS)).max(ceil_div(most, KEYS));
     steps * step + waves * library.scalars.attention_tile_overhead.0

@@ -29,6 +29,8 @@ pub struct AttentionCall {
     pub window: Option<u64>,
     /// Type of queries, keys and values.
     pub operand: DataType,
+    /// Whether a serving library runs it: with the rotary embedding and the write of keys and values to their cache.
+    pub serving: bool,
 }
 
 /// A call of a layer of gated experts (SwiGLU), all on one device, tokens spread evenly.

@@ -9,6 +9,9 @@ use sim::cost::{AttentionCall, CostModel, ExpertsCall};
 use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
 
+/// What the source of a row says whose attention a serving library ran.
+const SERVING: &str = "trtllm";
+
 /// What a row ran.
 enum Routine {
     /// A kernel that fits of a chip's scalars know too.
@@ -110,6 +113,7 @@ fn attention(row: &Row<'_>, direction: Direction, operand: DataType) -> Result<A
         head_dim: row.side("head_dim")?,
         window,
         operand,
+        serving: row.cell("source").is_some_and(|source| source.contains(SERVING)),
     })
 }
 
