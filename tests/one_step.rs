@@ -30,7 +30,7 @@ fn only(plan: &TrainingPlan) -> PlanSpace {
         orders: Some(vec![l.order]),
         splits: Some(Splits::Listed(vec![l.ends])),
         micro_batch: Some(vec![plan.batch.micro_batch]),
-        activations: Some(vec![plan.activations.clone()]),
+        activations: Some(vec![plan.activations.first().clone()]),
         schedules: Some(vec![plan.schedule]),
     }
 }

@@ -62,6 +62,12 @@ impl Arrangement {
         kinds.into_iter().filter(|(_, from, end)| from < end).map(alike)
     }
 
+    /// A device on its own.
+    pub fn alone(&self, device: u32) -> Alike {
+        let kind = self.kind_of(device);
+        Alike { kind, from: device, to: device, counts: self.counts(kind, device) }
+    }
+
     /// Where the kinds of devices between the first and the last end, which begin with the second device.
     fn between(&self) -> [u32; 3] {
         let p = self.layout.pipeline;

@@ -8,10 +8,11 @@ use super::contention::{Communication, Window};
 use super::network::Network;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::sends::{ExposedSends, Sends};
+use super::staged::Staged;
 use super::{SoftwareStack, StepTime};
 use sim::pipeline::{ChunkWork, EndedPipeline, PassesTime, RowPipeline, Schedule};
 use sim::units::Seconds;
-use workloads::Layout;
+use workloads::{Layout, StagePolicies};
 
 /// What a device exchanges once per step for the parameters that it holds, and their update.
 #[derive(Debug, Clone, Copy, Default)]
@@ -168,14 +169,33 @@ pub fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forward, ba
 }
 
 /// A plan's chunks, and what nothing hides of its communication.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Assembly {
     /// How the plan divides the model.
     pub arrangement: Arrangement,
-    /// By kind of chunk.
+    /// By kind of chunk, where all layers follow one policy.
     pub chunks: [Chunk; KINDS],
+    /// Where stages have policies of their own, the chunks one by one.
+    staged: Option<Box<Staged>>,
     /// Between stages, what nothing hides.
     pub sends: ExposedSends,
+}
+
+/// What nothing hides of an activation's ways between stages that hold these chunks.
+fn exposed_sends<'c>(
+    arrangement: &Arrangement,
+    stack: &SoftwareStack,
+    chunks: impl Iterator<Item = &'c Chunk>,
+    sends: &Sends,
+) -> ExposedSends {
+    // Sends hide behind work alone: behind exposed collectives too, slower ones would hide more of every send on a way on which not every pass
+    // is longer for them, and the step might end sooner.
+    let work = chunks.map(|chunk| {
+        let (pass, [launch, _]) = (&chunk.piece.forward, launching(stack, &chunk.piece));
+        Window { time: (pass.device + pass.offload).max(launch), ports: pass.ports }
+    });
+    let window = work.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default();
+    sends.exposed(window, stack.hidden_sends(arrangement.layout.virtual_stages))
 }
 
 /// What a step takes besides its passes, on the device where it takes longest.
@@ -231,22 +251,59 @@ impl Assembly {
             let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
             chunks[kind] = Chunk::new(stack, &arrangement.layout, pieces[kind], gathers);
         }
-        // Sends hide behind work alone: behind exposed collectives too, slower ones would hide more of every send on a way on which not every pass
-        // is longer for them, and the step might end sooner.
-        let work = arrangement.kinds().iter().map(|&kind| {
-            let (pass, [launch, _]) = (&chunks[kind].piece.forward, launching(stack, &chunks[kind].piece));
-            Window { time: (pass.device + pass.offload).max(launch), ports: pass.ports }
-        });
-        let window = work.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default();
-        let hidden = stack.hidden_sends(arrangement.layout.virtual_stages);
-        Self { arrangement, chunks, sends: sends.exposed(window, hidden) }
+        let sends = exposed_sends(&arrangement, stack, arrangement.kinds().iter().map(|&kind| &chunks[kind]), sends);
+        Self { arrangement, chunks, staged: None, sends }
+    }
+
+    /// Puts a plan together whose layers follow `policies`, which `profile` was made for.
+    pub fn under(
+        policies: &StagePolicies,
+        arrangement: Arrangement,
+        stack: &SoftwareStack,
+        profile: &StepProfile,
+        exchanges: &Exchanges,
+        sends: &Sends,
+    ) -> Self {
+        let Some(mixes) = policies.chunks() else { return Self::new(arrangement, stack, profile, exchanges, sends) };
+        let units = arrangement.units();
+        let chunk = |kind: usize, piece: PieceProfile| {
+            let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
+            Chunk::new(stack, &arrangement.layout, piece, gathers)
+        };
+        let staged = Staged::new(&arrangement, profile, mixes, chunk);
+        let sends = exposed_sends(&arrangement, stack, staged.chunks.iter(), sends);
+        Self { arrangement, chunks: [Chunk::default(); KINDS], staged: Some(Box::new(staged)), sends }
+    }
+
+    /// The kinds of devices that there are; one by one where stages have policies of their own. `arrangement` makes the same chunks.
+    fn devices(&self, arrangement: &Arrangement) -> impl Iterator<Item = Alike> + use<> {
+        let (apart, arrangement) = (self.staged.is_some(), *arrangement);
+        let each = if apart { arrangement.layout.pipeline } else { 0 };
+        let alone = move |device| arrangement.alone(device);
+        arrangement.devices().filter(move |_| !apart).chain((0..each).map(alone))
+    }
+
+    /// A device with those that hold and do the same.
+    pub fn device(&self, device: u32) -> Option<Alike> {
+        self.devices(&self.arrangement).find(|alike| (alike.from..=alike.to).contains(&device))
+    }
+
+    /// The chunks of a device, with how many there are of each.
+    fn held(&self, alike: &Alike, mut each: impl FnMut(&Chunk, f64)) {
+        match &self.staged {
+            None => {
+                let held = self.chunks.iter().zip(alike.counts).filter(|(_, count)| *count > 0);
+                held.for_each(|(chunk, count)| each(chunk, count as f64));
+            }
+            Some(staged) => staged.on(alike.from).for_each(|(chunk, count)| each(chunk, count as f64)),
+        }
     }
 
     /// What the step takes besides its passes, under any degrees that make the same chunks, where devices' passes end `leads` before the pipeline's
     /// last. Every device begins to exchange when its own passes have ended; all wait for the last before they update (the gradients' norm).
     pub fn once(&self, arrangement: &Arrangement, stack: &SoftwareStack, exchanges: &Exchanges, leads: &Leads) -> Once {
         let mut once = Once { overhead: Seconds(stack.launch.per_step_ms * 1e-3), ..Once::default() };
-        for alike in arrangement.devices() {
+        for alike in self.devices(arrangement) {
             let Exchanged { data, tied, update } = self.once_on(&alike, stack, exchanges);
             let lead = match leads {
                 Leads::Closed => self.lead(arrangement, alike.kind, alike.from),
@@ -279,8 +336,11 @@ impl Assembly {
         if device == 0 {
             return Seconds::ZERO;
         }
-        let pass = |kind: usize| pass(&self.chunks[kind]);
         let farther = if kind == 2 { self.sends.farther() } else { Seconds::ZERO };
+        if let Some(staged) = &self.staged {
+            return staged.before(device, pass) + self.sends.least() * f64::from(device) + farther;
+        }
+        let pass = |kind: usize| pass(&self.chunks[kind]);
         // The chunks of the first round before its own.
         let split = &arrangement.split;
         let end = u64::from(device).min(split.longer_from + split.longer);
@@ -313,9 +373,9 @@ impl Assembly {
             PassesTime::Exact(seconds) | PassesTime::AtLeast(seconds) => seconds,
         };
         let (mut least, mut ends, mut most) = (Seconds(f64::INFINITY), Seconds::ZERO, Seconds::ZERO);
-        for alike in arrangement.devices() {
+        for alike in self.devices(arrangement) {
             let Exchanged { data, tied, update } = self.once_on(&alike, stack, exchanges);
-            let work = self.sum(alike.counts, Chunk::busy) * arrangement.micro_batches as f64;
+            let work = self.sum(&alike, Chunk::busy) * arrangement.micro_batches as f64;
             least = least.min(data + tied);
             ends = ends.max(self.way(arrangement, alike.kind, alike.to, |chunk| chunk.forward) + work + data + tied);
             most = most.max(update);
@@ -329,29 +389,32 @@ impl Assembly {
         let (exchange, counts) = (&exchanges.devices[alike.kind], alike.counts);
         let ends = counts[0] + counts[2] > 0;
         Exchanged {
-            data: exposed_exchange(stack, exchange, self.windows(counts)),
+            data: exposed_exchange(stack, exchange, self.windows(alike)),
             tied: if ends { exchanges.tied } else { Seconds::ZERO },
             update: exchange.update,
         }
     }
 
     /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.
-    fn windows(&self, counts: [u64; KINDS]) -> [Window; 2] {
+    fn windows(&self, alike: &Alike) -> [Window; 2] {
         let mut windows = [Window::default(); 2];
-        for (chunk, count) in self.chunks.iter().zip(counts).filter(|(_, count)| *count > 0) {
+        self.held(alike, |chunk, count| {
             let forward = Window { time: chunk.forward, ports: chunk.piece.forward.ports };
             let ports = chunk.piece.recompute.ports + chunk.piece.backward.ports;
             let backward = Window { time: chunk.recompute + chunk.backward, ports };
             for (window, one) in windows.iter_mut().zip([forward, backward]) {
-                *window = Window { time: window.time + one.time * count as f64, ports: window.ports + one.ports * count as f64 };
+                *window = Window { time: window.time + one.time * count, ports: window.ports + one.ports * count };
             }
-        }
+        });
         windows
     }
 
     /// The chunk at a place of the pipeline.
     pub fn chunk(&self, place: u64) -> &Chunk {
-        &self.chunks[self.arrangement.chunk_kind(place)]
+        match &self.staged {
+            None => &self.chunks[self.arrangement.chunk_kind(place)],
+            Some(staged) => staged.chunk(place),
+        }
     }
 
     /// What nothing hides of the ways between neighbouring chunks.
@@ -363,10 +426,10 @@ impl Assembly {
 
     /// All passes of a plan without a pipeline.
     pub fn alone(&self) -> Seconds {
-        self.chunks[0].busy() * self.arrangement.micro_batches as f64
+        self.chunk(0).busy() * self.arrangement.micro_batches as f64
     }
 
-    /// All passes in closed form, exact or a bound, under any arrangement that makes the same chunks.
+    /// All passes in closed form, exact or a bound, under any arrangement that makes the same chunks, where all layers follow one policy.
     pub fn closed(&self, arrangement: &Arrangement) -> PassesTime {
         if arrangement.split.chunks == 1 {
             return PassesTime::Exact(self.chunks[0].busy() * arrangement.micro_batches as f64);
@@ -391,8 +454,8 @@ impl Assembly {
     /// The devices that are busy longest with a micro-batch, the first of several.
     pub fn slowest(&self) -> Option<Alike> {
         let mut slowest: Option<(Alike, Seconds)> = None;
-        for alike in self.arrangement.devices() {
-            let busy = self.sum(alike.counts, Chunk::busy);
+        for alike in self.devices(&self.arrangement) {
+            let busy = self.sum(&alike, Chunk::busy);
             if slowest.is_none_or(|(_, most)| busy > most) {
                 slowest = Some((alike, busy));
             }
@@ -403,9 +466,10 @@ impl Assembly {
     /// The step's parts, of the device that is busy longest.
     pub fn account(&self, passes: Seconds, once: &Once) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
-        let slowest = self.slowest().map_or([0; KINDS], |alike| alike.counts);
-        let gathered = self.sum(slowest, |c| c.data);
-        let sum = |part: &dyn Fn(&Chunk) -> Seconds| self.sum(slowest, part) * m;
+        let slowest = self.slowest();
+        let on_slowest = |part: &dyn Fn(&Chunk) -> Seconds| slowest.as_ref().map_or(Seconds::ZERO, |alike| self.sum(alike, part));
+        let gathered = on_slowest(&|c| c.data);
+        let sum = |part: &dyn Fn(&Chunk) -> Seconds| on_slowest(part) * m;
         let passes_of = |part: fn(&PassProfile) -> Seconds| {
             sum(&|c| part(&c.piece.forward) + part(&c.piece.recompute) + part(&c.piece.backward))
         };
@@ -432,7 +496,9 @@ impl Assembly {
         step
     }
 
-    fn sum(&self, counts: [u64; KINDS], part: impl Fn(&Chunk) -> Seconds) -> Seconds {
-        self.chunks.iter().zip(counts).map(|(chunk, count)| part(chunk) * count as f64).sum()
+    fn sum(&self, alike: &Alike, part: impl Fn(&Chunk) -> Seconds) -> Seconds {
+        let mut sum = Seconds::ZERO;
+        self.held(alike, |chunk, count| sum += part(chunk) * count);
+        sum
     }
 }

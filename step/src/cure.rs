@@ -17,7 +17,7 @@ impl OverCapacity {
             ZeroStage::OptimizerStates if layout.zero == ZeroStage::OptimizerStates => (true, "ZeRO-2"),
             ZeroStage::OptimizerStates | ZeroStage::None => (true, "ZeRO-1"),
         };
-        let recomputes = plan.activations != ActivationPolicy::Full;
+        let recomputes = plan.activations.alike() != Some(&ActivationPolicy::Full);
         let smaller = (plan.batch.micro_batch > 1, "a smaller micro-batch");
         let wider = (copied, "more tensor- or pipeline-parallel devices in place of copies");
         let cures = match self.class {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sim::kernel::{Kernel, Link, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
-use workloads::Model;
+use workloads::{ActivationPolicy, Model};
 
 /// Energy of one step over all devices.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -49,9 +49,17 @@ pub fn step_energy_of(
     // Devices of one stage, and of all.
     let side_by_side = f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data);
     let devices = side_by_side * f64::from(layout.pipeline);
-    let model_once = profile.embedding.plus(profile.layer.times(model.layers)).plus(profile.head);
+    let runs: Vec<(&ActivationPolicy, u64)> = match (plan.activations.alike(), plan.activations.chunks()) {
+        (Some(policy), _) => vec![(policy, model.layers)],
+        (None, chunks) => chunks.into_iter().flatten().flatten().map(|run| (&run.policy, run.layers)).collect(),
+    };
+    let (mut model_once, mut copies) = (profile.embedding, Joules::ZERO);
+    for (policy, layers) in runs {
+        model_once = model_once.plus(profile.layer_under(policy).times(layers));
+        copies += chip.copies(profile, policy) * layers as f64;
+    }
+    let model_once = model_once.plus(profile.head);
     let kernels = model_once.forward.energy + model_once.recompute.energy + model_once.backward.energy;
-    let copies = chip.copies(profile, plan) * model.layers as f64;
     Ok(StepEnergy {
         passes: (kernels + copies) * arrangement.micro_batches as f64 * side_by_side,
         update: updates(chip, &planned, &arrangement) * side_by_side,
@@ -73,8 +81,8 @@ fn updates(chip: &mut ChipTimes, step: &Step<'_>, arrangement: &Arrangement) -> 
 
 impl ChipTimes {
     /// A layer's copies to the host and back, of one micro-batch.
-    fn copies(&mut self, profile: &StepProfile, plan: &TrainingPlan) -> Joules {
-        let bytes = self.offloaded(profile, plan);
+    fn copies(&mut self, profile: &StepProfile, policy: &ActivationPolicy) -> Joules {
+        let bytes = self.offloaded(profile, policy);
         if bytes == Bytes::ZERO {
             return Joules::ZERO;
         }

@@ -10,7 +10,7 @@ use sim::pipeline::Schedule;
 use sim::units::{Bytes, Joules, Seconds};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, TrainingGraph, ZeroStage};
+use workloads::{Batch, Layout, Model, SegmentKind, TrainingGraph, ZeroStage};
 
 const STEP: Seconds = Seconds(2.0);
 
@@ -19,7 +19,7 @@ fn plan(zero: ZeroStage, activations: &str) -> TrainingPlan {
     TrainingPlan {
         layout: Layout { tensor: 2, data: 2, zero, ..Layout::default() },
         batch: Batch { micro_batch: 2, global_batch: 32, sequence_length: 512 },
-        activations: activations.parse::<ActivationPolicy>().unwrap(),
+        activations: activations.parse().unwrap(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
@@ -54,7 +54,7 @@ fn every_kernel_of_every_micro_batch_is_counted_once() {
         let graph = TrainingGraph::new(&model, &lowering(&model, &plan, &stack())).unwrap();
         let (mut passes, mut parameters) = (0.0, 0);
         for segment in &graph.segments {
-            let treatment = plan.activations.treatment_under(&segment.graph, stack().replay());
+            let treatment = plan.activations.first().treatment_under(&segment.graph, stack().replay());
             let times = if segment.kind == SegmentKind::Layer { model.layers } else { 1 };
             passes += (of(&segment.forward()) + of(&segment.backward(&treatment.recompute))) * times as f64;
             parameters += (segment.parameters.sharded + segment.parameters.replicated) * times;

@@ -64,7 +64,9 @@ impl<N: Network> Step<'_, N> {
     pub fn assembly(&self, chip: &mut ChipTimes, model: &Model) -> Result<(Assembly, Exchanges), StepError> {
         let arrangement = self.arrangement(model)?;
         let (exchanges, sends) = (self.exchanges(chip, &arrangement), self.sends(chip));
-        Ok((Assembly::new(arrangement, chip.stack(), self.profile, &exchanges, &sends), exchanges))
+        let policies = &self.plan.activations;
+        policies.check(&arrangement.split)?;
+        Ok((Assembly::under(policies, arrangement, chip.stack(), self.profile, &exchanges, &sends), exchanges))
     }
 
     /// How the plan divides the model.
@@ -272,10 +274,12 @@ pub fn pipeline(assembly: &Assembly, fabric: &impl Network, stack: &SoftwareStac
         Stage { forward: c.forward, recompute: c.recompute, backward_input, backward_weight, ..Stage::default() }
     };
     let mut stages: Vec<Stage> = (0..arrangement.split.chunks).map(|place| stage(assembly.chunk(place))).collect();
-    let kinds: Vec<Alike> = arrangement.devices().collect();
+    let mut alike = assembly.device(0);
     for (device, stage) in (0..arrangement.layout.pipeline).zip(&mut stages) {
-        let kind = arrangement.kind_of(device);
-        let Some(alike) = kinds.iter().find(|known| known.kind == kind) else { continue };
+        if alike.is_none_or(|alike| alike.to < device) {
+            alike = assembly.device(device);
+        }
+        let Some(alike) = &alike else { continue };
         let once = assembly.once_on(alike, stack, exchanges);
         (stage.reduction, stage.optimizer) = (once.data + once.tied, once.update);
     }

@@ -16,15 +16,15 @@ use super::assembly::{Assembly, Exchanges, busy, launching};
 use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
-use super::memory_account::{Account, Holding, MemoryProfile};
-use super::profile::PieceProfile;
+use super::memory_account::{Account, Holding, MemoryProfile, StageRoom};
+use super::profile::{LayerProfile, PieceProfile};
 use super::sends::Sends;
 use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowering};
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
-use workloads::{ActivationPolicy, ChunkSplit, Layout, Model, TrainingGraph};
+use workloads::{ActivationPolicy, ChunkSplit, Layout, Model, StagePolicies, TrainingGraph};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +48,38 @@ impl Shape {
             };
             of(0) + of(1)
         })
+    }
+
+    /// The shape of plans whose chunks follow mixes of policies, from the shapes under each of these.
+    ///
+    /// # Errors
+    /// No shape of one of the policies.
+    pub fn mixed(policies: &StagePolicies, known: &[(&ActivationPolicy, &Self)]) -> Result<Self, StepError> {
+        let of = |policy: &ActivationPolicy| {
+            let shape = known.iter().find(|(other, _)| *other == policy).map(|(_, shape)| *shape);
+            shape.ok_or_else(|| StepError::Hardware(format!("recompute {policy}: has not been timed")))
+        };
+        let first = of(policies.first())?;
+        let Some(mixes) = policies.chunks() else { return Ok(first.clone()) };
+        let layer = |policy: &ActivationPolicy| Ok(LayerProfile { policy: policy.clone(), layer: of(policy)?.profile.layer });
+        let by_policy = policies.distinct().into_iter().map(layer).collect::<Result<_, StepError>>()?;
+        let memories: Vec<(&ActivationPolicy, &MemoryProfile)> =
+            known.iter().map(|(policy, shape)| (*policy, &shape.memory)).collect();
+        Ok(Self { profile: first.profile.mixed(by_policy), memory: first.memory.mixed(&memories, mixes) })
+    }
+
+    /// What a layer keeps of one micro-batch on the device and on the host, what is alive besides while it runs, and what its passes take.
+    #[must_use]
+    pub fn layer(&self, stack: &SoftwareStack) -> LayerCost {
+        let [kept, host, working] = self.memory.layer();
+        let [_, layer, _] = self.loads(stack);
+        LayerCost { kept, host, working, time: layer }
+    }
+
+    /// How long a layer's forward and its backward pass are busy, with what runs again.
+    #[must_use]
+    pub fn layer_busy(&self) -> [Seconds; 2] {
+        busy(&self.profile.layer)
     }
 
     /// How much less its passes might take under better schedules, relatively: 0 where all schedules are proven.
@@ -107,7 +139,7 @@ impl<'a> Lowered<'a> {
 
     /// What a policy makes of its memory.
     #[must_use]
-    pub fn memory(&self, activations: &ActivationPolicy, stack: &SoftwareStack) -> MemoryProfile {
+    pub fn memory(&self, activations: &StagePolicies, stack: &SoftwareStack) -> MemoryProfile {
         MemoryProfile::new(self.fullest.as_ref().unwrap_or(&self.graph), activations, stack)
     }
 
@@ -126,6 +158,19 @@ impl<'a> Lowered<'a> {
         self.known = Some(shape.clone());
         Ok(shape)
     }
+}
+
+/// A layer under a policy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerCost {
+    /// Kept on the device of one micro-batch.
+    pub kept: Bytes,
+    /// Kept in the host's memory of one micro-batch.
+    pub host: Bytes,
+    /// Alive besides while the layer runs backward, with what comes back from the host for the next one.
+    pub working: Bytes,
+    /// Seconds of both its passes, with what runs again.
+    pub time: Seconds,
 }
 
 /// How plans that are divided alike use the network, the optimizer and the memory that does not depend on activations.
@@ -320,6 +365,39 @@ impl<'a> Evaluator<'a> {
         self.need_under(&shape.memory, degrees, schedule, micro_batches)
     }
 
+    /// What every stage has for its layers' activations; `None` where one has too little whatever they keep. `shape` is of any policy that all layers
+    /// follow.
+    #[must_use]
+    pub fn rooms(&self, shape: &Shape, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Option<Vec<StageRoom>> {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let account = Account::new(&shape.memory, &arrangement, self.stack, degrees.domain);
+        let room = |device: u32| {
+            let held = &degrees.holdings[arrangement.kind_of(device)];
+            account.room_for(device, held, self.capacity.device)
+        };
+        (0..arrangement.layout.pipeline).map(room).collect()
+    }
+
+    /// The layers of every chunk and the device that holds it, in the order of the pipeline.
+    #[must_use]
+    pub fn chunks(degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Vec<(u64, u32)> {
+        let arrangement = degrees.under(schedule, micro_batches);
+        (0..arrangement.split.chunks).map(|place| (arrangement.split.layers(place), arrangement.device_of(place))).collect()
+    }
+
+    /// What every stage needs.
+    #[must_use]
+    pub fn needs(&self, shape: &Shape, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Vec<Need> {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let account = Account::new(&shape.memory, &arrangement, self.stack, degrees.domain);
+        (0..arrangement.layout.pipeline)
+            .map(|device| {
+                let memory = account.stage(device, &degrees.holdings[arrangement.kind_of(device)]);
+                Need { device: memory.need(), host: memory.host }
+            })
+            .collect()
+    }
+
     /// The time of [`Self::evaluate`]. `recent` is of plans of the same shape.
     #[must_use]
     pub fn time(
@@ -358,8 +436,24 @@ impl<'a> Evaluator<'a> {
         schedule: Schedule,
         micro_batches: u64,
     ) -> Result<Seconds, StepError> {
+        self.simulate_under(&StagePolicies::default(), shape, degrees, sends, (schedule, micro_batches))
+    }
+
+    /// [`Self::simulate`] of a plan whose stages have policies of their own: `shape` is [`Shape::mixed`] of them.
+    ///
+    /// # Errors
+    /// As there; mixes of other numbers of layers than the chunks hold.
+    pub fn simulate_under(
+        &self,
+        policies: &StagePolicies,
+        shape: &Shape,
+        degrees: &Degrees,
+        sends: &Sends,
+        (schedule, micro_batches): (Schedule, u64),
+    ) -> Result<Seconds, StepError> {
         let arrangement = degrees.under(schedule, micro_batches);
-        let assembly = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
+        policies.check(&arrangement.split)?;
+        let assembly = Assembly::under(policies, arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
         let (passes, leads) = passes(&assembly, self.fabric, self.stack, &degrees.exchanges)?;
         Ok(passes + assembly.once(&arrangement, self.stack, &degrees.exchanges, &leads).total())
     }
@@ -392,6 +486,12 @@ impl Degrees {
     /// Whether data-parallel ranks exchange weights or gradients in every micro-batch.
     fn gathers(&self) -> bool {
         self.arrangement.layout.reduces_every_micro_batch()
+    }
+
+    /// The layers by chunk.
+    #[must_use]
+    pub fn split(&self) -> ChunkSplit {
+        self.arrangement.split
     }
 
     /// Whether a pipeline of these degrees has the chunks of another one, which `gathers` in every micro-batch or does not.

@@ -65,7 +65,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
             let plan = TrainingPlan {
                 layout,
                 batch,
-                activations: policies()[policy].clone(),
+                activations: policies()[policy].clone().into(),
                 attention: if policy % 2 == 0 { Attention::Fused } else { Attention::Unfused },
                 precision: Precision::MIXED_BF16,
                 optimizer: Optimizer::Adam,
@@ -93,7 +93,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
     let shape = Shape::new(&mut chip, model, &fabric, plan).unwrap();
     // Prepared from another plan: its micro-batch, policy, schedule and sequence parallelism are others.
-    let mut other = TrainingPlan { activations: ActivationPolicy::Full, ..plan.clone() };
+    let mut other = TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() };
     other.layout.sequence_parallel = false;
     other.batch.micro_batch *= 2;
     other.batch.global_batch *= 6;
@@ -240,7 +240,7 @@ fn a_last_chunk_of_many_layers_may_fit() {
     let plan = TrainingPlan {
         layout,
         batch: Batch { micro_batch: 2, global_batch: 384, sequence_length: 1024 },
-        activations: ActivationPolicy::None,
+        activations: ActivationPolicy::None.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
@@ -255,10 +255,10 @@ fn policies_share_all_but_the_backward_pass() {
     let fabric = Fabric::template("selene_hdr200x8").unwrap();
     let mut chip = ChipTimes::new(&Accelerator::template("a100_80gb_sxm").unwrap(), &stack).unwrap();
     for model in models() {
-        let plan = |activations| TrainingPlan {
+        let plan = |activations: ActivationPolicy| TrainingPlan {
             layout: Layout { data: 2, expert: if model.experts.is_some() { 2 } else { 1 }, ..Layout::default() },
             batch: Batch { micro_batch: 2, global_batch: 8, sequence_length: 1024 },
-            activations,
+            activations: activations.into(),
             attention: Attention::Unfused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
@@ -269,5 +269,99 @@ fn policies_share_all_but_the_backward_pass() {
             let shared = lowered.shape(&mut chip, &fabric, &plan(policy.clone())).unwrap();
             assert_eq!(shared, Shape::new(&mut chip, &model, &fabric, &plan(policy)).unwrap());
         }
+    }
+}
+
+/// A plan's layers under mixes: `pick` says which of the policies each layer follows.
+fn mixed(model: &Model, plan: &TrainingPlan, pick: impl Fn(u64) -> ActivationPolicy) -> Option<TrainingPlan> {
+    let chunks = plan.layout.chunk_layers(model.layers).ok()?;
+    let mut layer = 0;
+    let mut mix = |layers: u64| {
+        let runs = (layer..layer + layers).map(|at| workloads::LayerRun { layers: 1, policy: pick(at) }).collect();
+        layer += layers;
+        runs
+    };
+    let chunks = chunks.into_iter().map(&mut mix).collect();
+    Some(TrainingPlan { activations: StagePolicies::ByChunk(chunks), ..plan.clone() })
+}
+
+/// Runs of a layer each as one run.
+fn joined(plan: &TrainingPlan) -> TrainingPlan {
+    let join = |mix: &workloads::LayerMix| {
+        let layers = mix.iter().map(|run| run.layers).sum();
+        mix.first().map_or_else(Vec::new, |run| vec![workloads::LayerRun { layers, ..run.clone() }])
+    };
+    let chunks = plan.activations.chunks().unwrap().iter().map(join).collect();
+    TrainingPlan { activations: StagePolicies::ByChunk(chunks), ..plan.clone() }
+}
+
+/// What a plan takes: its time, its memory, its energy, its timeline.
+fn everything(model: &Model, plan: &TrainingPlan, stack: &str) -> Result<(StepTime, StepMemory, f64, Timeline), StepError> {
+    let stack = SoftwareStack::load(stack).unwrap();
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+    let mut chip = ChipTimes::new(&accelerator, &stack)?;
+    let time = step_time(&mut chip, model, &fabric, plan)?;
+    let memory = step_memory(model, plan, &stack, DeviceMemory::of(&accelerator), None)?;
+    let graph = TrainingGraph::new(model, &lowering(model, plan, &stack))?;
+    let profile = chip.profile_of(model, &graph, &fabric, plan)?;
+    let energy = crate::step_energy_of(&mut chip, model, &fabric, plan, &profile, time.total)?.total().0;
+    let timeline = step_timeline(&mut chip, model, &fabric, plan, (&profile, &graph), None)?;
+    Ok((time, memory, energy, timeline))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Chunks that have their own policies, which are all the same, take what a plan with that policy takes, bit for bit.
+    #[test]
+    fn the_same_policy_in_every_stage_is_one_policy((model, plan) in plans(), stack in 0..2_usize) {
+        let (model, stack) = (&models()[model], ["megatron", "torchtitan"][stack]);
+        let policy = plan.activations.first().clone();
+        if let (Ok(alike), Some(apart)) = (everything(model, &plan, stack), mixed(model, &plan, |_| policy.clone())) {
+            let apart = everything(model, &joined(&apart), stack).unwrap();
+            prop_assert_eq!(alike.0, apart.0);
+            prop_assert_eq!(alike.1, apart.1);
+            prop_assert!((alike.2 - apart.2).abs() <= 1e-12 * alike.2, "{} {}", alike.2, apart.2);
+            prop_assert_eq!(alike.3, apart.3);
+        }
+    }
+
+    /// A mix takes no less than the plan that keeps everything, and no more than one that has the slower policy everywhere, up to what longer passes
+    /// hide; the evaluator agrees with the slow path to the last bit and byte.
+    #[test]
+    fn mixes_lie_between_their_policies((model, plan) in plans(), seed in any::<u64>()) {
+        let (model, stack) = (&models()[model], SoftwareStack::load("megatron").unwrap());
+        let pick = |at: u64| if (seed >> (at % 64)) & 1 == 1 { ActivationPolicy::Full } else { ActivationPolicy::None };
+        let Some(apart) = mixed(model, &plan, pick) else { return Ok(()) };
+        let Ok((time, memory, _, _)) = everything(model, &apart, "megatron") else { return Ok(()) };
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+        let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
+        let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
+        let alike = |policy: ActivationPolicy| TrainingPlan { activations: policy.into(), ..plan.clone() };
+        let mut shape = |policy| Shape::new(&mut chip, model, &fabric, &alike(policy)).unwrap();
+        let [none, full] = [shape(ActivationPolicy::None), shape(ActivationPolicy::Full)];
+        let known = [(&ActivationPolicy::None, &none), (&ActivationPolicy::Full, &full)];
+        let shape = Shape::mixed(&apart.activations, &known).unwrap();
+        let degrees = evaluator.degrees(&mut chip, &none, &plan, None).unwrap();
+        let sends = evaluator.sends(&chip, &none, &plan);
+        let (kind, m) = (plan.schedule, plan.micro_batches());
+        let found = evaluator.simulate_under(&apart.activations, &shape, &degrees, &sends, (kind, m)).unwrap();
+        prop_assert_eq!(found, time.total);
+        let needs = evaluator.needs(&shape, &degrees, kind, m);
+        prop_assert_eq!(needs.iter().map(|need| need.device).max(), memory.stages.iter().map(StageMemory::need).max());
+        prop_assert_eq!(evaluator.need(&shape, &degrees, kind, m).device, memory.stages.iter().map(StageMemory::need).max().unwrap());
+        for (stage, memory) in memory.stages.iter().enumerate() {
+            let under = |policy| step_memory(model, &alike(policy), &stack, DeviceMemory::of(&accelerator), None).unwrap().stages.remove(stage);
+            for other in [under(ActivationPolicy::None), under(ActivationPolicy::Full)] {
+                let more = |class| memory.class(class) > other.class(class);
+                prop_assert!(memory.moment != other.moment || !(more(MemoryClass::Activations) && more(MemoryClass::Transient)));
+            }
+        }
+        let of = |policy| everything(model, &alike(policy), "megatron").unwrap().0.total.0;
+        // Longer passes hide more of what follows them once: so much the whole may seem shorter.
+        let slack = 0.02 * of(ActivationPolicy::Full);
+        prop_assert!(of(ActivationPolicy::None) <= time.total.0 + slack && time.total.0 <= of(ActivationPolicy::Full) + slack);
     }
 }

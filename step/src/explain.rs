@@ -1,5 +1,6 @@
 //! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
 
+use super::arrangement::Arrangement;
 use super::evaluate::{Step, step_time_of};
 use super::execute::detail::KernelDetail;
 use super::profile::{PassProfile, PieceProfile};
@@ -10,7 +11,7 @@ use sim::kernel::Kernel;
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
-use workloads::{Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
 /// A named part of a step's time.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,17 +106,20 @@ pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Trai
     let alone = arrangement.split.chunks == 1;
     let (mut passes, mut classes) = (Vec::new(), BTreeMap::new());
     for segment in &graph.segments {
-        let (piece, count) = match segment.kind {
-            SegmentKind::Embedding => (&profile.embedding, held[0]),
-            SegmentKind::Layer => (&profile.layer, arrangement.layers_on(stage)),
-            SegmentKind::Head => (&profile.head, if alone { held[0] } else { held[2] }),
+        let first = plan.activations.first();
+        let runs = match segment.kind {
+            SegmentKind::Embedding => vec![(&profile.embedding, held[0], first)],
+            SegmentKind::Layer => layers_of(plan, arrangement, stage)
+                .into_iter()
+                .map(|(policy, count)| (profile.layer_under(policy), count, policy))
+                .collect(),
+            SegmentKind::Head => vec![(&profile.head, if alone { held[0] } else { held[2] }, first)],
         };
-        if count == 0 {
-            continue;
+        for (piece, count, policy) in runs.into_iter().filter(|(_, count, _)| *count > 0) {
+            let run = Run { segment, piece, count, policy, fabric };
+            passes.extend(run.passes(chip)?);
+            run.classify(chip, arrangement.micro_batches, &mut classes)?;
         }
-        let run = Run { segment, piece, count, fabric };
-        passes.extend(run.passes(chip, plan)?);
-        run.classify(chip, arrangement.micro_batches, &mut classes)?;
     }
     let whole = time.parts().into_iter().skip(1).filter(|(name, _)| !matches!(*name, "forward" | "backward"));
     let whole = whole.map(|(name, time)| (name.to_owned(), time));
@@ -125,10 +129,22 @@ pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Trai
     Ok(Explanation { time, parts, slowest_stage: stage, passes })
 }
 
+/// The layers of a stage by the policy that they follow.
+fn layers_of<'p>(plan: &'p TrainingPlan, arrangement: &Arrangement, stage: u32) -> Vec<(&'p ActivationPolicy, u64)> {
+    let Some(chunks) = plan.activations.chunks() else {
+        return vec![(plan.activations.first(), arrangement.layers_on(stage))];
+    };
+    let here = |place: usize| arrangement.device_of(place as u64) == stage;
+    let runs = || chunks.iter().enumerate().filter(|(place, _)| here(*place)).flat_map(|(_, mix)| mix);
+    let layers = |policy: &ActivationPolicy| runs().filter(|run| run.policy == *policy).map(|run| run.layers).sum();
+    plan.activations.distinct().into_iter().map(|policy| (policy, layers(policy))).collect()
+}
+
 /// A segment as a stage runs it.
 struct Run<'a> {
     segment: &'a Segment,
     piece: &'a PieceProfile,
+    policy: &'a ActivationPolicy,
     /// Times per micro-batch.
     count: u64,
     fabric: &'a Fabric,
@@ -136,9 +152,9 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Its forward pass, and its backward pass with what that runs again.
-    fn passes(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<[PassDetail; 2], StepError> {
+    fn passes(&self, chip: &mut ChipTimes) -> Result<[PassDetail; 2], StepError> {
         let (segment, piece) = (self.segment, self.piece);
-        let treatment = plan.activations.treatment_under(&segment.graph, chip.stack().replay());
+        let treatment = self.policy.treatment_under(&segment.graph, chip.stack().replay());
         let copied = treatment.offloaded_bytes(&segment.graph);
         let again = &treatment.recompute;
         let backward = self.detail(chip, again, &piece.recompute.plus(piece.backward), copied)?;

@@ -24,6 +24,7 @@ mod sends;
 mod stack;
 mod stack_framework;
 mod stack_options;
+mod staged;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -35,14 +36,14 @@ pub use contention::{Communication, PortTimes, Window};
 pub use energy::{StepEnergy, step_energy_of};
 pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
-pub use evaluator::{Degrees, Evaluation, Evaluator, Lowered, Need, Recent, Shape};
+pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Need, Recent, Shape};
 pub use execute::Fidelity;
 pub use execute::detail::{KernelDetail, Place};
 pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
 };
-pub use memory_account::MemoryProfile;
+pub use memory_account::{MemoryProfile, StageRoom};
 pub use network::{Network, Placed, communication, stage_pairs};
 pub use plan::TrainingPlan;
 pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
@@ -51,7 +52,7 @@ pub use sends::Sends;
 pub use stack::{
     Execution, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
 };
-pub use stack_framework::{FrameworkOptions, PolicyKind, ScheduleKind};
+pub use stack_framework::{FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
 pub use stack_options::OptionError;
 pub use timeline::step_timeline;
 pub use work::StepWork;

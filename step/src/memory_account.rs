@@ -1,7 +1,10 @@
 //! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`Holding`]) and the schedule.
 
+mod chunks;
 mod turns;
 
+use self::chunks::ChunkMemory;
+pub use self::chunks::StageRoom;
 use super::SoftwareStack;
 use super::arrangement::{Alike, Arrangement, DEVICE_KINDS};
 use super::memory::{Moment, StageMemory};
@@ -11,7 +14,7 @@ use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::{Parameters, TensorInfo};
-use workloads::{ActivationPolicy, Layout, RecomputeSet, Replay, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, LayerMix, Layout, RecomputeSet, Replay, SegmentKind, StagePolicies, TrainingGraph};
 
 pub(super) const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
@@ -31,6 +34,8 @@ pub struct MemoryProfile {
     head_kept: Bytes,
     /// Logits of a micro-batch on one device.
     logits: u64,
+    /// What the chunks keep, in the order of the pipeline, where stages have policies of their own.
+    chunks: Vec<ChunkMemory>,
 }
 
 /// Parameters of the pieces on one device, and what one takes.
@@ -47,7 +52,7 @@ pub(crate) struct PieceParameters {
 impl MemoryProfile {
     /// Of a model lowered for one device, under a policy.
     #[must_use]
-    pub fn new(training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
+    pub fn new(training: &TrainingGraph, policies: &StagePolicies, stack: &SoftwareStack) -> Self {
         // A training graph has all three kinds; the first is as good as any if it had not.
         let segment = |kind| training.segment(kind).unwrap_or(&training.segments[0]);
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
@@ -75,13 +80,34 @@ impl MemoryProfile {
             embedding_kept: ends[0],
             head_kept: ends[1],
             logits: logits.0 / training.lowering.precision.operand.bytes(),
+            chunks: Vec::new(),
         }
-        .under(training, policy, stack)
+        .under(training, policies, stack)
     }
 
-    /// The same model under another policy, which changes what layers keep only.
+    /// The same model under other policies, which change what layers keep only.
     #[must_use]
-    pub fn under(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
+    pub fn under(&self, training: &TrainingGraph, policies: &StagePolicies, stack: &SoftwareStack) -> Self {
+        let first = Self { chunks: Vec::new(), ..self.under_one(training, policies.first(), stack) };
+        let Some(mixes) = policies.chunks() else { return first };
+        let known: Vec<(&ActivationPolicy, Self)> =
+            policies.distinct().into_iter().map(|policy| (policy, self.under_one(training, policy, stack))).collect();
+        let layers = known.iter().map(|(policy, memory)| (*policy, memory));
+        first.mixed(&layers.collect::<Vec<_>>(), mixes)
+    }
+
+    /// The same model with mixes of policies in its chunks; `known` is what it keeps under each of them.
+    #[must_use]
+    pub fn mixed(&self, known: &[(&ActivationPolicy, &Self)], mixes: &[LayerMix]) -> Self {
+        Self { chunks: mixes.iter().map(|mix| ChunkMemory::new(known, mix)).collect(), ..self.clone() }
+    }
+
+    /// What a layer keeps of one micro-batch on the device and on the host, and what is alive besides while it runs backward.
+    pub(super) fn layer(&self) -> [Bytes; 3] {
+        [self.kept, self.offloaded, self.transient + self.offloaded]
+    }
+
+    fn under_one(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
         let Some(layer) = training.segment(SegmentKind::Layer) else { return self.clone() };
         // Eager execution caches results before it knows who reads them; a compiler does not.
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
@@ -177,7 +203,7 @@ impl<'a> Account<'a> {
 
     /// What a stage holds at its moments: gathered, activations, transients, gradients.
     fn moments(&self, stage: u32, held: &Holding) -> impl Iterator<Item = (Moment, [Bytes; 4])> + use<> {
-        let layers = (Moment::Layers, self.layers_moment(held, self.activations(stage, held, false)));
+        let layers = (Moment::Layers, self.layers_moment(stage, held, self.activations(stage, held, false)));
         let loss = held.head.then(|| (Moment::Loss, self.loss_moment(stage, held, self.activations(stage, held, true))));
         let update = (Moment::Update, self.update_moment(held));
         [Some(layers), loss, Some(update)].into_iter().flatten()
@@ -221,15 +247,25 @@ impl<'a> Account<'a> {
             let held = &holdings[kind];
             self.moments(from, held).map(|(_, moment)| self.need(held, moment)).max()
         };
+        if self.staged() {
+            return (0..self.arrangement.layout.pipeline)
+                .map(|d| self.arrangement.alone(d))
+                .filter_map(of)
+                .max()
+                .unwrap_or_default();
+        }
         self.arrangement.devices().filter_map(of).max().unwrap_or_default()
     }
 
     /// Bytes that the stage which offloads most keeps in its host's memory, from the same.
     pub(super) fn fullest_host(&self, holdings: &[Holding; DEVICE_KINDS]) -> Bytes {
+        let of = |Alike { kind, from, .. }| self.host(from, &holdings[kind]);
+        if self.staged() {
+            return (0..self.arrangement.layout.pipeline).map(|d| of(self.arrangement.alone(d))).max().unwrap_or_default();
+        }
         if self.profile.offloaded == Bytes::ZERO {
             return Bytes::ZERO;
         }
-        let of = |Alike { kind, from, .. }| self.host(from, &holdings[kind]);
         self.arrangement.devices().map(of).max().unwrap_or_default()
     }
 
@@ -238,7 +274,7 @@ impl<'a> Account<'a> {
         let [framework, collectives, workspace] = self.fixed;
         let always = framework + collectives + workspace + held.resident.weights + held.resident.states + held.resident.gradients;
         let [in_layers, in_loss] = [false, true].map(|loss| self.activations(stage, held, loss));
-        let layers = self.need(held, self.layers_moment(held, in_layers)).saturating_sub(always + in_layers);
+        let layers = self.need(held, self.layers_moment(stage, held, in_layers)).saturating_sub(always + in_layers);
         let loss = self.need(held, self.loss_moment(stage, held, in_loss)).saturating_sub(always + in_loss);
         [always, layers, if held.head { loss } else { Bytes::ZERO }]
     }
@@ -251,7 +287,8 @@ impl<'a> Account<'a> {
         let layers = if first { split.first } else { split.layers(place) };
         let embedding = if first { self.profile.embedding_kept } else { Bytes::ZERO };
         let head = if last { self.profile.head_kept } else { Bytes::ZERO };
-        [self.profile.kept * layers + embedding, head]
+        let kept = self.profile.chunks.get(place as usize).map_or(self.profile.kept * layers, |chunk| chunk.kept);
+        [kept + embedding, head]
     }
 
     /// Layers that all stages together have room for at most, in a device's `capacity` and however `layers` are split. A stage's part of what all
@@ -299,7 +336,7 @@ impl<'a> Account<'a> {
             } else {
                 self.kept(stage, &held, self.profile.kept, embedding, false)
             };
-            self.need(&held, self.layers_moment(&held, kept + head)) > capacity
+            self.need(&held, self.layers_moment(stage, &held, kept + head)) > capacity
         };
         self.arrangement.devices().any(|alike| exceeds(alike.from))
     }
@@ -334,6 +371,9 @@ impl<'a> Account<'a> {
     /// Activations kept by the layers of a stage, and by its embedding and head, at the peak or at the peak of those moments when a loss is at work.
     fn activations(&self, stage: u32, held: &Holding, in_loss: bool) -> Bytes {
         let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
+        if self.staged() {
+            return self.kept_in_chunks(stage, |chunk| chunk.kept, self.profile.embedding_kept, in_loss && held.head) + head;
+        }
         self.kept(stage, held, self.profile.kept, self.profile.embedding_kept, in_loss) + head
     }
 
@@ -371,8 +411,13 @@ impl<'a> Account<'a> {
 
     /// What a stage's two chunks under ZB-V, and its embedding, keep at most.
     fn kept_in_both(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
-        let Arrangement { split, layout, micro_batches, .. } = self.arrangement;
-        let [first, last] = [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers(place));
+        let split = &self.arrangement.split;
+        let held = [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers(place));
+        self.most_in_both(stage, held, embedding)
+    }
+
+    fn most_in_both(&self, stage: u32, [first, last]: [Bytes; 2], embedding: Bytes) -> Bytes {
+        let Arrangement { layout, micro_batches, .. } = self.arrangement;
         let first = if stage == 0 { first + embedding } else { first };
         let corners = zb_v_in_flight(layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
         let sums = corners.map(|[early, late]| first * u64::from(early) + last * u64::from(late));
@@ -385,13 +430,16 @@ impl<'a> Account<'a> {
     }
 
     fn host(&self, stage: u32, held: &Holding) -> Bytes {
+        if self.staged() {
+            return self.kept_in_chunks(stage, |chunk| chunk.offloaded, Bytes::ZERO, false);
+        }
         self.kept(stage, held, self.profile.offloaded, Bytes::ZERO, false)
     }
 
     /// Gathered, activations, transients, gradients.
-    fn layers_moment(&self, held: &Holding, activations: Bytes) -> [Bytes; 4] {
+    fn layers_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
         // While one layer runs backward, the next one's tensors come from the host.
-        let at_work = self.profile.transient + self.profile.offloaded;
+        let at_work = if self.staged() { self.at_work(stage) } else { self.profile.transient + self.profile.offloaded };
         [held.open, activations, at_work, held.resident.gradients]
     }
 

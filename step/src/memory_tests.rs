@@ -16,7 +16,7 @@ fn plan(layout: Layout, micro_batch: u64, micro_batches: u64) -> TrainingPlan {
     TrainingPlan {
         layout,
         batch: Batch { micro_batch, global_batch: micro_batch * micro_batches * u64::from(layout.data), sequence_length: 1024 },
-        activations: ActivationPolicy::None,
+        activations: ActivationPolicy::None.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
@@ -61,7 +61,7 @@ proptest! {
             .into_iter()
             .map(|zero| {
                 let layout = Layout { zero, ..layout };
-                let plan = TrainingPlan { activations: activations.clone(), ..plan(layout, 1, rounds * u64::from(layout.pipeline)) };
+                let plan = TrainingPlan { activations: activations.clone().into(), ..plan(layout, 1, rounds * u64::from(layout.pipeline)) };
                 memory(&model(), &plan, STACKS[stack]).stages.iter().map(StageMemory::need).collect()
             })
             .collect();
@@ -200,7 +200,7 @@ fn what_breaks_a_stage_is_named() {
     assert!(text.starts_with("stage 0 needs ") && text.contains(" GiB of "), "{text}");
     // Shared states and little kept: it fits.
     let layout = Layout { pipeline: 16, data: 16, zero: ZeroStage::OptimizerStates, sequence_parallel: true, ..layout };
-    let small = TrainingPlan { activations: ActivationPolicy::Full, ..plan(layout, 1, 16) };
+    let small = TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan(layout, 1, 16) };
     assert!(memory(&model, &small, "megatron").fits().is_ok());
     let alone = memory(&model, &plan(Layout::default(), 1, 1), "megatron").fits().unwrap_err();
     // Twelve bytes of states per parameter are more than two of weights, on whichever the sum first exceeds the device.

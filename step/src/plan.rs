@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sim::pipeline::Schedule;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout};
+use workloads::{Batch, Layout, StagePolicies};
 
 /// A training run's plan: everything that the user chooses besides model, chip, fabric and software.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,8 +13,8 @@ pub struct TrainingPlan {
     pub layout: Layout,
     /// Micro-batch, global batch, sequence length.
     pub batch: Batch,
-    /// What happens to activations between forward and backward pass.
-    pub activations: ActivationPolicy,
+    /// What happens to activations between forward and backward pass, in every stage.
+    pub activations: StagePolicies,
     /// How attention is computed.
     pub attention: Attention,
     /// Number formats.

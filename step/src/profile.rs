@@ -17,7 +17,7 @@ use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use workloads::training::Attention;
-use workloads::{Lowering, Model, Segment, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, Lowering, Model, Segment, SegmentKind, TrainingGraph};
 
 /// One pass of one segment: one micro-batch, one device.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -154,12 +154,33 @@ pub struct StepProfile {
     layer_segment: Arc<Segment>,
     /// The embedding's graph, where layers are in it that follow the policy.
     leading_segment: Option<Arc<Segment>>,
+    /// Where the plan has several policies, a layer under each; [`Self::layer`] is then under the first.
+    pub(super) by_policy: Vec<LayerProfile>,
+}
+
+/// A layer under one of a plan's policies.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LayerProfile {
+    /// The policy.
+    pub policy: ActivationPolicy,
+    /// What it takes.
+    pub layer: PieceProfile,
 }
 
 impl StepProfile {
     /// The same with other pieces: embedding, layer, head.
-    pub(super) fn of_pieces(&self, [embedding, layer, head]: [PieceProfile; 3]) -> Self {
-        Self { embedding, layer, head, ..self.clone() }
+    pub(super) fn of_pieces(&self, [embedding, layer, head]: [PieceProfile; 3], by_policy: Vec<LayerProfile>) -> Self {
+        Self { embedding, layer, head, by_policy, ..self.clone() }
+    }
+
+    /// A layer under a policy of the plan that it was made for.
+    pub(super) fn layer_under(&self, policy: &ActivationPolicy) -> &PieceProfile {
+        self.by_policy.iter().find(|known| known.policy == *policy).map_or(&self.layer, |known| &known.layer)
+    }
+
+    /// The same with layers under several policies.
+    pub(super) fn mixed(&self, by_policy: Vec<LayerProfile>) -> Self {
+        Self { by_policy, ..self.clone() }
     }
 }
 
@@ -395,11 +416,12 @@ impl ChipTimes {
                 .filter(|_| model.variations.leading_dense.is_some())
                 .map(|segment| Arc::new(segment.clone())),
             layer_segment,
+            by_policy: Vec::new(),
         };
         Ok(StepWork::new(self, graph, plan, rest))
     }
 
-    /// The profile of a plan that differs from `known`'s in its activation policy at most: policies speak of layers' backward passes only.
+    /// The profile of a plan that differs from `known`'s in its activation policies at most: policies speak of layers' backward passes only.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -409,16 +431,25 @@ impl ChipTimes {
         network: &impl Network,
         plan: &TrainingPlan,
     ) -> Result<StepProfile, StepError> {
-        let mut again = |segment: &Segment, forward: PassProfile| {
-            let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+        let mut again = |segment: &Segment, forward: PassProfile, policy: &ActivationPolicy| {
+            let treatment = policy.treatment_under(&segment.graph, self.stack.replay());
             self.piece(segment, &treatment, Some(forward)).priced(self, network)
         };
-        let layer = again(&known.layer_segment, PassProfile { offload: Seconds::ZERO, ..known.layer.forward })?;
+        let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
+        let first = plan.activations.first();
+        let layer = again(&known.layer_segment, forward, first)?;
         let embedding = match &known.leading_segment {
-            Some(segment) => again(segment, known.embedding.forward)?,
+            Some(segment) => again(segment, known.embedding.forward, first)?,
             None => known.embedding,
         };
-        Ok(StepProfile { embedding, layer, ..known.clone() })
+        let mut by_policy = Vec::new();
+        if plan.activations.alike().is_none() {
+            for policy in plan.activations.distinct() {
+                let layer = again(&known.layer_segment, forward, policy)?;
+                by_policy.push(LayerProfile { policy: policy.clone(), layer });
+            }
+        }
+        Ok(StepProfile { embedding, layer, by_policy, ..known.clone() })
     }
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
@@ -451,10 +482,10 @@ impl ChipTimes {
         [Some(update), Some(passes)]
     }
 
-    /// What one layer of a plan copies to the host in every micro-batch.
-    pub(crate) fn offloaded(&self, profile: &StepProfile, plan: &TrainingPlan) -> Bytes {
+    /// What one layer under a policy copies to the host in every micro-batch.
+    pub(crate) fn offloaded(&self, profile: &StepProfile, policy: &ActivationPolicy) -> Bytes {
         let graph = &profile.layer_segment.graph;
-        plan.activations.treatment_under(graph, self.stack.replay()).offloaded_bytes(graph)
+        policy.treatment_under(graph, self.stack.replay()).offloaded_bytes(graph)
     }
 }
 

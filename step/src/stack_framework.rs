@@ -15,8 +15,25 @@ pub struct FrameworkOptions {
     pub schedules: Vec<ScheduleKind>,
     /// What layers may keep, run again or offload.
     pub recompute: Vec<PolicyKind>,
+    /// How far what is kept may differ from layer to layer; not at all where a file does not say.
+    #[serde(default)]
+    pub mixes: MixKind,
     /// Whether a model chunk may hold the embedding or the head without any layer.
     pub chunks_without_layers: bool,
+}
+
+/// How far what layers keep may differ within a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MixKind {
+    /// All layers follow one policy.
+    #[default]
+    None,
+    /// The first so many layers of every chunk keep their input only, the others everything: the same number in every chunk (Megatron-LM's
+    /// `--recompute-method block`).
+    Block,
+    /// Every chunk has a mix of its own.
+    PerStage,
 }
 
 /// A pipeline schedule, whatever its number of chunks.
@@ -67,6 +84,8 @@ pub enum PolicyKind {
     Named,
     /// [`ActivationPolicy::Custom`].
     Custom,
+    /// [`ActivationPolicy::Tensors`].
+    Tensors,
 }
 
 impl PolicyKind {
@@ -78,6 +97,7 @@ impl PolicyKind {
             ActivationPolicy::Full => Self::Full,
             ActivationPolicy::Named { .. } => Self::Named,
             ActivationPolicy::Custom { .. } => Self::Custom,
+            ActivationPolicy::Tensors { .. } => Self::Tensors,
         }
     }
 }
@@ -103,6 +123,7 @@ impl fmt::Display for PolicyKind {
             Self::Full => "full",
             Self::Named => "named",
             Self::Custom => "custom",
+            Self::Tensors => "tensors",
         })
     }
 }
@@ -137,8 +158,17 @@ impl SoftwareStack {
                 false => format!("schedule {kind}: it runs {}", list(&framework.schedules)),
             });
         }
-        if !self.runs_policy(&plan.activations) {
-            return Some(format!("recompute {}: it has {}", PolicyKind::of(&plan.activations), list(&framework.recompute)));
+        if let Some(policy) = plan.activations.distinct().into_iter().find(|policy| !self.runs_policy(policy)) {
+            return Some(format!("recompute {}: it has {}", PolicyKind::of(policy), list(&framework.recompute)));
+        }
+        match framework.mixes {
+            MixKind::None if plan.activations.alike().is_none() => {
+                return Some("recompute by stage: it has one policy for all layers".to_owned());
+            }
+            MixKind::Block if plan.activations.block().is_none() => {
+                return Some("recompute by stage: it recomputes the first layers of every chunk, as many in each".to_owned());
+            }
+            _ => {}
         }
         let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
         (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
@@ -158,7 +188,7 @@ mod tests {
         let plan = TrainingPlan {
             layout: Layout { pipeline: 4, virtual_stages: 2, ..Layout::default() },
             batch: Batch { micro_batch: 1, global_batch: 8, sequence_length: 1024 },
-            activations: ActivationPolicy::None,
+            activations: ActivationPolicy::None.into(),
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,

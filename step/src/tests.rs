@@ -16,7 +16,7 @@ fn plan(layout: Layout, micro_batch: u64, global_batch: u64) -> TrainingPlan {
     TrainingPlan {
         layout,
         batch: Batch { micro_batch, global_batch, sequence_length: 1024 },
-        activations: ActivationPolicy::Full,
+        activations: ActivationPolicy::Full.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
@@ -130,7 +130,7 @@ proptest! {
             plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
         }
         if !recompute {
-            plan.activations = ActivationPolicy::None;
+            plan.activations = ActivationPolicy::None.into();
         }
         let mut slower = fabric.clone();
         if of_bandwidth { scale_bandwidth(&mut slower, tier, factor) } else { scale_latency(&mut slower, tier, 1.0 / factor) }
@@ -192,7 +192,7 @@ proptest! {
             plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
         }
         if !recompute {
-            plan.activations = ActivationPolicy::None;
+            plan.activations = ActivationPolicy::None.into();
         }
         let fabric = Fabric::template("selene_hdr200x8").unwrap();
         let chip = Accelerator::template(chip).unwrap();
@@ -292,7 +292,7 @@ fn recomputing_more_takes_longer_and_a_pipeline_waits() {
     let fabric = Fabric::template("selene_hdr200x8").unwrap();
     let layout = Layout { tensor: 8, pipeline: 4, ..Layout::default() };
     let [none, full] = [ActivationPolicy::None, ActivationPolicy::Full]
-        .map(|activations| time(&fabric, &TrainingPlan { activations, ..plan(layout, 1, 16) }, "megatron"));
+        .map(|activations| time(&fabric, &TrainingPlan { activations: activations.into(), ..plan(layout, 1, 16) }, "megatron"));
     assert!(none.recompute == Seconds::ZERO && full.total.0 > none.total.0 && full.recompute.0 > 0.0);
     let deeper = |m: u64| time(&fabric, &plan(layout, 1, m), "megatron");
     let share = |step: StepTime| step.bubble / step.total;
@@ -419,7 +419,7 @@ fn names_of_operators_and_kernels_change_no_time() {
             let layout = if model.experts.is_none() { Layout { expert: 1, ..layout } } else { layout };
             let batch = Batch { micro_batch: 1, global_batch: 8, sequence_length: 512 };
             for activations in [ActivationPolicy::None, ActivationPolicy::Full] {
-                let plan = TrainingPlan { batch, activations, ..plan(layout, 1, 8) };
+                let plan = TrainingPlan { batch, activations: activations.into(), ..plan(layout, 1, 8) };
                 let Ok(graph) = TrainingGraph::new(&model, &lowering(&model, &plan, chip.stack())) else { continue };
                 let mut renamed = graph.clone();
                 for op in renamed.segments.iter_mut().flat_map(|s| &mut s.graph.operators) {

@@ -3,37 +3,46 @@
 use super::contention::Communication;
 use super::execute::Fidelity;
 use super::network::Network;
-use super::profile::Cost;
+use super::profile::{Cost, LayerProfile};
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
 use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Link, Pass, Transfer};
 use sim::units::{Bytes, Seconds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use workloads::recompute_policy::Treatment;
-use workloads::{RecomputeSet, Segment, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
 /// What a model does under a plan, whatever its collectives take: a step for any network.
 #[derive(Debug, Clone)]
 pub struct StepWork {
-    /// Embedding, layer, head.
+    /// Embedding, layer, head; the layer under the plan's first policy.
     pieces: [Option<PieceWork>; 3],
+    /// Where the plan has several policies, a layer under each.
+    by_policy: Vec<(ActivationPolicy, PieceWork)>,
     /// The profile but for its pieces.
     rest: StepProfile,
 }
 
 impl StepWork {
     pub(super) fn new(chip: &mut ChipTimes, graph: &TrainingGraph, plan: &TrainingPlan, rest: StepProfile) -> Self {
-        let mut pieces = [None, None, None];
+        let (mut pieces, mut by_policy) = ([None, None, None], Vec::new());
+        let (first, replay) = (plan.activations.first(), chip.stack().replay());
         for segment in &graph.segments {
             let slot = match segment.kind {
                 SegmentKind::Embedding => 0,
                 SegmentKind::Layer => 1,
                 SegmentKind::Head => 2,
             };
-            let treatment = plan.activations.treatment_under(&segment.graph, chip.stack().replay());
-            pieces[slot] = Some(chip.piece(segment, &treatment, None));
+            pieces[slot] = Some(chip.piece(segment, &first.treatment_under(&segment.graph, replay), None));
+            if segment.kind == SegmentKind::Layer && plan.activations.alike().is_none() {
+                let under = |policy: &ActivationPolicy| {
+                    let treatment = policy.treatment_under(&segment.graph, replay);
+                    (policy.clone(), chip.piece(segment, &treatment, None))
+                };
+                by_policy = plan.activations.distinct().into_iter().map(under).collect();
+            }
         }
-        Self { pieces, rest }
+        Self { pieces, by_policy, rest }
     }
 
     /// The profile on a network. `chip` is the one that the work is of, or a clone of it.
@@ -43,7 +52,12 @@ impl StepWork {
     pub fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<StepProfile, StepError> {
         let mut priced = |at: usize| self.pieces[at].as_ref().map_or(Ok(PieceProfile::default()), |p| p.priced(chip, network));
         let (embedding, layer, head) = (priced(0)?, priced(1)?, priced(2)?);
-        Ok(self.rest.of_pieces([embedding, layer, head]))
+        let by_policy = self.by_policy.iter().map(|(policy, work)| {
+            let layer = work.priced(chip, network)?;
+            Ok(LayerProfile { policy: policy.clone(), layer })
+        });
+        let by_policy = by_policy.collect::<Result<_, StepError>>()?;
+        Ok(self.rest.of_pieces([embedding, layer, head], by_policy))
     }
 }
 

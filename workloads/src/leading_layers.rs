@@ -4,6 +4,7 @@ use crate::graph::{OperatorGraph, OperatorNode, TensorId};
 use crate::recompute_policy::{
     ActivationPolicy, NamedTensor, Replay, Treatment, everything, keeping, per_operator, without_attention_core,
 };
+use crate::tensor_names::by_name;
 use std::collections::BTreeSet;
 
 /// What the names of leading layers begin with, before their number.
@@ -50,6 +51,10 @@ impl ActivationPolicy {
             Self::Full => Vec::new(),
             Self::Named { policy, .. } => policy.tensors().to_vec(),
             Self::Custom { host, device } => host.union(device).copied().collect(),
+            Self::Tensors { host, device: kept } => {
+                device.extend(by_name(graph, kept).union(&by_name(graph, host)));
+                Vec::new()
+            }
         };
         device.extend(named.into_iter().flat_map(|t| t.resolve(graph)));
         let mut treatment = keeping(graph, &device, &none);

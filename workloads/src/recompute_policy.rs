@@ -20,6 +20,7 @@
 //! | `save_dot_except_logits_ffn1` | these less the MLP's first products (Paxml) |
 //! | any of MaxText's and Paxml's with `_offloaded` | the same tensors in host memory |
 //! | `custom:offload(a,b)+device(c)` | the tensors named, in host memory or on the device |
+//! | `tensors:offload(a,b)+device(c)` | the same by the operators' own names for their results (`attention.core.out`): every choice that there is |
 //!
 //! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. To name it there adds nothing, and is how a list of
 //! nothing else is written: `custom:device(decoder_layer_input)`, which is `full` but that it runs again what is needed only, whatever the replay. A tensor that is named but that neither
@@ -29,6 +30,7 @@
 use crate::error::{WorkloadError, nearest};
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use crate::leading_layers::{in_layer, layers_in};
+use crate::tensor_names::{self, by_name};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;
@@ -218,6 +220,13 @@ pub enum ActivationPolicy {
         /// Those on the device, besides the layer's input.
         device: BTreeSet<NamedTensor>,
     },
+    /// Tensors by the names that the operators give them, without the layer's own: what the optimiser chooses among.
+    Tensors {
+        /// Those in host memory.
+        host: BTreeSet<String>,
+        /// Those on the device, besides the layer's input.
+        device: BTreeSet<String>,
+    },
 }
 
 /// How much of a checkpointed region runs again.
@@ -312,6 +321,7 @@ impl ActivationPolicy {
                 keeping(graph, device, host)
             }
             Self::Custom { host, device } => keeping(graph, &resolve(device), &resolve(host)),
+            Self::Tensors { host, device } => keeping(graph, &by_name(graph, device), &by_name(graph, host)),
         }
     }
 }
@@ -396,6 +406,7 @@ impl fmt::Display for ActivationPolicy {
                 }
                 write!(f, "custom:{}", parts.join("+"))
             }
+            Self::Tensors { host, device } => f.write_str(&tensor_names::written(host, device)),
         }
     }
 }
@@ -406,6 +417,10 @@ impl FromStr for ActivationPolicy {
     fn from_str(text: &str) -> Result<Self, WorkloadError> {
         if let Some(parts) = text.strip_prefix("custom:") {
             return custom(text, parts);
+        }
+        if let Some(parts) = text.strip_prefix("tensors:") {
+            let (host, device) = tensor_names::read(text, parts)?;
+            return Ok(Self::Tensors { host, device });
         }
         // MaxText's own spellings of two of them.
         let text = match text {
@@ -442,39 +457,12 @@ impl FromStr for ActivationPolicy {
 
 /// Reads `offload(a,b)+device(c)`: either part may be missing.
 fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
-    let (mut host, mut device) = (BTreeSet::new(), BTreeSet::new());
-    for part in parts.split('+') {
-        let list = part.split_once('(').and_then(|(place, rest)| Some((place, rest.strip_suffix(')')?)));
-        let (place, names) = list.ok_or_else(|| malformed(text, part))?;
-        let target = match place {
-            "offload" => &mut host,
-            "device" => &mut device,
-            _ => return Err(unknown("place", place, &["offload", "device"])),
-        };
-        if names.trim().is_empty() {
-            return Err(malformed(text, part));
-        }
-        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            target.insert(NamedTensor::parse(name)?);
-        }
-    }
-    if let Some(both) = host.intersection(&device).next() {
-        return Err(WorkloadError::BadRecompute {
-            what: "policy",
-            name: text.to_owned(),
-            cure: format!("`{both}` is both offloaded and kept on the device: name it once"),
-        });
-    }
+    let (host, mut device) = tensor_names::lists(text, parts, NamedTensor::parse)?;
     device.remove(&NamedTensor::DecoderLayerInput);
     Ok(ActivationPolicy::Custom { host, device })
 }
 
-fn malformed(text: &str, part: &str) -> WorkloadError {
-    let cure = format!("`{part}` is no list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
-    WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
-}
-
-fn unknown(what: &'static str, name: &str, known: &[&str]) -> WorkloadError {
+pub(crate) fn unknown(what: &'static str, name: &str, known: &[&str]) -> WorkloadError {
     let list = known.join(", ");
     let cure = match nearest(name, known.iter().copied()) {
         Some(near) => format!("no such {what}; did you mean `{near}`? Known are {list}"),

@@ -258,7 +258,10 @@ impl Settings {
 
     fn activations(&mut self, model: &Model, plan: &TrainingPlan, block: Block) {
         let none = BTreeSet::new();
-        match &plan.activations {
+        let Some(policy) = plan.activations.alike() else {
+            return self.0.lack(true, "recompute by stage: MaxText has one policy for all layers");
+        };
+        match policy {
             ActivationPolicy::None => {
                 // Every layer is wrapped in jax.remat, `none` among the policies of no version.
                 self.set("remat_policy", "minimal_with_context");

@@ -330,7 +330,20 @@ impl Arguments {
     }
 
     fn activations(&mut self, plan: &TrainingPlan) {
-        match &plan.activations {
+        let Some(policy) = plan.activations.alike() else {
+            return match plan.activations.block() {
+                Some(layers) => {
+                    self.set("recompute-granularity", "full");
+                    self.set("recompute-method", "block");
+                    self.set("recompute-num-layers", layers);
+                }
+                None => self.0.lack(
+                    true,
+                    "recompute by stage: Megatron-LM recomputes as many layers in every chunk (--recompute-method block), and no other mix",
+                ),
+            };
+        };
+        match policy {
             ActivationPolicy::None => {}
             ActivationPolicy::Selective => self.set("recompute-granularity", "selective"),
             ActivationPolicy::Full => {

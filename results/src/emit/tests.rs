@@ -16,7 +16,7 @@ fn plan(layout: Layout) -> TrainingPlan {
     TrainingPlan {
         layout,
         batch: Batch { micro_batch: 1, global_batch: 512, sequence_length: 2048 },
-        activations: ActivationPolicy::Full,
+        activations: ActivationPolicy::Full.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16_FP32_GRADIENTS,
         optimizer: Optimizer::Adam,
@@ -171,12 +171,19 @@ fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
     assert!(MAXTEXT.lacking(1, &shared).starts_with("schedule 1F1B: MaxText runs all forward passes first"));
     let alone = plan(layout(2, 1, ZeroStage::Parameters));
     for policy in maxtext_policies() {
-        let plan = TrainingPlan { activations: policy, ..alone.clone() };
+        let plan = TrainingPlan { activations: policy.clone().into(), ..alone.clone() };
         assert_eq!(MAXTEXT.lacking(1, &plan), "", "{}", plan.activations);
         let name = MAXTEXT.maxtext(&plan).iter().find_map(|line| line.strip_prefix("remat_policy=").map(str::to_owned)).unwrap();
-        assert_eq!(name.parse::<ActivationPolicy>().unwrap(), plan.activations);
+        assert_eq!(name.parse::<ActivationPolicy>().unwrap(), policy);
     }
-    let none = TrainingPlan { activations: ActivationPolicy::None, ..alone };
+    let split = shared.layout.chunk_split(32).unwrap();
+    let block = TrainingPlan { activations: workloads::StagePolicies::of_block(1, &split), ..shared.clone() };
+    let lines = CORE.megatron(&block);
+    for line in ["--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 1"] {
+        assert!(lines.iter().any(|written| written == line), "{line}: {lines:?}");
+    }
+    assert!(MAXTEXT.lacking(1, &block).contains("recompute by stage: MaxText has one policy"));
+    let none = TrainingPlan { activations: ActivationPolicy::None.into(), ..alone };
     assert!(MAXTEXT.lacking(1, &none).starts_with("recompute none: "));
 }
 

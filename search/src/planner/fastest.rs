@@ -241,7 +241,7 @@ impl Search<'_> {
                 loads.push(None);
                 continue;
             }
-            let plan = TrainingPlan { activations: activations.clone(), ..first_plan.clone() };
+            let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
             let shape = lowered.shape(chip, self.job.fabric, &plan);
             let known = shape.as_ref().ok().map(|shape| Loads::of(shape, self.job.stack));
             if let Ok(shape) = &shape {

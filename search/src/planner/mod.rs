@@ -43,7 +43,7 @@ use step::{
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, RankOrder, TrainingGraph};
+use workloads::{Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, TrainingGraph};
 
 /// What is to be trained, on what, under which software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
@@ -105,15 +105,16 @@ impl RankedPlan {
                 order: RankOrder::DataFirst,
                 ..plan.layout
             },
-            activations: ActivationPolicy::None,
+            activations: StagePolicies::default(),
             ..plan.clone()
         };
+        let kind = |plan: &TrainingPlan| plan.activations.alike().map(std::mem::discriminant);
         let close = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
         let [peak, host] = [0, 1].map(|memory| [self, other].map(|ranked| ranked.peak()[memory].map_or(0.0, Bytes::as_f64)));
         close(self.time.total.0, other.time.total.0, ALIKE_TIME)
             && close(peak[0], peak[1], ALIKE_MEMORY)
             && close(host[0], host[1], ALIKE_MEMORY)
-            && std::mem::discriminant(&self.plan.activations) == std::mem::discriminant(&other.plan.activations)
+            && kind(&self.plan) == kind(&other.plan)
             && same(&self.plan) == same(&other.plan)
     }
 
@@ -184,11 +185,11 @@ pub struct PlanAnswer {
 impl<'a> Job<'a> {
     /// A plan of this job.
     #[must_use]
-    pub fn plan(&self, layout: Layout, batch: Batch, activations: ActivationPolicy, schedule: Schedule) -> TrainingPlan {
+    pub fn plan(&self, layout: Layout, batch: Batch, activations: impl Into<StagePolicies>, schedule: Schedule) -> TrainingPlan {
         TrainingPlan {
             layout,
             batch,
-            activations,
+            activations: activations.into(),
             attention: self.attention,
             precision: self.precision,
             optimizer: self.optimizer,

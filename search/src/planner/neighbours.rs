@@ -109,9 +109,9 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
     found.extend(layouts.into_iter().flatten().map(of_layout));
     for activations in space.activations.clone().unwrap_or_else(default_policies) {
-        if activations != plan.activations {
+        if plan.activations.alike() != Some(&activations) {
             let change = format!("recompute {} -> {activations}", plan.activations);
-            found.push((change, TrainingPlan { activations, ..plan.clone() }));
+            found.push((change, TrainingPlan { activations: activations.into(), ..plan.clone() }));
         }
     }
     found

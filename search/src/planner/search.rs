@@ -178,7 +178,7 @@ impl<'a> Search<'a> {
         let shares = self.least_shares(family, lot);
         let mut lowered = Lowered::new(self.job.model, &first_plan, self.job.stack);
         for (policy, activations) in self.policies.iter().enumerate() {
-            let plan = TrainingPlan { activations: activations.clone(), ..first_plan.clone() };
+            let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
             let shape = match &mut lowered {
                 Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
                 Err(error) => Err(error.clone()),

@@ -98,7 +98,7 @@ fn any_plan(micro_batches: u64) -> TrainingPlan {
     TrainingPlan {
         layout: Layout::default(),
         batch: Batch { micro_batch: 1, global_batch: micro_batches, sequence_length: 1024 },
-        activations: ActivationPolicy::None,
+        activations: ActivationPolicy::None.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,

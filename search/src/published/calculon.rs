@@ -78,7 +78,7 @@ pub fn row(
     let plan = TrainingPlan {
         layout: execution.layout(),
         batch: execution.batch(application),
-        activations: execution.activations(),
+        activations: execution.activations().into(),
         attention: Attention::Unfused,
         precision: stack.precision(execution.precision()),
         optimizer: Optimizer::Adam,

@@ -95,7 +95,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32) -> TrainingPlan {
     TrainingPlan {
         layout: Layout { tensor, data, pipeline, sequence_parallel: tensor > 1, ..Layout::default() },
         batch: Batch { micro_batch: 1, global_batch: u64::from(data) * 16, sequence_length: 512 },
-        activations: ActivationPolicy::Selective,
+        activations: ActivationPolicy::Selective.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
@@ -409,7 +409,7 @@ fn devices_of_two_numberings_have_one_answer() {
 fn a_link_a_hundred_times_as_fast_helps_or_does_nothing() {
     let machine = Machine::new("bert-large", "megatron");
     let plan = TrainingPlan {
-        activations: ActivationPolicy::Full,
+        activations: ActivationPolicy::Full.into(),
         batch: Batch { micro_batch: 1, global_batch: 4, sequence_length: 512 },
         ..plan(4, 1, 1)
     };

@@ -38,6 +38,22 @@ impl Account<'_> {
         turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
     }
 
+    /// [`Self::kept_by_turns`] where a device's chunks keep `held`.
+    pub(super) fn most_by_turns(&self, stage: u32, held: &[Bytes], in_loss: bool) -> Bytes {
+        let (passes, v) = (self.passes(stage), self.chunks());
+        let sum = |n: u64| {
+            let flying = self.in_chunks_at(n, passes);
+            let kept = held.iter().zip(0..).map(|(bytes, chunk)| *bytes * flying(chunk, chunk + 1)).sum::<Bytes>();
+            (!in_loss || flying(v - 1, v) > 0).then_some(kept)
+        };
+        let turns = self.turns(passes);
+        if !in_loss {
+            return turns.filter_map(sum).max().unwrap_or_default();
+        }
+        let last = self.arrangement.micro_batches * v;
+        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
+    }
+
     /// What they keep when a device first has as many passes in flight as it ever has: no more than at the peak.
     pub(super) fn kept_at_first(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         self.keeps(stage, layer, embedding)(self.passes(stage)).0

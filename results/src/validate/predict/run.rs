@@ -51,7 +51,7 @@ impl Run {
                 global_batch: row.count("global_batch")?,
                 sequence_length: row.count("seq")?,
             },
-            activations: activations(row, stack)?,
+            activations: activations(row, stack)?.into(),
             attention: attention(row)?,
             precision: precision(row, prepared.chip(&chip, stack)?.stack())?,
             optimizer: optimizer(row)?,

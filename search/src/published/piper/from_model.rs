@@ -119,7 +119,7 @@ impl Degree {
                 };
                 // Policies speak of layers: the ends have one choice.
                 if segment.kind == SegmentKind::Layer || list.is_empty() {
-                    let treatment = plan.activations.treatment_under(&segment.graph, job.stack.replay());
+                    let treatment = plan.activations.first().treatment_under(&segment.graph, job.stack.replay());
                     list.push(piece(id, segment, &treatment, &costs, copied));
                 }
             }

@@ -1,0 +1,352 @@
+//! What every stage keeps, best: plans whose stages have policies of their own.
+//!
+//! For a layout, a split of the layers and a schedule, each stage's least time under its own memory is independent of the others'. A lot's layer has a
+//! front of choices (keep, run again, offload, per tensor: [`crate::memory::LayerFront`]); each is timed and sized by `step`, together with the policies
+//! that have names, and every stage takes the mix of these that is fastest with its own micro-batches in flight ([`crate::memory::MixQuestion`]).
+//!
+//! Keeping everything is a bound: no mix of the same layout, split and schedule takes less. So only plans that keep everything in less time than the
+//! fastest plan known, and in too much memory, are looked at, in the order of that bound, until none is below it.
+
+use super::found::{Candidate, Found};
+use super::search::Search;
+use super::space::default_policies;
+use crate::memory::{HostLink, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice};
+use rayon::prelude::*;
+use sim::kernel::{Kernel, Link, Transfer};
+use sim::pipeline::Schedule;
+use sim::units::{Bytes, Seconds};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use step::{ChipTimes, Degrees, Evaluator, Lowered, MixKind, Need, Recent, Sends, Shape, StepError, TrainingPlan};
+use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies};
+
+/// Plans mixed between two looks at the fastest.
+const ROUND: usize = 16;
+
+/// Times that a stage's room is made smaller because its mix, spread over its chunks, needs more than was reckoned with.
+const TRIES: usize = 8;
+
+/// A lot's layer under every policy that a mix may have.
+pub(super) struct Layers {
+    policies: Vec<ActivationPolicy>,
+    shapes: Vec<Shape>,
+    points: Vec<MixPoint>,
+    /// Everything kept.
+    none: Shape,
+}
+
+/// How mixes were decided.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Mixed {
+    /// Layouts, splits and schedules whose stages were mixed; the others take longer than the fastest plan even if they keep everything.
+    pub tried: usize,
+    /// By what share of a stage's passes a better mix of the same policies could be faster at most: 0 where all are proven.
+    pub gap: f64,
+}
+
+/// A plan with what its stages keep.
+struct StagedPlan {
+    policies: StagePolicies,
+    time: f64,
+    gap: f64,
+}
+
+type Known = Mutex<BTreeMap<(u32, u32), Result<Arc<Layers>, StepError>>>;
+
+impl Search<'_> {
+    /// Adds the plans with policies by stage that are faster than the fastest found.
+    pub(super) fn mix(&self, found: &mut Found) -> Mixed {
+        let mut mixed = Mixed::default();
+        if self.mixes == MixKind::None {
+            return mixed;
+        }
+        let limit = found.limit_of(1);
+        let bounds: Vec<Vec<Candidate>> = self
+            .places()
+            .par_iter()
+            .map_init(|| self.chip.clone(), |chip, &place| self.keeping_everything(chip, place, found, limit))
+            .collect();
+        let mut open: Vec<Candidate> = bounds.into_iter().flatten().collect();
+        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+        let known: Known = Mutex::default();
+        let mut at = 0;
+        while at < open.len() {
+            let limit = found.limit_of(1);
+            let round = &open[at..open.len().min(at + ROUND)];
+            let round = &round[..round.partition_point(|candidate| candidate.time < limit)];
+            if round.is_empty() {
+                break;
+            }
+            let staged: Vec<Option<StagedPlan>> =
+                round.par_iter().map_init(|| self.chip.clone(), |chip, candidate| self.staged(chip, &known, candidate)).collect();
+            for (candidate, staged) in round.iter().zip(staged) {
+                mixed.tried += 1;
+                let Some(staged) = staged else { continue };
+                mixed.gap = mixed.gap.max(staged.gap);
+                if found.beaten(staged.time, self.length) {
+                    continue;
+                }
+                let policy = self.remember(staged.policies);
+                found.timed += 1;
+                found.rank(Candidate { time: staged.time, policy, ..*candidate }, self.length);
+            }
+            at += round.len();
+        }
+        mixed
+    }
+
+    /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
+    fn remember(&self, policies: StagePolicies) -> u32 {
+        let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        mixes.push(policies);
+        (self.policies.len() + mixes.len() - 1) as u32
+    }
+
+    /// The plans of a lot that do not fit where everything is kept, and would be faster than `limit`, with that time. Besides the splits of the space those
+    /// that the list has.
+    fn keeping_everything(&self, chip: &mut ChipTimes, (family, lot): (usize, usize), found: &Found, limit: f64) -> Vec<Candidate> {
+        let first = self.first_of(family as u32, lot as u32);
+        let plan = self.plan(first);
+        let none = TrainingPlan { activations: StagePolicies::default(), ..plan };
+        let Ok(shape) = Shape::new(chip, self.job.model, self.job.fabric, &none) else { return Vec::new() };
+        let mut open: Vec<Candidate> = Vec::new();
+        let here = &self.families[family];
+        for &(division, _) in &here.lots[lot].pairs {
+            for schedule in 0..here.divisions[division].schedules.len() {
+                let candidate = Candidate { division: division as u32, schedule: schedule as u32, ..first };
+                let listed = found.best.iter().filter(|other| {
+                    let places = |c: &Candidate| (c.family, c.lot, c.division, c.schedule);
+                    places(other) == places(&candidate) && other.ends.is_some()
+                });
+                let mut ends: Vec<_> = listed.map(|other| other.ends).chain([None]).collect();
+                ends.sort();
+                ends.dedup();
+                open.extend(ends.into_iter().filter_map(|ends| {
+                    let candidate = Candidate { ends, ..candidate };
+                    let time = self.bound_of(chip, &shape, &candidate).filter(|time| *time < limit)?;
+                    Some(Candidate { time, ..candidate })
+                }));
+            }
+        }
+        open
+    }
+
+    /// What a plan takes at least that keeps everything, if that does not fit.
+    fn bound_of(&self, chip: &mut ChipTimes, shape: &Shape, candidate: &Candidate) -> Option<f64> {
+        let plan = self.plan(*candidate);
+        let (kind, m) = (plan.schedule, plan.micro_batches());
+        let degrees = self.degrees_of(chip, shape, candidate, &plan)?;
+        if self.evaluator.lack(self.evaluator.need(shape, &degrees, kind, m)) == Bytes::ZERO {
+            return None;
+        }
+        let sends = self.evaluator.sends(chip, shape, &plan);
+        Some(self.evaluator.time(&mut Recent::default(), shape, &degrees, &sends, kind, m).seconds().0)
+    }
+
+    fn degrees_of(&self, chip: &mut ChipTimes, shape: &Shape, candidate: &Candidate, plan: &TrainingPlan) -> Option<Degrees> {
+        match candidate.ends {
+            None => self.degrees(candidate.family)[candidate.division as usize].as_ref().ok().cloned(),
+            Some(_) => self.evaluator.degrees(chip, shape, plan, self.job.domain(plan)).ok(),
+        }
+    }
+
+    /// A plan with the best policies for every stage; `None` where none fits.
+    fn staged(&self, chip: &mut ChipTimes, known: &Known, candidate: &Candidate) -> Option<StagedPlan> {
+        let layers = self.layers(chip, known, candidate).ok()?;
+        let plan = self.plan(*candidate);
+        let degrees = self.degrees_of(chip, &layers.none, candidate, &plan)?;
+        let sends = self.evaluator.sends(chip, &layers.none, &plan);
+        let stages = Stages { search: self, layers: &layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()) };
+        if self.mixes == MixKind::Block { stages.block() } else { stages.mixed() }
+    }
+
+    /// A lot's layer under every policy, made when first asked for.
+    fn layers(&self, chip: &mut ChipTimes, known: &Known, candidate: &Candidate) -> Result<Arc<Layers>, StepError> {
+        let place = (candidate.family, candidate.lot);
+        if let Some(layers) = known.lock().unwrap_or_else(PoisonError::into_inner).get(&place) {
+            return layers.clone();
+        }
+        // Unlocked meanwhile: two that make the same at once get the same.
+        let made = self.make_layers(chip, candidate).map(Arc::new);
+        known.lock().unwrap_or_else(PoisonError::into_inner).insert(place, made.clone());
+        made
+    }
+
+    fn make_layers(&self, chip: &mut ChipTimes, candidate: &Candidate) -> Result<Layers, StepError> {
+        let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan(*candidate) };
+        let mut lowered = Lowered::new(self.job.model, &plan, self.job.stack)?;
+        let none = lowered.shape(chip, self.job.fabric, &plan)?;
+        let mut policies = vec![ActivationPolicy::None];
+        let named = match self.mixes {
+            MixKind::Block => vec![ActivationPolicy::Full],
+            _ => self.policies.iter().cloned().chain(default_policies()).collect(),
+        };
+        let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
+            (MixKind::PerStage, Some(layer)) => self.choices(chip, layer, &none),
+            _ => Vec::new(),
+        };
+        let others = named.into_iter().chain(chosen).filter(|policy| *policy != ActivationPolicy::None);
+        others.for_each(|policy| {
+            if !policies.contains(&policy) {
+                policies.push(policy);
+            }
+        });
+        let mut layers = Layers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
+        for policy in policies {
+            let shape = lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })?;
+            let cost = shape.layer(self.job.stack);
+            let point = MixPoint { kept: cost.kept.0, host: cost.host.0, working: cost.working.0, time: cost.time.0 };
+            if !layers.points.contains(&point) {
+                layers.policies.push(policy);
+                layers.shapes.push(shape);
+                layers.points.push(point);
+            }
+        }
+        Ok(layers)
+    }
+
+    /// The front of a layer's tensors as policies.
+    fn choices(&self, chip: &mut ChipTimes, layer: &Segment, none: &Shape) -> Vec<ActivationPolicy> {
+        let mut operator = |kernel: &Kernel| match kernel {
+            Kernel::Collective(collective) => chip.collective(self.job.fabric, collective).time,
+            _ => chip.kernel(kernel),
+        };
+        let forward: Vec<Seconds> =
+            layer.operators().iter().map(|op| op.forward.iter().map(|step| operator(&step.kernel)).sum()).collect();
+        let [forward_busy, backward_busy] = none.layer_busy();
+        let link = (self.evaluator.capacity().host > Bytes::ZERO).then(|| {
+            let mut copy = |bytes: u64| chip.kernel(&Kernel::Transfer(Transfer { link: Link::Host, bytes: Bytes(bytes) })).0;
+            let (one, many) = (copy(1), copy(1 << 30));
+            HostLink {
+                latency: one,
+                per_byte: (many - one) / (1_u64 << 30) as f64,
+                hidden: self.job.stack.overlap.host,
+                forward: forward_busy.0,
+                backward: backward_busy.0,
+            }
+        });
+        let Ok(space) = RecomputeSpace::new(LayerTensors::of(layer)) else { return Vec::new() };
+        let Ok(front) = LayerFront::new(&space, &forward, link) else { return Vec::new() };
+        front.choices.iter().map(|choice| policy_of(space.layer(), choice)).collect()
+    }
+}
+
+/// A choice by the names of its tensors.
+fn policy_of(layer: &LayerTensors, choice: &LayerChoice) -> ActivationPolicy {
+    let name = |t: usize| layer.tensors[t].name.strip_prefix("layer.").unwrap_or(&layer.tensors[t].name).to_owned();
+    let host: std::collections::BTreeSet<String> = choice.offloaded.iter().map(|t| name(t.0)).collect();
+    let kept = layer.choices(choice.operators);
+    let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| name(t));
+    let device = device.filter(|name| !host.contains(name) && name != "input").collect();
+    ActivationPolicy::Tensors { host, device }
+}
+
+/// The stages of a plan whose policies are chosen.
+struct Stages<'s, 'a> {
+    search: &'s Search<'a>,
+    layers: &'s Layers,
+    degrees: &'s Degrees,
+    sends: &'s Sends,
+    /// Schedule and micro-batches.
+    run: (Schedule, u64),
+}
+
+impl Stages<'_, '_> {
+    /// The shape under policies by stage.
+    fn shape(&self, policies: &StagePolicies) -> Option<Shape> {
+        let known: Vec<(&ActivationPolicy, &Shape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
+        Shape::mixed(policies, &known).ok()
+    }
+
+    fn timed(&self, policies: StagePolicies, shape: &Shape, gap: f64) -> Option<StagedPlan> {
+        let time = self.search.evaluator.simulate_under(&policies, shape, self.degrees, self.sends, self.run).ok()?;
+        Some(StagedPlan { policies, time: time.0, gap })
+    }
+
+    /// Every stage with its best mix.
+    fn mixed(&self) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let evaluator = &self.search.evaluator;
+        let capacity = evaluator.capacity();
+        let rooms = evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
+        let chunks = Evaluator::chunks(self.degrees, schedule, m);
+        let mut taken = vec![Need { device: Bytes::ZERO, host: Bytes::ZERO }; rooms.len()];
+        let mut mixes: Vec<Option<StageMix>> = vec![None; rooms.len()];
+        for _ in 0..TRIES {
+            for (device, room) in rooms.iter().enumerate().filter(|(device, _)| mixes[*device].is_none()).collect::<Vec<_>>() {
+                let layers = chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum();
+                let less = taken[device].device;
+                let question = MixQuestion {
+                    points: &self.layers.points,
+                    layers,
+                    depth: room.depth.max(1.0),
+                    room: room.layers.saturating_sub(less).0,
+                    kept: room.loss.map(|loss| loss.saturating_sub(less).0),
+                    host: capacity.host.saturating_sub(taken[device].host).0,
+                };
+                mixes[device] = Some(question.best()?);
+            }
+            let policies = self.spread(&chunks, &mixes);
+            let shape = self.shape(&policies)?;
+            let mut fits = true;
+            for (device, need) in evaluator.needs(&shape, self.degrees, schedule, m).into_iter().enumerate() {
+                let (over, host) = (need.device.saturating_sub(capacity.device), need.host.saturating_sub(capacity.host));
+                if over + host > Bytes::ZERO {
+                    fits = false;
+                    mixes[device] = None;
+                    taken[device] = Need { device: taken[device].device + over, host: taken[device].host + host };
+                }
+            }
+            if fits {
+                let gap = |mix: &StageMix| (mix.time - mix.bound) / mix.time.max(f64::MIN_POSITIVE);
+                let gap = mixes.iter().flatten().map(gap).fold(0.0, f64::max);
+                return self.timed(policies, &shape, gap);
+            }
+        }
+        None
+    }
+
+    /// The mixes of stages over their chunks, every chunk with its share of each policy, what keeps least first.
+    fn spread(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
+        let mut found: Vec<LayerMix> = vec![Vec::new(); chunks.len()];
+        for (device, mix) in mixes.iter().enumerate() {
+            let mut counts = mix.as_ref().map_or_else(Vec::new, |mix| mix.counts.clone());
+            counts.sort_by_key(|(at, _)| (self.layers.points[*at].kept, *at));
+            let mut left: Vec<(usize, u64)> =
+                chunks.iter().enumerate().filter(|(_, (_, on))| *on as usize == device).map(|(place, (layers, _))| (place, *layers)).collect();
+            let mut layers = counts.iter().flat_map(|(at, count)| std::iter::repeat_n(*at, *count as usize));
+            while left.iter().any(|(_, room)| *room > 0) {
+                for (place, room) in left.iter_mut().filter(|(_, room)| *room > 0) {
+                    let Some(at) = layers.next() else { *room = 0; continue };
+                    *room -= 1;
+                    found[*place].push(LayerRun { layers: 1, policy: self.layers.policies[at].clone() });
+                }
+            }
+        }
+        StagePolicies::of_chunks(found)
+    }
+
+    /// The first layers of every chunk run again, as few as fit.
+    fn block(&self) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let split = self.degrees.split();
+        let evaluator = &self.search.evaluator;
+        let of = |count: u64| {
+            let policies = StagePolicies::of_block(count, &split);
+            let shape = self.shape(&policies)?;
+            let need = evaluator.need(&shape, self.degrees, schedule, m);
+            (evaluator.lack(need) == Bytes::ZERO).then_some((policies, shape))
+        };
+        let most = (0..split.chunks).map(|place| split.layers(place)).max()?;
+        let (mut low, mut high) = (0, most);
+        let mut best = of(most)?;
+        while low + 1 < high {
+            let middle = low + (high - low) / 2;
+            match of(middle) {
+                Some(found) => (best, high) = (found, middle),
+                None => low = middle,
+            }
+        }
+        self.timed(best.0, &best.1, 0.0)
+    }
+}

@@ -1,0 +1,264 @@
+//! What a plan's layers keep, stage by stage: one policy for all of them, or a mix of policies in every model chunk.
+//!
+//! Under 1F1B stage `k` of `p` holds `min(m, p - k)` micro-batches, so that early stages have room for less than late ones; and within a stage
+//! some layers may keep more than others. Layers are alike, so that a mix is how many of a chunk's layers follow which policy: Megatron-LM's
+//! `--recompute-method block` is the mix of `full` for the first so many layers of a chunk and `none` for the rest.
+
+use crate::error::WorkloadError;
+use crate::layout::ChunkSplit;
+use crate::layout_rules::LayoutError;
+use crate::recompute_policy::ActivationPolicy;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Layers of a chunk, side by side, that follow one policy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerRun {
+    /// How many.
+    pub layers: u64,
+    /// What they keep.
+    pub policy: ActivationPolicy,
+}
+
+/// The layers of a model chunk in their order.
+pub type LayerMix = Vec<LayerRun>;
+
+/// What the layers of a plan keep for their backward passes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StagePolicies {
+    /// All layers follow one policy.
+    Alike(ActivationPolicy),
+    /// Every model chunk has its own mix, in the order of the pipeline. Leading layers, which are with the embedding, follow the first policy.
+    ByChunk(Vec<LayerMix>),
+}
+
+impl Default for StagePolicies {
+    fn default() -> Self {
+        Self::Alike(ActivationPolicy::None)
+    }
+}
+
+impl From<ActivationPolicy> for StagePolicies {
+    fn from(policy: ActivationPolicy) -> Self {
+        Self::Alike(policy)
+    }
+}
+
+impl FromStr for StagePolicies {
+    type Err = WorkloadError;
+
+    /// Reads one policy for all layers.
+    fn from_str(text: &str) -> Result<Self, WorkloadError> {
+        text.parse().map(Self::Alike)
+    }
+}
+
+impl StagePolicies {
+    /// Of the mixes of all chunks: the same policy in all of them is one policy, neighbours that follow the same are one run.
+    #[must_use]
+    pub fn of_chunks(chunks: Vec<LayerMix>) -> Self {
+        let joined = |mix: LayerMix| {
+            let mut runs: LayerMix = Vec::with_capacity(mix.len());
+            for run in mix.into_iter().filter(|run| run.layers > 0) {
+                match runs.last_mut() {
+                    Some(last) if last.policy == run.policy => last.layers += run.layers,
+                    _ => runs.push(run),
+                }
+            }
+            runs
+        };
+        let policies = Self::ByChunk(chunks.into_iter().map(joined).collect());
+        match policies.distinct().as_slice() {
+            [] => Self::default(),
+            [only] => Self::Alike((*only).clone()),
+            _ => policies,
+        }
+    }
+
+    /// The policy that all layers follow, if they follow one.
+    #[must_use]
+    pub fn alike(&self) -> Option<&ActivationPolicy> {
+        match self {
+            Self::Alike(policy) => Some(policy),
+            Self::ByChunk(_) => None,
+        }
+    }
+
+    /// The mixes of the chunks, where they have their own.
+    #[must_use]
+    pub fn chunks(&self) -> Option<&[LayerMix]> {
+        match self {
+            Self::Alike(_) => None,
+            Self::ByChunk(chunks) => Some(chunks),
+        }
+    }
+
+    /// The policies in the order in which the pipeline comes to them, each once.
+    #[must_use]
+    pub fn distinct(&self) -> Vec<&ActivationPolicy> {
+        match self {
+            Self::Alike(policy) => vec![policy],
+            Self::ByChunk(chunks) => {
+                let mut seen: Vec<&ActivationPolicy> = Vec::new();
+                for run in chunks.iter().flatten() {
+                    if !seen.contains(&&run.policy) {
+                        seen.push(&run.policy);
+                    }
+                }
+                seen
+            }
+        }
+    }
+
+    /// The policy of the first layer; leading layers follow it.
+    #[must_use]
+    pub fn first(&self) -> &ActivationPolicy {
+        match self {
+            Self::Alike(policy) => policy,
+            Self::ByChunk(chunks) => chunks.iter().flatten().next().map_or(&ActivationPolicy::None, |run| &run.policy),
+        }
+    }
+
+    /// Layers of every chunk that keep their input only while the others keep everything, where the plan is such (Megatron-LM's
+    /// `--recompute-method block`): the first ones, as many in every chunk, or all of a chunk that has fewer. Of plans with one policy for all
+    /// layers it is 0.
+    #[must_use]
+    pub fn block(&self) -> Option<u64> {
+        let Self::ByChunk(chunks) = self else { return Some(0) };
+        let full = |mix: &LayerMix| match mix.as_slice() {
+            [] => Some((0, true)),
+            [run] if run.policy == ActivationPolicy::Full => Some((run.layers, true)),
+            [run] if run.policy == ActivationPolicy::None => Some((0, false)),
+            [run, rest] if run.policy == ActivationPolicy::Full && rest.policy == ActivationPolicy::None => {
+                Some((run.layers, false))
+            }
+            _ => None,
+        };
+        let counts = chunks.iter().map(full).collect::<Option<Vec<_>>>()?;
+        let most = counts.iter().map(|(count, _)| *count).max()?;
+        counts.iter().all(|(count, all)| *count == most || *all).then_some(most)
+    }
+
+    /// The plan of [`Self::block`] with so many layers of every chunk.
+    #[must_use]
+    pub fn of_block(count: u64, split: &ChunkSplit) -> Self {
+        let chunk = |place: u64| {
+            let layers = split.layers(place);
+            let full = count.min(layers);
+            vec![
+                LayerRun { layers: full, policy: ActivationPolicy::Full },
+                LayerRun { layers: layers - full, policy: ActivationPolicy::None },
+            ]
+        };
+        Self::of_chunks((0..split.chunks).map(chunk).collect())
+    }
+
+    /// Whether every chunk has a mix of as many layers as it holds.
+    ///
+    /// # Errors
+    /// The first chunk that has not, with the layers that it holds.
+    pub fn check(&self, split: &ChunkSplit) -> Result<(), LayoutError> {
+        let Self::ByChunk(chunks) = self else { return Ok(()) };
+        let broken = |value: String, limit: String| {
+            let cure = "give every chunk a policy for each of its layers, or one policy for all of them".to_owned();
+            Err(LayoutError { key: "activations", value, limit, cure })
+        };
+        if chunks.len() as u64 != split.chunks {
+            return broken(format!("mixes for {} chunks", chunks.len()), format!("for the plan's {} chunks", split.chunks));
+        }
+        for (place, mix) in chunks.iter().enumerate() {
+            let (given, held) = (mix.iter().map(|run| run.layers).sum::<u64>(), split.layers(place as u64));
+            if given != held {
+                return broken(format!("{given} layers in chunk {place}"), format!("the {held} that it holds"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A mix in words: `12 x full + 4 x none`.
+#[must_use]
+pub fn mix_words(mix: &[LayerRun]) -> String {
+    match mix {
+        [] => "no layers".to_owned(),
+        [only] => only.policy.to_string(),
+        _ => mix.iter().map(|run| format!("{} x {}", run.layers, run.policy)).collect::<Vec<_>>().join(" + "),
+    }
+}
+
+impl fmt::Display for StagePolicies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alike(policy) => policy.fmt(f),
+            Self::ByChunk(_) => write!(f, "by stage ({} policies)", self.distinct().len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::layout::Layout;
+
+    fn run(layers: u64, policy: &str) -> LayerRun {
+        LayerRun { layers, policy: policy.parse().unwrap() }
+    }
+
+    #[test]
+    fn equal_policies_are_one_and_neighbours_join() {
+        let alike = StagePolicies::of_chunks(vec![vec![run(1, "full"), run(1, "full")], vec![run(2, "full")]]);
+        assert_eq!(alike, StagePolicies::Alike(ActivationPolicy::Full));
+        let mixed = StagePolicies::of_chunks(vec![vec![run(1, "full"), run(1, "full"), run(0, "none")], vec![run(2, "none")]]);
+        assert_eq!(mixed, StagePolicies::ByChunk(vec![vec![run(2, "full")], vec![run(2, "none")]]));
+        assert_eq!(mixed.distinct(), [&ActivationPolicy::Full, &ActivationPolicy::None]);
+        assert_eq!(mixed.first(), &ActivationPolicy::Full);
+        assert_eq!(StagePolicies::of_chunks(Vec::new()), StagePolicies::default());
+    }
+
+    #[test]
+    fn one_policy_is_written_as_its_name_and_mixes_are_read_back() {
+        let alike: StagePolicies = ActivationPolicy::Selective.into();
+        assert_eq!(serde_json::to_string(&alike).unwrap(), "\"selective\"");
+        let mixed = StagePolicies::ByChunk(vec![vec![
+            run(1, "full"),
+            run(3, "tensors:offload(attention.core.out)+device(mlp.gate.out)"),
+        ]]);
+        for policies in [alike, mixed] {
+            let text = serde_json::to_string(&policies).unwrap();
+            assert_eq!(serde_json::from_str::<StagePolicies>(&text).unwrap(), policies, "{text}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_the_first_layers_of_every_chunk() {
+        let split = Layout { pipeline: 4, ..Layout::default() }.chunk_split(14).unwrap();
+        for count in 1..4 {
+            let policies = StagePolicies::of_block(count, &split);
+            assert_eq!((policies.block(), policies.check(&split)), (Some(count), Ok(())));
+        }
+        assert_eq!(StagePolicies::of_block(0, &split), ActivationPolicy::None.into());
+        assert_eq!(StagePolicies::of_block(4, &split), ActivationPolicy::Full.into());
+        let uneven = StagePolicies::ByChunk(vec![vec![run(2, "full"), run(2, "none")], vec![run(1, "full"), run(3, "none")]]);
+        assert_eq!(uneven.block(), None);
+        assert_eq!(StagePolicies::ByChunk(vec![vec![run(2, "none"), run(2, "full")]]).block(), None);
+    }
+
+    #[test]
+    fn a_mix_has_as_many_layers_as_its_chunk() {
+        let layout = Layout { pipeline: 2, ..Layout::default() };
+        let split = layout.chunk_split(8).unwrap();
+        let of = |first, last| StagePolicies::ByChunk(vec![vec![run(first, "full")], vec![run(last, "none")]]).check(&split);
+        assert_eq!(of(4, 4), Ok(()));
+        let wrong = of(4, 5).unwrap_err().to_string();
+        assert!(
+            wrong.contains("activations") && wrong.contains("5 layers in chunk 1") && wrong.contains("the 4 that it holds"),
+            "{wrong}"
+        );
+        let few = StagePolicies::ByChunk(vec![vec![run(8, "full")]]).check(&split).unwrap_err().to_string();
+        assert!(few.contains("mixes for 1 chunks") && few.contains("2 chunks"), "{few}");
+    }
+}
