@@ -3,6 +3,7 @@
 use super::arrangement::{Alike, Arrangement};
 use super::assembly::{Assembly, Chunk, Exchange, Exchanges, Leads, exposed_exchange, exposed_gathers, windows};
 use super::contention::Communication;
+use super::exchange::{holders, inside, shards};
 use super::network::Network;
 use super::profile::{ChipTimes, PieceProfile, StepProfile};
 use super::sends::Sends;
@@ -132,19 +133,14 @@ impl<N: Network> Step<'_, N> {
 
     /// Parameters on a device with the ranks that hold the same ones: experts are spread over the expert-parallel ones.
     pub fn held(&self, parameters: u64, experts: u64) -> [(u64, Group); 2] {
-        let layout = &self.plan.layout;
-        let (all, e) = (layout.data * layout.context, layout.expert.max(1));
-        [
-            (parameters, Group { ranks: all, stride: layout.data_stride() }),
-            (experts, Group { ranks: (all / e).max(1), stride: layout.data_stride() * e }),
-        ]
+        let [dense, sparse] = holders(&self.plan.layout);
+        [(parameters, dense), (experts, sparse)]
     }
 
     /// The ranks among which ZeRO shares what `group` holds, and the groups of copies under hybrid sharding.
     pub fn sharding(&self, chip: &ChipTimes, group: Group) -> (Group, Group) {
-        let inside = (self.fabric.fast_domain() / group.stride).max(1);
-        let hybrid = chip.stack().kernels.shard_within_domain && inside < group.ranks && group.ranks.is_multiple_of(inside);
-        let ranks = if hybrid { inside } else { group.ranks };
+        let hybrid = chip.stack().kernels.shard_within_domain;
+        let ranks = shards(group.ranks, hybrid.then(|| inside(self.fabric.fast_domain(), group.stride)));
         let copies = Group { ranks: group.ranks / ranks, stride: group.stride * ranks };
         (Group { ranks, stride: group.stride }, copies)
     }

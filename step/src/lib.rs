@@ -10,6 +10,7 @@ mod cure;
 mod energy;
 mod evaluate;
 mod evaluator;
+mod exchange;
 mod execute;
 pub mod explain;
 pub mod memory;
@@ -38,6 +39,7 @@ pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Need, Recent, Shape};
 pub use execute::Fidelity;
+pub use exchange::sharing_domain;
 pub use execute::detail::{KernelDetail, Place};
 pub use memory::usable;
 pub use memory::{

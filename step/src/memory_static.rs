@@ -1,6 +1,8 @@
 //! Weights, gradients and optimizer states of a stage under ZeRO, and what ZeRO gathers for use.
 
 use super::SoftwareStack;
+use super::exchange::{holders, inside, shards};
+use sim::kernel::Group;
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::Parameters;
@@ -42,15 +44,14 @@ pub(super) struct Resident {
 
 impl Sharding {
     pub(super) fn new(layout: &Layout, stack: &SoftwareStack, domain: Option<u32>) -> Self {
-        // Context-parallel ranks hold the same weights: ZeRO shares among them too.
-        let ranks = u64::from(layout.data) * u64::from(layout.context);
-        let ranks = domain.map_or(ranks, |domain| ranks.min(u64::from(domain))).max(1);
+        let [dense, experts] = holders(layout);
+        // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
+        let among = |group: Group, domain: Option<u32>| u64::from(shards(group.ranks, domain));
         Self {
             zero: layout.zero,
             whole: (layout.zero == ZeroStage::Gradients && layout.pipeline > 1).then_some(layout.virtual_stages.into()),
-            ranks,
-            // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
-            expert_ranks: (ranks / u64::from(layout.expert.max(1))).max(1),
+            ranks: among(dense, domain),
+            expert_ranks: among(experts, domain.map(|domain| inside(domain, layout.expert))),
             stored_master: stack.memory.stored_master,
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
         }

@@ -39,7 +39,8 @@ use sim::pipeline::{Schedule, Timeline};
 use sim::units::{Bytes, Joules};
 use step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
-    TrainingPlan, lowering, step_energy_of, step_memory_of, step_time_of, step_timeline, usable, with_fullest_experts,
+    TrainingPlan, lowering, sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable,
+    with_fullest_experts,
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
@@ -228,8 +229,7 @@ impl<'a> Job<'a> {
 
     /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.
     fn domain(&self, plan: &TrainingPlan) -> Option<u32> {
-        let inside = (self.fabric.fast_domain() / plan.layout.data_stride().max(1)).max(1);
-        self.stack.kernels.shard_within_domain.then_some(inside)
+        sharing_domain(self.stack, self.fabric.fast_domain(), &plan.layout)
     }
 
     /// Lowers and profiles the model for a plan.

@@ -112,7 +112,7 @@ impl Row {
         let mut blocks = profile.clone();
         (blocks.embedding, blocks.head, blocks.tied_parameters) = (PieceProfile::default(), PieceProfile::default(), 0);
         let blocks = step_time_of(&mut chip, model, fabric, plan, &blocks)?;
-        let domain = self.stack.kernels.shard_within_domain.then(|| (fabric.fast_domain() / plan.layout.tensor).max(1));
+        let domain = step::sharing_domain(&self.stack, fabric.fast_domain(), &plan.layout);
         let memory = step_memory(model, plan, &self.stack, DeviceMemory::of(&self.chip), domain)?;
         Ok(Outcome { step, memory, blocks, profile })
     }

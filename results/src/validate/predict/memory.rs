@@ -23,8 +23,7 @@ pub(in crate::validate) fn of_run(
     let stack = prepared.chip(&run.chip, run.stack)?.stack().clone();
     let room = DeviceMemory::of(prepared.model(&run.chip)?.accelerator());
     // Hybrid sharding: parameters are shared inside a fast domain, and domains hold copies.
-    let inside = (run.fabric.fast_domain() / run.plan.layout.tensor.max(1)).max(1);
-    let domain = stack.kernels.shard_within_domain.then_some(inside);
+    let domain = step::sharing_domain(&stack, run.fabric.fast_domain(), &run.plan.layout);
     let memory =
         step_memory(&run.model, &run.plan, &stack, room, domain).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     let peak = peak(row, run, &memory);
