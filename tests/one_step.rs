@@ -32,6 +32,7 @@ fn only(plan: &TrainingPlan) -> PlanSpace {
         micro_batch: Some(vec![plan.batch.micro_batch]),
         activations: Some(vec![plan.activations.first().clone()]),
         schedules: Some(vec![plan.schedule]),
+        ..PlanSpace::default()
     }
 }
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
 use std::collections::BTreeMap;
-use step::{MemoryClass, OverCapacity, StageMemory, TrainingPlan};
+use step::{LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps};
+use workloads::ActivationPolicy;
 
 /// The version of the JSON that this build writes.
 pub const FORMAT: u32 = 1;
@@ -79,6 +80,13 @@ pub struct Counts {
     pub splits_tried: u64,
     /// By what share another split of the layers can make a plan faster than the first at most; `None` where the splits were given.
     pub split_tolerance: Option<f64>,
+    /// Layouts, splits and schedules whose stages' policies were chosen one by one; the others take longer than the first plan even if they keep
+    /// everything. `None` where all layers of a plan follow one policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed: Option<usize>,
+    /// By what share the passes of a stage could be shorter under a better mix of the same policies at most: 0 where all mixes are proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mix_gap: Option<f64>,
 }
 
 /// A plan with what it takes.
@@ -122,6 +130,27 @@ pub struct StageRow {
     pub need_gib: f64,
     /// GiB in the host's memory: offloaded activations.
     pub host_gib: f64,
+    /// Where stages have policies of their own, or tensors have been chosen one by one: what this one's layers keep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keeps: Vec<KeepsRow>,
+}
+
+/// What some layers of a stage keep for their backward passes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeepsRow {
+    /// How many layers of the stage.
+    pub layers: u64,
+    /// Their policy.
+    pub policy: ActivationPolicy,
+    /// Tensors that stay on the device, in MiB of one layer and micro-batch.
+    pub device_mib: BTreeMap<String, f64>,
+    /// Tensors that go to the host.
+    pub host_mib: BTreeMap<String, f64>,
+    /// Tensors that the backward pass reads and that are made again.
+    pub rebuilt_mib: BTreeMap<String, f64>,
+    /// The operators that run again.
+    pub again: Vec<String>,
 }
 
 /// A plan one decision away.
@@ -152,7 +181,7 @@ impl Planned {
             sequence_tokens: job.sequence_length,
             counts: Counts::of(answer),
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
-            stages: best.map_or_else(Vec::new, |b| b.memory.stages.iter().map(stage).collect()),
+            stages: best.map_or_else(Vec::new, |best| stages(job, best)),
             timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
             headroom_gib: job.headroom.gib(),
@@ -197,6 +226,8 @@ impl Counts {
             splits: answer.splits,
             splits_tried: answer.splits_tried,
             split_tolerance: answer.split_tolerance,
+            mixed: answer.mixed.map(|mixed| mixed.tried),
+            mix_gap: answer.mixed.map(|mixed| mixed.gap),
         }
     }
 }
@@ -245,6 +276,31 @@ pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     }
 }
 
+/// The stages of a plan as rows.
+pub(crate) fn stages(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
+    let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(stage).collect();
+    if !matches!(ranked.plan.activations.alike(), Some(policy) if !matches!(policy, ActivationPolicy::Tensors { .. })) {
+        // A plan that has been timed has been lowered.
+        let keeps = stage_keeps(job.model, &ranked.plan, job.stack).unwrap_or_default();
+        for (row, keeps) in rows.iter_mut().zip(keeps) {
+            row.keeps = keeps.into_iter().map(keeps_row).collect();
+        }
+    }
+    rows
+}
+
+fn keeps_row(keeps: LayerKeeps) -> KeepsRow {
+    let mib = |tensors: Vec<NamedBytes>| tensors.into_iter().map(|(name, bytes)| (name, bytes.as_f64() / 1_048_576.0)).collect();
+    KeepsRow {
+        layers: keeps.layers,
+        policy: keeps.policy,
+        device_mib: mib(keeps.device),
+        host_mib: mib(keeps.host),
+        rebuilt_mib: mib(keeps.rebuilt),
+        again: keeps.again,
+    }
+}
+
 /// A stage's peak as a row.
 pub(crate) fn stage(memory: &StageMemory) -> StageRow {
     let class = |c: MemoryClass| (c.to_string(), memory.class(c).gib());
@@ -253,6 +309,7 @@ pub(crate) fn stage(memory: &StageMemory) -> StageRow {
         classes_gib: MemoryClass::ALL.map(class).into(),
         need_gib: memory.need().gib(),
         host_gib: memory.host.gib(),
+        keeps: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! kernels. Described in `docs/json.md`.
 
 use crate::design::{DesignRow, Outcome};
-use crate::planned::{PlanRow, StageRow, part_name, row, schedule_name, stage};
+use crate::planned::{PlanRow, StageRow, part_name, row, schedule_name, stages};
 use crate::record::Share;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, RankedPlan};
@@ -284,7 +284,7 @@ impl StepRecord {
             time: TimeRecord::new(job, ranked),
             energy: EnergyRecord::new(job, ranked),
             time_shares: why.parts.iter().map(share).collect(),
-            stages: ranked.memory.stages.iter().map(stage).collect(),
+            stages: stages(job, ranked),
             timeline: timeline::rows(&explained.timeline),
             capacity_gib: ranked.memory.capacity.gib(),
             host_capacity_gib: ranked.memory.host_capacity.gib(),

@@ -3,7 +3,6 @@
 pub mod design;
 pub mod memory;
 pub mod pareto;
-pub mod placement;
 pub mod planner;
 pub mod published;
 pub mod rank_mapping;

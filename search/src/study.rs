@@ -4,10 +4,12 @@
 use crate::planner::{PlanSpace, Splits, schedule_of};
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use step::MixKind;
 use thiserror::Error;
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, ZeroStage};
+use workloads::{ActivationPolicy, WorkloadError, ZeroStage};
 
 static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 
@@ -135,7 +137,7 @@ pub struct PlanSpec {
     /// Pipeline schedules: 1f1b, gpipe, zb-h1, zb-v.
     pub schedules: Option<Vec<String>>,
     /// What layers keep for the backward pass, in the words of `plan --recompute`.
-    pub recompute: Option<Vec<ActivationPolicy>>,
+    pub recompute: Option<Vec<RecomputeChoice>>,
     /// How layers are split into stages; as is fastest where it is left out.
     #[serde(default)]
     pub layer_split: LayerSplitChoice,
@@ -147,6 +149,39 @@ pub struct PlanSpec {
     pub attention: AttentionChoice,
     /// The optimizer.
     pub optimizer: OptimizerChoice,
+}
+
+/// What layers keep for the backward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum RecomputeChoice {
+    /// In every stage what is fastest there, tensor by tensor.
+    Best,
+    /// A policy that all layers follow.
+    Policy(ActivationPolicy),
+}
+
+impl fmt::Display for RecomputeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Best => f.write_str("best"),
+            Self::Policy(policy) => policy.fmt(f),
+        }
+    }
+}
+
+impl From<RecomputeChoice> for String {
+    fn from(choice: RecomputeChoice) -> Self {
+        choice.to_string()
+    }
+}
+
+impl TryFrom<String> for RecomputeChoice {
+    type Error = WorkloadError;
+
+    fn try_from(text: String) -> Result<Self, WorkloadError> {
+        if text == "best" { Ok(Self::Best) } else { text.parse().map(Self::Policy) }
+    }
 }
 
 /// How layers are split into stages.
@@ -168,6 +203,13 @@ impl PlanSpec {
     /// The plans.
     #[must_use]
     pub fn space(&self) -> PlanSpace {
+        let choices = self.recompute.iter().flatten();
+        let named: Vec<ActivationPolicy> = choices
+            .filter_map(|choice| match choice {
+                RecomputeChoice::Best => None,
+                RecomputeChoice::Policy(policy) => Some(policy.clone()),
+            })
+            .collect();
         let schedules = |names: &Vec<String>| names.iter().filter_map(|name| schedule_of(name)).collect();
         PlanSpace {
             tensor: self.tensor_parallel.clone(),
@@ -181,11 +223,18 @@ impl PlanSpec {
                 LayerSplitChoice::Best => Splits::Best,
             }),
             micro_batch: self.micro_batch_sequences.as_ref().map(|list| list.iter().copied().map(u64::from).collect()),
-            activations: self.recompute.clone(),
+            activations: Some(named).filter(|list| !list.is_empty()),
+            mixes: self.mixes().then_some(MixKind::PerStage),
             schedules: self.schedules.as_ref().map(schedules),
             sequence_parallel: self.sequence_parallel.map(|choice| vec![choice]),
             ..PlanSpace::default()
         }
+    }
+
+    /// Whether stages may have policies of their own.
+    #[must_use]
+    pub fn mixes(&self) -> bool {
+        self.recompute.iter().flatten().any(|choice| *choice == RecomputeChoice::Best)
     }
 
     /// The plans in words.
@@ -382,6 +431,10 @@ impl Study {
             let cure = "list 1f1b, gpipe, zb-h1 or zb-v, or leave the key out";
             return fail("plan.schedules", format!("{names:?}"), "needs names of pipeline schedules", cure);
         }
+        if p.mixes() && p.layer_split == LayerSplitChoice::Best {
+            let limit = "chooses policies stage by stage under even splits of the layers only";
+            return fail("plan.recompute", "best".into(), limit, "write layer_split = \"even\", or list policies");
+        }
         if p.recompute.as_ref().is_some_and(Vec::is_empty) {
             return fail("plan.recompute", "[]".into(), "at least one value is needed", "list policies, or leave the key out");
         }
@@ -412,6 +465,18 @@ mod tests {
         );
         let nan = text.replace("min_area_fraction = 0.3", "min_area_fraction = nan");
         assert!(Study::parse("s.toml", &nan).unwrap_err().to_string().contains("min_area_fraction = NaN"));
+        let from = text.find("recompute = [").unwrap();
+        let list = &text[from..=from + text[from..].find(']').unwrap()];
+        let best = text.replace(list, "recompute = [\"full\", \"best\"]");
+        assert!(
+            Study::parse("s.toml", &best).unwrap_err().to_string().starts_with(
+                "s.toml: plan.recompute = best: chooses policies stage by stage under even splits of the layers only; write layer_split"
+            )
+        );
+        let plan = Study::parse("s.toml", &best.replace("layer_split = \"best\"", "layer_split = \"even\"")).unwrap().plan;
+        let space = plan.space();
+        assert_eq!((space.activations, space.mixes), (Some(vec![ActivationPolicy::Full]), Some(MixKind::PerStage)));
+        assert!(plan.words().contains("recompute full or best"), "{}", plan.words());
         let typo = text.replace("devices =", "device =");
         assert!(Study::parse("s.toml", &typo).unwrap_err().to_string().contains("unknown field `device`"));
         assert!(

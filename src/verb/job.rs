@@ -9,7 +9,7 @@ use sim::kernel::DataType;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
-use step::SoftwareStack;
+use step::{MixKind, SoftwareStack};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, ZeroStage};
@@ -201,13 +201,18 @@ pub struct PlanArguments {
     /// ZeRO stages to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
     pub zero: Option<Vec<u8>>,
-    /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b); separated by `;`
+    /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b), tensors:offload(a)+device(b) with the
+    /// operators' own names; `best` for what is fastest in every stage, tensor by tensor, whether the stack's framework can run it or not; separated by
+    /// `;` [default: none, selective, full; and as different from stage to stage as the stack's framework can]
     #[arg(long, value_name = "LIST", value_delimiter = ';')]
     pub recompute: Option<Vec<String>>,
     /// Pipeline schedules to choose from; plans of one stage run none of them
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub schedule: Option<Vec<ScheduleName>>,
 }
+
+/// Recomputation that is chosen for every stage.
+const BEST: &str = "best";
 
 /// A number from 1 to a limit.
 pub fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
@@ -354,6 +359,10 @@ impl PlanArguments {
             OrderName::DataFirst => RankOrder::DataFirst,
             OrderName::PipelineFirst => RankOrder::PipelineFirst,
         };
+        let named = self.recompute.as_ref().map(|list| list.iter().filter(|text| *text != BEST).map(policy).collect());
+        let activations = named.transpose()?.filter(|list: &Vec<ActivationPolicy>| !list.is_empty());
+        let best = self.recompute.as_ref().map(|list| list.iter().any(|text| text == BEST));
+        let mixes = best.map(|best| if best { MixKind::PerStage } else { MixKind::None });
         Ok(PlanSpace {
             sequence_parallel: None,
             tensor: self.tensor.clone(),
@@ -366,7 +375,8 @@ impl PlanArguments {
             orders: self.order.as_ref().map(|list| list.iter().map(order).collect()),
             zero: self.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
             micro_batch: self.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),
-            activations: self.recompute.as_ref().map(|list| list.iter().map(policy).collect()).transpose()?,
+            activations,
+            mixes,
             schedules: self.schedule.as_ref().map(|list| list.iter().map(schedule).collect()),
         })
     }

@@ -87,7 +87,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let loaded = arguments.job.load(|whole| linked(arguments, whole))?;
     let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
-    let mut asked = arguments.choices.space()?;
+    let mut asked = arguments.choices.space()?.with_mixes_of(job.stack);
     if arguments.map_ranks {
         // The mapping orders the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);

@@ -1,8 +1,8 @@
 //! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
 
-use super::arrangement::Arrangement;
 use super::evaluate::{Step, step_time_of};
 use super::execute::detail::KernelDetail;
+use super::keeps::layers_under;
 use super::profile::{PassProfile, PieceProfile};
 use super::{ChipTimes, StepError, StepTime, TrainingPlan, lowering};
 use sim::cost::Bound;
@@ -109,10 +109,10 @@ pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Trai
         let first = plan.activations.first();
         let runs = match segment.kind {
             SegmentKind::Embedding => vec![(&profile.embedding, held[0], first)],
-            SegmentKind::Layer => layers_of(plan, arrangement, stage)
-                .into_iter()
-                .map(|(policy, count)| (profile.layer_under(policy), count, policy))
-                .collect(),
+            SegmentKind::Layer => {
+                let under = |policy| (profile.layer_under(policy), layers_under(plan, arrangement, stage, policy), policy);
+                plan.activations.distinct().into_iter().map(under).collect()
+            }
             SegmentKind::Head => vec![(&profile.head, if alone { held[0] } else { held[2] }, first)],
         };
         for (piece, count, policy) in runs.into_iter().filter(|(_, count, _)| *count > 0) {
@@ -127,17 +127,6 @@ pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Trai
         classes.into_iter().chain(whole).filter(|(_, time)| time.0 > 0.0).map(|(name, time)| Part { name, time }).collect();
     parts.sort_by(|a, b| b.time.0.total_cmp(&a.time.0));
     Ok(Explanation { time, parts, slowest_stage: stage, passes })
-}
-
-/// The layers of a stage by the policy that they follow.
-fn layers_of<'p>(plan: &'p TrainingPlan, arrangement: &Arrangement, stage: u32) -> Vec<(&'p ActivationPolicy, u64)> {
-    let Some(chunks) = plan.activations.chunks() else {
-        return vec![(plan.activations.first(), arrangement.layers_on(stage))];
-    };
-    let here = |place: usize| arrangement.device_of(place as u64) == stage;
-    let runs = || chunks.iter().enumerate().filter(|(place, _)| here(*place)).flat_map(|(_, mix)| mix);
-    let layers = |policy: &ActivationPolicy| runs().filter(|run| run.policy == *policy).map(|run| run.layers).sum();
-    plan.activations.distinct().into_iter().map(|policy| (policy, layers(policy))).collect()
 }
 
 /// A segment as a stage runs it.

@@ -13,6 +13,7 @@ mod evaluator;
 mod exchange;
 mod execute;
 pub mod explain;
+mod keeps;
 pub mod memory;
 mod memory_account;
 mod memory_static;
@@ -38,9 +39,10 @@ pub use energy::{StepEnergy, step_energy_of};
 pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Need, Recent, Shape};
-pub use execute::Fidelity;
 pub use exchange::sharing_domain;
+pub use execute::Fidelity;
 pub use execute::detail::{KernelDetail, Place};
+pub use keeps::{LayerKeeps, NamedBytes, stage_keeps};
 pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,

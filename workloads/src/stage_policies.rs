@@ -193,7 +193,10 @@ impl fmt::Display for StagePolicies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alike(policy) => policy.fmt(f),
-            Self::ByChunk(_) => write!(f, "by stage ({} policies)", self.distinct().len()),
+            Self::ByChunk(_) => match self.block() {
+                Some(layers) => write!(f, "full in {layers} of each chunk's layers"),
+                None => write!(f, "by stage, {} ways", self.distinct().len()),
+            },
         }
     }
 }

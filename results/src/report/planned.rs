@@ -8,6 +8,7 @@ use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use workloads::training::ContextMethod;
+use workloads::{ActivationPolicy, StagePolicies};
 
 /// The whole report.
 #[must_use]
@@ -30,6 +31,7 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
             text.push_str(&memory(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
+            text.push_str(&keeps(&answer.stages));
             if best.plan.layout.pipeline > 1 && best.plan.schedule == Schedule::ZbV {
                 text.push_str(ZB_V_MEMORY);
             }
@@ -94,11 +96,21 @@ fn proven(answer: &Planned) -> String {
     let runs =
         if answer.plans.iter().any(|row| row.cannot_run.is_some()) { "the software's framework can run" } else { "is listed" };
     let mut text = format!("{plans} {runs}: those that were not timed are ruled out by their bounds.\n");
+    if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
+        let near = if gap > 0.0 { format!("; stages' mixes are within {} of their best", percent(gap)) } else { String::new() };
+        let _ = writeln!(
+            text,
+            "Plans whose layers keep different things were looked for in {} layouts with even or listed splits{near}.\n\
+             The others take longer even if they keep everything.",
+            count(mixed as u64)
+        );
+    }
     match answer.counts.split_tolerance {
         Some(tolerance) if tolerance > 0.0 && answer.counts.splits > 0 => {
             let _ = writeln!(
                 text,
-                "No other split of the layers makes any of them more than {} faster; --layer-split best tries them all.",
+                "No other split of the layers makes any of them{} more than {} faster; --layer-split best tries them all.",
+                if answer.counts.mixed.is_some() { " with one policy for all layers" } else { "" },
                 percent(tolerance)
             );
         }
@@ -177,7 +189,7 @@ fn plans(rows: &[PlanRow]) -> String {
             row.plan.batch.micro_batch.to_string(),
             (l.zero as u8).to_string(),
             if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
-            row.plan.activations.to_string(),
+            recompute(&row.plan.activations),
             significant(row.step_s, 4),
             rate(row.tokens_per_s),
             percent(row.mfu),
@@ -203,6 +215,14 @@ fn plans(rows: &[PlanRow]) -> String {
         );
     }
     text
+}
+
+/// What layers keep, in a few words.
+fn recompute(policies: &StagePolicies) -> String {
+    match policies.alike() {
+        Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),
+        _ => policies.to_string(),
+    }
 }
 
 /// The layers of the chunks, equal neighbours together (`8+9x2+6`); nothing where all are equal.
@@ -260,6 +280,41 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
         at += same;
     }
     table.render()
+}
+
+/// What the layers of every stage keep, where stages have policies of their own; neighbours that do the same on one line.
+pub(super) fn keeps(stages: &[StageRow]) -> String {
+    if stages.iter().all(|stage| stage.keeps.is_empty()) {
+        return String::new();
+    }
+    let mut table = Table::new(["stage", "layers", "run again", "in host memory", "MiB kept", "MiB on host"]);
+    for column in [2, 3] {
+        table = table.align(column, Align::Left);
+    }
+    let mut at = 0;
+    while at < stages.len() {
+        let same = stages[at..].iter().take_while(|stage| stage.keeps == stages[at].keeps).count();
+        let (first, last) = (stages[at].stage, stages[at + same - 1].stage);
+        let name = if same == 1 { first.to_string() } else { format!("{first}-{last}") };
+        for (i, keeps) in stages[at].keeps.iter().enumerate() {
+            let mib = |tensors: &BTreeMap<String, f64>| significant(tensors.values().sum(), 4);
+            let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
+            table.row([
+                if i == 0 { name.clone() } else { String::new() },
+                keeps.layers.to_string(),
+                list(keeps.again.iter().map(String::as_str).collect()),
+                list(keeps.host_mib.keys().map(String::as_str).collect()),
+                mib(&keeps.device_mib),
+                mib(&keeps.host_mib),
+            ]);
+        }
+        at += same;
+    }
+    format!(
+        "{}{}MiB: of one layer and micro-batch. What is not named stays on the device.\n",
+        heading("What its layers keep"),
+        table.render()
+    )
 }
 
 /// Most stages that are shown one by one.

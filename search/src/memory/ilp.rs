@@ -1,7 +1,9 @@
 //! The same front from the integer program: slow, and independent of the label method.
 
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
+use super::offload::{HostLink, LayerChoice};
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
+use sim::units::{Bytes, Seconds};
 use thiserror::Error;
 
 /// Why the integer program gave no front.
@@ -59,6 +61,70 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, IlpEr
         front.push(policy);
     }
     Ok(front)
+}
+
+/// The fastest choice of no more than `budget` bytes on the device, with a host: what a layer's tensors do as one integer programme. A tensor is kept,
+/// goes to the host, or its producer runs again; what a pass waits for the copies is no less than the part of them that is never hidden, and than what
+/// does not fit beside the pass. `None` where nothing fits.
+///
+/// # Errors
+/// As [`pareto_by_ilp`].
+pub fn fastest_by_ilp(layer: &LayerTensors, link: &HostLink, budget: Bytes) -> Result<Option<LayerChoice>, IlpError> {
+    layer.check()?;
+    let Program { mut variables, keep, rerun, .. } = program(layer);
+    let host: Vec<Variable> = layer.tensors.iter().map(|_| variables.add(variable().binary())).collect();
+    let [any, forward, backward] =
+        [variable().binary(), variable().min(0.0), variable().min(0.0)].map(|kind| variables.add(kind));
+    // Seconds and bytes near one, for the solver's tolerances.
+    let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
+    let bytes = |t: usize| layer.tensors[t].bytes.as_f64();
+    let unit = most(&mut (0..layer.tensors.len()).map(bytes));
+    let longest = most(&mut layer.operators.iter().map(|o| o.forward.0).chain([link.per_byte * unit, link.latency]));
+    let reruns = || rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)));
+    let again: Expression = reruns().map(|(o, r)| layer.operators[o].forward.0 / longest * r).sum();
+    let copied: Expression = host.iter().enumerate().map(|(t, x)| bytes(t) * link.per_byte / longest * *x).sum();
+    let copy = copied + link.latency / longest * any;
+    let stash: Expression = keep.iter().enumerate().map(|(t, x)| bytes(t) / unit * *x).sum();
+    let mut model = variables.minimise(again.clone() + forward + backward).using(microlp);
+    model = model.with(stash.leq((budget.as_f64() + 0.5) / unit));
+    let least = copy.clone() * (1.0 - link.hidden);
+    let over = |busy: Expression| copy.clone() - busy * link.hidden;
+    for (stall, busy) in [(forward, Expression::from(link.forward / longest)), (backward, again + link.backward / longest)] {
+        model = model.with((least.clone() - stall).leq(0.0)).with((over(busy) - stall).leq(0.0));
+    }
+    for x in &host {
+        model = model.with((*x - any).leq(0.0));
+    }
+    let at_hand = |t: TensorIndex| -> Expression {
+        let producer = match layer.tensors[t.0].source {
+            TensorSource::Operator(o) => rerun[o.0],
+            TensorSource::LayerInput => None,
+        };
+        producer.map_or_else(|| keep[t.0] + host[t.0], |r| keep[t.0] + host[t.0] + r)
+    };
+    for t in (0..layer.tensors.len()).filter(|&t| layer.tensors[t].needed_by_backward) {
+        model = model.with(at_hand(TensorIndex(t)).geq(1));
+    }
+    for (operator, rerun) in layer.operators.iter().zip(&rerun) {
+        if let Some(rerun) = *rerun {
+            for &u in &operator.inputs {
+                model = model.with((at_hand(u) - rerun).geq(0));
+            }
+        }
+    }
+    let solution = match model.solve() {
+        Ok(solution) => solution,
+        Err(good_lp::ResolutionError::Infeasible) => return Ok(None),
+        Err(source) => return Err(IlpError::Solver { budget_bytes: budget.0, source }),
+    };
+    let chosen = reruns().filter(|(_, r)| solution.value(*r) > 0.5).fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o));
+    let retained = layer.choices(chosen);
+    let moved = |t: &usize| retained[*t] == TensorChoice::Keep && solution.value(host[*t]) > 0.5;
+    let offloaded: Vec<TensorIndex> = (0..host.len()).filter(moved).map(TensorIndex).collect();
+    let moved: Bytes = offloaded.iter().map(|t| layer.tensors[t.0].bytes).sum();
+    let policy = layer.policy(chosen);
+    let added = Seconds(policy.extra.0 + link.stalls(moved.0, policy.extra.0));
+    Ok(Some(LayerChoice { stash: policy.stash.saturating_sub(moved), host: moved, added, operators: chosen, offloaded }))
 }
 
 /// Fastest operators within the stash budget (in units), or with a time limit the smallest stash.

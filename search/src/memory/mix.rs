@@ -56,6 +56,12 @@ pub const STATES: usize = 20_000;
 /// Halvings of the host's price.
 const HALVINGS: usize = 24;
 
+/// Changes of policies within a mix.
+const EXCHANGES: usize = 64;
+
+/// What a policy's copies count at least, as a share of its time.
+const TIE: f64 = 1e-12;
+
 /// Differences in time below this share do not matter.
 const TOLERANCE: f64 = 1e-9;
 
@@ -116,11 +122,53 @@ impl MixQuestion<'_> {
                 best = Some(StageMix { time, ..found });
             }
         }
-        best.map(|mix| StageMix { bound: bound.min(mix.time), ..mix })
+        let best = self.exchanged(allowed, (budget, host), best?);
+        Some(StageMix { bound: bound.min(best.time), ..best })
+    }
+
+    /// A mix made better by layers that change their policies, one kind of change or two at once, as long as that gains and both memories hold it:
+    /// a price alone finds the mixes at its corners only.
+    fn exchanged(&self, allowed: &[usize], (budget, host): (f64, f64), mix: StageMix) -> StageMix {
+        let mut counts = vec![0_u64; self.points.len()];
+        mix.counts.iter().for_each(|(at, n)| counts[*at] = *n);
+        let sum = |counts: &[u64], of: fn(&MixPoint) -> f64| {
+            counts.iter().zip(self.points).map(|(n, p)| *n as f64 * of(p)).sum::<f64>()
+        };
+        for _ in 0..EXCHANGES {
+            let left = [budget - sum(&counts, |p| p.kept as f64), host - sum(&counts, |p| p.host as f64)];
+            let of = |from: usize, to: usize| Change::new(self.points, from, to);
+            let used = (0..counts.len()).filter(|at| counts[*at] > 0);
+            let single: Vec<Change> =
+                used.flat_map(|from| allowed.iter().filter(move |to| **to != from).map(move |to| of(from, *to))).collect();
+            let mut best: Option<(f64, u64, Change, Option<Change>)> = None;
+            for (i, one) in single.iter().enumerate() {
+                for other in single[i + 1..].iter().map(Some).chain([None]) {
+                    let both = other.map_or(*one, |other| one.and(other));
+                    let from =
+                        |change: &Change| counts[change.from] / if other.is_some_and(|o| o.from == one.from) { 2 } else { 1 };
+                    let most = other.map_or(u64::MAX, from).min(from(one));
+                    let times = both.times(left, most);
+                    let gain = -both.time * times as f64;
+                    if times > 0 && gain > best.as_ref().map_or(TOLERANCE * mix.time, |best| best.0) {
+                        best = Some((gain, times, *one, other.copied()));
+                    }
+                }
+            }
+            let Some((_, times, one, other)) = best else { break };
+            for change in [Some(one), other].into_iter().flatten() {
+                counts[change.from] -= times;
+                counts[change.to] += times;
+            }
+        }
+        let time = sum(&counts, |p| p.time);
+        StageMix { counts: counts.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect(), time, ..mix }
     }
 
     /// The best mix where a byte on the host costs so many seconds.
     fn at_price(&self, allowed: &[usize], budget: f64, price: f64) -> Option<StageMix> {
+        // Of mixes that take the same time the one that copies least.
+        let most = |of: fn(&MixPoint) -> f64| allowed.iter().map(|&at| of(&self.points[at])).fold(0.0, f64::max);
+        let price = price.max(TIE * most(|p| p.time) / most(|p| p.host as f64).max(1.0));
         let mut points: Vec<Priced> = allowed
             .iter()
             .map(|&at| {
@@ -136,6 +184,44 @@ impl MixQuestion<'_> {
             faster
         });
         Rounding::new(&points, self.layers, budget)?.solve()
+    }
+}
+
+/// A layer that changes its policy: what it takes more.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    from: usize,
+    to: usize,
+    /// On the device and on the host.
+    bytes: [f64; 2],
+    time: f64,
+}
+
+impl Change {
+    fn new(points: &[MixPoint], from: usize, to: usize) -> Self {
+        let (a, b) = (&points[from], &points[to]);
+        let bytes = [b.kept as f64 - a.kept as f64, b.host as f64 - a.host as f64];
+        Self { from, to, bytes, time: b.time - a.time }
+    }
+
+    /// Both at once; of the policies the first one's.
+    fn and(&self, other: &Self) -> Self {
+        let bytes = [self.bytes[0] + other.bytes[0], self.bytes[1] + other.bytes[1]];
+        Self { bytes, time: self.time + other.time, ..*self }
+    }
+
+    /// How many times it can be made at most, where so many bytes are left.
+    fn times(&self, left: [f64; 2], most: u64) -> u64 {
+        let fit = |(more, left): (f64, f64)| {
+            if more > 0.0 {
+                (left.max(0.0) / more) as u64
+            } else if left < 0.0 {
+                0
+            } else {
+                u64::MAX
+            }
+        };
+        self.bytes.into_iter().zip(left).map(fit).fold(most, u64::min)
     }
 }
 
@@ -189,7 +275,7 @@ impl<'a> Rounding<'a> {
 
     fn solve(mut self) -> Option<StageMix> {
         let mut counts = vec![0; self.points.len()];
-        self.fill(&mut counts, self.layers, self.budget, 0.0);
+        self.fill(&counts, self.layers, self.budget, 0.0);
         if self.lo != self.hi {
             self.branch(0, &mut counts, (self.layers, self.budget, 0.0), 0.0);
         }

@@ -13,23 +13,31 @@
 //! [`RecomputeSpace`] gives the exact Pareto front of stash bytes against extra seconds, thousands of times per second;
 //! [`pareto_by_ilp`] gives the same front from the integer program, slowly; [`verify_policy`] checks a policy by walking it.
 //!
-//! Further choices (offload to the host, compress, sample rows) are further variants of [`TensorChoice`], each with what it
-//! keeps on the device and what it costs.
+//! Tensors may also go to the host ([`LayerFront`], [`fastest_by_ilp`]): that changes what is kept on the device and what the passes wait for.
+//! [`MixQuestion`] says how many layers of a stage follow which choice, in the stage's own memory.
+//!
+//! Further choices (compress, sample rows) are further variants of [`TensorChoice`], each with what it keeps on the device and what it costs.
 
 mod candidates;
 mod ilp;
 mod labels;
 mod layer;
+mod mix;
+#[cfg(test)]
+mod mix_tests;
+mod offload;
 mod segment;
 mod space;
 #[cfg(test)]
 mod tests;
 mod verify;
 
-pub use ilp::{IlpError, pareto_by_ilp};
+pub use ilp::{IlpError, fastest_by_ilp, pareto_by_ilp};
 pub use layer::{
     LayerError, LayerOperator, LayerTensors, MAX_OPERATORS, OperatorIndex, OperatorSet, RecomputePolicy, SavedTensor,
     TensorChoice, TensorIndex, TensorSource,
 };
+pub use mix::{MixPoint, MixQuestion, STATES, StageMix};
+pub use offload::{HostLink, LayerChoice, LayerFront};
 pub use space::RecomputeSpace;
 pub use verify::{PolicyFault, verify_policy};

@@ -87,7 +87,7 @@ fn gpt_layer(s: u64, h: u64, heads: u64) -> LayerTensors {
 }
 
 /// A random layer from a stream of numbers; sizes and times are small integers, so that ties occur.
-fn random_layer(numbers: &[u32], operators: usize) -> LayerTensors {
+pub(super) fn random_layer(numbers: &[u32], operators: usize) -> LayerTensors {
     let mut stream = numbers.iter().copied().cycle();
     let mut next = |below: u32| stream.next().map_or(0, |n| n % below.max(1));
     let mut b = Builder::default();

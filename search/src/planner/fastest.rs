@@ -14,7 +14,7 @@ use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Seconds};
 use std::sync::{Arc, OnceLock};
-use step::{ChipTimes, DeviceMemory, Evaluator, Fidelity, OverCapacity, Program, StepError, TrainingPlan};
+use step::{ChipTimes, DeviceMemory, Evaluator, Fidelity, MixKind, OverCapacity, Program, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
 /// What became of a job on a chip.
@@ -198,7 +198,12 @@ impl<'p> OnChip<'p> {
         let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX) };
         let mut times = self.times.at(Fidelity::Mapped);
         let search = search(self.prepared, &self.job, times.clone(), endless);
-        let search = Search { policies: Arc::new(vec![ActivationPolicy::None]), open: Arc::new(vec![true]), ..search };
+        let search = Search {
+            policies: Arc::new(vec![ActivationPolicy::None]),
+            open: Arc::new(vec![true]),
+            mixes: MixKind::None,
+            ..search
+        };
         let mut found = Found::default();
         search.lot_fastest(&mut times, &self.prepared.lots[lot], limit, &mut found);
         // Plans above the limit may not have been timed.
@@ -219,6 +224,8 @@ fn search<'s>(prepared: &Prepared<'_>, job: &'s Job<'s>, chip: ChipTimes, memory
         degrees: vec![OnceLock::new(); prepared.families.len()],
         length: 1 + super::search::SPARE,
         uneven: prepared.uneven,
+        mixes: prepared.mixes,
+        staged: std::sync::Mutex::default(),
     }
 }
 
@@ -262,7 +269,7 @@ impl Search<'_> {
             let (more, _) = self.best_of_lot(chip, (family as usize, place as usize), (&here, &loads), limit);
             more.best.into_iter().for_each(|candidate| found.better(candidate, self.length));
         }
-        gap
+        gap.max(self.mix_lot(chip, (family as usize, place as usize), limit, found))
     }
 
     /// Of the plans that do not fit, the one that lacks least.

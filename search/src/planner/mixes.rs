@@ -10,7 +10,9 @@
 use super::found::{Candidate, Found};
 use super::search::Search;
 use super::space::default_policies;
-use crate::memory::{HostLink, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice};
+use crate::memory::{
+    HostLink, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice,
+};
 use rayon::prelude::*;
 use sim::kernel::{Kernel, Link, Transfer};
 use sim::pipeline::Schedule;
@@ -22,6 +24,9 @@ use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, Stag
 
 /// Plans mixed between two looks at the fastest.
 const ROUND: usize = 16;
+
+/// Policies of a space that mixes may have by their names, at most.
+const NAMED: usize = 32;
 
 /// Times that a stage's room is made smaller because its mix, spread over its chunks, needs more than was reckoned with.
 const TRIES: usize = 8;
@@ -87,12 +92,34 @@ impl Search<'_> {
                     continue;
                 }
                 let policy = self.remember(staged.policies);
-                found.timed += 1;
                 found.rank(Candidate { time: staged.time, policy, ..*candidate }, self.length);
             }
             at += round.len();
         }
         mixed
+    }
+
+    /// Adds a lot's plans with policies by stage that are faster than `limit` and the fastest found; by what share a better mix could be faster at most.
+    pub(super) fn mix_lot(&self, chip: &mut ChipTimes, place: (usize, usize), limit: f64, found: &mut Found) -> f64 {
+        let mut gap = 0.0_f64;
+        if self.mixes == MixKind::None {
+            return gap;
+        }
+        let mut open = self.keeping_everything(chip, place, found, limit.min(found.limit_of(1)));
+        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+        let known = Known::default();
+        for candidate in open {
+            if candidate.time >= limit.min(found.limit_of(1)) {
+                break;
+            }
+            let Some(staged) = self.staged(chip, &known, &candidate) else { continue };
+            gap = gap.max(staged.gap);
+            if !found.beaten(staged.time, self.length) {
+                let policy = self.remember(staged.policies);
+                found.rank(Candidate { time: staged.time, policy, ..candidate }, self.length);
+            }
+        }
+        gap
     }
 
     /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
@@ -104,7 +131,13 @@ impl Search<'_> {
 
     /// The plans of a lot that do not fit where everything is kept, and would be faster than `limit`, with that time. Besides the splits of the space those
     /// that the list has.
-    fn keeping_everything(&self, chip: &mut ChipTimes, (family, lot): (usize, usize), found: &Found, limit: f64) -> Vec<Candidate> {
+    fn keeping_everything(
+        &self,
+        chip: &mut ChipTimes,
+        (family, lot): (usize, usize),
+        found: &Found,
+        limit: f64,
+    ) -> Vec<Candidate> {
         let first = self.first_of(family as u32, lot as u32);
         let plan = self.plan(first);
         let none = TrainingPlan { activations: StagePolicies::default(), ..plan };
@@ -156,7 +189,13 @@ impl Search<'_> {
         let plan = self.plan(*candidate);
         let degrees = self.degrees_of(chip, &layers.none, candidate, &plan)?;
         let sends = self.evaluator.sends(chip, &layers.none, &plan);
-        let stages = Stages { search: self, layers: &layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()) };
+        let stages = Stages {
+            search: self,
+            layers: &layers,
+            degrees: &degrees,
+            sends: &sends,
+            run: (plan.schedule, plan.micro_batches()),
+        };
         if self.mixes == MixKind::Block { stages.block() } else { stages.mixed() }
     }
 
@@ -179,7 +218,8 @@ impl Search<'_> {
         let mut policies = vec![ActivationPolicy::None];
         let named = match self.mixes {
             MixKind::Block => vec![ActivationPolicy::Full],
-            _ => self.policies.iter().cloned().chain(default_policies()).collect(),
+            // Of very many the front has the better ones.
+            _ => self.policies.iter().filter(|_| self.policies.len() <= NAMED).cloned().chain(default_policies()).collect(),
         };
         let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
             (MixKind::PerStage, Some(layer)) => self.choices(chip, layer, &none),
@@ -193,7 +233,8 @@ impl Search<'_> {
         });
         let mut layers = Layers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
         for policy in policies {
-            let shape = lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })?;
+            let shape =
+                lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })?;
             let cost = shape.layer(self.job.stack);
             let point = MixPoint { kept: cost.kept.0, host: cost.host.0, working: cost.working.0, time: cost.time.0 };
             if !layers.points.contains(&point) {
@@ -312,12 +353,19 @@ impl Stages<'_, '_> {
         for (device, mix) in mixes.iter().enumerate() {
             let mut counts = mix.as_ref().map_or_else(Vec::new, |mix| mix.counts.clone());
             counts.sort_by_key(|(at, _)| (self.layers.points[*at].kept, *at));
-            let mut left: Vec<(usize, u64)> =
-                chunks.iter().enumerate().filter(|(_, (_, on))| *on as usize == device).map(|(place, (layers, _))| (place, *layers)).collect();
+            let mut left: Vec<(usize, u64)> = chunks
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, on))| *on as usize == device)
+                .map(|(place, (layers, _))| (place, *layers))
+                .collect();
             let mut layers = counts.iter().flat_map(|(at, count)| std::iter::repeat_n(*at, *count as usize));
             while left.iter().any(|(_, room)| *room > 0) {
                 for (place, room) in left.iter_mut().filter(|(_, room)| *room > 0) {
-                    let Some(at) = layers.next() else { *room = 0; continue };
+                    let Some(at) = layers.next() else {
+                        *room = 0;
+                        continue;
+                    };
                     *room -= 1;
                     found[*place].push(LayerRun { layers: 1, policy: self.layers.policies[at].clone() });
                 }
@@ -350,3 +398,7 @@ impl Stages<'_, '_> {
         self.timed(best.0, &best.1, 0.0)
     }
 }
+
+#[cfg(test)]
+#[path = "mixes_tests.rs"]
+mod tests;

@@ -15,6 +15,7 @@ mod fault;
 mod found;
 mod loads;
 mod mapped;
+mod mixes;
 mod near;
 mod neighbours;
 mod prepared;
@@ -27,6 +28,7 @@ mod walk;
 
 pub use fastest::Fastest;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
+pub use mixes::Mixed;
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use prepared::Prepared;
 pub use search::search_plans;
@@ -179,6 +181,8 @@ pub struct PlanAnswer {
     /// By what share another split of the layers can make a plan faster than the first at most, of the plans that have other splits; `None` where
     /// the splits were given.
     pub split_tolerance: Option<f64>,
+    /// How plans whose stages have policies of their own were decided; `None` where all layers of a plan follow one policy.
+    pub mixed: Option<Mixed>,
     /// Of the plans that do not fit, the one that lacks least.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
 }

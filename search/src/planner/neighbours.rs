@@ -1,12 +1,13 @@
 //! The plans one decision away from a plan: what an engineer would try next, and why not to.
 
+use super::search::search_once;
 use super::space::{MOST_CHUNKS, default_policies};
-use super::{Attempt, Job, PlanSpace, RankedPlan};
+use super::{Attempt, Job, PlanSpace, RankedPlan, Splits};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
-use step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
+use step::{ChipTimes, MemoryClass, MixKind, OverCapacity, StepError, StepMemory, TrainingPlan};
 use workloads::training::ContextMethod;
-use workloads::{LayerEnds, Layout, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
 
 /// A plan one decision away.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +62,9 @@ pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result
 }
 
 fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &TrainingPlan) -> Outcome {
+    let moved = plan.layout != best.plan.layout || plan.batch != best.plan.batch || plan.schedule != best.plan.schedule;
+    let mixed = if moved && plan.activations.alike().is_none() { remixed(job, plan) } else { None };
+    let plan = mixed.as_ref().unwrap_or(plan);
     let attempt = plan
         .layout
         .check(job.model, &plan.batch)
@@ -77,6 +81,30 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
         Ok(Attempt::OverCapacity(why, memory)) => Outcome::OverCapacity { grew: grown(&memory, &best.memory, &why), why },
         Err(error) => Outcome::Refused(error),
     }
+}
+
+/// A plan with policies by stage whose stages are others now: with the best for them; where nothing fits, everything run again.
+fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
+    let l = &plan.layout;
+    l.check(job.model, &plan.batch).ok()?;
+    let space = PlanSpace {
+        tensor: Some(vec![l.tensor]),
+        pipeline: Some(vec![l.pipeline]),
+        context: Some(vec![l.context]),
+        context_methods: Some(vec![l.context_method]),
+        expert: Some(vec![l.expert]),
+        virtual_stages: Some(vec![l.virtual_stages]),
+        zero: Some(vec![l.zero]),
+        orders: Some(vec![l.order]),
+        splits: Some(Splits::Listed(vec![l.ends])),
+        sequence_parallel: Some(vec![l.sequence_parallel]),
+        micro_batch: Some(vec![plan.batch.micro_batch]),
+        activations: None,
+        mixes: Some(if plan.activations.block().is_some() { MixKind::Block } else { MixKind::PerStage }),
+        schedules: Some(vec![plan.schedule]),
+    };
+    let best = search_once(job, &space, 1).ok()?.best.into_iter().next();
+    Some(best.map_or_else(|| TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() }, |best| best.plan))
 }
 
 /// The class that grew most between the fullest stages of two plans, and by how much.

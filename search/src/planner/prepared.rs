@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use sim::hardware::Accelerator;
 use sim::schedule::{Limits, Memo};
 use std::sync::Arc;
-use step::{ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, Passes, Shape, StepError};
+use step::{ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Passes, Shape, StepError};
 use workloads::ActivationPolicy;
 
 /// Pieces of schedules remembered: some kilobytes each.
@@ -27,6 +27,8 @@ pub struct Prepared<'a> {
     pub(super) open: Arc<Vec<bool>>,
     /// Whether layers may be split otherwise than evenly.
     pub(super) uneven: bool,
+    /// How far what is kept may differ from stage to stage.
+    pub(super) mixes: MixKind,
     pub(super) lots: Vec<PreparedLot<'a>>,
     /// The distinct kernels of all lots' passes.
     pub(super) table: KernelTable,
@@ -95,6 +97,7 @@ impl<'a> Prepared<'a> {
                 policies: Arc::new(policies),
                 open: Arc::new(open),
                 uneven: !matches!(space.splits, Some(Splits::Listed(_))),
+                mixes: space.mix_kind(),
                 lots,
                 table,
                 schedules,

@@ -8,9 +8,9 @@ use super::{Attempt, Job, PlanAnswer, PlanSpace, RankedPlan, SPLIT_TOLERANCE, on
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
-use std::sync::{Arc, OnceLock};
-use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, Recent, Sends, Shape, StepError, TrainingPlan};
-use workloads::ActivationPolicy;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, MixKind, Recent, Sends, Shape, StepError, TrainingPlan};
+use workloads::{ActivationPolicy, StagePolicies};
 
 /// Plans simulated between two looks at the list.
 const ROUND: usize = 64;
@@ -35,6 +35,10 @@ pub(super) struct Search<'a> {
     pub length: usize,
     /// Whether layers may be split otherwise than evenly.
     pub uneven: bool,
+    /// How far what is kept may differ from stage to stage.
+    pub mixes: MixKind,
+    /// Policies by stage that were found: their places follow those of [`Self::policies`].
+    pub staged: Mutex<Vec<StagePolicies>>,
 }
 
 /// The `top` fastest plans of `space` for a job. Where the fastest is one that the stack's framework cannot run, the fastest that it can comes first.
@@ -91,7 +95,8 @@ pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Resul
         Some(Splits::Best) => (search.best_splits(&mut found, &loads), Some(0.0)),
         None | Some(Splits::Near | Splits::NearOf(_)) => (search.near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE)),
     };
-    Ok(PlanAnswer { split_tolerance, ..search.answer(found, simulated, tried, top)? })
+    let mixed = (search.mixes != MixKind::None).then(|| search.mix(&mut found));
+    Ok(PlanAnswer { split_tolerance, mixed, ..search.answer(found, simulated, tried, top)? })
 }
 
 /// Seconds that the last plan of a space's list takes at most, from the plans of the small space within it, if it has one.
@@ -123,6 +128,8 @@ impl<'a> Search<'a> {
             limit: f64::INFINITY,
             length: top + SPARE,
             uneven: !matches!(space.splits, Some(Splits::Listed(_))),
+            mixes: space.mix_kind(),
+            staged: Mutex::default(),
         })
     }
 
@@ -318,8 +325,14 @@ impl<'a> Search<'a> {
         let family = &self.families[c.family as usize];
         let (lot, division): (&Lot, usize) = (&family.lots[c.lot as usize], c.division as usize);
         let schedule: Schedule = family.divisions[division].schedules[c.schedule as usize];
-        let mut plan = family.plan(self.job, lot, division, &self.policies[c.policy as usize], schedule);
+        let policy = c.policy as usize;
+        let known = self.policies.get(policy).unwrap_or(&ActivationPolicy::None);
+        let mut plan = family.plan(self.job, lot, division, known, schedule);
         plan.layout.ends = c.ends.or(plan.layout.ends);
+        if let Some(mix) = policy.checked_sub(self.policies.len()) {
+            let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+            plan.activations = staged.get(mix).cloned().unwrap_or_default();
+        }
         plan
     }
 
@@ -339,6 +352,7 @@ impl<'a> Search<'a> {
             splits: tried.splits,
             splits_tried: tried.tried,
             split_tolerance: None,
+            mixed: None,
         };
         for candidate in found.best {
             let plan = self.plan(candidate);

@@ -4,7 +4,7 @@ use super::Job;
 use sim::pipeline::Schedule;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use step::{SoftwareStack, TrainingPlan, lowering};
+use step::{MixKind, SoftwareStack, TrainingPlan, lowering};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
 use workloads::training::ContextMethod;
@@ -53,6 +53,8 @@ pub struct PlanSpace {
     pub micro_batch: Option<Vec<u64>>,
     /// What layers keep; `None` is nothing recomputed, the attention core, everything.
     pub activations: Option<Vec<ActivationPolicy>>,
+    /// How far what is kept may differ from stage to stage, best chosen; `None` is not at all.
+    pub mixes: Option<MixKind>,
     /// Pipeline schedules; `None` is 1F1B, interleaved where there are several model chunks. ZB-V needs two.
     pub schedules: Option<Vec<Schedule>>,
 }
@@ -125,6 +127,7 @@ impl PlanSpace {
         (possible && !activations.is_empty()).then(|| Self {
             pipeline,
             activations: Some(activations),
+            mixes: Some(self.mix_kind().min(stack.framework.mixes)),
             schedules: Some(schedules),
             ..self.clone()
         })
@@ -146,6 +149,7 @@ impl PlanSpace {
             sequence_parallel: self.sequence_parallel.or(other.sequence_parallel),
             micro_batch: self.micro_batch.or(other.micro_batch),
             activations: self.activations.or(other.activations),
+            mixes: self.mixes.or(other.mixes),
             schedules: self.schedules.or(other.schedules),
         }
     }
@@ -169,6 +173,18 @@ impl PlanSpace {
             }
         }
         plans
+    }
+
+    /// This space, with policies as different from stage to stage as the stack's framework can where nothing is said of policies.
+    #[must_use]
+    pub fn with_mixes_of(self, stack: &SoftwareStack) -> Self {
+        let usual = self.activations.is_none().then_some(stack.framework.mixes);
+        Self { mixes: self.mixes.or(usual), ..self }
+    }
+
+    /// How far what is kept may differ from stage to stage.
+    pub(super) fn mix_kind(&self) -> MixKind {
+        self.mixes.unwrap_or(MixKind::None)
     }
 
     /// The policies of the space.

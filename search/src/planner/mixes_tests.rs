@@ -1,0 +1,190 @@
+//! Policies by stage against one policy for all, and the laws that memory and the host's link obey.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::super::search::search_once;
+use super::super::{Job, PlanAnswer, PlanSpace, RankedPlan, Splits, search_plans};
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use sim::units::{Bytes, BytesPerSecond};
+use step::{DeviceMemory, MixKind, SoftwareStack, stage_keeps, step_memory, step_time};
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Model, SegmentKind, TrainingGraph, ZeroStage};
+
+struct Hardware {
+    model: Model,
+    chip: Accelerator,
+    fabric: Fabric,
+    stack: SoftwareStack,
+}
+
+impl Hardware {
+    fn new(model: &str, stack: &str) -> Self {
+        Self {
+            model: Model::load(model).unwrap(),
+            chip: Accelerator::template("h100_80gb_sxm").unwrap(),
+            fabric: Fabric::template("eos_ndr400x8").unwrap().for_devices(64).unwrap(),
+            stack: SoftwareStack::load(stack).unwrap(),
+        }
+    }
+
+    fn job(&self, batch: u64, sequence_length: u64, headroom_gib: f64) -> Job<'_> {
+        Job {
+            model: &self.model,
+            chip: &self.chip,
+            fabric: &self.fabric,
+            stack: &self.stack,
+            devices: 64,
+            global_batch: batch,
+            sequence_length,
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            headroom: Bytes::from_gib(headroom_gib),
+        }
+    }
+}
+
+fn mixed(space: &PlanSpace) -> PlanSpace {
+    PlanSpace { mixes: Some(MixKind::PerStage), ..space.clone() }
+}
+
+fn under(space: &PlanSpace, policy: ActivationPolicy) -> PlanSpace {
+    PlanSpace { activations: Some(vec![policy]), mixes: None, ..space.clone() }
+}
+
+fn seconds(answer: &PlanAnswer) -> f64 {
+    answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0)
+}
+
+/// One layout: 8 tensor-parallel devices, so many stages, 1F1B.
+fn one(pipeline: u32, virtual_stages: u32, schedule: Schedule) -> PlanSpace {
+    PlanSpace {
+        tensor: Some(vec![8]),
+        pipeline: Some(vec![pipeline]),
+        context: Some(vec![1]),
+        virtual_stages: Some(vec![virtual_stages]),
+        zero: Some(vec![ZeroStage::OptimizerStates]),
+        micro_batch: Some(vec![1]),
+        splits: Some(Splits::Listed(vec![None])),
+        sequence_parallel: Some(vec![true]),
+        schedules: Some(vec![schedule]),
+        ..PlanSpace::default()
+    }
+}
+
+/// Its step and its memory are what `step` says of it.
+fn hold(job: &Job<'_>, best: &RankedPlan) {
+    let mut chip = step::ChipTimes::new(job.chip, job.stack).unwrap();
+    assert_eq!(step_time(&mut chip, job.model, job.fabric, &best.plan).unwrap().total, best.time.total);
+    let memory = DeviceMemory { hbm: DeviceMemory::of(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of(job.chip) };
+    let sized = step_memory(job.model, &best.plan, job.stack, memory, job.domain(&best.plan)).unwrap();
+    assert_eq!(sized, best.memory);
+    sized.fits().unwrap();
+}
+
+/// Llama 3 70B with 32,768 tokens on 64 devices of 80 GB: policies by stage beat Megatron's two at equal memory, layout by layout and over all.
+#[test]
+fn long_sequences_run_faster_with_policies_by_stage() {
+    let hardware = Hardware::new("llama3-70b", "megatron_core");
+    let job = hardware.job(64, 32_768, 0.0);
+    let space = PlanSpace { context: Some(vec![1]), ..one(8, 1, Schedule::OneForwardOneBackward) };
+    let best = search_plans(&job, &PlanSpace { schedules: None, ..mixed(&space) }, 4).unwrap();
+    let staged = best.best.iter().find(|plan| plan.plan.activations.alike().is_none()).expect("policies by stage");
+    hold(&job, staged);
+    for policy in [ActivationPolicy::Selective, ActivationPolicy::Full] {
+        let named = seconds(&search_plans(&job, &under(&space, policy.clone()), 1).unwrap());
+        assert!(staged.time.total.0 < 0.97 * named, "{policy}: {} {named}", staged.time.total.0);
+    }
+    // Early stages, which hold more micro-batches, run more again or offload more.
+    let keeps = stage_keeps(job.model, &staged.plan, job.stack).unwrap();
+    let kept = |stage: &Vec<step::LayerKeeps>| -> u64 {
+        stage.iter().map(|keeps| keeps.layers * keeps.device.iter().map(|(_, bytes)| bytes.0).sum::<u64>()).sum()
+    };
+    assert!(kept(&keeps[0]) < kept(&keeps[7]), "{} {}", kept(&keeps[0]), kept(&keeps[7]));
+    assert_eq!(keeps.iter().flatten().map(|keeps| keeps.layers).sum::<u64>(), job.model.layers);
+    // Bytes are conserved: what the backward pass reads is on the device, on the host, or made again.
+    let graph = TrainingGraph::new(job.model, &step::lowering(job.model, &staged.plan, job.stack)).unwrap();
+    let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
+    let saved: u64 = layer.tensors.iter().filter(|t| t.saved).map(|t| t.bytes.0).sum();
+    for keeps in keeps.iter().flatten() {
+        let is_saved = |name: &str| layer.tensor(&format!("layer.{name}")).is_some_and(|t| layer.tensors[t.index()].saved);
+        let sum = |tensors: &[step::NamedBytes]| tensors.iter().filter(|(name, _)| is_saved(name)).map(|(_, b)| b.0).sum::<u64>();
+        assert_eq!(sum(&keeps.device) + sum(&keeps.host) + sum(&keeps.rebuilt), saved);
+    }
+}
+
+/// No named policy is faster than the mix that may use it, whatever the schedule and the room; and more room is never slower.
+#[test]
+fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
+    let hardware = Hardware::new("llama3-70b", "ideal");
+    for (pipeline, chunks, schedule) in [
+        (8, 1, Schedule::OneForwardOneBackward),
+        (4, 1, Schedule::OneForwardOneBackward),
+        (8, 2, Schedule::OneForwardOneBackward),
+        (4, 1, Schedule::GPipe),
+        (4, 1, Schedule::ZbH1),
+        (4, 2, Schedule::ZbV),
+    ] {
+        let space = one(pipeline, chunks, schedule);
+        let mut before = f64::INFINITY;
+        for headroom in [42.0, 36.0, 30.0, 20.0, 0.0] {
+            let job = hardware.job(32, 16_384, headroom);
+            let answer = search_once(&job, &mixed(&space), 1).unwrap();
+            let best = seconds(&answer);
+            for policy in [ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full] {
+                let named = seconds(&search_once(&job, &under(&space, policy.clone()), 1).unwrap());
+                assert!(best <= named * (1.0 + 1e-9), "{schedule:?} p {pipeline} {headroom} {policy}: {best} {named}");
+            }
+            assert!(best <= before * (1.0 + 1e-9), "{schedule:?} p {pipeline} v {chunks} {headroom} GiB free: {best} {before}");
+            before = best;
+            answer.best.iter().for_each(|best| hold(&job, best));
+        }
+        assert!(before.is_finite());
+    }
+}
+
+/// A link to the host without end makes what is kept free; one without rate leaves what runs again.
+#[test]
+fn the_link_to_the_host_decides_what_is_offloaded() {
+    let mut hardware = Hardware::new("llama3-70b", "megatron_core");
+    let space = one(8, 1, Schedule::OneForwardOneBackward);
+    let host = hardware.chip.host.unwrap();
+    let mut with = |host| {
+        hardware.chip.host = host;
+        // Copies go beside the passes as they do on the stack; nothing else changes.
+        seconds(&search_once(&hardware.job(32, 16_384, 45.0), &mixed(&space), 1).unwrap())
+    };
+    let endless = sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20) };
+    let [free, real] = [endless, host].map(|host| with(Some(host)));
+    let still = with(Some(sim::hardware::HostLink { bandwidth: BytesPerSecond(1.0), ..host }));
+    let none = with(None);
+    assert!((still - none).abs() <= 1e-9 * none, "{still} {none}");
+    assert!(free <= real * (1.0 + 1e-9) && real <= none * (1.0 + 1e-9), "{free} {real} {none}");
+    hardware.chip.host = Some(host);
+    let endless_memory = under(&space, ActivationPolicy::None);
+    hardware.chip.hbm.capacity = Bytes(u64::MAX >> 20);
+    let kept = seconds(&search_once(&hardware.job(32, 16_384, 0.0), &endless_memory, 1).unwrap());
+    assert!((free - kept).abs() <= 1e-6 * kept, "{free} {kept}");
+    assert!(none > kept * 1.01, "{none} {kept}: memory is short here");
+}
+
+/// Blocks are what Megatron-LM runs: they come first under its stack, and no smaller block fits.
+#[test]
+fn blocks_recompute_as_few_layers_as_fit() {
+    let hardware = Hardware::new("llama3-70b", "megatron_core");
+    let job = hardware.job(64, 16_384, 20.0);
+    let space = one(8, 1, Schedule::OneForwardOneBackward).with_mixes_of(job.stack);
+    let answer = search_plans(&job, &space, 3).unwrap();
+    let best = &answer.best[0];
+    let count = best.plan.activations.block().unwrap();
+    assert!((1..10).contains(&count) && job.cannot_run(&best.plan).is_none(), "{count}");
+    hold(&job, best);
+    let split = best.plan.layout.chunk_split(job.model.layers).unwrap();
+    let fewer = step::TrainingPlan { activations: workloads::StagePolicies::of_block(count - 1, &split), ..best.plan.clone() };
+    let memory = DeviceMemory { hbm: DeviceMemory::of(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of(job.chip) };
+    step_memory(job.model, &fewer, job.stack, memory, None).unwrap().fits().unwrap_err();
+    let full = search_plans(&job, &under(&space, ActivationPolicy::Full), 1).unwrap();
+    assert!(seconds(&answer) < seconds(&full));
+}

@@ -1,0 +1,72 @@
+//! Which tensors of which layers go where: what the policies of a plan's stages mean, by name.
+
+use super::arrangement::Arrangement;
+use super::{SoftwareStack, StepError, TrainingPlan, lowering};
+use sim::units::Bytes;
+use workloads::graph::OperatorGraph;
+use workloads::{ActivationPolicy, Model, SegmentKind, TensorId, TrainingGraph};
+
+/// A tensor by its name in the layer, and its bytes on one device for one micro-batch.
+pub type NamedBytes = (String, Bytes);
+
+/// What some layers of a stage keep for their backward passes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerKeeps {
+    /// How many layers of the stage.
+    pub layers: u64,
+    /// Their policy.
+    pub policy: ActivationPolicy,
+    /// What stays on the device.
+    pub device: Vec<NamedBytes>,
+    /// What goes to the host.
+    pub host: Vec<NamedBytes>,
+    /// What backward passes read and is run again.
+    pub rebuilt: Vec<NamedBytes>,
+    /// The operators that run again.
+    pub again: Vec<String>,
+}
+
+/// What the layers of every stage keep, by policy.
+///
+/// # Errors
+/// A plan that the model cannot be lowered for, layers that do not divide, mixes of other numbers of layers than the chunks hold.
+pub fn stage_keeps(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<Vec<Vec<LayerKeeps>>, StepError> {
+    let split = plan.layout.chunk_split(model.layers)?;
+    plan.activations.check(&split)?;
+    let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
+    let training = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    let Some(layer) = training.segment(SegmentKind::Layer) else { return Ok(Vec::new()) };
+    let policies = plan.activations.distinct();
+    let each: Vec<LayerKeeps> = policies.iter().map(|policy| of_layer(&layer.graph, policy, stack)).collect();
+    let stage = |stage: u32| {
+        let known = each
+            .iter()
+            .map(|keeps| LayerKeeps { layers: layers_under(plan, &arrangement, stage, &keeps.policy), ..keeps.clone() });
+        known.filter(|keeps| keeps.layers > 0).collect()
+    };
+    Ok((0..plan.layout.pipeline).map(stage).collect())
+}
+
+/// Layers of a stage that follow a policy of the plan.
+pub(super) fn layers_under(plan: &TrainingPlan, arrangement: &Arrangement, stage: u32, policy: &ActivationPolicy) -> u64 {
+    let Some(chunks) = plan.activations.chunks() else { return arrangement.layers_on(stage) };
+    let here = chunks.iter().enumerate().filter(|(place, _)| arrangement.device_of(*place as u64) == stage);
+    here.flat_map(|(_, mix)| mix).filter(|run| run.policy == *policy).map(|run| run.layers).sum()
+}
+
+fn of_layer(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> LayerKeeps {
+    let treatment = policy.treatment_under(graph, stack.replay());
+    let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
+    let named = |id: &TensorId| graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes));
+    let elsewhere = |id: &TensorId| treatment.kept.contains(id) || treatment.offloaded.contains(id);
+    let rebuilt = graph.tensors.iter().filter(|t| t.saved && !elsewhere(&t.id));
+    let again = treatment.recompute.iter().filter_map(|op| graph.operators.get(op.index()));
+    LayerKeeps {
+        layers: 0,
+        policy: policy.clone(),
+        device: treatment.kept.iter().filter_map(named).collect(),
+        host: treatment.offloaded.iter().filter_map(named).collect(),
+        rebuilt: rebuilt.map(|t| (short(&t.name), t.bytes)).collect(),
+        again: again.map(|op| short(&op.name)).collect(),
+    }
+}
