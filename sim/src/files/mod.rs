@@ -1,6 +1,7 @@
 //! The house's own readers of files: what is text, JSON whose keys are known and given once, lines of CSV records, and what is wrong with a
 //! file, by key. What a file means is said where it is read.
 
+pub mod document;
 pub mod json;
 pub mod lines;
 pub mod strict;

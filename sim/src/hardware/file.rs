@@ -162,6 +162,21 @@ pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
     }
 }
 
+/// Builds and verifies the chip of a file's table, whose sources are kept apart.
+pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelerator, HardwareError> {
+    table.insert("sources".into(), toml::Value::Table(toml::Table::new()));
+    let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain(&why) };
+    let raw = ChipFile::deserialize(table).map_err(malformed)?;
+    let mut faults = Vec::new();
+    let (calibration, _) = calibration(&raw.calibration, &mut faults);
+    let accelerator = build(&raw, calibration, &mut faults);
+    faults.extend(accelerator.iter().flat_map(verify));
+    match accelerator {
+        Some(accelerator) if faults.is_empty() => Ok(accelerator),
+        _ => Err(HardwareError::Invalid { file: file.to_owned(), faults }),
+    }
+}
+
 /// The parser's message without the names of our types.
 fn plain(why: &toml::de::Error) -> String {
     let text = why.to_string().replace("expected u32", "expected a whole number from 0 to 4294967295");

@@ -8,6 +8,7 @@
 pub mod area;
 mod calibration;
 mod compute;
+mod document;
 pub mod energy;
 mod error;
 mod file;
@@ -28,6 +29,7 @@ pub(crate) use verify_tests::every_number_has_limits;
 pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
+pub use document::ChipDocument;
 pub use energy::{EnergyModel, SustainedPower, sustained_power};
 pub use error::HardwareError;
 pub use library::{FittedScalar, KernelLibrary};
@@ -39,6 +41,7 @@ pub use verify::verify;
 
 pub use crate::cores::{Exclusivity, Pairing};
 pub use crate::files::Fault;
+pub use crate::files::document::Setting;
 
 use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};

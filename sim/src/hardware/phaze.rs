@@ -23,7 +23,7 @@ use super::energy::{STATIC_WATTS_PER_MM2, default_energy, sram_energy_per_byte};
 use super::{
     Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, MemoryLevel, Node, Pairing, PerDataType, Published, Scope,
 };
-use super::{TensorCores, VectorCores, area};
+use super::{ChipDocument, HardwareError, Setting, TensorCores, VectorCores, area};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,6 +108,41 @@ impl PhazeConfig {
         let (buffer, hbm) = (self.global_buffer.0 >> 20, self.hbm.gib());
         format!("tc{}_vc{}_{}x{}_glb{buffer}MiB_hbm{hbm:.0}GiB", self.num_tc, self.num_vc, self.width, self.depth)
     }
+}
+
+/// The file of a design point's chip, PHAZE's own with the dimensions set: [`design`] as other verbs read it.
+///
+/// # Errors
+/// A built-in file that cannot be read; the tests read them all.
+pub fn document(config: &PhazeConfig) -> Result<ChipDocument, HardwareError> {
+    let chip = design(config);
+    let mut document = ChipDocument::template("phaze_tpuv4")?.unbuilt(true);
+    document.name(&chip.name, &format!("A point of PHAZE's design space: {config}"));
+    let kib = |bytes: Bytes| bytes.as_f64() / 1024.0;
+    let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
+    let feed = ELEMENT_BYTES * (rows + columns);
+    let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
+    let settings = [
+        ("tensor.cores", f64::from(config.num_tc)),
+        ("tensor.rows", rows),
+        ("tensor.columns", columns),
+        ("vector.cores", f64::from(config.num_vc)),
+        ("vector.lanes", f64::from(config.width_vc)),
+        ("vector.buffer_kib", kib(config.vector_local_buffer())),
+        ("memory.local_buffer.capacity_kib", kib(config.tensor_local_buffer())),
+        ("memory.local_buffer.read_bytes_per_cycle", feed),
+        ("memory.local_buffer.write_bytes_per_cycle", feed + PARTIAL_SUM_BYTES * columns),
+        ("memory.global_buffer.capacity_mib", kib(config.global_buffer) / 1024.0),
+        ("memory.global_buffer.read_bytes_per_cycle", global_read),
+        ("memory.global_buffer.write_bytes_per_cycle", global_write),
+        ("memory.hbm.capacity_gib", config.hbm.gib()),
+        ("energy.static_w", chip.energy.static_power.0),
+    ];
+    for (key, value) in settings {
+        let invalid = |fault| HardwareError::Invalid { file: chip.name.clone(), faults: vec![fault] };
+        document.set(key, &Setting::Number(value)).map_err(invalid)?;
+    }
+    Ok(document)
 }
 
 /// The accelerator of a design point. Nothing is read or searched; cheap enough to be called for every point of a space.

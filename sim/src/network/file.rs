@@ -212,10 +212,23 @@ fn template_text(name: &str) -> Result<&'static str, NetworkError> {
         .ok_or_else(|| NetworkError::Unknown { name: name.into(), known: Fabric::names().join(", ") })
 }
 
+/// The text of a fabric by name or by path.
+pub(super) fn text_by_name(name_or_path: &str) -> Result<String, NetworkError> {
+    if name_or_path.ends_with(".toml") { Fabric::text_of(name_or_path) } else { template_text(name_or_path).map(str::to_owned) }
+}
+
+/// Checks a file that was read otherwise than from text, and builds its fabric.
+pub(super) fn checked(name: &str, file: FabricFile) -> Result<Fabric, NetworkError> {
+    build(&sound(name, file)?)
+}
+
 /// Parses, checks every set of figures that the file holds, and applies those of its first chip, if it lists chips.
 fn parse(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
-    let mut file: FabricFile =
-        toml::from_str(text).map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?;
+    let file = toml::from_str(text);
+    sound(name, file.map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?)
+}
+
+fn sound(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkError> {
     let mut faults: Vec<_> = file.chips.iter().flat_map(|chip| verify::chip_faults(&file, chip)).collect();
     if let Some(first) = file.chips.first().cloned() {
         apply(&mut file, &first);

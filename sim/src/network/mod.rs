@@ -43,6 +43,7 @@
 
 mod calibrate;
 mod collective;
+mod document;
 mod error;
 mod fabric;
 mod file;
@@ -58,6 +59,7 @@ mod verify;
 
 pub use calibrate::{CalibrationError, Fit, GroupError, Measurement, Scalar, calibrate};
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
+pub use document::FabricDocument;
 pub use error::{Fault, NetworkError};
 pub use fabric::{Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 pub use level::Spread;

@@ -1,0 +1,168 @@
+//! A TOML file as a document whose fields are found and set by dotted keys; tables of a list go by their names (`memory.hbm.capacity_gib`).
+
+use super::Fault;
+use std::fmt;
+
+/// A value of a field.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Setting {
+    /// A number in the unit that the key names.
+    Number(f64),
+    /// A word, such as a node.
+    Word(String),
+    /// Yes or no.
+    Flag(bool),
+}
+
+impl Setting {
+    /// The number.
+    #[must_use]
+    pub fn number(&self) -> Option<f64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+
+    /// From a TOML value; `None` for dates, lists and tables.
+    #[must_use]
+    pub fn from_toml(value: &toml::Value) -> Option<Self> {
+        match value {
+            toml::Value::Integer(whole) => Some(Self::Number(*whole as f64)),
+            toml::Value::Float(number) => Some(Self::Number(*number)),
+            toml::Value::String(word) => Some(Self::Word(word.clone())),
+            toml::Value::Boolean(flag) => Some(Self::Flag(*flag)),
+            _ => None,
+        }
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        /// Whole numbers up to this are written as such: a double holds them all.
+        const LARGEST_WHOLE: f64 = 9e15;
+        match self {
+            Self::Number(number) if number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE => {
+                toml::Value::Integer(*number as i64)
+            }
+            Self::Number(number) => toml::Value::Float(*number),
+            Self::Word(word) => toml::Value::String(word.clone()),
+            Self::Flag(flag) => toml::Value::Boolean(*flag),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Word(word) => f.write_str(word),
+            Self::Flag(flag) => write!(f, "{flag}"),
+        }
+    }
+}
+
+/// Keys of a memory of which a file has one: setting one takes the others' place.
+const ALTERNATIVES: [&[&str]; 3] = [
+    &["capacity_kib", "capacity_mib", "capacity_gib", "capacity_gb"],
+    &["read_gb_per_s", "read_bytes_per_cycle"],
+    &["write_gb_per_s", "write_bytes_per_cycle"],
+];
+
+/// Every field with one value, with its key.
+#[must_use]
+pub fn fields(table: &toml::Table) -> Vec<(String, Setting)> {
+    let mut found = Vec::new();
+    for (key, value) in table {
+        leaves(key.clone(), value, &mut found);
+    }
+    found
+}
+
+/// The value of a field.
+#[must_use]
+pub fn get(table: &toml::Table, key: &str) -> Option<Setting> {
+    let (parents, last) = split(key);
+    let mut parents = parents.iter();
+    let Some(first) = parents.next() else { return table.get(last).and_then(Setting::from_toml) };
+    let parent = parents.try_fold(table.get(*first)?, |value, part| within(value, part))?;
+    parent.get(last).and_then(Setting::from_toml)
+}
+
+/// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
+///
+/// # Errors
+/// No such table, or a field that is a table itself.
+pub fn set(table: &mut toml::Table, key: &str, value: &Setting, file: &str) -> Result<(), Fault> {
+    let (parents, last) = split(key);
+    let Some(table) = parents.iter().try_fold(Parent::Table(table), Parent::child).and_then(Parent::table) else {
+        let cure = format!("use a field of {}'s file (coplace list dimensions)", file);
+        return Err(Fault::new(key, value, "there is no such table", cure));
+    };
+    if table.get(last).is_some_and(|found| Setting::from_toml(found).is_none()) {
+        return Err(Fault::new(key, value, "is a table or a list, no field", "use one of its fields"));
+    }
+    for other in ALTERNATIVES.iter().filter(|keys| keys.contains(&last)).flat_map(|keys| keys.iter()) {
+        table.remove(*other);
+    }
+    table.insert(last.to_owned(), value.to_toml());
+    Ok(())
+}
+
+/// The keys of the tables around a field, and its own.
+fn split(key: &str) -> (Vec<&str>, &str) {
+    let mut parts: Vec<&str> = key.split('.').collect();
+    let last = parts.pop().unwrap_or_default();
+    (parts, last)
+}
+
+/// What a value holds under a key, or under a name where it is a list of named tables.
+fn within<'a>(value: &'a toml::Value, part: &str) -> Option<&'a toml::Value> {
+    match value {
+        toml::Value::Table(table) => table.get(part),
+        toml::Value::Array(items) => items.iter().find(|item| is_named(item, part)),
+        _ => None,
+    }
+}
+
+fn is_named(item: &toml::Value, name: &str) -> bool {
+    item.get("name").and_then(toml::Value::as_str) == Some(name)
+}
+
+/// Where a field may be.
+enum Parent<'a> {
+    Table(&'a mut toml::Table),
+    List(&'a mut Vec<toml::Value>),
+}
+
+impl<'a> Parent<'a> {
+    fn child(self, part: &&str) -> Option<Self> {
+        let value = match self {
+            Self::Table(table) => table.get_mut(*part)?,
+            Self::List(items) => items.iter_mut().find(|item| is_named(item, part))?,
+        };
+        match value {
+            toml::Value::Table(table) => Some(Self::Table(table)),
+            toml::Value::Array(items) => Some(Self::List(items)),
+            _ => None,
+        }
+    }
+
+    fn table(self) -> Option<&'a mut toml::Table> {
+        if let Self::Table(table) = self { Some(table) } else { None }
+    }
+}
+
+/// The fields with one value below a value.
+fn leaves(key: String, value: &toml::Value, found: &mut Vec<(String, Setting)>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (inner, value) in table.iter().filter(|(inner, _)| *inner != "name") {
+                leaves(format!("{key}.{inner}"), value, found);
+            }
+        }
+        toml::Value::Array(items) => {
+            for item in items {
+                if let Some(name) = item.get("name").and_then(toml::Value::as_str) {
+                    leaves(format!("{key}.{name}"), item, found);
+                }
+            }
+        }
+        value => found.extend(Setting::from_toml(value).map(|value| (key, value))),
+    }
+}

@@ -1,0 +1,198 @@
+//! A chip's file as a document whose fields can be set: what a design space varies, and what a search leaves for other verbs to read.
+//!
+//! Values are set where the file has them and read by the reader of chip files, so that whatever a chip's file can say can be varied.
+
+use super::error::HardwareError;
+use super::template::{Template, embedded};
+use super::{Accelerator, file};
+use crate::files::Fault;
+use crate::files::document::{self, Setting};
+use std::collections::BTreeMap;
+
+/// A chip's file, taken apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChipDocument {
+    /// All but the sources.
+    table: toml::Table,
+    sources: BTreeMap<String, String>,
+    file: String,
+}
+
+impl ChipDocument {
+    /// Reads and verifies a chip's file; `file` names it in errors.
+    ///
+    /// # Errors
+    /// As [`Template::from_toml_str`].
+    pub fn parse(text: &str, file: &str) -> Result<Self, HardwareError> {
+        let template = Template::from_toml_str(text, file)?;
+        let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: why.to_string() };
+        let mut table: toml::Table = toml::from_str(text).map_err(malformed)?;
+        table.remove("sources");
+        Ok(Self { table, sources: template.sources, file: file.to_owned() })
+    }
+
+    /// The file of a built-in chip, by name or alias.
+    ///
+    /// # Errors
+    /// [`HardwareError::Unknown`] names those that exist.
+    pub fn template(name: &str) -> Result<Self, HardwareError> {
+        let found = &Template::find(name)?.name;
+        let text = embedded::CHIPS.iter().find(|(known, _)| known == found).map_or("", |(_, text)| text);
+        Self::parse(text, &format!("{found}.toml"))
+    }
+
+    /// The chip that has not been built: without other names, and without what is published or measured of the one that has. `ideal` takes its
+    /// fitted scalars away as well.
+    #[must_use]
+    pub fn unbuilt(mut self, ideal: bool) -> Self {
+        for table in ["aliases", "published"].into_iter().chain(ideal.then_some("calibration")) {
+            self.table.remove(table);
+        }
+        if ideal {
+            // A clock that a built chip keeps under load is measured too.
+            self.table.remove("sustained_clock_fraction");
+        }
+        self
+    }
+
+    /// Every field with one value, with its key: tables of a list go by their names, `memory.hbm.capacity_gib`.
+    #[must_use]
+    pub fn fields(&self) -> Vec<(String, Setting)> {
+        let mut found = document::fields(&self.table);
+        found.retain(|(key, _)| !matches!(key.as_str(), "name" | "description") && !key.starts_with("calibration.fitted_on"));
+        found
+    }
+
+    /// The value of a field.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Setting> {
+        document::get(&self.table, key)
+    }
+
+    /// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
+    ///
+    /// # Errors
+    /// No such table, or a field that is a table itself. A field that no chip has is refused by [`Self::accelerator`].
+    pub fn set(&mut self, key: &str, value: &Setting) -> Result<(), Fault> {
+        document::set(&mut self.table, key, value, &self.file)
+    }
+
+    /// Names the chip.
+    pub fn name(&mut self, name: &str, description: &str) {
+        self.table.insert("name".into(), toml::Value::String(name.to_owned()));
+        self.table.insert("description".into(), toml::Value::String(description.to_owned()));
+    }
+
+    /// The chip.
+    ///
+    /// # Errors
+    /// A field that no chip has or a value of the wrong type ([`HardwareError::Malformed`]); values that cannot be
+    /// ([`HardwareError::Invalid`]).
+    pub fn accelerator(&self) -> Result<Accelerator, HardwareError> {
+        file::build_table(self.table.clone(), &self.file)
+    }
+
+    /// The chip's file, in which the fields `set` have `source`. [`Template::from_toml_str`] reads it as [`Self::accelerator`].
+    ///
+    /// # Errors
+    /// A document that cannot be written as TOML, which its reader would have refused.
+    pub fn text(&self, set: &[String], source: &str) -> Result<String, HardwareError> {
+        let mut fields = self.fields();
+        fields.retain(|(key, value)| value.number().is_some() && !key.starts_with("calibration."));
+        let covers =
+            |source: &str, key: &str| key.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let mut sources = self.sources.clone();
+        for (key, _) in fields.iter().filter(|(key, _)| set.contains(key)) {
+            sources.insert(key.clone(), source.to_owned());
+        }
+        // Fields that are set to what the file did not have, and sources of fields that are gone.
+        for (key, _) in &fields {
+            if !sources.keys().any(|known| covers(known, key)) {
+                sources.insert(key.clone(), source.to_owned());
+            }
+        }
+        sources.retain(|known, _| fields.iter().any(|(key, _)| covers(known, key)));
+        let mut table = self.table.clone();
+        let sources = sources.into_iter().map(|(key, text)| (key, toml::Value::String(text))).collect();
+        table.insert("sources".into(), toml::Value::Table(sources));
+        toml::to_string(&table).map_err(|why| HardwareError::Malformed { file: self.file.clone(), why: why.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::super::{phaze, template_names, templates};
+    use super::*;
+    use crate::units::Bytes;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_document_is_the_chip_and_its_text_reads_back() {
+        for name in template_names() {
+            let document = ChipDocument::template(name).unwrap();
+            let template = Template::find(name).unwrap();
+            assert_eq!(document.accelerator().unwrap(), template.accelerator, "{name}");
+            let again = Template::from_toml_str(&document.text(&[], "nobody").unwrap(), "again.toml").unwrap();
+            assert_eq!((again.accelerator, again.sources), (template.accelerator.clone(), template.sources.clone()), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_ideal_chip_is_the_built_one_without_what_is_measured_of_it() {
+        for template in templates().unwrap() {
+            let ideal = ChipDocument::template(&template.name).unwrap().unbuilt(true).accelerator().unwrap();
+            let mut expected = template.accelerator.clone();
+            expected.calibration = super::super::Calibration::default();
+            expected.published = super::super::Published::default();
+            expected.sustained_clock_fraction = 1.0;
+            assert_eq!(ideal, expected);
+        }
+    }
+
+    #[test]
+    fn fields_are_found_set_and_refused_by_name() {
+        let mut document = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
+        assert_eq!(document.get("memory.hbm.capacity_gib"), Some(Setting::Number(32.0)));
+        assert_eq!(document.get("area.core_memory.local_buffer.ports"), Some(Setting::Number(3.0)));
+        assert_eq!((document.get("memory.l3.capacity_gib"), document.get("memory")), (None, None));
+        for (key, value) in document.fields() {
+            document.set(&key, &value).unwrap();
+        }
+        let unchanged = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
+        assert!(document.accelerator() == unchanged.accelerator(), "each field set to what it was");
+        document.set("memory.cmem.read_bytes_per_cycle", &Setting::Number(4000.0)).unwrap();
+        document.set("memory.cmem.latency_ns", &Setting::Number(7.5)).unwrap();
+        document.set("area.node", &Setting::Word("n5".into())).unwrap();
+        let set = ["memory.cmem.read_bytes_per_cycle", "memory.cmem.latency_ns"].map(str::to_owned);
+        let read = Template::from_toml_str(&document.text(&set, "found here").unwrap(), "x.toml").unwrap();
+        assert_eq!(read.accelerator, document.accelerator().unwrap());
+        assert_eq!(read.accelerator.on_chip[1].read_bandwidth.0, 4000.0 * 1.05e9);
+        assert_eq!(read.source("memory.cmem.latency_ns"), Some("found here"));
+        let refused = document.set("memory.l3.capacity_gib", &Setting::Number(1.0)).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "memory.l3.capacity_gib = 1: there is no such table; use a field of tpu_v4.toml's file (coplace list dimensions)"
+        );
+        assert!(document.set("memory.cmem", &Setting::Flag(true)).is_err());
+        document.set("tensor.colums", &Setting::Number(1.0)).unwrap();
+        let unknown = document.accelerator().unwrap_err().to_string();
+        assert!(unknown.contains("unknown field `colums`, expected one of `cores`"), "{unknown}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_file_of_phazes_design_is_the_design(
+            tc in 0..=12u32, vc in 0..=12u32, w in 1..=8u32, d in 1..=8u32, glb in 1..=7u32, hbm in prop::sample::select(vec![32.0, 64.0, 80.0, 33.3]),
+        ) {
+            let config = phaze::PhazeConfig {
+                num_tc: 1 << tc, num_vc: 1 << vc, width: 1 << w, depth: 1 << d, width_vc: 1 << w,
+                global_buffer: Bytes(1 << (20 + glb)), hbm: Bytes::from_gib(hbm),
+            };
+            let document = phaze::document(&config).unwrap();
+            prop_assert_eq!(document.accelerator().unwrap(), phaze::design(&config));
+            let read = Template::from_toml_str(&document.text(&[], "searched").unwrap(), "best.toml").unwrap();
+            prop_assert_eq!(read.accelerator, phaze::design(&config));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A fabric's file as a document whose fields can be set, as [`ChipDocument`](crate::hardware::ChipDocument) is a chip's.
+
+use super::error::NetworkError;
+use super::fabric::Fabric;
+use super::file::{self, FabricFile};
+use crate::files::Fault;
+use crate::files::document::{self, Setting};
+use serde::Deserialize;
+
+/// A fabric's file with the figures that it has for one chip, taken apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FabricDocument {
+    table: toml::Table,
+    file: String,
+}
+
+impl FabricDocument {
+    /// A built-in fabric by name, or a fabric file by path (anything that ends in `.toml`), with its figures for `chip`.
+    ///
+    /// # Errors
+    /// As [`Fabric::load_for`].
+    pub fn load_for(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
+        Fabric::load_for(name_or_path, chip)?;
+        let text = file::text_by_name(name_or_path)?;
+        let malformed = |e: toml::de::Error| NetworkError::Malformed { file: name_or_path.into(), why: e.to_string() };
+        let mut table: toml::Table = toml::from_str(&text).map_err(malformed)?;
+        if let Some(toml::Value::Array(chips)) = table.remove("chip") {
+            let own = chips.iter().find(|own| own.get("name").and_then(toml::Value::as_str) == Some(chip));
+            apply(&mut table, own.and_then(toml::Value::as_table));
+        }
+        Ok(Self { table, file: name_or_path.to_owned() })
+    }
+
+    /// Every field with one value, with its key: tiers go by their names, `tier.ici.bandwidth_gb_per_s`.
+    #[must_use]
+    pub fn fields(&self) -> Vec<(String, Setting)> {
+        let mut fields = document::fields(&self.table);
+        fields.retain(|(key, _)| {
+            !matches!(key.as_str(), "name" | "description" | "source" | "fitted_on") && !key.ends_with(".source")
+        });
+        fields
+    }
+
+    /// The value of a field.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Setting> {
+        document::get(&self.table, key)
+    }
+
+    /// Sets a field.
+    ///
+    /// # Errors
+    /// No such table, or a field that is a table itself. A field that no fabric has is refused by [`Self::fabric`].
+    pub fn set(&mut self, key: &str, value: &Setting) -> Result<(), Fault> {
+        document::set(&mut self.table, key, value, &self.file)
+    }
+
+    /// Names the fabric, and says where what was set is from.
+    pub fn name(&mut self, name: &str, source: &str) {
+        self.table.insert("name".into(), toml::Value::String(name.to_owned()));
+        let before = self.table.get("source").and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+        self.table.insert("source".into(), toml::Value::String(format!("{source}; the rest: {before}")));
+    }
+
+    /// The fabric.
+    ///
+    /// # Errors
+    /// A field that no fabric has, a value of the wrong type, or values that cannot be (all of them are listed).
+    pub fn fabric(&self) -> Result<Fabric, NetworkError> {
+        let malformed =
+            |e: toml::de::Error| NetworkError::Malformed { file: self.file.clone(), why: e.to_string().trim_end().into() };
+        file::checked(&self.file, FabricFile::deserialize(self.table.clone()).map_err(malformed)?)
+    }
+
+    /// The fabric's file, which [`Fabric::load`] reads as [`Self::fabric`].
+    ///
+    /// # Errors
+    /// A document that cannot be written as TOML, which its reader would have refused.
+    pub fn text(&self) -> Result<String, NetworkError> {
+        toml::to_string(&self.table).map_err(|e| NetworkError::Malformed { file: self.file.clone(), why: e.to_string() })
+    }
+}
+
+/// Puts a chip's figures in the tiers, as the reader of fabric files does.
+fn apply(table: &mut toml::Table, own: Option<&toml::Table>) {
+    let (Some(own), Some(toml::Value::Array(tiers))) = (own, table.get_mut("tier")) else { return };
+    let rates = own.get("bandwidth_gb_per_s").and_then(toml::Value::as_array);
+    for (tier, rate) in tiers.iter_mut().filter_map(toml::Value::as_table_mut).zip(rates.into_iter().flatten()) {
+        tier.insert("bandwidth_gb_per_s".into(), rate.clone());
+    }
+    if let Some(tier) = tiers.first_mut().and_then(toml::Value::as_table_mut) {
+        for key in ["dims", "wrap_multiple"] {
+            if let Some(value) = own.get(key) {
+                tier.insert(key.into(), value.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_document_is_the_fabric_and_its_text_reads_back() {
+        let shared = [("ici_3d_torus", "tpu_v5p"), ("ici_2d_torus", "tpu_v6e")];
+        for (name, chip) in Fabric::names().into_iter().map(|name| (name, "tpu_v4")).chain(shared) {
+            let Ok(fabric) = Fabric::load_for(name, chip) else { continue };
+            let document = FabricDocument::load_for(name, chip).unwrap();
+            assert_eq!(document.fabric().unwrap(), fabric, "{name}");
+            assert_eq!(Fabric::from_toml_str("again.toml", &document.text().unwrap()).unwrap(), fabric, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_tier_is_set_by_name() {
+        let mut document = FabricDocument::load_for("ici_3d_torus", "tpu_v5p").unwrap();
+        assert_eq!(document.get("tier.ici.bandwidth_gb_per_s"), Some(Setting::Number(600.0)));
+        document.set("tier.ici.bandwidth_gb_per_s", &Setting::Number(300.0)).unwrap();
+        assert_eq!(document.fabric().unwrap().tiers[0].bandwidth.0, 300e9);
+        document.set("tier.ici.bandwith_gb_per_s", &Setting::Number(300.0)).unwrap();
+        assert!(document.fabric().unwrap_err().to_string().contains("unknown field `bandwith_gb_per_s`"));
+        assert!(document.set("tier.nvlink.devices", &Setting::Number(8.0)).is_err());
+    }
+}
