@@ -1,14 +1,21 @@
 //! What several verbs read: chips by name or by file, and whose fault an error is.
 
 use crate::failure::{self, Failure, OrInput};
+use results::run::{self, Run};
 use sim::hardware::Template;
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
 use std::path::Path;
 use step::SoftwareStack;
 
-/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`).
+/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
+/// directory of a run that found one.
 pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
+    let directory = Path::new(name_or_path);
+    if directory.is_dir() {
+        let text = Run::chip(directory).or_input()?;
+        return Template::from_toml_str(&text, &directory.join(run::CHIP).display().to_string()).or_input();
+    }
     let file = |ending| name_or_path.ends_with(ending);
     if !file(".toml") && !file(".json") {
         return Template::find(name_or_path).cloned().or_input();

@@ -24,7 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    Search(verb::search::Arguments),
+    Search(Box<verb::search::Arguments>),
     Evaluate(Box<verb::evaluate::Arguments>),
     Plan(Box<verb::plan::Arguments>),
     Compare(verb::compare::Arguments),
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(verb::search::again::completed(std::env::args_os().collect())) {
         Ok(arguments) => arguments,
         Err(error) => return explained(&error),
     };

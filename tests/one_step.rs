@@ -41,9 +41,11 @@ fn blank() -> DesignRow {
     let dimensions = Dimensions {
         tensor_cores: 8,
         vector_cores: 2,
+        arrays_per_core: 1,
+        vector_lanes: 128,
         array_width: 128,
         array_depth: 64,
-        global_buffer_mib: 128,
+        global_buffer_mib: 128.0,
         hbm_gib: 32.0,
         area_mm2: 278.8,
     };

@@ -1,7 +1,7 @@
 //! PHAZE's design space: every configuration, and every area by the closed formula fitted to the original's table.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use search::space::HardwareSpace;
+use search::space::{Chips, HardwareSpace};
 use search::study::Study;
 use serde_json::Value;
 use sim::hardware::Accelerator;
@@ -14,7 +14,8 @@ const SMALLEST: f64 = 3_355_047.77;
 
 fn space() -> HardwareSpace {
     let study = Study::load("phaze").unwrap();
-    HardwareSpace::enumerate(&study.space, &Accelerator::template(&study.space.reference_chip).unwrap()).unwrap()
+    let Chips::Phaze(grid) = &study.space.chips else { panic!("PHAZE's grid") };
+    HardwareSpace::enumerate(grid, &study.space.limits, &Accelerator::template(&study.space.reference_chip).unwrap()).unwrap()
 }
 
 /// The formula of `results/reference/phaze/README.md` with the coefficients beside it; nothing of the program's own.

@@ -4,6 +4,7 @@ use crate::design::DesignRow;
 use crate::report::{Align, Table, area, fields, folded, rate, significant};
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
+use std::collections::BTreeSet;
 
 /// One design under one plan, as it appears in a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,8 +16,14 @@ pub struct Entry {
     pub chip: String,
     /// The plan, in words; `null` when none fits.
     pub plan: Option<String>,
-    /// Die area in mm^2.
+    /// Area of all compute dies in mm^2.
     pub area_mm2: Option<f64>,
+    /// The process that the area is of.
+    pub node: Option<String>,
+    /// Power of a chip under its heaviest sustained load, in W.
+    pub peak_power_w: Option<f64>,
+    /// What a chip costs to make, in USD.
+    pub cost_usd: Option<f64>,
     /// Throughput in sequences per second over the whole cluster; `null` when no plan fits.
     pub throughput_sequences_per_s: Option<f64>,
     /// Throughput in tokens per second over the whole cluster.
@@ -52,6 +59,9 @@ impl Entry {
             chip: row.chip(),
             plan: row.plan(),
             area_mm2: Some(row.area_mm2),
+            node: row.node.clone(),
+            peak_power_w: row.peak_power_w,
+            cost_usd: row.cost_usd,
             throughput_sequences_per_s: row.throughput_sequences_per_s,
             throughput_tokens_per_s: row.throughput_tokens_per_s,
             step_time_s: row.step_time_s,
@@ -71,6 +81,9 @@ impl Entry {
             chip: "no chip".into(),
             plan: None,
             area_mm2: None,
+            node: None,
+            peak_power_w: None,
+            cost_usd: None,
             throughput_sequences_per_s: None,
             throughput_tokens_per_s: None,
             step_time_s: None,
@@ -87,6 +100,8 @@ impl Entry {
     pub fn negative(&self) -> Option<(&'static str, f64)> {
         let figures = [
             ("area_mm2", self.area_mm2),
+            ("peak_power_w", self.peak_power_w),
+            ("cost_usd", self.cost_usd),
             ("throughput_sequences_per_s", self.throughput_sequences_per_s),
             ("throughput_tokens_per_s", self.throughput_tokens_per_s),
             ("step_time_s", self.step_time_s),
@@ -124,6 +139,11 @@ impl Comparison {
         let mut text = fields(&pairs);
         text.push('\n');
         text.push_str(&self.figures().render());
+        let nodes: BTreeSet<&str> = self.entries.iter().filter_map(|e| e.node.as_deref()).collect();
+        if nodes.len() > 1 {
+            let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
+            text.push_str(&folded(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another.")));
+        }
         for entry in &self.entries {
             if let Some(note) = &entry.note {
                 text.push_str(&folded(&format!("{}: {note}", entry.label)));
@@ -135,12 +155,18 @@ impl Comparison {
     fn figures(&self) -> Table {
         let dash = || "-".to_owned();
         let number = |value: Option<f64>| value.map_or_else(dash, |v| significant(v, 4));
-        let head = ["design", "area", "seq/s", "tokens/s", "step s", "MFU %", "kJ/step", "peak GiB", "first is", "bound by"];
-        let mut table = Table::new(head).align(9, Align::Left);
+        let head = [
+            "design", "area", "node", "peak W", "USD", "seq/s", "tokens/s", "step s", "MFU %", "kJ/step", "peak GiB", "first is",
+            "bound by",
+        ];
+        let mut table = Table::new(head).align(12, Align::Left);
         for entry in &self.entries {
             table.row([
                 entry.label.clone(),
                 entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
+                entry.node.clone().unwrap_or_else(dash),
+                entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
+                entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
                 entry.throughput_sequences_per_s.map_or_else(dash, rate),
                 entry.throughput_tokens_per_s.map_or_else(dash, rate),
                 number(entry.step_time_s),
@@ -165,6 +191,9 @@ mod tests {
             chip: "8 x 128x128 TC".into(),
             plan: throughput.map(|_| "p 8, t 1, d 128".into()),
             area_mm2: Some(278.826_676),
+            node: Some("22 nm".into()),
+            peak_power_w: Some(210.4),
+            cost_usd: None,
             throughput_sequences_per_s: throughput,
             throughput_tokens_per_s: throughput.map(|t| t * 4096.0),
             step_time_s: throughput.map(|t| 4096.0 / t),
@@ -186,13 +215,22 @@ mod tests {
                TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
                small       8 x 128x128 TC; no plan fits\n\
              \n\
-             design           area  seq/s  tokens/s  step s  MFU %  kJ/step  peak GiB  first is  bound by\n\
-             ----------  ---------  -----  --------  ------  -----  -------  --------  --------  --------\n\
-             best found  278.8 mm²  50.00   204,800   81.92   50.0        -     27.50     1.00x  HBM\n\
-             TPUv4       278.8 mm²  40.00   163,840   102.4   50.0        -     27.50     1.25x  HBM\n\
-             small       278.8 mm²      -         -       -      -        -         -         -\n\
+             design           area   node  peak W  USD  seq/s  tokens/s  step s  MFU %  kJ/step  peak GiB  first is  bound by\n\
+             ----------  ---------  -----  ------  ---  -----  --------  ------  -----  -------  --------  --------  --------\n\
+             best found  278.8 mm²  22 nm     210    -  50.00   204,800   81.92   50.0        -     27.50     1.00x  HBM\n\
+             TPUv4       278.8 mm²  22 nm     210    -  40.00   163,840   102.4   50.0        -     27.50     1.25x  HBM\n\
+             small       278.8 mm²  22 nm     210    -      -         -       -      -        -         -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );
+    }
+
+    #[test]
+    fn areas_of_different_processes_are_told() {
+        let mut entries = vec![entry("best found", Some(50.0)), entry("a100", Some(40.0))];
+        let text = |entries: &[Entry]| Comparison { entries: entries.to_vec() }.to_text();
+        assert!(!text(&entries).contains("different processes"));
+        entries[1].node = Some("7 nm".into());
+        assert!(text(&entries).contains("Areas are of different processes (22 nm, 7 nm)"), "{}", text(&entries));
     }
 
     #[test]

@@ -222,15 +222,19 @@ design_row! {
     tensor_cores: i64,
     /// Vector cores per chip.
     vector_cores: i64,
-    /// Rows of each tensor core's array, and lanes of each vector core (PHAZE's width).
+    /// Arrays in each tensor core.
+    arrays_per_core: i64,
+    /// Lanes of each vector core.
+    vector_lanes: i64,
+    /// Rows of each array (PHAZE's width).
     array_width: i64,
-    /// Columns of each tensor core's array (PHAZE's depth).
+    /// Columns of each array (PHAZE's depth).
     array_depth: i64,
-    /// Global buffer in MiB.
-    global_buffer_mib: i64,
+    /// The outermost buffer that all cores share, in MiB; 0 where there is none.
+    global_buffer_mib: f64,
     /// HBM capacity in GiB.
     hbm_gib: f64,
-    /// Die area in mm^2.
+    /// Area of all compute dies in mm^2.
     area_mm2: f64,
     /// What became of the design.
     outcome: Outcome,
@@ -276,6 +280,18 @@ design_row! {
     bound_by: Option<String>,
     /// How good the plan is proven to be: `optimal`, or a gap.
     plan_status: Option<String>,
+    /// The process: areas of different ones are not alike.
+    node: Option<String>,
+    /// The dimensions that the study varies, with the design's values, where they are not PHAZE's.
+    dimensions: Option<String>,
+    /// Power of a chip under its heaviest sustained load, in W.
+    peak_power_w: Option<f64>,
+    /// Mean power of a device over the step, in W.
+    mean_power_w: Option<f64>,
+    /// What a chip costs to make, in USD.
+    cost_usd: Option<f64>,
+    /// Energy per token, in J.
+    energy_per_token_j: Option<f64>,
 }
 
 impl DesignRow {
@@ -286,6 +302,8 @@ impl DesignRow {
             index,
             tensor_cores: dimensions.tensor_cores,
             vector_cores: dimensions.vector_cores,
+            arrays_per_core: dimensions.arrays_per_core,
+            vector_lanes: dimensions.vector_lanes,
             array_width: dimensions.array_width,
             array_depth: dimensions.array_depth,
             global_buffer_mib: dimensions.global_buffer_mib,
@@ -313,19 +331,26 @@ impl DesignRow {
             peak_memory_gib: None,
             bound_by: None,
             plan_status: None,
+            node: None,
+            dimensions: None,
+            peak_power_w: None,
+            mean_power_w: None,
+            cost_usd: None,
+            energy_per_token_j: None,
         }
     }
 
     /// The chip in one line: `8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM`.
     #[must_use]
     pub fn chip(&self) -> String {
+        let arrays = if self.arrays_per_core == 1 { String::new() } else { format!("{} x ", self.arrays_per_core) };
         format!(
-            "{} x {}x{} TC, {} x {} VC, {} MiB, {} GiB HBM",
+            "{} x {arrays}{}x{} TC, {} x {} VC, {} MiB, {} GiB HBM",
             self.tensor_cores,
             self.array_width,
             self.array_depth,
             self.vector_cores,
-            self.array_width,
+            self.vector_lanes,
             self.global_buffer_mib,
             self.hbm_gib
         )
@@ -353,12 +378,16 @@ pub struct Dimensions {
     pub tensor_cores: i64,
     /// Vector cores per chip.
     pub vector_cores: i64,
-    /// Rows of each tensor core's array, and lanes of each vector core (PHAZE's width).
+    /// Arrays in each tensor core.
+    pub arrays_per_core: i64,
+    /// Lanes of each vector core.
+    pub vector_lanes: i64,
+    /// Rows of each array (PHAZE's width).
     pub array_width: i64,
-    /// Columns of each tensor core's array (PHAZE's depth).
+    /// Columns of each array (PHAZE's depth).
     pub array_depth: i64,
-    /// Global buffer in MiB.
-    pub global_buffer_mib: i64,
+    /// The outermost buffer that all cores share, in MiB.
+    pub global_buffer_mib: f64,
     /// HBM capacity in GiB.
     pub hbm_gib: f64,
     /// Die area in mm^2.
@@ -374,9 +403,11 @@ mod tests {
         let dimensions = Dimensions {
             tensor_cores: 8,
             vector_cores: 2,
+            arrays_per_core: 1,
+            vector_lanes: 128,
             array_width: 128,
             array_depth: 64,
-            global_buffer_mib: 128,
+            global_buffer_mib: 128.0,
             hbm_gib: 32.0,
             area_mm2: 278.8,
         };
@@ -393,7 +424,7 @@ mod tests {
     #[test]
     fn a_cell_that_does_not_fit_is_named() {
         let mut cells = row().cells();
-        cells[7] = Cell::Float(f64::NAN);
+        cells[9] = Cell::Float(f64::NAN);
         assert_eq!(DesignRow::from_cells(cells).unwrap_err(), ("area_mm2", "NaN is not a finite number".into()));
         let (column, why) = DesignRow::from_cells([]).unwrap_err();
         assert_eq!((column, why.as_str()), ("index", "a value is required"));

@@ -5,38 +5,80 @@ use crate::design::{DesignRow, Dimensions, Outcome};
 use crate::planned::{one_line, row as plan_row, schedule_name};
 use crate::record::{Certificate, Proof};
 use crate::report::bytes;
-use search::design::{DesignAnswer, DesignOutcome, Evaluation};
+use search::design::{Aim, DesignAnswer, DesignOutcome, Evaluation};
+use search::objective::{Axis, Objective};
 use search::planner::{Job, RankedPlan};
 use search::runner;
-use sim::hardware::Accelerator;
-use sim::hardware::phaze::{PhazeConfig, design};
+use search::space::{DesignId, Figures, Space};
+use sim::hardware::{Accelerator, Setting};
 use sim::status::SolveStatus;
 use std::collections::BTreeMap;
 use step::explain::explain;
 use step::{ChipTimes, StepError};
 
-/// The dimensions of a PHAZE chip in the store's units.
+/// The dimensions of a chip in the store's units.
 #[must_use]
-pub fn dimensions(config: &PhazeConfig, area_mm2: f64) -> Dimensions {
+pub fn dimensions(chip: &Accelerator, figures: &Figures) -> Dimensions {
     Dimensions {
-        tensor_cores: i64::from(config.num_tc),
-        vector_cores: i64::from(config.num_vc),
-        array_width: i64::from(config.width),
-        array_depth: i64::from(config.depth),
-        global_buffer_mib: (config.global_buffer.0 >> 20) as i64,
-        hbm_gib: config.hbm.gib(),
-        area_mm2,
+        tensor_cores: i64::from(chip.tensor.cores),
+        vector_cores: i64::from(chip.vector.cores),
+        arrays_per_core: i64::from(chip.tensor.arrays_per_core),
+        vector_lanes: i64::from(chip.vector.lanes),
+        array_width: i64::from(chip.tensor.rows),
+        array_depth: i64::from(chip.tensor.columns),
+        global_buffer_mib: chip.global_buffer().map_or(0.0, |level| level.capacity.as_f64() / 1_048_576.0),
+        hbm_gib: chip.memory_capacity().gib(),
+        area_mm2: figures.area.0,
     }
 }
 
-/// Every design of a search, in its order; `job` is the search's on any chip.
-#[must_use]
-pub fn rows(job: &Job<'_>, answer: &DesignAnswer) -> Vec<DesignRow> {
-    let rate = |bound: f64| (bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
-    let row = |(index, d): (usize, &DesignOutcome)| {
-        let mut row = DesignRow::undecided(index as i64, dimensions(&d.config, d.area.0));
+/// The jobs of a search on each of its space's fabrics, and their space.
+#[derive(Debug, Clone, Copy)]
+pub struct Searched<'a> {
+    /// The job on any chip, by [`Space::fabrics`].
+    pub jobs: &'a [Job<'a>],
+    /// The chips.
+    pub space: &'a Space,
+    /// What was asked.
+    pub aim: Aim,
+}
+
+impl<'a> Searched<'a> {
+    /// The job of a design, on its chip and its fabric.
+    ///
+    /// # Errors
+    /// A design that is no chip, which its enumeration has refused.
+    pub fn job<'b>(&'b self, id: DesignId, chip: &'b Accelerator) -> Job<'b>
+    where
+        'a: 'b,
+    {
+        Job { chip, ..self.jobs[self.space.fabric(id)] }
+    }
+
+    /// Every design of a search, in its order.
+    ///
+    /// # Errors
+    /// A design that is no chip, which its enumeration has refused.
+    pub fn rows(&self, answer: &DesignAnswer) -> Result<Vec<DesignRow>, String> {
+        answer.designs.iter().enumerate().map(|(index, design)| self.row(index, design)).collect()
+    }
+
+    fn row(&self, index: usize, d: &DesignOutcome) -> Result<DesignRow, String> {
+        let chip = self.space.chip(d.id)?;
+        let figures = self.space.figures(d.id, &chip);
+        let job = self.job(d.id, &chip);
+        let throughput = matches!(self.aim.objective, Objective::Throughput | Objective::StepTime);
+        let rate = |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
+        let mut row = DesignRow::undecided(index as i64, dimensions(&chip, &figures));
+        row.node = chip.node().map(|node| node.to_string());
+        let words = |varied: Vec<(String, Setting)>| {
+            varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
+        };
+        row.dimensions = self.space.varied(d.id).map(words);
+        row.peak_power_w = Some(figures.peak_power.0);
+        row.cost_usd = figures.cost_usd;
         match &d.outcome {
-            runner::Outcome::Evaluated { evaluation, .. } => fill(&mut row, job, &d.config, evaluation),
+            runner::Outcome::Evaluated { evaluation, .. } => fill(&mut row, &job, evaluation),
             runner::Outcome::Infeasible { evaluation } => {
                 row.outcome = Outcome::Infeasible;
                 row.reason = evaluation.outcome.as_ref().err().map(ToString::to_string);
@@ -44,20 +86,21 @@ pub fn rows(job: &Job<'_>, answer: &DesignAnswer) -> Vec<DesignRow> {
             runner::Outcome::Pruned { bound, by } => {
                 row.outcome = Outcome::Pruned;
                 row.bound_sequences_per_s = rate(*bound);
-                row.reason = Some(format!("design {by} is no larger and no slower than this one's bound"));
+                row.reason = Some(match (self.aim.axis, throughput) {
+                    (Axis::Area, true) => format!("design {by} is no larger and no slower than this one's bound"),
+                    (Axis::None, _) => format!("design {by} is no worse than this one's bound"),
+                    (axis, _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
+                });
             }
             runner::Outcome::Open { bound } => row.bound_sequences_per_s = rate(*bound),
         }
-        row
-    };
-    answer.designs.iter().enumerate().map(row).collect()
+        Ok(row)
+    }
 }
 
-fn fill(row: &mut DesignRow, job: &Job<'_>, config: &PhazeConfig, evaluation: &Evaluation) {
+fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
-    let chip = design(config);
-    let job = Job { chip: &chip, ..*job };
-    let (plan, layout) = (plan_row(&job, ranked), &ranked.plan.layout);
+    let (plan, layout) = (plan_row(job, ranked), &ranked.plan.layout);
     let sequences = |step: f64| job.global_batch as f64 / step;
     row.outcome = Outcome::Evaluated;
     row.throughput_sequences_per_s = Some(sequences(plan.step_s));
@@ -65,6 +108,8 @@ fn fill(row: &mut DesignRow, job: &Job<'_>, config: &PhazeConfig, evaluation: &E
     row.step_time_s = Some(plan.step_s);
     row.mfu = Some(plan.mfu);
     row.energy_per_step_j = Some(plan.energy_j);
+    row.mean_power_w = Some(plan.energy_j / plan.step_s / f64::from(job.devices));
+    row.energy_per_token_j = Some(plan.energy_j / (plan.step_s * plan.tokens_per_s));
     row.stages = Some(layout.pipeline.into());
     row.tensor_parallel = Some(layout.tensor.into());
     row.data_parallel = Some(layout.data.into());
@@ -99,8 +144,15 @@ pub fn bound_by(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String>, St
 ///
 /// # Errors
 /// As [`bound_by`].
-pub fn entry(label: &str, job: &Job<'_>, area_mm2: Option<f64>, evaluation: &Evaluation) -> Result<Entry, StepError> {
-    let mut entry = Entry { chip: chip_line(job.chip), area_mm2, ..Entry::without_design(label) };
+pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entry, StepError> {
+    let mut entry = Entry { chip: chip_line(job.chip), ..Entry::without_design(label) };
+    entry.node = job.chip.node().map(|node| node.to_string());
+    // A chip whose die is not disclosed has neither area nor price.
+    if let Ok(figures) = Figures::of(job.chip) {
+        entry.area_mm2 = Some(figures.area.0);
+        entry.cost_usd = figures.cost_usd;
+    }
+    entry.peak_power_w = Some(sim::hardware::sustained_power(job.chip).peak().0);
     match &evaluation.outcome {
         Ok(ranked) => {
             let plan = plan_row(job, ranked);
@@ -135,7 +187,8 @@ fn chip_line(c: &Accelerator) -> String {
 
 /// The certificate of a search.
 #[must_use]
-pub fn certificate(job: &Job<'_>, answer: &DesignAnswer, over_area: usize) -> Certificate {
+pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificate {
+    let (Searched { jobs, space, aim }, outside) = (searched, &searched.space.outside);
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for design in &answer.designs {
         let kind = match design.outcome {
@@ -147,28 +200,40 @@ pub fn certificate(job: &Job<'_>, answer: &DesignAnswer, over_area: usize) -> Ce
         *counts.entry(kind).or_default() += 1;
     }
     let count = |kind| counts.get(kind).copied().unwrap_or_default();
-    let rate = |step: f64| Some(job.global_batch as f64 / step).filter(|r| r.is_finite());
-    let value = answer.best.and_then(|b| match answer.designs[b].outcome {
-        runner::Outcome::Evaluated { value, .. } => Some(value),
-        _ => None,
-    });
+    let each = space.hbm.len().max(1);
+    let value = answer.best.map(|best| answer.value(best)).filter(|value| value.is_finite());
     let (proof, bound, why) = match &answer.status {
         SolveStatus::Optimal => (Proof::Proven, value, None),
         SolveStatus::Gap { lower_bound, .. } => (Proof::Gap, Some(*lower_bound), None),
         SolveStatus::Infeasible { why } => (Proof::Infeasible, None, Some(why.clone())),
     };
-    let (best, bound) = (value.and_then(rate), bound.and_then(rate));
+    let sequences = jobs.first().map_or(0.0, |job| job.global_batch as f64);
+    let throughput = matches!(aim.objective, Objective::Throughput | Objective::StepTime);
+    let rate = |step: f64| Some(sequences / step).filter(|r| throughput && r.is_finite());
+    let shown = |value: f64| {
+        let job = jobs.first()?;
+        let tokens = sequences * job.sequence_length as f64;
+        Some(aim.objective.shown(value, f64::from(job.devices), tokens)).filter(|(value, _)| value.is_finite())
+    };
     Certificate {
         proof,
-        designs: (answer.designs.len() + over_area) as u64,
+        designs: (answer.designs.len() + outside.total() * each) as u64,
         evaluated: count("evaluated"),
         pruned: count("pruned"),
         infeasible: count("infeasible"),
-        over_area: over_area as u64,
+        over_area: (outside.area * each) as u64,
+        over_power: (outside.power * each) as u64,
+        over_cost: (outside.cost * each) as u64,
+        no_chip: (outside.refused * each) as u64,
         open: count("open"),
-        best_sequences_per_s: best,
-        bound_sequences_per_s: bound,
-        gap: best.zip(bound).map(|(best, bound)| if proof == Proof::Proven { 0.0 } else { bound / best - 1.0 }),
+        objective: aim.objective.to_string(),
+        best: value.and_then(shown).map(|(value, _)| value),
+        bound: bound.and_then(shown).map(|(value, _)| value),
+        unit: aim.objective.shown(1.0, 1.0, 1.0).1.to_owned(),
+        best_sequences_per_s: value.and_then(rate),
+        bound_sequences_per_s: bound.and_then(rate),
+        // Of what is minimised: the bound is below the best.
+        gap: value.zip(bound).map(|(value, bound)| if proof == Proof::Proven { 0.0 } else { value / bound - 1.0 }),
         why,
     }
 }

@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The version of the record's format that this build writes and reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// What is wrong with a record.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +62,8 @@ pub struct Record {
     pub format: u32,
     /// What wrote it.
     pub versions: Versions,
+    /// A digest of all that was asked, the texts of the model and the study among it: runs that differ in it answer different questions.
+    pub question: String,
     /// What was asked.
     pub study: StudyRecord,
     /// The seed of everything random.
@@ -147,9 +149,23 @@ pub struct Certificate {
     pub infeasible: u64,
     /// Rejected for their area.
     pub over_area: u64,
+    /// Rejected for their power.
+    pub over_power: u64,
+    /// Rejected for their cost.
+    pub over_cost: u64,
+    /// Combinations of values that are no chip.
+    pub no_chip: u64,
     /// Not decided before the search stopped.
     pub open: u64,
-    /// The best throughput found, in sequences per second.
+    /// What is best: `throughput`, `per-dollar`, ...
+    pub objective: String,
+    /// The best value of the objective, in `unit`.
+    pub best: Option<f64>,
+    /// No design has a better one than this.
+    pub bound: Option<f64>,
+    /// The unit of the two.
+    pub unit: String,
+    /// The best throughput found, in sequences per second, where that is the objective.
     pub best_sequences_per_s: Option<f64>,
     /// No design is faster than this, in sequences per second.
     pub bound_sequences_per_s: Option<f64>,
@@ -167,6 +183,11 @@ pub struct BestDesign {
     pub design: DesignRow,
     /// Its plan and all that it takes and why: what `evaluate` shows of it.
     pub step: StepRecord,
+    /// What the reader should know of it: an area budget that is left, values at the end of the study's lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The arguments with which `evaluate` gives this time again, beside the model and the chip: cluster, stack and plan.
+    pub evaluate_with: Vec<String>,
 }
 
 /// A named part of a whole.
@@ -229,6 +250,15 @@ impl Record {
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let text = sim::files::text::read(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
         Self::parse(path, &text)
+    }
+
+    /// The digest of the question that a directory's record answers, whatever its format: `None` without a record, `Some(None)` for one that does
+    /// not say.
+    #[must_use]
+    pub fn question_in(directory: &Path) -> Option<Option<String>> {
+        let text = sim::files::text::read(&directory.join(crate::run::RECORD)).ok()?;
+        let value: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+        Some(value.and_then(|record| record.get("question")?.as_str().map(str::to_owned)))
     }
 
     /// Reads a record from its text; `file` names it in errors.

@@ -30,6 +30,13 @@ fn certificate() -> Certificate {
         pruned: 40,
         infeasible: 5,
         over_area: 3,
+        over_power: 0,
+        over_cost: 0,
+        no_chip: 0,
+        objective: "throughput".into(),
+        best: Some(1228.8),
+        bound: Some(1269.76),
+        unit: "tokens/s".into(),
         open: 2,
         best_sequences_per_s: Some(0.1 + 0.2),
         bound_sequences_per_s: Some(0.31),
@@ -42,9 +49,11 @@ pub(crate) fn record() -> Record {
     let dimensions = Dimensions {
         tensor_cores: 8,
         vector_cores: 2,
+        arrays_per_core: 1,
+        vector_lanes: 128,
         array_width: 128,
         array_depth: 128,
-        global_buffer_mib: 128,
+        global_buffer_mib: 128.0,
         hbm_gib: 32.0,
         area_mm2: 278.826_676_31,
     };
@@ -55,10 +64,16 @@ pub(crate) fn record() -> Record {
     Record {
         format: FORMAT,
         versions: Versions::current(),
+        question: "0123abcd".into(),
         study: study(),
         seed: 1,
         certificate: certificate(),
-        best: Some(BestDesign { design, step: crate::step_record::example() }),
+        best: Some(BestDesign {
+            design,
+            step: crate::step_record::example(),
+            notes: vec!["96.1 of 278.8 mm² are left".into()],
+            evaluate_with: vec!["--devices".into(), "1024".into()],
+        }),
         comparison: None,
         times: BTreeMap::from([("search".into(), 1.25)]),
     }
@@ -94,8 +109,8 @@ fn what_is_no_record_is_named() {
         assert!(error(&text[..cut]).starts_with("run/record.json: EOF while parsing"), "{}", error(&text[..cut]));
     }
     assert_eq!(
-        error(&text.replace("\"format\": 2", "\"format\": 1")),
-        "run/record.json: format = 1, this version of coplace reads 2; run the search again with it"
+        error(&text.replace("\"format\": 3", "\"format\": 1")),
+        "run/record.json: format = 1, this version of coplace reads 3; run the search again with it"
     );
     assert!(error("[1, 2]").contains("format = missing"));
     let missing = error(&text.replace("\"seed\": 1,", ""));

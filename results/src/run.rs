@@ -17,8 +17,21 @@ pub const RECORD: &str = "record.json";
 pub const DESIGNS: &str = "designs.parquet";
 /// The figure's file name without its ending.
 pub const PARETO: &str = "pareto";
-/// Every file of a run, in the order in which they appear under their names.
-pub const FILES: [&str; 5] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", RECORD];
+/// The file of the best chip.
+pub const CHIP: &str = "best.toml";
+/// The file of the fabric that the best chip was found on, where no built-in one is it.
+pub const FABRIC: &str = "fabric.toml";
+/// Every file that a run may have, in the order in which they appear under their names.
+pub const FILES: [&str; 7] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, RECORD];
+
+/// The files of what a search found, which other verbs take for theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// The chip's.
+    pub chip: Option<String>,
+    /// The fabric's, where it is not one that is known by name.
+    pub fabric: Option<String>,
+}
 
 /// Why a run directory could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +51,12 @@ pub enum RunError {
     /// Its digests.
     #[error(transparent)]
     Sums(#[from] SumsError),
+    /// It has no chip.
+    #[error("{}: no {CHIP} in it: its search found no design that runs the model, or is of an older version; run a search, or give a chip", directory.display())]
+    NoChip {
+        /// The run's directory.
+        directory: PathBuf,
+    },
 }
 
 impl Unwritable for RunError {
@@ -47,7 +66,7 @@ impl Unwritable for RunError {
                 Some(error)
             }
             Self::Figure(error) => error.write_error(),
-            Self::Record(_) | Self::Store(_) | Self::Sums(_) => None,
+            Self::Record(_) | Self::Store(_) | Self::Sums(_) | Self::NoChip { .. } => None,
         }
     }
 }
@@ -64,24 +83,30 @@ pub struct Run {
 }
 
 impl Run {
-    /// Writes the run into `directory` (made if need be): the digests, the store, the figure as SVG and PNG, and last the record, so that a directory
+    /// Writes the run into `directory` (made if need be): the digests, the store, the figure as SVG and PNG, what was found, and last the record, so that a directory
     /// with a record is complete, and one with files of two runs has digests that tell. Everything is encoded and on the disk before the first file
     /// appears under its name. Returns the paths written, the record's first.
     ///
     /// # Errors
     /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
-    pub fn write(&self, directory: &Path) -> Result<Vec<PathBuf>, RunError> {
+    pub fn write(&self, directory: &Path, found: &Found) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
         let figure = figure(std::slice::from_ref(self))?;
         let mut files = vec![
             (path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?),
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
             (path(&format!("{PARETO}.png")), figure.png()?),
-            (path(RECORD), self.record.to_json()?.into_bytes()),
         ];
+        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric)];
+        files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
+        files.push((path(RECORD), self.record.to_json()?.into_bytes()));
         files.insert(0, (path(SUMS), sums::of(&files).into_bytes()));
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
+        // An older run's, where this one has none: the digests no longer know them.
+        for (name, _) in named.iter().filter(|(name, text)| text.is_none() && path(name).exists()) {
+            std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
+        }
         files::write_all(&files)?;
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
@@ -99,6 +124,20 @@ impl Run {
         let designs = store::read_designs(&directory.join(DESIGNS))?;
         let name = directory.file_name().unwrap_or(directory.as_os_str());
         Ok(Self { name: name.to_string_lossy().into_owned(), record, designs })
+    }
+
+    /// The file of the chip that a run found, held against its digest.
+    ///
+    /// # Errors
+    /// A run that found none, or a file that is missing, damaged, or of another run.
+    pub fn chip(directory: &Path) -> Result<String, RunError> {
+        let sums = Sums::read(directory)?;
+        if !sums.name(&[CHIP]) {
+            return Err(RunError::NoChip { directory: directory.into() });
+        }
+        sums.check(directory, CHIP)?;
+        let file = directory.join(CHIP);
+        Ok(sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file, why })?)
     }
 
     /// The designs on its front, by area: no other evaluated one is at most as large and at least as fast. Of equals, the
@@ -260,13 +299,27 @@ mod tests {
         Run { name: name.into(), designs: designs.collect(), record }
     }
 
+    fn found() -> Found {
+        Found { chip: Some("name = \"chip\"".into()), fabric: Some("name = \"fabric\"".into()) }
+    }
+
+    #[test]
+    fn a_run_without_a_design_has_no_chip_and_keeps_no_other_s() {
+        let dir = tempfile::tempdir().unwrap();
+        run("a").write(dir.path(), &found()).unwrap();
+        assert_eq!(Run::chip(dir.path()).unwrap(), "name = \"chip\"");
+        run("a").write(dir.path(), &Found::default()).unwrap();
+        assert!(!dir.path().join(CHIP).exists() && !dir.path().join(FABRIC).exists());
+        assert!(Run::chip(dir.path()).unwrap_err().to_string().contains("no best.toml in it"));
+    }
+
     #[test]
     fn a_run_reads_back_and_writes_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        let paths = run("a").write(&a).unwrap();
+        let paths = run("a").write(&a, &found()).unwrap();
         assert_eq!(Run::read(&a).unwrap(), run("a"));
-        run("a").write(&b).unwrap();
+        run("a").write(&b, &found()).unwrap();
         for path in paths {
             let other = b.join(path.file_name().unwrap());
             assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
@@ -286,8 +339,8 @@ mod tests {
         (other.record.study.model, other.designs[0].area_mm2) = ("another".into(), 7.0);
         let old = run("mixed");
         let mixed = Run { name: "mixed".into(), ..other.clone() };
-        old.write(&at("old")).unwrap();
-        other.write(&at("new")).unwrap();
+        old.write(&at("old"), &found()).unwrap();
+        other.write(&at("new"), &Found { chip: Some("name = \"other\"".into()), ..found() }).unwrap();
         for chosen in 0..1 << FILES.len() {
             std::fs::create_dir_all(at("mixed")).unwrap();
             for (i, file) in FILES.iter().enumerate() {
@@ -295,7 +348,13 @@ mod tests {
                 std::fs::copy(at(from).join(file), at("mixed").join(file)).unwrap();
             }
             // The figure is not read.
-            match (chosen & 1, chosen >> 1 & 1, chosen >> 4 & 1) {
+            let chip = Run::chip(&at("mixed")).map_err(|error| error.to_string());
+            match (chosen & 1, chosen >> 4 & 1) {
+                (0, 0) => assert_eq!(chip.unwrap(), "name = \"chip\""),
+                (1, 1) => assert_eq!(chip.unwrap(), "name = \"other\""),
+                _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
+            }
+            match (chosen & 1, chosen >> 1 & 1, chosen >> 6 & 1) {
                 (0, 0, 0) => assert_eq!(Run::read(&at("mixed")).unwrap(), old),
                 (1, 1, 1) => assert_eq!(Run::read(&at("mixed")).unwrap(), mixed),
                 _ => assert!(Run::read(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}"),
@@ -309,7 +368,7 @@ mod tests {
     #[test]
     fn a_changed_figure_in_a_record_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        run("a").write(dir.path()).unwrap();
+        run("a").write(dir.path(), &found()).unwrap();
         let file = dir.path().join(RECORD);
         let text = std::fs::read_to_string(&file).unwrap();
         for (at, digit) in text.char_indices().filter(|(_, c)| c.is_ascii_digit()).step_by(7) {
@@ -327,7 +386,7 @@ mod tests {
         let into = dir.path().join("run");
         let mut bad = run("bad");
         bad.record.certificate.gap = Some(f64::NAN);
-        assert!(bad.write(&into).is_err());
+        assert!(bad.write(&into, &found()).is_err());
         assert!(!into.exists());
     }
 

@@ -7,9 +7,11 @@ fn row(index: i64) -> DesignRow {
     let dimensions = Dimensions {
         tensor_cores: 8,
         vector_cores: 2,
+        arrays_per_core: 1,
+        vector_lanes: 128,
         array_width: 128,
         array_depth: 128,
-        global_buffer_mib: 1 << (index % 7),
+        global_buffer_mib: f64::from(1 << (index % 7)),
         hbm_gib: 32.0,
         area_mm2: 100.0 + index as f64 / 3.0,
     };

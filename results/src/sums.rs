@@ -64,6 +64,12 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A short digest of a text: eight letters, enough to tell questions apart.
+#[must_use]
+pub fn short(text: &str) -> String {
+    digest(text.as_bytes()).chars().take(8).collect()
+}
+
 /// The digests of files, a line `DIGEST  NAME` each.
 pub(crate) fn of(files: &[(PathBuf, Vec<u8>)]) -> String {
     let line = |(path, bytes): &(PathBuf, Vec<u8>)| {

@@ -1,11 +1,11 @@
 //! Studies searched to their end: time, how designs were decided, the certificate. `cargo bench -p coplace-search --bench designs -- phaze llama2-7b`;
 //! all PHAZE models without arguments.
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-use coplace_search::design::search_designs;
+use coplace_search::design::{Aim, DesignSearch};
 use coplace_search::planner::{Job, Prepared};
 use coplace_search::runner::Outcome;
-use coplace_search::space::HardwareSpace;
+use coplace_search::space::{Chips, Space};
 use coplace_search::study::Study;
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -37,7 +37,8 @@ fn main() {
     }
     let study = Study::load(study).unwrap();
     let reference = Accelerator::template(&study.space.reference_chip).unwrap();
-    let space = HardwareSpace::enumerate(&study.space, &reference).unwrap();
+    let Chips::Phaze(grid) = &study.space.chips else { panic!("a study of PHAZE's chips") };
+    let space = Space::phaze(grid, &study.space.limits, &reference).unwrap();
     let fabric = Fabric::load_for(&study.cluster.fabric, &reference.name).unwrap().for_devices(study.cluster.devices).unwrap();
     let stack = SoftwareStack::load(&study.plan.stack).unwrap();
     for name in models {
@@ -58,7 +59,8 @@ fn main() {
         let start = Instant::now();
         let prepared = Prepared::new(job, &study.plan.space()).unwrap();
         let ready = start.elapsed().as_secs_f64();
-        let answer = search_designs(&prepared, &space, study.limits.evaluations, &|_| {});
+        let aim = Aim { evaluations: study.limits.evaluations, ..Aim::default() };
+        let answer = DesignSearch { prepared: &[prepared], space: &space, aim }.run(&|_| {});
         let seconds = start.elapsed().as_secs_f64();
         let count = |wanted: fn(&Outcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();
         let best = answer.best.map(|b| &answer.designs[b]);
@@ -69,7 +71,7 @@ fn main() {
             best.map_or_else(String::new, |b| match &b.outcome {
                 Outcome::Evaluated { value, evaluation } => {
                     let plan = evaluation.outcome.as_ref().map(|p| format!("{:?} {:?}", p.plan.layout, p.plan.activations));
-                    format!("{value:.4} s on {} {}", b.config, plan.unwrap_or_default())
+                    format!("{value:.4} s on {} {}", space.words(b.id), plan.unwrap_or_default())
                 }
                 _ => String::new(),
             }),

@@ -6,7 +6,7 @@
 #[path = "../tests/layer_graphs/mod.rs"]
 mod layer_graphs;
 
-use coplace_search::space::HardwareSpace;
+use coplace_search::space::{Chips, HardwareSpace};
 use coplace_search::study::Study;
 use layer_graphs::{Chip, each_pass, lower};
 use sim::hardware::phaze::design;
@@ -101,7 +101,8 @@ fn all_layers() {
 fn sweep(model: &str) {
     let study = Study::load("phaze").unwrap();
     let reference = Accelerator::template(&study.space.reference_chip).unwrap();
-    let points = HardwareSpace::enumerate(&study.space, &reference).unwrap().points;
+    let Chips::Phaze(grid) = &study.space.chips else { panic!("a study of PHAZE's chips") };
+    let points = HardwareSpace::enumerate(grid, &study.space.limits, &reference).unwrap().points;
     let layers = lower(model);
     let programs: Vec<_> = [0, 2]
         .iter()

@@ -2,6 +2,7 @@
 
 pub mod design;
 pub mod memory;
+pub mod objective;
 pub mod pareto;
 pub mod planner;
 pub mod published;

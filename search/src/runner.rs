@@ -1,8 +1,8 @@
 //! Best-first search with admissible bounds: evaluates exactly only the candidates that a bound cannot decide, and says how far it got.
 //!
-//! Every candidate has a cost that is known at once (its area) and a value to be minimised that is expensive (its step time), with
-//! bounds from below in between. A candidate is discarded when one already evaluated costs no more and is no slower than the
-//! candidate's bound, so what remains is the Pareto front of value against cost, the best value at its end.
+//! Every candidate has a cost that is known at once (its area), or from below (its energy), and a value to be minimised that is expensive (its
+//! step time), with bounds from below in between. A candidate is discarded when one already evaluated costs no more and is no slower than the
+//! candidate's bounds, so what remains is the Pareto front of value against cost, the best value at its end.
 //!
 //! Candidates are taken in rounds of a fixed size and the front changes only between rounds: the answer is the same for any
 //! number of threads.
@@ -21,7 +21,7 @@ pub trait Problem: Sync {
     type Evaluation: Send;
     /// How many candidates there are, numbered from 0.
     fn candidates(&self) -> usize;
-    /// The known cost of a candidate.
+    /// The cost of a candidate, or what it is not below where its evaluation has the exact one.
     fn cost(&self, candidate: usize) -> f64;
     /// A very cheap lower bound of the candidate's value.
     fn coarse_bound(&self, candidate: usize) -> f64;
@@ -36,7 +36,14 @@ pub trait Problem: Sync {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict<E> {
     /// The exact value, and what belongs to it.
-    Feasible(f64, E),
+    Feasible {
+        /// The value.
+        value: f64,
+        /// The exact cost, where [`Problem::cost`] is a bound.
+        cost: Option<f64>,
+        /// What belongs to them.
+        evaluation: E,
+    },
     /// There is none, and why.
     Infeasible(E),
     /// It is at least this, which is at least the cutoff.
@@ -156,8 +163,9 @@ pub fn run<P: Problem>(problem: &P, limit: usize, progress: &(dyn Fn(Progress) +
             evaluated += 1;
             decided += 1;
             outcomes[candidate] = Some(match (verdict, rival) {
-                (Verdict::Feasible(value, evaluation), _) => {
-                    front.insert(FrontPoint { first: problem.cost(candidate), second: value, id: candidate });
+                (Verdict::Feasible { value, cost, evaluation }, _) => {
+                    let first = cost.unwrap_or_else(|| problem.cost(candidate));
+                    front.insert(FrontPoint { first, second: value, id: candidate });
                     Outcome::Evaluated { value, evaluation }
                 }
                 (Verdict::Infeasible(evaluation), _) => Outcome::Infeasible { evaluation },
@@ -224,6 +232,15 @@ mod tests {
     #[derive(Debug)]
     struct Toy {
         items: Vec<(u8, Option<u8>, u8)>,
+        costs_known_late: bool,
+    }
+
+    impl Toy {
+        /// The exact cost, at least the one that is known at once.
+        fn exact(&self, c: usize) -> f64 {
+            let (cost, _, slack) = self.items[c];
+            f64::from(cost) + if self.costs_known_late { f64::from(slack % 3) } else { 0.0 }
+        }
     }
 
     impl Problem for Toy {
@@ -244,15 +261,15 @@ mod tests {
         fn evaluate(&self, c: usize, cutoff: f64) -> Verdict<()> {
             match self.items[c].1.map(f64::from) {
                 Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
-                Some(value) => Verdict::Feasible(value, ()),
+                Some(value) => Verdict::Feasible { value, cost: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
                 None => Verdict::Infeasible(()),
             }
         }
     }
 
     fn toy() -> impl Strategy<Value = Toy> {
-        proptest::collection::vec((0u8..50, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200)
-            .prop_map(|items| Toy { items })
+        let items = proptest::collection::vec((0u8..50, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200);
+        (items, any::<bool>()).prop_map(|(items, costs_known_late)| Toy { items, costs_known_late })
     }
 
     proptest! {
@@ -263,7 +280,7 @@ mod tests {
             let mut truth = Front::default();
             for (id, item) in toy.items.iter().enumerate() {
                 if let Some(v) = item.1 {
-                    truth.insert(FrontPoint { first: f64::from(item.0), second: f64::from(v), id });
+                    truth.insert(FrontPoint { first: toy.exact(id), second: f64::from(v), id });
                 }
             }
             let pairs = |f: &Front| f.points().iter().map(|p| (p.first, p.second)).collect::<Vec<_>>();

@@ -2,6 +2,7 @@
 //! `search/studies/` and adding one is adding a file there.
 
 use crate::planner::{PlanSpace, Splits, schedule_of};
+use crate::space::{Chips, PhazeGrid, SpaceSpec};
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -57,28 +58,6 @@ pub enum StudyError {
         /// What to do.
         cure: &'static str,
     },
-}
-
-/// The grid of chips.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SpaceSpec {
-    /// Tensor cores per chip.
-    pub tensor_cores: Vec<u32>,
-    /// Vector cores per chip.
-    pub vector_cores: Vec<u32>,
-    /// Rows of each tensor core's array; also the lanes of each vector core (PHAZE's width).
-    pub array_widths: Vec<u32>,
-    /// Columns of each tensor core's array (PHAZE's depth).
-    pub array_depths: Vec<u32>,
-    /// Global buffer capacity in MiB.
-    pub global_buffer_mib: Vec<u64>,
-    /// HBM capacity in GiB.
-    pub hbm_gib: Vec<f64>,
-    /// The chip whose area is the upper limit.
-    pub reference_chip: String,
-    /// Lower area limit as a fraction of the reference chip's; chips with one tensor or one vector core are exempt.
-    pub min_area_fraction: f64,
 }
 
 /// The machine the models run on.
@@ -297,7 +276,7 @@ pub struct LimitSpec {
 }
 
 /// A study.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
     /// One line for `list studies`.
@@ -357,12 +336,20 @@ impl Study {
         let anything = vec![1];
         let listed = |list: &'_ Option<Vec<u32>>| list.clone().unwrap_or_else(|| anything.clone());
         let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
-        let s = &self.space;
+        if let Chips::Phaze(grid) = &self.space.chips {
+            check_grid(file, grid)?;
+        }
+        let limits = &self.space.limits;
+        for (key, limit) in [
+            ("space.max_area_mm2", limits.max_area_mm2),
+            ("space.max_power_w", limits.max_power_w),
+            ("space.max_cost_usd", limits.max_cost_usd),
+        ] {
+            if let Some(value) = limit.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return fail(key, value.to_string(), "must be positive and finite", "give a limit, or leave it out");
+            }
+        }
         for (key, values, most) in [
-            ("space.tensor_cores", s.tensor_cores.clone(), 65_536),
-            ("space.vector_cores", s.vector_cores.clone(), 65_536),
-            ("space.array_widths", s.array_widths.clone(), 1024),
-            ("space.array_depths", s.array_depths.clone(), 1024),
             ("plan.tensor_parallel", listed(&self.plan.tensor_parallel), 65_536),
             ("plan.pipeline_parallel", listed(&self.plan.pipeline_parallel), 65_536),
             ("plan.context_parallel", listed(&self.plan.context_parallel), 65_536),
@@ -377,29 +364,6 @@ impl Study {
                 let limit = if most == 1024 { "must be from 1 to 1024" } else { "must be from 1 to 65536" };
                 return fail(key, v.to_string(), limit, "remove it");
             }
-        }
-        if s.global_buffer_mib.is_empty() || s.global_buffer_mib.iter().any(|&v| v == 0 || v > 1 << 20) {
-            let value = format!("{:?}", s.global_buffer_mib);
-            return fail("space.global_buffer_mib", value, "needs values from 1 to 1048576", "list capacities in MiB");
-        }
-        if s.hbm_gib.is_empty() || s.hbm_gib.iter().any(|v| !(*v > 0.0 && *v <= 1e6)) {
-            return fail(
-                "space.hbm_gib",
-                format!("{:?}", s.hbm_gib),
-                "needs values above 0 and at most 1e6",
-                "list capacities in GiB",
-            );
-        }
-        // As of every chip: what all cores share is no larger than the memory around it.
-        let largest = s.global_buffer_mib.iter().copied().max().unwrap_or_default() as f64;
-        if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
-            let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);
-            let limit = "an HBM holds at least as much as the global buffer inside it";
-            return fail("space.hbm_gib", value, limit, "remove the smaller HBM or the larger buffer, or search them apart");
-        }
-        if !(0.0..=1.0).contains(&s.min_area_fraction) {
-            let value = s.min_area_fraction.to_string();
-            return fail("space.min_area_fraction", value, "must be from 0 to 1", "0 removes the lower limit");
         }
         let c = &self.cluster;
         if c.devices == 0 || c.devices > 1 << 20 {
@@ -440,6 +404,49 @@ impl Study {
         }
         Ok(())
     }
+}
+
+/// What must hold of PHAZE's lists.
+fn check_grid(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
+    let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
+    for (key, values, most) in [
+        ("space.tensor_cores", &s.tensor_cores, 65_536),
+        ("space.vector_cores", &s.vector_cores, 65_536),
+        ("space.array_widths", &s.array_widths, 1024),
+        ("space.array_depths", &s.array_depths, 1024),
+    ] {
+        if values.is_empty() {
+            return fail(key, "[]".into(), "at least one value is needed", "list the values to try");
+        }
+        if let Some(v) = values.iter().find(|&&v| v == 0 || v > most) {
+            let limit = if most == 1024 { "must be from 1 to 1024" } else { "must be from 1 to 65536" };
+            return fail(key, v.to_string(), limit, "remove it");
+        }
+    }
+    if s.global_buffer_mib.is_empty() || s.global_buffer_mib.iter().any(|&v| v == 0 || v > 1 << 20) {
+        let value = format!("{:?}", s.global_buffer_mib);
+        return fail("space.global_buffer_mib", value, "needs values from 1 to 1048576", "list capacities in MiB");
+    }
+    if s.hbm_gib.is_empty() || s.hbm_gib.iter().any(|v| !(*v > 0.0 && *v <= 1e6)) {
+        return fail(
+            "space.hbm_gib",
+            format!("{:?}", s.hbm_gib),
+            "needs values above 0 and at most 1e6",
+            "list capacities in GiB",
+        );
+    }
+    // As of every chip: what all cores share is no larger than the memory around it.
+    let largest = s.global_buffer_mib.iter().copied().max().unwrap_or_default() as f64;
+    if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
+        let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);
+        let limit = "an HBM holds at least as much as the global buffer inside it";
+        return fail("space.hbm_gib", value, limit, "remove the smaller HBM or the larger buffer, or search them apart");
+    }
+    if !(0.0..=1.0).contains(&s.min_area_fraction) {
+        let value = s.min_area_fraction.to_string();
+        return fail("space.min_area_fraction", value, "must be from 0 to 1", "0 removes the lower limit");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

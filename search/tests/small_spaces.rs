@@ -3,15 +3,13 @@
 //! `PROPTEST_CASES=200 cargo test --release -p coplace-search --test small_spaces` tries more of them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use coplace_search::design::{DesignOutcome, search_designs};
+use coplace_search::design::{Aim, DesignSearch};
 use coplace_search::pareto::{Front, FrontPoint};
 use coplace_search::planner::{Job, PlanSpace, Prepared, Splits, search_plans};
 use coplace_search::runner::Outcome;
-use coplace_search::space::HardwareSpace;
-use coplace_search::study::SpaceSpec;
+use coplace_search::space::{ChipLimits, PhazeGrid, Space};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
-use sim::hardware::phaze::design;
 use sim::network::Fabric;
 use sim::units::Bytes;
 use step::SoftwareStack;
@@ -22,7 +20,7 @@ use workloads::{Model, ZeroStage};
 /// A small space, a cluster and a space of plans.
 #[derive(Debug, Clone)]
 struct Case {
-    space: SpaceSpec,
+    space: PhazeGrid,
     model: &'static str,
     fabric: &'static str,
     devices: u32,
@@ -39,14 +37,13 @@ fn case() -> impl Strategy<Value = Case> {
         proptest::collection::vec((2_u32..=40).prop_map(|gib| f64::from(gib) / 4.0), 1..=3),
     );
     let grid = (values(9), values(5), powers(3, 7), powers(3, 7), memory, prop::sample::select(vec![0.0, 0.02])).prop_map(
-        |(tensor_cores, vector_cores, array_widths, array_depths, (global_buffer_mib, hbm_gib), min_area_fraction)| SpaceSpec {
+        |(tensor_cores, vector_cores, array_widths, array_depths, (global_buffer_mib, hbm_gib), min_area_fraction)| PhazeGrid {
             tensor_cores,
             vector_cores,
             array_widths,
             array_depths,
             global_buffer_mib,
             hbm_gib,
-            reference_chip: "phaze_tpuv4".into(),
             min_area_fraction,
         },
     );
@@ -67,11 +64,6 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// What a design is, as a key.
-fn key(design: &DesignOutcome) -> String {
-    format!("{:?}", design.config)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(
         std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
@@ -82,7 +74,7 @@ proptest! {
         let stack = SoftwareStack::load("ideal").unwrap();
         let fabric = Fabric::template(case.fabric).unwrap().for_devices(case.devices).unwrap();
         let reference = Accelerator::template("phaze_tpuv4").unwrap();
-        let space = HardwareSpace::enumerate(&case.space, &reference).unwrap();
+        let space = Space::phaze(&case.space, &ChipLimits::default(), &reference).unwrap();
         let plans = PlanSpace { zero: case.zero.clone(), splits: Some(Splits::Best), ..PlanSpace::default() };
         let job = Job {
             model: &model,
@@ -98,30 +90,32 @@ proptest! {
             headroom: Bytes::ZERO,
         };
         let prepared = Prepared::new(job, &plans).unwrap();
-        let answer = search_designs(&prepared, &space, usize::MAX, &|_| {});
+        let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
+        let answer = DesignSearch { prepared: &[prepared], space: &space, aim }.run(&|_| {});
         prop_assert_eq!(answer.designs.len(), space.designs());
         let mut front = Front::default();
         let mut seconds = Vec::new();
         for (id, found) in answer.designs.iter().enumerate() {
-            let chip = design(&found.config);
+            let chip = space.chip(found.id).unwrap();
+            let area = space.figures(found.id, &chip).area.0;
             let first = search_plans(&Job { chip: &chip, ..job }, &plans, 1).unwrap().best.into_iter().next();
             let best = first.map(|plan| plan.time.total.0);
             if let Some(best) = best {
-                front.insert(FrontPoint { first: found.area.0, second: best, id });
+                front.insert(FrontPoint { first: area, second: best, id });
             }
             match (&found.outcome, best) {
-                (Outcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", key(found)),
+                (Outcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", space.words(found.id)),
                 (Outcome::Infeasible { .. }, None) => {}
                 (Outcome::Pruned { bound, .. }, best) => {
-                    prop_assert!(best.is_none_or(|best| *bound <= best), "{}: bound {} above {:?}", key(found), bound, best);
+                    prop_assert!(best.is_none_or(|best| *bound <= best), "{}: bound {} above {:?}", space.words(found.id), bound, best);
                 }
-                (outcome, best) => prop_assert!(false, "{}: {:?} beside {:?}", key(found), outcome, best),
+                (outcome, best) => prop_assert!(false, "{}: {:?} beside {:?}", space.words(found.id), outcome, best),
             }
-            seconds.push(best);
+            seconds.push((area, best));
         }
-        let pairs = |ids: &mut dyn Iterator<Item = usize>| ids.map(|id| (answer.designs[id].area.0, seconds[id])).collect::<Vec<_>>();
+        let pairs = |ids: &mut dyn Iterator<Item = usize>| ids.map(|id| seconds[id]).collect::<Vec<_>>();
         let truth = pairs(&mut front.points().iter().map(|point| point.id));
         prop_assert_eq!(pairs(&mut answer.front.iter().copied()), truth.clone());
-        prop_assert_eq!(answer.best.map(|best| seconds[best]), truth.last().map(|last| last.1));
+        prop_assert_eq!(answer.best.map(|best| seconds[best].1), truth.last().map(|last| last.1));
     }
 }

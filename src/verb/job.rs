@@ -125,7 +125,8 @@ impl ContextMethodName {
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
-    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json)
+    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), or a run directory of
+    /// `coplace search` for the chip that it found, with the run's cluster and stack where none are given
     #[arg(long)]
     pub chip: String,
     /// Network between the devices: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a Calculon system (.json)
@@ -186,6 +187,9 @@ pub struct PlanArguments {
     /// Model chunks per stage to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     pub virtual_stages: Option<Vec<u32>>,
+    /// Megatron sequence parallelism beside tensor parallelism [default: both]
+    #[arg(long, value_name = "BOOL")]
+    pub sequence_parallel: Option<bool>,
     /// Sequences per micro-batch to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     pub micro_batch: Option<Vec<u32>>,
@@ -364,7 +368,7 @@ impl PlanArguments {
         let best = self.recompute.as_ref().map(|list| list.iter().any(|text| text == BEST));
         let mixes = best.map(|best| if best { MixKind::PerStage } else { MixKind::None });
         Ok(PlanSpace {
-            sequence_parallel: None,
+            sequence_parallel: self.sequence_parallel.map(|on| vec![on]),
             tensor: self.tensor.clone(),
             pipeline: self.pipeline.clone(),
             context: self.context.clone(),

@@ -1,52 +1,49 @@
 //! `coplace search`: the main job.
 
+pub mod again;
+mod baselines;
+mod question;
+
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::input;
-use crate::verb::job::headroom;
+use crate::verb::job::at_most;
+use again::Given;
 use indicatif::{ProgressBar, ProgressStyle};
-use results::baseline::{Degrees, expert_placement};
+use question::{Named, Question};
 use results::claim::Claim;
-use results::compare::{Comparison, Entry};
 use results::design::DesignRow;
+use results::from_search::{self as conversion, Searched};
 use results::record::{self, BestDesign, Record, StudyRecord, Versions};
-use results::run::Run;
+use results::report;
+use results::run::{Found, Run};
 use results::step_record::StepRecord;
-use results::{from_search as conversion, report};
-use search::design::{DesignAnswer, best_plan, search_designs};
-use search::planner::{Job, PlanSpace, Prepared, Splits};
+use search::design::{DesignAnswer, DesignSearch};
+use search::objective::{Axis, Objective};
+use search::planner::{Job, Prepared};
 use search::runner::{Outcome, Progress};
-use search::space::HardwareSpace;
-use search::study::Study;
-use sim::hardware::Accelerator;
-use sim::hardware::area::area;
-use sim::hardware::phaze::design;
-use sim::import;
-use sim::network::Fabric;
-use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use step::SoftwareStack;
-use workloads::footprint::Precision;
-use workloads::{Lowering, Model, TrainingGraph};
 
-/// A design whose step takes at most this fraction more than the best one's is nearly as fast.
-const NEARLY: f64 = 0.01;
+/// An area of which less than this fraction is used is said to be left.
+const USED: f64 = 0.95;
 
 /// Search for the accelerator on which a model trains fastest, and how it should run there
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n\n\
+    after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
+    coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design and what\n\
-    became of it), pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). JSON: the record, as in record.json."
+    became of it), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
+    base chip, pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
+    another question is never overwritten. JSON: the record, as in record.json."
 )]
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
-    /// A built-in study (coplace list studies) or a study file (.toml)
-    #[arg(long, default_value = "phaze")]
-    study: String,
+    /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or --hbm-stacks]
+    #[arg(long)]
+    study: Option<String>,
     /// Software stack in place of the study's: a built-in one (coplace list stacks) or a stack file (.toml)
     #[arg(long)]
     stack: Option<String>,
@@ -56,7 +53,9 @@ pub struct Arguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     sequence_length: Option<u64>,
-    /// Run directory [default: runs/MODEL-STUDY]
+    #[command(flatten)]
+    asked: Asked,
+    /// Run directory [default: runs/MODEL-STUDY, with a digest of the question where it is not the study's own]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Seed of everything random; kept in the record (the exhaustive search draws nothing)
@@ -67,70 +66,45 @@ pub struct Arguments {
     format: Format,
 }
 
-/// What is searched: a model on a study's cluster.
-struct Question {
-    model: Model,
-    study: Study,
-    stack: SoftwareStack,
-    /// The chip whose area is the upper limit.
-    reference: Accelerator,
-    space: HardwareSpace,
-    /// All devices that the fabric can join.
-    cluster: Fabric,
-    /// Cut to the study's devices.
-    fabric: Fabric,
-    sequence_length: u64,
-    /// Memory that plans leave free.
-    headroom: Bytes,
-}
-
-impl Question {
-    fn read(arguments: &Arguments) -> Result<Self, Failure> {
-        let model = Model::load(&arguments.model).or_input()?;
-        let mut study = Study::load(&arguments.study).or_input()?;
-        if let Some(stack) = &arguments.stack {
-            study.plan.stack.clone_from(stack);
-        }
-        let of = |key: &str| format!("{}: {key}", arguments.study);
-        let stack = input::stack(&study.plan.stack, &[])
-            .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
-        let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of("space.reference_chip")))?.accelerator;
-        let space = HardwareSpace::enumerate(&study.space, &reference).or_input()?;
-        let fault = |e| failure::input(format!("{}: cluster.fabric: {e}", arguments.study));
-        let cluster = import::load_fabric(&study.cluster.fabric, &reference.name).map_err(fault)?;
-        let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
-        let sequence_length = arguments.sequence_length.unwrap_or(model.max_sequence);
-        // A length that the model cannot be trained at is no fault of the plans.
-        TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
-        let headroom = headroom(arguments.headroom_gib, &reference)?;
-        Ok(Self { model, study, stack, reference, space, cluster, fabric, sequence_length, headroom })
-    }
-
-    /// The job on the reference chip.
-    fn job(&self) -> Job<'_> {
-        Job {
-            model: &self.model,
-            chip: &self.reference,
-            fabric: &self.fabric,
-            stack: &self.stack,
-            devices: self.study.cluster.devices,
-            global_batch: self.study.cluster.global_batch_sequences.into(),
-            sequence_length: self.sequence_length,
-            attention: self.study.plan.attention(),
-            precision: Precision::default(),
-            optimizer: self.study.plan.optimizer(),
-            headroom: self.headroom,
-        }
-    }
-
-    /// The job and its plans, prepared for chips.
-    fn prepare(&self, name: &str) -> Result<Prepared<'_>, Failure> {
-        let (job, space) = (self.job(), self.study.plan.space());
-        if let Some(fault) = space.emptiness(&job, &self.cluster) {
-            return Err(failure::input(format!("{name}: plan: {fault}")));
-        }
-        Prepared::new(job, &space).or_input()
-    }
+/// What is asked otherwise than the study says.
+#[derive(clap::Args, Debug, Clone, PartialEq, Default)]
+pub struct Asked {
+    /// Largest area of a chip's compute dies, in mm² of their node
+    #[arg(long, value_name = "MM2", allow_negative_numbers = true)]
+    max_area: Option<f64>,
+    /// Largest power of a chip under its heaviest sustained load, in W
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
+    max_power: Option<f64>,
+    /// Most that a chip may cost to make, in USD
+    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    max_cost: Option<f64>,
+    /// Longest step, in seconds
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    max_step: Option<f64>,
+    /// Process of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3
+    #[arg(long)]
+    node: Option<String>,
+    /// HBM stacks of a chip
+    #[arg(long, value_name = "N", value_parser = at_most(64))]
+    hbm_stacks: Option<u32>,
+    /// A dimension fixed: a field of the chip's file (coplace list dimensions) or a name of the study's; can be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Devices in place of the study's
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    devices: Option<u32>,
+    /// Network between the devices in place of the study's: a built-in one (coplace list fabrics) or a fabric file (.toml)
+    #[arg(long)]
+    fabric: Option<String>,
+    /// Sequences per step over the whole cluster, in place of the study's
+    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
+    global_batch: Option<u32>,
+    /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token [default: throughput]
+    #[arg(long, value_name = "NAME")]
+    objective: Option<Named<Objective>>,
+    /// Against what the exact front is found: area, power, cost, energy (of a step), none [default: area of throughput, none of others]
+    #[arg(long, value_name = "AXIS")]
+    front: Option<Named<Axis>>,
 }
 
 /// Searches, writes the run directory, prints the report.
@@ -138,28 +112,38 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let start = Instant::now();
     let mut times = BTreeMap::new();
     let question = Question::read(arguments)?;
-    let prepared = question.prepare(&arguments.study)?;
-    let out = run_directory(arguments)?;
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
+    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let digest = question.digest(arguments.seed);
+    let out = run_directory(arguments, &question, &digest)?;
     times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
 
     let searching = Instant::now();
-    let (space, job) = (&question.space, question.job());
-    let bar = progress_bar(space.points.len());
-    let answer = search_designs(&prepared, space, question.study.limits.evaluations, &|p| show(&bar, p, job.global_batch));
+    let (space, aim) = (&question.space, question.aim);
+    let bar = progress_bar(space.points());
+    let batch = question.study.cluster.global_batch_sequences;
+    let answer = DesignSearch { prepared: &prepared, space, aim }.run(&|p| show(&bar, p, aim.objective, batch));
     bar.finish_and_clear();
     times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
 
     let explaining = Instant::now();
-    let mut rows = conversion::rows(&job, &answer);
-    name_bounds(&job, &answer, &mut rows)?;
-    let best = best_design(&job, &answer, &rows)?;
-    let comparison = best.as_ref().map(|b| compare(&question, &prepared, &answer, &rows, b)).transpose()?;
-    let certificate = conversion::certificate(&job, &answer, space.outside * space.hbm.len());
+    let searched = Searched { jobs: &jobs, space, aim };
+    let mut rows = searched.rows(&answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    name_bounds(&searched, &answer, &mut rows)?;
+    let best = best_design(&question, &searched, &answer, &rows)?;
+    let own = question.job(&question.fabric);
+    let comparison = match &best {
+        Some(best) => Some(baselines::compare(&question, &prepare(&question, &own)?, &answer, &rows, best)?),
+        None => None,
+    };
+    let certificate = conversion::certificate(&searched, &answer);
+    let found = found(&question, &answer, arguments, &digest)?;
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let record = Record {
         format: record::FORMAT,
         versions: Versions::current(),
+        question: digest,
         study: study_record(arguments, &question),
         seed: arguments.seed,
         certificate,
@@ -170,7 +154,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
     let run = Run { name, record, designs: rows };
     // A search's answer is worth more than its files: it is told first where they cannot be written.
-    let written = run.write(out.path());
+    let written = run.write(out.path(), &found);
     match (arguments.format, &written) {
         (Format::Json, _) => answer::json(&run.record)?,
         (Format::Text, Ok(files)) => {
@@ -182,119 +166,150 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     written.or_unwritable().map(drop)
 }
 
-/// The run directory, for this search alone.
-fn run_directory(arguments: &Arguments) -> Result<Claim, Failure> {
+/// A job and the study's plans, prepared for chips.
+fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, Failure> {
+    let space = question.study.plan.space();
+    if let Some(fault) = space.emptiness(job, &question.cluster) {
+        return Err(failure::input(format!("{}: plan: {fault}", question.name)));
+    }
+    Prepared::new(*job, &space).or_input()
+}
+
+/// The run directory, for this search alone: one that holds no other question's answer.
+fn run_directory(arguments: &Arguments, question: &Question, digest: &str) -> Result<Claim, Failure> {
     let stem = |name: &str| {
         let path = Path::new(name);
         let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
         path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
     };
-    let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
-    let default = || PathBuf::from("runs").join(format!("{model}-{}", stem(&arguments.study)));
-    let out = arguments.out.clone().unwrap_or_else(default);
+    let answers_another = |path: &Path| Record::question_in(path).is_some_and(|question| question.as_deref() != Some(digest));
+    let out = match &arguments.out {
+        Some(out) if answers_another(out) => {
+            let why = "holds the answer to another question, which is not overwritten; give another directory, or remove it";
+            return Err(failure::input(format!("--out {}: {why}", out.display())));
+        }
+        Some(out) => out.clone(),
+        None => {
+            let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
+            let name = format!("{model}-{}", stem(&question.name));
+            let own = PathBuf::from("runs").join(&name);
+            let changed = !arguments.asked.is_empty()
+                || arguments.stack.is_some()
+                || arguments.sequence_length.is_some()
+                || arguments.headroom_gib != 0.0
+                || arguments.seed != 0;
+            if changed || answers_another(&own) { own.with_file_name(format!("{name}-{digest}")) } else { own }
+        }
+    };
     Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
 }
 
 fn progress_bar(chips: usize) -> ProgressBar {
     let bar = ProgressBar::new(chips as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} chips decided, {msg} [{elapsed_precise}]") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} chips, {msg} [{elapsed}, {eta} left at most]") {
         bar.set_style(style);
     }
     bar
 }
 
-fn show(bar: &ProgressBar, progress: Progress, global_batch: u64) {
+fn show(bar: &ProgressBar, progress: Progress, objective: Objective, global_batch: u32) {
     bar.set_position(progress.decided as u64);
-    let best = progress.best.map_or_else(|| "none yet".into(), |step| format!("{:.1} seq/s", global_batch as f64 / step));
+    let best = match (progress.best, objective) {
+        (None, _) => "none yet".to_owned(),
+        (Some(step), Objective::Throughput) => format!("{:.1} seq/s", f64::from(global_batch) / step),
+        (Some(value), _) => format!("{value:.4}"),
+    };
     bar.set_message(format!("{} evaluated, best {best}", progress.evaluated));
 }
 
 /// Tells the rows of the front what bounds them.
-fn name_bounds(job: &Job<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
+fn name_bounds(searched: &Searched<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
     for &index in &answer.front {
         let found = &answer.designs[index];
         let Outcome::Evaluated { evaluation, .. } = &found.outcome else { continue };
         if let Ok(ranked) = &evaluation.outcome {
-            let chip = design(&found.config);
-            rows[index].bound_by = conversion::bound_by(&Job { chip: &chip, ..*job }, ranked).or_other()?;
+            let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+            rows[index].bound_by = conversion::bound_by(&searched.job(found.id, &chip), ranked).or_other()?;
         }
     }
     Ok(())
 }
 
 /// The best design with all that its step takes.
-fn best_design(job: &Job<'_>, answer: &DesignAnswer, rows: &[DesignRow]) -> Result<Option<BestDesign>, Failure> {
+fn best_design(
+    question: &Question,
+    searched: &Searched<'_>,
+    answer: &DesignAnswer,
+    rows: &[DesignRow],
+) -> Result<Option<BestDesign>, Failure> {
     let Some(index) = answer.best else { return Ok(None) };
     let found = &answer.designs[index];
     let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
     let Ok(ranked) = &evaluation.outcome else { return Ok(None) };
-    let chip = design(&found.config);
-    let step = StepRecord::new(&Job { chip: &chip, ..*job }, ranked).or_other()?;
-    Ok(Some(BestDesign { design: rows[index].clone(), step }))
-}
-
-/// The best design beside the smallest that is nearly as fast, and beside the reference chip under the expert's plan and under ours.
-fn compare(
-    question: &Question,
-    prepared: &Prepared<'_>,
-    answer: &DesignAnswer,
-    rows: &[DesignRow],
-    best: &BestDesign,
-) -> Result<Comparison, Failure> {
-    let mut entries = vec![Entry::from_design("best found", &best.design)];
-    if let Some(index) = answer.smallest_within(NEARLY).filter(|i| Some(*i) != answer.best) {
-        entries.push(Entry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
-    }
-    let (job, reference) = (question.job(), &question.reference);
-    let reference_area = Some(area(reference).or_input()?.total().0);
-    let name = &reference.name;
-    if let Some(expert) = expert_placement(&question.model.name) {
-        let d = expert.degrees;
-        let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
-        let label = format!("{name}, expert's placement");
-        let mut entry = match expert_plan(question, d) {
-            Ok((devices, fabric, space)) => {
-                let job = Job { devices, fabric: &fabric, ..job };
-                let prepared = Prepared::new(job, &space).or_input()?;
-                conversion::entry(&label, &job, reference_area, &best_plan(&prepared, reference)).or_other()?
-            }
-            Err(why) => Entry { note: Some(why), area_mm2: reference_area, ..Entry::without_design(label) },
-        };
-        entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
-        entries.push(entry);
-    }
-    let ours = best_plan(prepared, reference);
-    entries.push(conversion::entry(&format!("{name}, our best plan"), &job, reference_area, &ours).or_other()?);
-    Ok(Comparison { entries })
-}
-
-/// The devices, their fabric and the plans of an expert's degrees, layers split evenly; or why there are none.
-fn expert_plan(question: &Question, degrees: Degrees) -> Result<(u32, Fabric, PlanSpace), String> {
-    let devices = degrees.pipeline * degrees.tensor * degrees.data;
-    let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
-    let space = PlanSpace {
-        tensor: Some(vec![degrees.tensor]),
-        pipeline: Some(vec![degrees.pipeline]),
-        splits: Some(Splits::Listed(vec![None])),
-        ..question.study.plan.space()
+    let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let job = searched.job(found.id, &chip);
+    let step = StepRecord::new(&job, ranked).or_other()?;
+    let plan = &question.study.plan;
+    let given = Given {
+        fabric: &question.study.cluster.fabric,
+        stack: &plan.stack,
+        attention: &format!("{:?}", plan.attention).to_lowercase(),
+        optimizer: &format!("{:?}", plan.optimizer).to_lowercase(),
     };
-    let job = Job { devices, fabric: &fabric, ..question.job() };
-    match space.emptiness(&job, &question.cluster) {
-        Some(fault) => Err(fault.to_string()),
-        None => Ok((devices, fabric, space)),
+    let evaluate_with = again::arguments(&job, ranked, &given);
+    Ok(Some(BestDesign { design: rows[index].clone(), step, notes: notes(question, found.id), evaluate_with }))
+}
+
+/// What the reader should know of the best design.
+fn notes(question: &Question, id: search::space::DesignId) -> Vec<String> {
+    let (space, mut notes) = (&question.space, Vec::new());
+    let used = space.figures[id.point].area;
+    if let Some(most) = space.max_area.filter(|most| used.0 < USED * most.0) {
+        let left = most.0 - used.0;
+        notes.push(format!(
+            "Of {:.1} mm² {left:.1} ({:.0} %) are left: no larger chip of the study's lists is better; finer lists may use them.",
+            most.0,
+            100.0 * left / most.0
+        ));
     }
+    let ends: Vec<String> = space
+        .at_the_end(id)
+        .into_iter()
+        .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
+        .collect();
+    if !ends.is_empty() {
+        notes.push(format!("At an end of the study's lists, beyond which a better chip may lie: {}.", ends.join(", ")));
+    }
+    notes
+}
+
+/// The files of the best chip and its fabric.
+fn found(question: &Question, answer: &DesignAnswer, arguments: &Arguments, digest: &str) -> Result<Found, Failure> {
+    let Some(index) = answer.best else { return Ok(Found::default()) };
+    let id = answer.designs[index].id;
+    let source = format!("found by coplace search {}, study {}, question {digest}", arguments.model, question.name);
+    let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    Ok(Found { chip: Some(document.text(&keys, &source).or_other()?), fabric: question.fabric_file(id, &source)? })
 }
 
 fn study_record(arguments: &Arguments, question: &Question) -> StudyRecord {
-    let (study, space) = (&question.study, &question.space);
-    let options = BTreeMap::from([
+    let (study, space, aim) = (&question.study, &question.space, question.aim);
+    let mut options = BTreeMap::from([
         ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
         ("optimizer".to_owned(), format!("{:?}, mixed precision", study.plan.optimizer).to_lowercase()),
         ("headroom_gib".to_owned(), question.headroom.gib().to_string()),
         ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
+        ("front".to_owned(), aim.axis.to_string()),
     ]);
+    let limits = [
+        ("max_area_mm2", space.max_area.map(|area| area.0)),
+        ("max_power_w", study.space.limits.max_power_w),
+        ("max_cost_usd", study.space.limits.max_cost_usd),
+        ("max_step_s", aim.max_step.map(|most| most.0)),
+    ];
+    options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
     StudyRecord {
-        name: arguments.study.clone(),
+        name: question.name.clone(),
         model: arguments.model.clone(),
         parameters: question.model.parameters(),
         sequence_tokens: question.sequence_length,
@@ -305,7 +320,7 @@ fn study_record(arguments: &Arguments, question: &Question) -> StudyRecord {
         global_batch_sequences: u64::from(study.cluster.global_batch_sequences),
         stack: question.stack.name.clone(),
         plans: study.plan.words(),
-        objective: "throughput".into(),
+        objective: aim.objective.to_string(),
         options,
         assumptions: question.model.assumptions.clone(),
     }

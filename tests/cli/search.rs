@@ -4,7 +4,7 @@ use crate::support::{config_with, coplace, coplace_in, names, small_study, study
 use serde_json::Value;
 use std::path::Path;
 
-const FILES: [&str; 5] = ["SHA256SUMS", "designs.parquet", "pareto.png", "pareto.svg", "record.json"];
+const FILES: [&str; 6] = ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "record.json"];
 
 fn record(directory: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(directory.join("record.json")).unwrap()).unwrap()
@@ -25,7 +25,7 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     search("b");
     let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
     assert_eq!(names(&a), FILES);
-    for file in &FILES[1..4] {
+    for file in &FILES[1..5] {
         assert_eq!(std::fs::read(a.join(file)).unwrap(), std::fs::read(b.join(file)).unwrap(), "{file} differs");
     }
     let [mut first, mut second] = [record(&a), record(&b)];
@@ -80,15 +80,22 @@ fn a_config_json_from_disk_is_searched() {
     let call = ["search", "tiny/config.json", "--study", "one.toml", "--sequence-length", "512", "--format", "json"];
     let record = coplace_in(dir.path(), &call).json();
     // Without --out the run directory is named after the model and the study.
-    assert_eq!(names(&dir.path().join("runs").join("tiny-one")), FILES);
+    let run = &names(&dir.path().join("runs"))[0];
+    assert_eq!(names(&dir.path().join("runs").join(run)), FILES);
     assert_eq!(record["study"]["sequence_tokens"], 512);
     // Embedding (tied to the head) 49152 x 576, 6 layers of 576 x (2 x 576 + 2 x 192) + 3 x 576 x 1536 + 2 x 576, last norm.
     let layer = 576 * (2 * 576 + 2 * 192) + 3 * 576 * 1536 + 2 * 576;
     assert_eq!(record["study"]["parameters"], 49152 * 576 + 6 * layer + 576);
     assert_eq!(record["certificate"]["proof"], "proven");
     assert!(record["best"]["design"]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
-    // No expert has placed this model: TPUv4 appears under our plan alone.
-    assert_eq!(record["comparison"]["entries"].as_array().unwrap().len(), 2);
+    // No expert has placed this model: the reference appears under our plan alone, and after it the chips that were built.
+    let entries = record["comparison"]["entries"].as_array().unwrap();
+    let labels: Vec<&str> = entries.iter().map(|e| e["label"].as_str().unwrap()).collect();
+    let built = ["tpu_v4, calibrated", "tpu_v4, ideal", "a100_80gb_sxm, calibrated", "h100_80gb_sxm, calibrated"];
+    assert_eq!((labels[..2].to_vec(), &labels[2..]), (vec!["best found", "phaze_tpuv4, our best plan"], &built[..]));
+    // With another length it is another question.
+    let own = names(&dir.path().join("runs"));
+    assert!(own[0].starts_with("tiny-one-") && own.len() == 1, "{own:?}");
 }
 
 #[test]
@@ -132,4 +139,120 @@ fn the_smoke_study_is_searched_with_json_on_standard_output_alone() {
     let sum: u64 = ["evaluated", "pruned", "infeasible", "over_area", "open"].iter().map(|key| c[*key].as_u64().unwrap()).sum();
     assert_eq!((c["designs"].as_u64(), answer["study"]["space_designs"].as_u64().is_some()), (Some(sum), true));
     assert_eq!((&c["proof"], c["open"].as_u64()), (&"proven".into(), Some(0)));
+}
+
+/// A study of TPU v4's relatives: nine chips on a torus whose links vary with them.
+const RELATIVES: &str = r#"
+description = "TPU v4's relatives"
+source = "a test"
+
+[space]
+base_chip = "tpu_v4"
+max_area_mm2 = 700
+
+[space.dimensions]
+"tensor.arrays_per_core" = [2, 4, 8]
+links = { from = 2, to = 6, step = 2 }
+"area.links" = "links"
+"fabric.tier.ici.bandwidth_gb_per_s" = "45 * links"
+"energy.static_w" = "0.15 * area_mm2"
+
+[cluster]
+devices = 16
+fabric = "tpu_v4_ici"
+global_batch_sequences = 64
+
+[plan]
+context_parallel = [1]
+expert_parallel = [1]
+virtual_stages = [1]
+schedules = ["1f1b"]
+zero = [0, 1]
+recompute = ["none", "full"]
+attention = "fused"
+optimizer = "adam"
+
+[limits]
+evaluations = 1000
+"#;
+
+#[test]
+fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    std::fs::write(dir.path().join("relatives.toml"), RELATIVES).unwrap();
+    for (model, study, more) in
+        [("llama2-7b", "small.toml", &[][..]), ("opt-350m", "relatives.toml", &["--sequence-length", "1024"])]
+    {
+        let call = [&["search", model, "--study", study, "--out", study.trim_end_matches(".toml")][..], more].concat();
+        let text = coplace_in(dir.path(), &call).result();
+        let run = study.trim_end_matches(".toml");
+        let found = record(&dir.path().join(run));
+        let step = &found["best"]["step"]["plan"]["step_s"];
+        assert!(step.as_f64().unwrap() > 0.0, "{text}");
+        // Cluster, stack and plan come with the run: the same time to the last digit.
+        let again = coplace_in(dir.path(), &["evaluate", model, "--chip", run, "--format", "json"]).json();
+        assert_eq!(&again["result"]["plan"]["step_s"], step, "{study}");
+        assert_eq!(again["result"]["energy"], found["best"]["step"]["energy"]);
+        // So they do where each is given, and the file alone is a chip.
+        let with: Vec<&str> = found["best"]["evaluate_with"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
+        let file = format!("{run}/best.toml");
+        if study == "small.toml" {
+            let call = [&["evaluate", model, "--chip", &file, "--format", "json"][..], &with].concat();
+            assert_eq!(&coplace_in(dir.path(), &call).json()["result"]["plan"]["step_s"], step);
+        }
+        // Another model, and plans for the chip.
+        let other = coplace_in(dir.path(), &["evaluate", "bert-large", "--chip", run, "--format", "json"]).json();
+        assert_eq!(other["job"]["cluster"]["devices"], found["study"]["devices"], "{other}");
+        let plans = coplace_in(
+            dir.path(),
+            &[
+                "plan",
+                model,
+                "--chip",
+                run,
+                "--layer-split",
+                "even",
+                "--global-batch",
+                "64",
+                "--devices",
+                "16",
+                "--format",
+                "json",
+            ],
+        );
+        assert!(plans.json()["plans"][0]["step_s"].as_f64().unwrap() > 0.0);
+    }
+    let toml = std::fs::read_to_string(dir.path().join("relatives/best.toml")).unwrap();
+    assert!(
+        toml.contains("\"tensor.arrays_per_core\" = \"found by coplace search opt-350m, study relatives.toml, question "),
+        "{toml}"
+    );
+    assert!(dir.path().join("relatives/fabric.toml").is_file() && !dir.path().join("small/fabric.toml").exists());
+    let design = &record(&dir.path().join("relatives"))["best"]["design"];
+    assert!(design["dimensions"].as_str().unwrap().starts_with("links "), "{design}");
+    assert!(design["area_mm2"].as_f64().unwrap() <= 700.0 && design["peak_power_w"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn no_run_is_written_over_another_question_s_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let search = |more: &[&str]| {
+        let call = [&["search", "opt-350m", "--study", "smoke", "--format", "json"][..], more].concat();
+        coplace_in(dir.path(), &call)
+    };
+    let own = search(&[]).json();
+    let shorter = search(&["--sequence-length", "512"]).json();
+    assert_ne!(own["question"], shorter["question"]);
+    let digest = shorter["question"].as_str().unwrap();
+    let runs = dir.path().join("runs");
+    assert_eq!(names(&runs), ["opt-350m-smoke".to_owned(), format!("opt-350m-smoke-{digest}")]);
+    let before = std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap();
+    let refused = search(&["--max-area", "200", "--out", "runs/opt-350m-smoke"]).refusal();
+    let why = "error: --out runs/opt-350m-smoke: holds the answer to another question, which is not overwritten; give another directory, or remove it\n";
+    assert_eq!(refused, why);
+    assert_eq!(std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap(), before);
+    // The same question again is the same directory.
+    assert_eq!(search(&[]).json()["question"], own["question"]);
+    assert_eq!(names(&runs).len(), 2);
 }

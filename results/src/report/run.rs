@@ -1,7 +1,8 @@
 //! A run of `search` as text: the answer first, then what it rests on.
 
 use super::planned::{keeps, memory, stages_over_a_step};
-use super::{area, count, fields, heading, percent, rate, seconds, significant};
+use super::{area, count, fields, folded, heading, percent, rate, seconds, significant};
+use crate::design::DesignRow;
 use crate::planned::one_line;
 use crate::record::{BestDesign, Certificate, Proof, Record, Share, StudyRecord};
 use sim::units::{Seconds, SquareMillimeters};
@@ -38,10 +39,14 @@ pub fn run(record: &Record) -> String {
 #[must_use]
 pub fn best_design(best: &BestDesign) -> String {
     let (row, step) = (&best.design, &best.step);
-    let mut pairs =
-        vec![("chip", row.chip()), ("area", area(SquareMillimeters(row.area_mm2))), ("plan", one_line(&step.plan.plan))];
+    let mut pairs = vec![("chip", row.chip()), ("area", area_at(row)), ("plan", one_line(&step.plan.plan))];
     let per_second = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", rate(v)));
+    let watts = |value: Option<f64>| value.map(|w| format!("{w:.0} W"));
     let optional = [
+        ("varied", row.dimensions.clone()),
+        ("peak power", watts(row.peak_power_w)),
+        ("mean power", watts(row.mean_power_w).filter(|_| row.peak_power_w.is_some())),
+        ("cost", row.cost_usd.map(|usd| format!("{usd:.0} USD to make"))),
         ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(count)),
         ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
         ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
@@ -55,6 +60,9 @@ pub fn best_design(best: &BestDesign) -> String {
     pairs.extend(optional.into_iter().filter_map(|(key, value)| value.map(|v| (key, v))));
     let mut text = heading("Best design");
     text.push_str(&fields(&pairs));
+    for note in &best.notes {
+        text.push_str(&folded(note));
+    }
     text.push_str(&heading("Where the step's time goes"));
     text.push_str(&time_shares(&step.time_shares));
     text.push_str(&heading("Memory, GiB per device"));
@@ -65,6 +73,12 @@ pub fn best_design(best: &BestDesign) -> String {
         text.push_str(&stages_over_a_step(&step.timeline));
     }
     text
+}
+
+/// An area and its process.
+fn area_at(row: &DesignRow) -> String {
+    let node = row.node.as_ref().map_or_else(String::new, |node| format!(" of {node}"));
+    format!("{}{node}", area(SquareMillimeters(row.area_mm2)))
 }
 
 /// Parts of a step's time, one line each.
@@ -79,8 +93,8 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
-        Proof::Infeasible if c.designs == c.over_area => {
-            "No design of this space is within the area limits: nothing was tried.\n".to_owned()
+        Proof::Infeasible if c.designs == c.over_area + c.over_power + c.over_cost + c.no_chip => {
+            "No design of this space is within the limits: nothing was tried.\n".to_owned()
         }
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
@@ -94,10 +108,17 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
         ("rejected by bound", count(c.pruned)),
         ("infeasible", count(c.infeasible)),
         ("outside the area", count(c.over_area)),
+        ("over the power", count(c.over_power)),
+        ("over the cost", count(c.over_cost)),
+        ("no chips", count(c.no_chip)),
         ("undecided", count(c.open)),
     ];
+    // Of these most searches have none.
+    pairs.retain(|(key, value)| value != "0" || !matches!(*key, "over the power" | "over the cost" | "no chips"));
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
         pairs.push(("best, bound", format!("{}, {} sequences/s", significant(best, 6), significant(bound, 6))));
+    } else if let (Some(best), Some(bound)) = (c.best, c.bound) {
+        pairs.push(("best, bound", format!("{}, {} {}", significant(best, 6), significant(bound, 6), c.unit)));
     }
     if let Some(why) = &c.why {
         pairs.push(("because", why.clone()));
@@ -120,6 +141,13 @@ mod tests {
             pruned: 88_000,
             infeasible: 68,
             over_area: 0,
+            over_power: 0,
+            over_cost: 0,
+            no_chip: 0,
+            objective: "throughput".into(),
+            best: Some(409_600.0),
+            bound: gap.map(|g| 409_600.0 * (1.0 + g)),
+            unit: "tokens/s".into(),
             open: 0,
             best_sequences_per_s: Some(100.0),
             bound_sequences_per_s: gap.map(|g| 100.0 * (1.0 + g)),

@@ -33,7 +33,7 @@ pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use prepared::Prepared;
 pub use search::search_plans;
 pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits, default_policies};
-pub use walk::schedule_of;
+pub use walk::{schedule_name, schedule_of};
 
 use sim::hardware::Accelerator;
 use sim::network::Fabric;

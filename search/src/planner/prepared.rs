@@ -8,7 +8,10 @@ use super::space::{Family, Splits};
 use super::{Job, PlanSpace};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
+use sim::kernel::{DataType, Kernel};
 use sim::schedule::{Limits, Memo};
+use sim::units::Joules;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use step::{ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Passes, Shape, StepError};
 use workloads::ActivationPolicy;
@@ -44,6 +47,8 @@ pub(super) struct PreparedLot<'a> {
     pub passes: [Passes; 3],
     /// Lines below which no plan of the lot is; none is above another one in both.
     lines: Vec<Line>,
+    /// Multiply-accumulates of a step of all devices, by the type of their operands: every plan of the lot has these.
+    macs: Vec<(DataType, f64)>,
 }
 
 /// What a plan's step takes at least: a share of all devices' work for one micro-batch, and so many seconds besides.
@@ -84,7 +89,8 @@ impl<'a> Prepared<'a> {
             match lowered {
                 Ok((lowered, lines)) => {
                     let passes = Passes::of(lowered.graph(), &mut table);
-                    lots.push(PreparedLot { family, lot, lowered, passes, lines });
+                    let macs = macs(&job, &families[family as usize], lot as usize, &passes, &table);
+                    lots.push(PreparedLot { family, lot, lowered, passes, lines, macs });
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -117,6 +123,22 @@ impl<'a> Prepared<'a> {
         self.lots.is_empty()
     }
 
+    /// The job's devices.
+    #[must_use]
+    pub fn devices(&self) -> u32 {
+        self.job.devices
+    }
+
+    /// Joules that no plan's step takes less of on a chip, whatever it is besides: its multiply-accumulates.
+    #[must_use]
+    pub fn least_energy(&self, chip: &Accelerator) -> Joules {
+        let of = |lot: &PreparedLot<'_>| {
+            let energies = lot.macs.iter().map(|&(data_type, count)| chip.energy.macs(data_type, 1) * count);
+            energies.sum::<Joules>()
+        };
+        Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
+    }
+
     /// How solved schedules were shared.
     #[must_use]
     pub fn memo_statistics(&self) -> sim::schedule::MemoStatistics {
@@ -127,6 +149,29 @@ impl<'a> Prepared<'a> {
     pub(super) fn scheduled(&self) -> bool {
         self.job.stack.kernels.execution == Execution::Scheduled
     }
+}
+
+/// Multiply-accumulates of a step of all devices, by type. Every plan runs each layer once forward and once backward for each micro-batch, on
+/// the devices side by side.
+fn macs(job: &Job<'_>, family: &Family, lot: usize, passes: &[Passes; 3], table: &KernelTable) -> Vec<(DataType, f64)> {
+    let once = |(division, m): &(usize, u64)| {
+        let layout = &family.divisions[*division].layout;
+        *m as f64 * f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data)
+    };
+    let times = family.lots[lot].pairs.iter().map(once).fold(f64::INFINITY, f64::min);
+    let mut sums: BTreeMap<DataType, f64> = BTreeMap::new();
+    for (passes, times) in passes.iter().zip([times, times * job.model.layers as f64, times]) {
+        for &kernel in passes.forward.kernels.iter().chain(&passes.backward.kernels) {
+            let (operand, flops) = match &table.kernels()[kernel as usize] {
+                Kernel::Contraction(c) => (c.operand, c.flops()),
+                Kernel::Epilogue(e) => (e.contraction.operand, e.contraction.flops()),
+                Kernel::FusedAttention(a) => (a.operand, a.flops()),
+                Kernel::Elementwise(_) | Kernel::Reduction(_) | Kernel::Collective(_) | Kernel::Transfer(_) => continue,
+            };
+            *sums.entry(operand).or_default() += flops.0 as f64 / 2.0 * times;
+        }
+    }
+    sums.into_iter().collect()
 }
 
 /// Lowers a lot, and the lines of its plans.

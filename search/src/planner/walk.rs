@@ -22,7 +22,9 @@ pub fn schedule_of(name: &str) -> Option<Schedule> {
     SCHEDULES.iter().find(|(known, _)| *known == name).map(|(_, schedule)| *schedule)
 }
 
-pub(super) fn schedule_name(schedule: Schedule) -> &'static str {
+/// The name of a schedule, as [`schedule_of`] knows it.
+#[must_use]
+pub fn schedule_name(schedule: Schedule) -> &'static str {
     SCHEDULES.iter().find(|(_, known)| *known == schedule).map_or("interleaved", |(name, _)| name)
 }
 

@@ -130,6 +130,16 @@ impl Accelerator {
         FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
     }
 
+    /// The process that the area is of; `None` where the die is not disclosed.
+    #[must_use]
+    pub fn node(&self) -> Option<Node> {
+        match &self.area_model {
+            AreaModel::Phaze22nm => Some(Node::N22),
+            AreaModel::UnitAreas(floorplan) => Some(floorplan.node),
+            AreaModel::Undisclosed => None,
+        }
+    }
+
     /// Capacity of the device's memory: what a stage's weights, gradients, optimiser states and activations must fit.
     #[must_use]
     pub fn memory_capacity(&self) -> Bytes {

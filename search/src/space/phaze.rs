@@ -1,10 +1,11 @@
-//! The hardware design space: which chips a search may build.
+//! PHAZE's design space.
 //!
-//! PHAZE's space (phaze 1.0, `Estimator/architecture.py`) is a grid of powers of two, kept where the area is at most that of
+//! The space (phaze 1.0, `Estimator/architecture.py`) is a grid of powers of two, kept where the area is at most that of
 //! a TPUv4-like reference chip and at least a fraction of it (chips with a single tensor or vector core are exempt from the
 //! lower limit). Of its 75,712 grid points 29,360 remain.
 
-use crate::study::SpaceSpec;
+use super::limits::ChipLimits;
+use super::spec::PhazeGrid;
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
 use sim::hardware::area::{AreaError, area};
@@ -28,19 +29,21 @@ pub struct HardwareSpace {
     pub points: Vec<HardwarePoint>,
     /// The HBM capacities that each chip may carry, ascending.
     pub hbm: Vec<Bytes>,
-    /// The largest area allowed: the reference chip's.
+    /// The largest area allowed.
     pub max_area: SquareMillimeters,
     /// Grid points outside the area limits.
     pub outside: usize,
 }
 
 impl HardwareSpace {
-    /// Enumerates the grid of `spec` and keeps what lies inside its area limits. `reference` is the chip whose area is the upper limit.
+    /// Enumerates the grid of `spec` and keeps what lies inside its area limits. The area of `reference` is the upper limit where `limits` have
+    /// none.
     ///
     /// # Errors
     /// A reference chip without an area model.
-    pub fn enumerate(spec: &SpaceSpec, reference: &Accelerator) -> Result<Self, AreaError> {
-        let max_area = area(reference)?.total();
+    pub fn enumerate(spec: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
+        let max_area =
+            limits.max_area_mm2.map_or_else(|| area(reference).map(|parts| parts.total()), |most| Ok(SquareMillimeters(most)))?;
         let min_area = max_area * spec.min_area_fraction;
         let mut hbm: Vec<Bytes> = spec.hbm_gib.iter().map(|&gib| Bytes::from_gib(gib)).collect();
         hbm.sort_unstable();
@@ -69,7 +72,7 @@ impl HardwareSpace {
 }
 
 /// Every combination of the grid's values.
-fn grid(spec: &SpaceSpec, hbm: Bytes) -> impl Iterator<Item = PhazeConfig> + '_ {
+fn grid(spec: &PhazeGrid, hbm: Bytes) -> impl Iterator<Item = PhazeConfig> + '_ {
     spec.tensor_cores.iter().flat_map(move |&num_tc| {
         spec.vector_cores.iter().flat_map(move |&num_vc| {
             spec.array_widths.iter().flat_map(move |&width| {

@@ -1,0 +1,164 @@
+//! Dimensions of a space: a field of the base chip's or fabric's file, or a name of one's own, with the values that it takes.
+
+use sim::hardware::Setting;
+
+/// The most values of one dimension.
+const MOST_VALUES: usize = 65_536;
+
+/// What a dimension is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Values {
+    /// Each of these.
+    Listed(Vec<Setting>),
+    /// What follows from other dimensions: an expression, or a word.
+    Derived(String),
+}
+
+/// A dimension as a study writes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dimension {
+    /// The field's key (`memory.hbm.capacity_gib`, `fabric.tier.ici.bandwidth_gb_per_s`), or a name that others refer to.
+    pub key: String,
+    /// Its values.
+    pub values: Values,
+}
+
+/// Reads a table of dimensions: keys may be dotted or nested tables.
+///
+/// # Errors
+/// What is wrong with which dimension, its value, the limit and the cure.
+pub fn read(table: &toml::Table) -> Result<Vec<Dimension>, String> {
+    let mut found = Vec::new();
+    for (key, value) in table {
+        add(key.clone(), value, &mut found)?;
+    }
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    if let Some(pair) = found.windows(2).find(|pair| pair[0].key == pair[1].key) {
+        return Err(format!("space.dimensions.{}: is given twice; keep one", pair[0].key));
+    }
+    Ok(found)
+}
+
+fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(), String> {
+    let fault = |limit: &str| format!("space.dimensions.{key} = {value}: {limit}");
+    let values = match value {
+        toml::Value::String(formula) => Values::Derived(formula.clone()),
+        toml::Value::Table(table) if table.contains_key("from") || table.contains_key("to") => {
+            Values::Listed(range(table).map_err(fault)?)
+        }
+        toml::Value::Table(table) => {
+            for (inner, value) in table {
+                add(format!("{key}.{inner}"), value, found)?;
+            }
+            return Ok(());
+        }
+        toml::Value::Array(items) => {
+            let mut values: Vec<Setting> = Vec::with_capacity(items.len());
+            for item in items {
+                let Some(value) = Setting::from_toml(item) else {
+                    return Err(fault("holds what is no number and no word; list values"));
+                };
+                // A value listed twice makes no second chip.
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+            Values::Listed(values)
+        }
+        value => match Setting::from_toml(value) {
+            Some(value) => Values::Listed(vec![value]),
+            None => return Err(fault("is no number and no word; list values")),
+        },
+    };
+    if let Values::Listed(list) = &values {
+        if list.is_empty() || list.len() > MOST_VALUES {
+            return Err(fault(&format!("needs 1 to {MOST_VALUES} values; list those to try")));
+        }
+        if list.iter().any(|value| value.number().is_some_and(|number| !number.is_finite())) {
+            return Err(fault("holds a number that is not finite; correct it"));
+        }
+    }
+    found.push(Dimension { key, values });
+    Ok(())
+}
+
+/// `{ from, to, step }` or `{ from, to, factor }`, both ends included.
+fn range(table: &toml::Table) -> Result<Vec<Setting>, &'static str> {
+    const FORM: &str = "write { from = 16, to = 64, step = 16 }, or { from = 1, to = 64, factor = 2 }";
+    let number = |key: &str| table.get(key).and_then(Setting::from_toml).and_then(|value| value.number());
+    let (Some(from), Some(to)) = (number("from"), number("to")) else { return Err(FORM) };
+    if table.len() != 3 || !(from.is_finite() && to.is_finite()) {
+        return Err(FORM);
+    }
+    if from > to {
+        return Err("the range is empty: `from` is above `to`; turn them round");
+    }
+    // A hair for ends that sums and products of decimals miss.
+    let end = to + (to.abs() + from.abs()) * 1e-12;
+    let mut values = Vec::new();
+    match (number("step"), number("factor")) {
+        (Some(step), None) if step.is_finite() && step > 0.0 => {
+            let mut at = from;
+            while at <= end && values.len() <= MOST_VALUES {
+                values.push(Setting::Number(at));
+                at = from + step * values.len() as f64;
+            }
+        }
+        (None, Some(factor)) if factor.is_finite() && factor > 1.0 && from > 0.0 => {
+            let mut at = from;
+            while at <= end && values.len() <= MOST_VALUES {
+                values.push(Setting::Number(at));
+                at *= factor;
+            }
+        }
+        (None, Some(_)) => return Err("a `factor` above 1 goes from a number above 0; correct it"),
+        (Some(_), None) => return Err("a `step` is above 0; correct it"),
+        _ => return Err(FORM),
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
+        read(&toml::from_str(text).unwrap())
+    }
+
+    fn numbers(text: &str) -> Vec<f64> {
+        let found = dimensions(text).unwrap();
+        let Values::Listed(list) = &found[0].values else { panic!("{found:?}") };
+        list.iter().map(|value| value.number().unwrap()).collect()
+    }
+
+    #[test]
+    fn lists_ranges_powers_and_formulas_are_read() {
+        assert_eq!(numbers("a = [4, 2, 4]"), [4.0, 2.0]);
+        assert_eq!(numbers("a = { from = 0.1, to = 0.5, step = 0.1 }").len(), 5);
+        assert_eq!(numbers("a = { from = 2, to = 64, factor = 2 }"), [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]);
+        assert_eq!(numbers("a = 7"), [7.0]);
+        let found = dimensions("tensor.cores = [1, 2]\n\"tensor.rows\" = [8]\nclock_mhz = \"1000 + tensor.cores\"").unwrap();
+        let keys: Vec<&str> = found.iter().map(|d| d.key.as_str()).collect();
+        assert_eq!(keys, ["clock_mhz", "tensor.cores", "tensor.rows"]);
+        assert_eq!(found[0].values, Values::Derived("1000 + tensor.cores".into()));
+    }
+
+    #[test]
+    fn what_is_no_dimension_is_named() {
+        for (text, why) in [
+            ("a = []", "space.dimensions.a = []: needs 1 to 65536 values; list those to try"),
+            ("a = [nan]", "space.dimensions.a = [nan]: holds a number that is not finite; correct it"),
+            ("a = [[1]]", "space.dimensions.a = [[1]]: holds what is no number and no word; list values"),
+            ("a = { from = 4, to = 2, step = 1 }", "the range is empty: `from` is above `to`; turn them round"),
+            ("a = { from = 1, to = 2 }", "write { from = 16, to = 64, step = 16 }"),
+            ("a = { from = 1, to = 2, step = 0 }", "a `step` is above 0; correct it"),
+            ("a = { from = 0, to = 2, factor = 2 }", "a `factor` above 1 goes from a number above 0; correct it"),
+            ("tensor.cores = 1\n\"tensor.cores\" = 2", "space.dimensions.tensor.cores: is given twice; keep one"),
+        ] {
+            let error = dimensions(text).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A space of chips made from a base chip's file and dimensions of it.
+
+use super::dimension::Dimension;
+use super::formula::{Formulas, Slots};
+use super::limits::{ChipLimits, Figures, Outside};
+use rayon::prelude::*;
+use sim::hardware::{Accelerator, ChipDocument, HardwareError, Setting};
+use std::collections::BTreeMap;
+
+/// The begin of the key of a fabric's field.
+pub const FABRIC: &str = "fabric.";
+/// Combinations of which each is built once.
+const MOST_COMBINATIONS: u64 = 50_000_000;
+
+/// Combinations built side by side.
+const CHUNK: usize = 65_536;
+
+/// A chip of a grid.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct GridPoint {
+    combination: u64,
+    fabric: u32,
+}
+
+/// What a chip's file sets, and a fabric's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Of the chip.
+    pub chip: Vec<(String, Setting)>,
+    /// Of the fabric, keys without [`FABRIC`].
+    pub fabric: Vec<(String, Setting)>,
+}
+
+/// A space of chips made from a base chip.
+#[derive(Debug, Clone)]
+pub struct Grid {
+    base: ChipDocument,
+    formulas: Formulas,
+    /// What each of [`Formulas::keys`] sets.
+    places: Vec<Place>,
+    pub(super) points: Vec<GridPoint>,
+    /// The distinct settings of the fabric.
+    pub(super) fabrics: Vec<Vec<(String, Setting)>>,
+}
+
+/// Whose field a dimension is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Chip,
+    Fabric,
+    /// Nobody's: others refer to it.
+    Name,
+}
+
+/// What became of a combination.
+enum Built {
+    Chip(Figures, Vec<(String, Setting)>),
+    Outside(super::limits::Why),
+    Refused(String),
+}
+
+impl Grid {
+    /// Puts the dimensions of a base chip in order; no chip is built yet. `fabric` says what a field of the base fabric has.
+    ///
+    /// # Errors
+    /// A dimension that is wrong, a field that the chip has not, more combinations than can be built.
+    pub fn new(base: ChipDocument, dimensions: &[Dimension], fabric: &dyn Fn(&str) -> Option<Setting>) -> Result<Self, String> {
+        let of_base = |key: &str| key.strip_prefix(FABRIC).map_or_else(|| base.get(key), fabric);
+        let formulas = Formulas::new(dimensions, &of_base)?;
+        if formulas.combinations().is_none_or(|count| count > MOST_COMBINATIONS) {
+            let count = formulas.combinations().map_or_else(|| "more than can be counted".to_owned(), |count| count.to_string());
+            return Err(format!(
+                "space.dimensions: {count} combinations, at most {MOST_COMBINATIONS} are built; list fewer values"
+            ));
+        }
+        let mut places = Vec::new();
+        for key in formulas.keys() {
+            let varied = dimensions.iter().any(|dimension| dimension.key == *key);
+            let place = if key.starts_with(FABRIC) {
+                Place::Fabric
+            } else if key.contains('.') || base.get(key).is_some() {
+                Place::Chip
+            } else {
+                Place::Name
+            };
+            let used = || {
+                dimensions.iter().any(|d| matches!(&d.values, super::Values::Derived(text) if super::formula::refers(text, key)))
+            };
+            if varied && place == Place::Name && !used() {
+                let cure = "correct the name, or refer to it (coplace list dimensions)";
+                return Err(format!(
+                    "space.dimensions.{key}: the chip has no such field and no other dimension refers to it; {cure}"
+                ));
+            }
+            if varied && place == Place::Chip {
+                refuse(key, &base)?;
+            }
+            places.push(place);
+        }
+        Ok(Self { base, formulas, places, points: Vec::new(), fabrics: Vec::new() })
+    }
+
+    /// Builds every combination and keeps those within the limits.
+    ///
+    /// # Errors
+    /// A field that no chip has, a value of the wrong type, an expression without a value; a space of which no combination is a chip.
+    pub(super) fn enumerate(&mut self, limits: &ChipLimits) -> Result<(Vec<Figures>, Outside), String> {
+        let count = self.formulas.combinations().unwrap_or_default();
+        let (mut figures, mut outside) = (Vec::new(), Outside::default());
+        let mut fabrics: BTreeMap<String, u32> = BTreeMap::new();
+        // What is built waits to be sorted out: so many at a time.
+        for first in (0..count).step_by(CHUNK) {
+            let chunk = first..(first + CHUNK as u64).min(count);
+            let built: Vec<Result<Built, String>> =
+                chunk.clone().into_par_iter().map(|combination| self.build(combination, limits)).collect();
+            for (combination, built) in chunk.zip(built) {
+                match built? {
+                    Built::Chip(of, settings) => {
+                        let new = fabrics.len() as u32;
+                        let fabric = *fabrics.entry(format!("{settings:?}")).or_insert(new);
+                        if fabric == new {
+                            self.fabrics.push(settings);
+                        }
+                        self.points.push(GridPoint { combination, fabric });
+                        figures.push(of);
+                    }
+                    Built::Outside(why) => outside.count(why),
+                    Built::Refused(why) => outside.refuse(why),
+                }
+            }
+        }
+        match outside.refusal.as_ref().filter(|_| outside.refused as u64 == count) {
+            Some(why) => Err(format!("space.dimensions: no combination is a chip: {why}")),
+            None => Ok((figures, outside)),
+        }
+    }
+
+    fn build(&self, combination: u64, limits: &ChipLimits) -> Result<Built, String> {
+        let (settings, chip) = match self.chip_of(combination) {
+            Ok(found) => found,
+            Err(Unbuilt::Fault(why)) => return Err(why),
+            Err(Unbuilt::Refused(why)) => return Ok(Built::Refused(why)),
+        };
+        let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
+        Ok(match limits.exceeded(&figures) {
+            Some(why) => Built::Outside(why),
+            None => Built::Chip(figures, settings.fabric),
+        })
+    }
+
+    fn chip_of(&self, combination: u64) -> Result<(Settings, Accelerator), Unbuilt> {
+        let mut slots = self.formulas.values(combination).map_err(Unbuilt::Fault)?;
+        let mut document = self.base.clone();
+        self.apply(&mut document, &slots, false)?;
+        let mut chip = document.accelerator().map_err(unbuilt)?;
+        if self.formulas.any_of_area() {
+            let area = |chip: &Accelerator| sim::hardware::area(chip).map(|parts| parts.total().0);
+            let before = area(&chip).map_err(|why| Unbuilt::Fault(why.to_string()))?;
+            self.formulas.with_area(&mut slots, before).map_err(Unbuilt::Fault)?;
+            self.apply(&mut document, &slots, true)?;
+            chip = document.accelerator().map_err(unbuilt)?;
+            if area(&chip).is_ok_and(|after| after != before) {
+                let why = "what follows from area_mm2 changes the area; use it for fields such as energy.static_w alone";
+                return Err(Unbuilt::Fault(format!("space.dimensions: {why}")));
+            }
+        }
+        chip.name = self.name(combination, &chip.name);
+        Ok((self.settings(&slots), chip))
+    }
+
+    fn apply(&self, document: &mut ChipDocument, slots: &Slots, of_area: bool) -> Result<(), Unbuilt> {
+        for slot in self.formulas.set(of_area).filter(|slot| self.places[*slot] == Place::Chip) {
+            let key = &self.formulas.keys()[slot];
+            document.set(key, &slots[slot]).map_err(|fault| Unbuilt::Fault(format!("space.dimensions.{fault}")))?;
+        }
+        Ok(())
+    }
+
+    fn settings(&self, slots: &Slots) -> Settings {
+        let set: Vec<usize> = self.formulas.set(false).chain(self.formulas.set(true)).collect();
+        let of = |place: Place| {
+            let chosen = set.iter().filter(move |slot| self.places[**slot] == place);
+            chosen.map(|&slot| {
+                let key = &self.formulas.keys()[slot];
+                (key.strip_prefix(FABRIC).unwrap_or(key).to_owned(), slots[slot].clone())
+            })
+        };
+        Settings { chip: of(Place::Chip).collect(), fabric: of(Place::Fabric).collect() }
+    }
+
+    /// The base's name, so that what goes by it (a software stack) takes the chip for its like, and the combination's number.
+    fn name(&self, combination: u64, base: &str) -> String {
+        if self.formulas.combinations() == Some(1) { format!("{base}_like") } else { format!("{base}_like_{combination}") }
+    }
+
+    pub(super) fn chip(&self, point: usize) -> Result<Accelerator, String> {
+        self.chip_of(self.points[point].combination).map(|(_, chip)| chip).map_err(Unbuilt::why)
+    }
+
+    pub(super) fn fabric(&self, point: usize) -> usize {
+        self.points[point].fabric as usize
+    }
+
+    /// The listed dimensions of a chip in words: `tensor.cores 4, clock_mhz 1400`.
+    pub(super) fn words(&self, point: usize) -> String {
+        let words = self.varied(point).into_iter().map(|(key, value)| format!("{key} {value}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The dimensions with several values, and those of a chip.
+    pub(super) fn varied(&self, point: usize) -> Vec<(String, Setting)> {
+        let places = self.formulas.places(self.points[point].combination);
+        let all = self.formulas.keys().iter().zip(self.formulas.listed()).zip(places);
+        all.filter(|((_, values), _)| values.len() > 1)
+            .map(|((key, values), place)| (key.clone(), values[place].clone()))
+            .collect()
+    }
+
+    /// Dimensions of which a chip has the largest or smallest number that is listed.
+    pub(super) fn at_the_end(&self, point: usize) -> Vec<(String, f64, bool)> {
+        let places = self.formulas.places(self.points[point].combination);
+        let mut found = Vec::new();
+        for ((key, values), place) in self.formulas.keys().iter().zip(self.formulas.listed()).zip(places) {
+            let Some(numbers) = values.iter().map(Setting::number).collect::<Option<Vec<f64>>>() else { continue };
+            found.extend(super::limits::end(&numbers, numbers[place]).map(|largest| (key.clone(), numbers[place], largest)));
+        }
+        found
+    }
+
+    /// The chip's file.
+    pub(super) fn document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
+        let combination = self.points[point].combination;
+        let (settings, chip) = self.chip_of(combination).map_err(Unbuilt::why)?;
+        let mut document = self.base.clone();
+        let mut keys = Vec::new();
+        for (key, value) in settings.chip {
+            document.set(&key, &value).map_err(|fault| fault.to_string())?;
+            keys.push(key);
+        }
+        document.name(&chip.name, &format!("Found by a search: {}", self.words(point)));
+        Ok((document, keys))
+    }
+}
+
+/// Why a combination is no chip.
+enum Unbuilt {
+    /// The study is wrong.
+    Fault(String),
+    /// These values do not go together.
+    Refused(String),
+}
+
+impl Unbuilt {
+    fn why(self) -> String {
+        match self {
+            Self::Fault(why) | Self::Refused(why) => why,
+        }
+    }
+}
+
+fn unbuilt(error: HardwareError) -> Unbuilt {
+    match error {
+        HardwareError::Invalid { faults, .. } => {
+            Unbuilt::Refused(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        }
+        HardwareError::Malformed { why, .. } => Unbuilt::Fault(format!("space.dimensions: {why}")),
+        unknown @ HardwareError::Unknown { .. } => Unbuilt::Fault(unknown.to_string()),
+    }
+}
+
+/// Fields that are measured or published of a chip that was built are not chosen.
+fn refuse(key: &str, base: &ChipDocument) -> Result<(), String> {
+    let measured = ["calibration", "published", "sources", "aliases"];
+    if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))) {
+        return Err(format!("space.dimensions.{key}: is measured or published of a chip that was built, no choice; remove it"));
+    }
+    let mut trial = base.clone();
+    let value = base.get(key).unwrap_or(Setting::Number(1.0));
+    trial.set(key, &value).map_err(|fault| format!("space.dimensions.{}: {}; {}", fault.key, fault.limit, fault.cure))
+}

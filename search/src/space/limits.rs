@@ -1,0 +1,111 @@
+//! What chips of a space may take: area, power, dollars.
+
+use serde::{Deserialize, Serialize};
+use sim::hardware::manufacturing::{Foundry, chip_cost};
+use sim::hardware::{Accelerator, AreaError, area, sustained_power};
+use sim::units::{SquareMillimeters, Watts};
+
+/// Limits of a space's chips; what is not given is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ChipLimits {
+    /// Area of all compute dies in mm^2.
+    pub max_area_mm2: Option<f64>,
+    /// Power under the heaviest sustained load, in W.
+    pub max_power_w: Option<f64>,
+    /// What the chip costs to make, in USD.
+    pub max_cost_usd: Option<f64>,
+}
+
+/// What a chip takes, whatever runs on it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    /// Area of its compute dies.
+    pub area: SquareMillimeters,
+    /// Power under its heaviest sustained load.
+    pub peak_power: Watts,
+    /// What it costs to make, in USD; `None` where the node has no wafer price or the die fits on no wafer.
+    pub cost_usd: Option<f64>,
+}
+
+impl Figures {
+    /// Those of a chip.
+    ///
+    /// # Errors
+    /// A chip without an area model.
+    pub fn of(chip: &Accelerator) -> Result<Self, AreaError> {
+        let cost_usd = chip_cost(chip, Foundry::default())?.map(|cost| cost.total_usd());
+        Ok(Self { area: area(chip)?.total(), peak_power: sustained_power(chip).peak(), cost_usd })
+    }
+}
+
+/// Why a chip is outside its space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Outside the area limits.
+    Area,
+    /// Over the power.
+    Power,
+    /// Over the cost, or of none that is known.
+    Cost,
+}
+
+impl ChipLimits {
+    /// The first limit that a chip exceeds.
+    #[must_use]
+    pub fn exceeded(&self, figures: &Figures) -> Option<Why> {
+        if self.max_area_mm2.is_some_and(|most| figures.area.0 > most) {
+            return Some(Why::Area);
+        }
+        if self.max_power_w.is_some_and(|most| figures.peak_power.0 > most) {
+            return Some(Why::Power);
+        }
+        let dear = |most: f64| figures.cost_usd.is_none_or(|cost| cost > most);
+        self.max_cost_usd.is_some_and(dear).then_some(Why::Cost)
+    }
+}
+
+/// How many combinations of a space are outside it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outside {
+    /// Outside the area limits.
+    pub area: usize,
+    /// Over the power limit.
+    pub power: usize,
+    /// Over the cost limit.
+    pub cost: usize,
+    /// No chips: values that do not go together.
+    pub refused: usize,
+    /// Why the first of these is none.
+    pub refusal: Option<String>,
+}
+
+impl Outside {
+    /// Counts one.
+    pub fn count(&mut self, why: Why) {
+        match why {
+            Why::Area => self.area += 1,
+            Why::Power => self.power += 1,
+            Why::Cost => self.cost += 1,
+        }
+    }
+
+    /// Counts one that is no chip.
+    pub fn refuse(&mut self, why: String) {
+        self.refused += 1;
+        self.refusal.get_or_insert(why);
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.area + self.power + self.cost + self.refused
+    }
+}
+
+/// Whether a value is the largest (`true`) or smallest of several.
+#[must_use]
+pub fn end(numbers: &[f64], value: f64) -> Option<bool> {
+    let largest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let smallest = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    (largest > smallest && (value == largest || value == smallest)).then_some(value == largest)
+}

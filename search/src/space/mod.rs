@@ -1,0 +1,208 @@
+//! Design spaces: which chips a search may build, and what they take.
+//!
+//! PHAZE's grid ([`HardwareSpace`]) is built by formulas of its own; any other space is a base chip's file with fields that vary
+//! ([`Dimensions`]), read by the reader of chip files, so that a new dimension is a line of a study and no code.
+
+mod dimension;
+mod formula;
+mod grid;
+mod limits;
+mod phaze;
+mod spec;
+
+pub use dimension::{Dimension, Values};
+pub use formula::AREA;
+pub use grid::{FABRIC, Grid, Settings};
+pub use limits::{ChipLimits, Figures, Outside, Why};
+pub use phaze::{HardwarePoint, HardwareSpace};
+pub use spec::{CalibrationChoice, Chips, Dimensions, PhazeGrid, SpaceSpec};
+
+use sim::hardware::phaze::{PhazeConfig, design, document};
+use sim::hardware::{Accelerator, AreaError, ChipDocument, Setting};
+use sim::units::{Bytes, SquareMillimeters};
+
+/// The chips of a space that are within its limits, in the order of enumeration.
+#[derive(Debug, Clone)]
+pub struct Space {
+    kind: Kind,
+    /// What each chip takes.
+    pub figures: Vec<Figures>,
+    /// HBM capacities that every chip may carry, ascending; empty where capacity is a dimension as any other.
+    pub hbm: Vec<Bytes>,
+    /// The largest area allowed, where it is limited.
+    pub max_area: Option<SquareMillimeters>,
+    /// Combinations that are no chips of the space.
+    pub outside: Outside,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Phaze(Box<HardwareSpace>, PhazeGrid),
+    Grid(Box<Grid>),
+}
+
+/// A design of a space: one of its chips, with one of the HBM capacities where each may carry several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DesignId {
+    /// The chip's position.
+    pub point: usize,
+    /// Its HBM, where that is no dimension of the chip.
+    pub hbm: Option<Bytes>,
+}
+
+impl Space {
+    /// PHAZE's grid within limits; the area of `reference` is one where `limits` have none.
+    ///
+    /// # Errors
+    /// A reference chip without an area model.
+    pub fn phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
+        let mut space = HardwareSpace::enumerate(grid, limits, reference)?;
+        let mut outside = Outside { area: space.outside, ..Outside::default() };
+        let mut figures = Vec::with_capacity(space.points.len());
+        let mut kept = Vec::with_capacity(space.points.len());
+        for point in &space.points {
+            let of = Figures::of(&design(&point.config))?;
+            // The area has been looked at, with the reference's limit.
+            match (ChipLimits { max_area_mm2: None, ..*limits }).exceeded(&of) {
+                Some(why) => outside.count(why),
+                None => {
+                    figures.push(of);
+                    kept.push(*point);
+                }
+            }
+        }
+        space.points = kept;
+        let (hbm, max_area) = (space.hbm.clone(), Some(space.max_area));
+        Ok(Self { kind: Kind::Phaze(Box::new(space), grid.clone()), figures, hbm, max_area, outside })
+    }
+
+    /// A base chip's relatives within limits.
+    ///
+    /// # Errors
+    /// A field that no chip has, a value of the wrong type, an expression without a value, no combination that is a chip.
+    pub fn grid(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
+        let (figures, outside) = grid.enumerate(limits)?;
+        let max_area = limits.max_area_mm2.map(SquareMillimeters);
+        Ok(Self { kind: Kind::Grid(Box::new(grid)), figures, hbm: Vec::new(), max_area, outside })
+    }
+
+    /// Chips.
+    #[must_use]
+    pub fn points(&self) -> usize {
+        self.figures.len()
+    }
+
+    /// Chips times HBM capacities, where each may carry several.
+    #[must_use]
+    pub fn designs(&self) -> usize {
+        self.points() * self.hbm.len().max(1)
+    }
+
+    /// A chip with its largest HBM.
+    #[must_use]
+    pub fn largest(&self, point: usize) -> DesignId {
+        DesignId { point, hbm: self.hbm.last().copied() }
+    }
+
+    /// A design's chip.
+    ///
+    /// # Errors
+    /// None that its enumeration has not had: the values were a chip.
+    pub fn chip(&self, id: DesignId) -> Result<Accelerator, String> {
+        match &self.kind {
+            Kind::Phaze(space, _) => Ok(design(&config(space, id))),
+            Kind::Grid(grid) => grid.chip(id.point),
+        }
+    }
+
+    /// What a design takes: its chip's figures, with its own HBM.
+    #[must_use]
+    pub fn figures(&self, id: DesignId, chip: &Accelerator) -> Figures {
+        let of_point = self.figures[id.point];
+        // HBM is part of what a chip costs; capacities that every chip may carry are not its figures'.
+        if id.hbm.is_some() { Figures::of(chip).unwrap_or(of_point) } else { of_point }
+    }
+
+    /// A design's chip as a file, and the fields that its design sets.
+    ///
+    /// # Errors
+    /// As [`Self::chip`].
+    pub fn document(&self, id: DesignId) -> Result<(ChipDocument, Vec<String>), String> {
+        match &self.kind {
+            Kind::Phaze(space, _) => {
+                let document = document(&config(space, id)).map_err(|why| why.to_string())?;
+                let keys = document.fields().into_iter().map(|(key, _)| key);
+                let built = |key: &String| key.starts_with("tensor.") || key.starts_with("vector.") || key.starts_with("memory.");
+                let keys = keys.filter(|key| built(key) && !key.ends_with("ports") && !key.contains("macs_per")).collect();
+                Ok((document, keys))
+            }
+            Kind::Grid(grid) => grid.document(id.point),
+        }
+    }
+
+    /// The dimensions of a design in words.
+    #[must_use]
+    pub fn words(&self, id: DesignId) -> String {
+        match &self.kind {
+            Kind::Phaze(space, _) => config(space, id).to_string(),
+            Kind::Grid(grid) => grid.words(id.point),
+        }
+    }
+
+    /// The dimensions that the space varies, with a design's values; `None` for PHAZE's, which are columns of their own.
+    #[must_use]
+    pub fn varied(&self, id: DesignId) -> Option<Vec<(String, Setting)>> {
+        match &self.kind {
+            Kind::Phaze(..) => None,
+            Kind::Grid(grid) => Some(grid.varied(id.point)),
+        }
+    }
+
+    /// The distinct settings of the fabric, keys without `fabric.`; empty ones where the space varies chips alone.
+    #[must_use]
+    pub fn fabrics(&self) -> Vec<Vec<(String, Setting)>> {
+        match &self.kind {
+            Kind::Phaze(..) => vec![Vec::new()],
+            Kind::Grid(grid) => grid.fabrics.clone(),
+        }
+    }
+
+    /// Which of [`Self::fabrics`] joins a design's chips.
+    #[must_use]
+    pub fn fabric(&self, id: DesignId) -> usize {
+        match &self.kind {
+            Kind::Phaze(..) => 0,
+            Kind::Grid(grid) => grid.fabric(id.point),
+        }
+    }
+
+    /// Dimensions of which a design has the largest (`true`) or smallest number of the study's list: a better one may lie beyond it.
+    #[must_use]
+    pub fn at_the_end(&self, id: DesignId) -> Vec<(String, f64, bool)> {
+        match &self.kind {
+            Kind::Phaze(space, grid) => {
+                let c = config(space, id);
+                let whole = |list: &[u32]| list.iter().copied().map(f64::from).collect::<Vec<_>>();
+                let mib: Vec<f64> = grid.global_buffer_mib.iter().map(|&mib| mib as f64).collect();
+                let lists = [
+                    ("tensor_cores", whole(&grid.tensor_cores), f64::from(c.num_tc)),
+                    ("vector_cores", whole(&grid.vector_cores), f64::from(c.num_vc)),
+                    ("array_widths", whole(&grid.array_widths), f64::from(c.width)),
+                    ("array_depths", whole(&grid.array_depths), f64::from(c.depth)),
+                    ("global_buffer_mib", mib, (c.global_buffer.0 >> 20) as f64),
+                    ("hbm_gib", grid.hbm_gib.clone(), c.hbm.gib()),
+                ];
+                let ends = lists
+                    .into_iter()
+                    .filter_map(|(key, list, value)| limits::end(&list, value).map(|largest| (key.to_owned(), value, largest)));
+                ends.collect()
+            }
+            Kind::Grid(grid) => grid.at_the_end(id.point),
+        }
+    }
+}
+
+fn config(space: &HardwareSpace, id: DesignId) -> PhazeConfig {
+    let config = space.points[id.point].config;
+    PhazeConfig { hbm: id.hbm.unwrap_or(config.hbm), ..config }
+}

@@ -1,0 +1,128 @@
+//! A space as a study writes it: PHAZE's grid, or a base chip with dimensions.
+
+use super::dimension::{Dimension, read};
+use super::limits::ChipLimits;
+use serde::Deserialize;
+
+/// PHAZE's grid of chips.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PhazeGrid {
+    /// Tensor cores per chip.
+    pub tensor_cores: Vec<u32>,
+    /// Vector cores per chip.
+    pub vector_cores: Vec<u32>,
+    /// Rows of each tensor core's array; also the lanes of each vector core (PHAZE's width).
+    pub array_widths: Vec<u32>,
+    /// Columns of each tensor core's array (PHAZE's depth).
+    pub array_depths: Vec<u32>,
+    /// Global buffer capacity in MiB.
+    pub global_buffer_mib: Vec<u64>,
+    /// HBM capacity in GiB.
+    pub hbm_gib: Vec<f64>,
+    /// Lower area limit as a fraction of the upper one; chips with one tensor or one vector core are exempt.
+    pub min_area_fraction: f64,
+}
+
+/// What is varied of which chip.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dimensions {
+    /// The chip that all others are made from: a built-in one's name or a chip file's path.
+    pub base_chip: String,
+    /// Whether its calibration is kept.
+    pub calibration: CalibrationChoice,
+    /// The dimensions, by key.
+    pub dimensions: Vec<Dimension>,
+}
+
+/// What of the base chip's fitted scalars its relatives have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CalibrationChoice {
+    /// None: every peak is reached, nothing is launched.
+    #[default]
+    Ideal,
+    /// All of them.
+    Base,
+}
+
+/// Which chips there are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Chips {
+    /// PHAZE's.
+    Phaze(PhazeGrid),
+    /// A base chip's relatives.
+    Grid(Dimensions),
+}
+
+/// A space.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "SpaceFile")]
+pub struct SpaceSpec {
+    /// Its chips.
+    pub chips: Chips,
+    /// The chip that they are compared with; the area limit of PHAZE's grid.
+    pub reference_chip: String,
+    /// Their limits.
+    pub limits: ChipLimits,
+}
+
+/// The table as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpaceFile {
+    tensor_cores: Option<Vec<u32>>,
+    vector_cores: Option<Vec<u32>>,
+    array_widths: Option<Vec<u32>>,
+    array_depths: Option<Vec<u32>>,
+    global_buffer_mib: Option<Vec<u64>>,
+    hbm_gib: Option<Vec<f64>>,
+    min_area_fraction: Option<f64>,
+    base_chip: Option<String>,
+    calibration: Option<CalibrationChoice>,
+    dimensions: Option<toml::Table>,
+    reference_chip: Option<String>,
+    max_area_mm2: Option<f64>,
+    max_power_w: Option<f64>,
+    max_cost_usd: Option<f64>,
+}
+
+impl TryFrom<SpaceFile> for SpaceSpec {
+    type Error = String;
+
+    fn try_from(file: SpaceFile) -> Result<Self, String> {
+        let limits =
+            ChipLimits { max_area_mm2: file.max_area_mm2, max_power_w: file.max_power_w, max_cost_usd: file.max_cost_usd };
+        let phaze = file.tensor_cores.is_some() || file.vector_cores.is_some() || file.array_widths.is_some();
+        let other = file.array_depths.is_some() || file.global_buffer_mib.is_some() || file.hbm_gib.is_some();
+        if let Some(base_chip) = file.base_chip {
+            if phaze || other || file.min_area_fraction.is_some() {
+                return Err(
+                    "a space has a base_chip and dimensions, or PHAZE's lists (tensor_cores, ...), not both; keep one".into()
+                );
+            }
+            let dimensions = read(&file.dimensions.unwrap_or_default())?;
+            if dimensions.is_empty() {
+                return Err("space.dimensions = {}: nothing is varied; list the values of a field of the base chip".into());
+            }
+            let reference_chip = file.reference_chip.unwrap_or_else(|| base_chip.clone());
+            let calibration = file.calibration.unwrap_or_default();
+            return Ok(Self { chips: Chips::Grid(Dimensions { base_chip, calibration, dimensions }), reference_chip, limits });
+        }
+        if file.dimensions.is_some() || file.calibration.is_some() {
+            return Err("dimensions are of a chip: give base_chip, a built-in chip's name or a chip file's path".into());
+        }
+        fn needed<T>(value: Option<T>, key: &str) -> Result<T, String> {
+            value.ok_or_else(|| format!("missing field `{key}`: add it, or give base_chip and dimensions"))
+        }
+        let grid = PhazeGrid {
+            tensor_cores: needed(file.tensor_cores, "tensor_cores")?,
+            vector_cores: needed(file.vector_cores, "vector_cores")?,
+            array_widths: needed(file.array_widths, "array_widths")?,
+            array_depths: needed(file.array_depths, "array_depths")?,
+            global_buffer_mib: needed(file.global_buffer_mib, "global_buffer_mib")?,
+            hbm_gib: needed(file.hbm_gib, "hbm_gib")?,
+            min_area_fraction: needed(file.min_area_fraction, "min_area_fraction")?,
+        };
+        Ok(Self { chips: Chips::Phaze(grid), reference_chip: needed(file.reference_chip, "reference_chip")?, limits })
+    }
+}

@@ -1,0 +1,98 @@
+//! The arguments under which `evaluate` finds the best plan of a search again, and how a run directory given for a chip brings them along.
+
+use results::record::Record;
+use results::run;
+use search::planner::{Job, RankedPlan};
+use std::ffi::OsString;
+use std::path::Path;
+use workloads::training::ContextMethod;
+use workloads::{LayerEnds, RankOrder};
+
+/// Arguments about the job; of a run of the same model all hold.
+const JOB: [&str; 8] =
+    ["--fabric", "--devices", "--global-batch", "--stack", "--headroom-gib", "--attention", "--optimizer", "--sequence-length"];
+/// Of these, what holds of another model too.
+const ANY_MODEL: usize = 5;
+
+/// What a search was given by name.
+pub struct Given<'a> {
+    pub fabric: &'a str,
+    pub stack: &'a str,
+    pub attention: &'a str,
+    pub optimizer: &'a str,
+}
+
+/// The arguments of a plan and its job, the model and the chip apart.
+pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<String> {
+    let (plan, l) = (&ranked.plan, &ranked.plan.layout);
+    let mut found: Vec<(&str, String)> = vec![
+        ("--fabric", given.fabric.to_owned()),
+        ("--devices", job.devices.to_string()),
+        ("--global-batch", job.global_batch.to_string()),
+        ("--stack", given.stack.to_owned()),
+        ("--headroom-gib", job.headroom.gib().to_string()),
+        ("--attention", given.attention.to_owned()),
+        ("--optimizer", given.optimizer.to_owned()),
+        ("--sequence-length", job.sequence_length.to_string()),
+        ("--tensor", l.tensor.to_string()),
+        ("--pipeline", l.pipeline.to_string()),
+        ("--context", l.context.to_string()),
+        ("--expert", l.expert.to_string()),
+        ("--virtual-stages", l.virtual_stages.to_string()),
+        ("--micro-batch", plan.batch.micro_batch.to_string()),
+        ("--zero", (l.zero as u8).to_string()),
+        ("--sequence-parallel", l.sequence_parallel.to_string()),
+        ("--layer-split", l.ends.as_ref().map_or_else(|| "even".to_owned(), LayerEnds::to_string)),
+        ("--recompute", plan.activations.to_string()),
+    ];
+    let order = match l.order {
+        RankOrder::DataFirst => "t-d-p",
+        RankOrder::PipelineFirst => "t-p-d",
+    };
+    found.push(("--order", order.to_owned()));
+    if l.context > 1 {
+        let method = match l.context_method {
+            ContextMethod::Ring => "ring",
+            ContextMethod::Ulysses => "ulysses",
+        };
+        found.push(("--context-method", method.to_owned()));
+    }
+    if l.pipeline > 1 {
+        found.push(("--schedule", search::planner::schedule_name(plan.schedule).to_owned()));
+    }
+    found.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect()
+}
+
+/// The command line with what a run directory given for `--chip` says of the job and, to `evaluate` where nothing else is asked, of the plan.
+pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
+    let Some(words) = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>() else { return given };
+    let verb = words.get(1).copied().unwrap_or_default();
+    if !matches!(verb, "evaluate" | "plan") {
+        return given;
+    }
+    let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
+    let Some(chip) = after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip="))) else { return given };
+    let directory = Path::new(chip);
+    // What is wrong with the directory is said where its chip is read.
+    let Some(record) = directory.is_dir().then(|| Record::read(&directory.join(run::RECORD)).ok()).flatten() else {
+        return given;
+    };
+    let Some(best) = record.best else { return given };
+    let is_given =
+        |key: &str| words.iter().any(|word| word.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')));
+    let same_model = words.contains(&record.study.model.as_str());
+    let pairs: Vec<(&str, &str)> = best.evaluate_with.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    // A plan is one for its job: where anything of either is given, the rest of the plan is open.
+    let whole = verb == "evaluate" && same_model && pairs.iter().all(|(key, _)| !is_given(key)) && !is_given("--data");
+    let fabric = directory.join(run::FABRIC);
+    let mut added = Vec::new();
+    for (key, value) in pairs.iter().filter(|(key, _)| !is_given(key)) {
+        let of_job = JOB.iter().position(|known| known == key);
+        if !(whole || of_job.is_some_and(|at| same_model || at < ANY_MODEL)) {
+            continue;
+        }
+        let value = if *key == "--fabric" && fabric.is_file() { fabric.display().to_string() } else { (*value).to_owned() };
+        added.extend([OsString::from(*key), OsString::from(value)]);
+    }
+    [given, added].concat()
+}

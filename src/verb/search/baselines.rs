@@ -1,0 +1,92 @@
+//! What the best design stands beside: the smallest that is nearly as good, the reference chip under an expert's placement and under our plan, and
+//! chips that one can buy.
+
+use super::question::Question;
+use crate::failure::{Failure, OrInput, OrOther};
+use results::baseline::{Degrees, expert_placement};
+use results::compare::{Comparison, Entry};
+use results::design::DesignRow;
+use results::from_search as conversion;
+use results::record::BestDesign;
+use search::design::{DesignAnswer, best_plan};
+use search::planner::{Job, PlanSpace, Prepared, Splits};
+use sim::hardware::{Accelerator, Calibration};
+use sim::network::Fabric;
+
+/// A design whose value is at most this fraction worse than the best one's is nearly as good.
+const NEARLY: f64 = 0.01;
+/// Chips that were built and are beside every answer; and whether also without what is measured of them, as a space's chips are.
+const BUILT: [(&str, bool); 3] = [("tpu_v4", true), ("a100_80gb_sxm", false), ("h100_80gb_sxm", false)];
+
+/// The best design beside its baselines, all under the study's stack and plans and on its cluster; `prepared` is on the study's own fabric.
+pub fn compare(
+    question: &Question,
+    prepared: &Prepared<'_>,
+    answer: &DesignAnswer,
+    rows: &[DesignRow],
+    best: &BestDesign,
+) -> Result<Comparison, Failure> {
+    let mut entries = vec![Entry::from_design("best found", &best.design)];
+    if let Some(index) = answer.smallest_within(NEARLY).filter(|i| Some(*i) != answer.best) {
+        entries.push(Entry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
+    }
+    let (job, reference) = (question.job(&question.fabric), &question.reference);
+    let name = called(reference);
+    if let Some(expert) = expert_placement(&question.model.name) {
+        let d = expert.degrees;
+        let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
+        let label = format!("{name}, expert's placement");
+        let mut entry = match expert_plan(question, d) {
+            Ok((devices, fabric, space)) => {
+                let job = Job { devices, fabric: &fabric, ..job };
+                let prepared = Prepared::new(job, &space).or_input()?;
+                let job = Job { chip: reference, ..job };
+                conversion::entry(&label, &job, &best_plan(&prepared, reference)).or_other()?
+            }
+            Err(why) => Entry { note: Some(why), ..Entry::without_design(label) },
+        };
+        entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
+        entries.push(entry);
+    }
+    let mut add = |label: &str, chip: &Accelerator| {
+        let entry = conversion::entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()?;
+        entries.push(entry);
+        Ok::<(), Failure>(())
+    };
+    add(&format!("{name}, our best plan"), reference)?;
+    for (built, ideal) in BUILT {
+        let chip = Accelerator::template(built).or_other()?;
+        if chip.name != reference.name {
+            add(&called(&chip), &chip)?;
+        }
+        if ideal {
+            let without = Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip };
+            add(&format!("{built}, ideal"), &without)?;
+        }
+    }
+    Ok(Comparison { entries })
+}
+
+/// A chip's name, and whether its rates are fitted on measurements.
+fn called(chip: &Accelerator) -> String {
+    let calibrated = chip.calibration != Calibration::default() || chip.sustained_clock_fraction < 1.0;
+    if calibrated { format!("{}, calibrated", chip.name) } else { chip.name.clone() }
+}
+
+/// The devices, their fabric and the plans of an expert's degrees, layers split evenly; or why there are none.
+fn expert_plan(question: &Question, degrees: Degrees) -> Result<(u32, Fabric, PlanSpace), String> {
+    let devices = degrees.pipeline * degrees.tensor * degrees.data;
+    let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
+    let space = PlanSpace {
+        tensor: Some(vec![degrees.tensor]),
+        pipeline: Some(vec![degrees.pipeline]),
+        splits: Some(Splits::Listed(vec![None])),
+        ..question.study.plan.space()
+    };
+    let job = Job { devices, ..question.job(&fabric) };
+    let emptiness = space.emptiness(&job, &question.cluster);
+    match emptiness {
+        Some(fault) => Err(fault.to_string()),
+        None => Ok((devices, fabric, space)),
+    }
+}

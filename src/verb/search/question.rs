@@ -1,0 +1,305 @@
+//! What a search is asked: a study, and what is asked otherwise than it says.
+
+use super::{Arguments, Asked};
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use crate::verb::job::headroom;
+use search::design::Aim;
+use search::objective::{Axis, Objective};
+use search::planner::Job;
+use search::space::{CalibrationChoice, Chips, Dimension, Dimensions, FABRIC, Grid, Space, Values};
+use search::study::Study;
+use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting};
+use sim::network::{Fabric, FabricDocument};
+use sim::units::{Bytes, Seconds};
+use step::SoftwareStack;
+use workloads::footprint::Precision;
+use workloads::{Lowering, Model, TrainingGraph};
+
+/// What is searched: a model on a study's cluster.
+pub struct Question {
+    pub model: Model,
+    /// The study's name, or its file's path.
+    pub name: String,
+    pub study: Study,
+    pub stack: SoftwareStack,
+    /// The chip that the space's are compared with.
+    pub reference: Accelerator,
+    /// The same without what is measured of it: what bounds are prepared with, for no chip launches anything in less than nothing.
+    pub ideal: Accelerator,
+    pub space: Space,
+    pub aim: Aim,
+    /// All devices that the fabric can join.
+    pub cluster: Fabric,
+    /// Cut to the study's devices.
+    pub fabric: Fabric,
+    /// By [`Space::fabrics`], cut to the study's devices.
+    pub fabrics: Vec<Fabric>,
+    pub sequence_length: u64,
+    /// Memory that plans leave free.
+    pub headroom: Bytes,
+}
+
+impl Question {
+    pub fn read(arguments: &Arguments) -> Result<Self, Failure> {
+        let model = Model::load(&arguments.model).or_input()?;
+        let asked = &arguments.asked;
+        // PHAZE's chips have neither.
+        let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
+        let name = arguments.study.clone().unwrap_or_else(|| usual.to_owned());
+        let mut study = Study::load(&name).or_input()?;
+        asked.apply(&name, &mut study)?;
+        if let Some(stack) = &arguments.stack {
+            study.plan.stack.clone_from(stack);
+        }
+        let of = |key: &str| format!("{name}: {key}");
+        let stack = input::stack(&study.plan.stack, &[])
+            .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
+        let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of("space.reference_chip")))?.accelerator;
+        let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
+        let aim = asked.aim(&study);
+        priced(&name, &study, &aim)?;
+        let base = base_name(&study, &reference);
+        let fault = |e| match &asked.fabric {
+            Some(fabric) => failure::input(format!("--fabric {fabric}: {e}")),
+            None => failure::input(format!("{name}: cluster.fabric: {e}")),
+        };
+        let cluster = sim::import::load_fabric(&study.cluster.fabric, base).map_err(fault)?;
+        let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
+        let space = space(&name, &study, &reference, base)?;
+        let fabrics = fabrics(&name, &study, &space, base, &fabric)?;
+        let sequence_length = arguments.sequence_length.unwrap_or(model.max_sequence);
+        // A length that the model cannot be trained at is no fault of the plans.
+        TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
+        let headroom = headroom(arguments.headroom_gib, &reference)?;
+        Ok(Self { model, name, study, stack, reference, ideal, space, aim, cluster, fabric, fabrics, sequence_length, headroom })
+    }
+
+    /// The job on the reference chip, ideal.
+    pub fn job<'a>(&'a self, fabric: &'a Fabric) -> Job<'a> {
+        Job {
+            model: &self.model,
+            chip: &self.ideal,
+            fabric,
+            stack: &self.stack,
+            devices: self.study.cluster.devices,
+            global_batch: self.study.cluster.global_batch_sequences.into(),
+            sequence_length: self.sequence_length,
+            attention: self.study.plan.attention(),
+            precision: self.stack.precision(Precision::default()),
+            optimizer: self.study.plan.optimizer(),
+            headroom: self.headroom,
+        }
+    }
+
+    /// A digest of all that is asked.
+    pub fn digest(&self, seed: u64) -> String {
+        let Self { model, study, stack, aim, sequence_length, headroom, reference, cluster, .. } = self;
+        let asked = (model, study, stack, aim, sequence_length, headroom, reference, cluster, seed);
+        results::sums::short(&format!("{asked:?}"))
+    }
+}
+
+/// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
+fn priced(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
+    let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
+    let dollars = aim.objective == Objective::PerDollar || aim.axis == Axis::Cost || study.space.limits.max_cost_usd.is_some();
+    if !dollars || grid.hbm_gib.len() < 2 {
+        return Ok(());
+    }
+    let cure = "list one capacity, or use a study in which HBM is a dimension (--study tpu)";
+    let list = &grid.hbm_gib;
+    Err(failure::input(format!(
+        "{name}: space.hbm_gib = {list:?}: dollars are asked for, and capacities that change no area are searched as one; {cure}"
+    )))
+}
+
+/// The chip whose figures a fabric of several chips has.
+fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
+    match &study.space.chips {
+        Chips::Grid(Dimensions { base_chip, .. }) if !base_chip.ends_with(".toml") => base_chip,
+        _ => &reference.name,
+    }
+}
+
+fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Result<Space, Failure> {
+    let limits = &study.space.limits;
+    let spec = match &study.space.chips {
+        Chips::Phaze(grid) => return Space::phaze(grid, limits, reference).or_input(),
+        Chips::Grid(spec) => spec,
+    };
+    let document = document(&spec.base_chip).map_err(|e| e.context(format!("{name}: space.base_chip")))?;
+    let document = document.unbuilt(spec.calibration == CalibrationChoice::Ideal);
+    let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
+    let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.get(key));
+    let fault = |why| failure::input(format!("{name}: {why}"));
+    Space::grid(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
+}
+
+/// A chip's file by name or path, taken apart.
+pub fn document(name_or_path: &str) -> Result<ChipDocument, Failure> {
+    if name_or_path.ends_with(".toml") {
+        let text = input::text(name_or_path.as_ref(), "a chip file (.toml)")?;
+        return ChipDocument::parse(&text, name_or_path).or_input();
+    }
+    ChipDocument::template(name_or_path).or_input()
+}
+
+/// The space's fabrics, cut to the study's devices.
+fn fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fabric) -> Result<Vec<Fabric>, Failure> {
+    let build = |settings: Vec<(String, Setting)>| {
+        if settings.is_empty() {
+            return Ok(own.clone());
+        }
+        let document = set_fabric(&study.cluster.fabric, base, &settings).map_err(|why| format!("{name}: {why}"))?;
+        let words = || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
+        let cut = document.fabric().and_then(|fabric| fabric.for_devices(study.cluster.devices));
+        cut.map_err(|why| format!("{name}: space.dimensions: with {}: {why}", words()))
+    };
+    space.fabrics().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input)
+}
+
+/// A fabric's file with fields set.
+pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, Setting)]) -> Result<FabricDocument, String> {
+    let mut document = FabricDocument::load_for(fabric, base).map_err(|why| format!("cluster.fabric: {why}"))?;
+    for (key, value) in settings {
+        document.set(key, value).map_err(|fault| format!("space.dimensions.{FABRIC}{fault}"))?;
+    }
+    Ok(document)
+}
+
+impl Question {
+    /// The file of a design's fabric, where it is not one that is known by name to every chip.
+    pub fn fabric_file(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
+        let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
+        let settings = self.space.fabrics().swap_remove(self.space.fabric(id));
+        let base = base_name(&self.study, &self.reference);
+        // Fabrics of other programs' files are given by their path again.
+        let Ok(mut document) = set_fabric(&self.study.cluster.fabric, base, &settings) else { return Ok(None) };
+        document.name(&self.fabric.name, source);
+        document.text().map(Some).or_input()
+    }
+}
+
+impl Asked {
+    /// Whether nothing is asked otherwise than the study says.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn aim(&self, study: &Study) -> Aim {
+        let objective = self.objective.map_or_else(Objective::default, |name| name.0);
+        let axis = self.front.map_or_else(|| objective.usual_axis(), |name| name.0);
+        Aim { objective, axis, max_step: self.max_step.map(Seconds), evaluations: study.limits.evaluations }
+    }
+
+    /// Puts what is asked in the place of what the study says.
+    fn apply(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+        let limits = &mut study.space.limits;
+        for (flag, given, limit) in [
+            ("--max-area", self.max_area, &mut limits.max_area_mm2),
+            ("--max-power", self.max_power, &mut limits.max_power_w),
+            ("--max-cost", self.max_cost, &mut limits.max_cost_usd),
+        ] {
+            if let Some(value) = given {
+                positive(flag, value)?;
+                *limit = Some(value);
+            }
+        }
+        if let Some(value) = self.max_step {
+            positive("--max-step", value)?;
+        }
+        study.cluster.devices = self.devices.unwrap_or(study.cluster.devices);
+        study.cluster.global_batch_sequences = self.global_batch.unwrap_or(study.cluster.global_batch_sequences);
+        if let Some(fabric) = &self.fabric {
+            study.cluster.fabric.clone_from(fabric);
+        }
+        self.fix(name, study)
+    }
+
+    /// Fixes dimensions.
+    fn fix(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+        let mut fixed: Vec<(String, String, Setting)> = Vec::new();
+        for text in &self.set {
+            let wrong = || failure::input(format!("--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"));
+            let (key, value) = text.split_once('=').ok_or_else(wrong)?;
+            fixed.push((format!("--set {text}"), key.trim().to_owned(), setting(value.trim())));
+        }
+        if let Some(node) = &self.node {
+            let (flag, node) = (format!("--node {node}"), Setting::Word(node.to_lowercase()));
+            fixed.extend(["area.node", "energy.node"].map(|key| (flag.clone(), key.to_owned(), node.clone())));
+        }
+        if let Some(stacks) = self.hbm_stacks {
+            fixed.push((format!("--hbm-stacks {stacks}"), "hbm_stacks".to_owned(), Setting::Number(stacks.into())));
+        }
+        let spec = match &mut study.space.chips {
+            Chips::Grid(spec) => spec,
+            Chips::Phaze(_) => match fixed.first() {
+                None => return Ok(()),
+                Some((flag, ..)) => {
+                    let cure = "use a study with a base chip (--study tpu, --study gpu), or leave it out";
+                    return Err(failure::input(format!("{flag}: study {name} has PHAZE's chips, of 22 nm and one HBM; {cure}")));
+                }
+            },
+        };
+        for (flag, key, value) in fixed {
+            let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
+            let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
+            match own {
+                Some(at) => spec.dimensions[at] = dimension,
+                // A field of the chip's that the study leaves as the base has it.
+                None if key.contains('.') || key == "clock_mhz" => spec.dimensions.push(dimension),
+                None => {
+                    let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
+                    let known = known.join(", ");
+                    return Err(failure::input(format!("{flag}: study {name} has no dimension {key}; it has {known}")));
+                }
+            }
+        }
+        spec.dimensions.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(())
+    }
+}
+
+fn setting(text: &str) -> Setting {
+    match (text.parse::<f64>(), text.parse::<bool>()) {
+        (Ok(number), _) => Setting::Number(number),
+        (_, Ok(flag)) => Setting::Flag(flag),
+        _ => Setting::Word(text.to_owned()),
+    }
+}
+
+fn positive(flag: &str, value: f64) -> Result<(), Failure> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(failure::input(format!("{flag} {value}: must be positive and finite; give a limit, or leave it out")))
+}
+
+/// The objective of a name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Named<T>(pub T);
+
+impl std::str::FromStr for Named<Objective> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        named(text, &Objective::NAMES)
+    }
+}
+
+impl std::str::FromStr for Named<Axis> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        named(text, &Axis::NAMES)
+    }
+}
+
+fn named<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<Named<T>, String> {
+    let found = names.iter().find(|(name, _)| *name == text);
+    found.map(|(_, value)| Named(*value)).ok_or_else(|| {
+        let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+        format!("use one of {}", known.join(", "))
+    })
+}
