@@ -133,7 +133,8 @@ pub struct SustainedOptions {
     /// Rate of the stack's fused attention kernel over the modelled one (FlashAttention's recurrence with one operation per lane and
     /// cycle, ideally pipelined): below 1 where the kernel's pipelining is poor, above where lanes issue several operations per cycle.
     pub attention_fraction: f64,
-    /// Rate of the stack's fp8 and int8 products over that of a library's with one scale per tensor: below 1 with a scale per row.
+    /// Rate of the stack's products of 8 and 4 bits over that of a library's with one scale per tensor, at the clock that bf16 ones sustain: below 1
+    /// with a scale per row, above 1 where narrow products hold a higher clock under the power limit.
     pub narrow_fraction: f64,
 }
 
@@ -311,7 +312,7 @@ impl SoftwareStack {
             ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
             ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),
             ("sustained.attention_fraction", s.attention_fraction, 0.05, 8.0),
-            ("sustained.narrow_fraction", s.narrow_fraction, 0.05, 1.0),
+            ("sustained.narrow_fraction", s.narrow_fraction, 0.05, 2.0),
             ("overlap.data_reduction", o.data_reduction, 0.0, 1.0),
             ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
             ("overlap.tensor", o.tensor, 0.0, 1.0),

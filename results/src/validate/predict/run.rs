@@ -122,6 +122,10 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
     let framework = row.cell("framework").unwrap_or_default();
     match (framework, origin) {
         ("nanotron", _) => return "nanotron",
+        // The source says that the run had none of the overlap options.
+        ("megatron_lm", _) if row.cell("source").is_some_and(|source| source.contains("no overlap")) => {
+            return "megatron_core_exposed";
+        }
         ("megatron_bridge", _) => return "megatron_bridge",
         ("nemo", _) => return "nemo",
         ("megatron_deepspeed", _) => return "megatron_deepspeed",
