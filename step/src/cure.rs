@@ -21,7 +21,7 @@ impl OverCapacity {
         let smaller = (plan.batch.micro_batch > 1, "a smaller micro-batch");
         let wider = (copied, "more tensor- or pipeline-parallel devices in place of copies");
         let cures = match self.class {
-            MemoryClass::Host => return String::new(),
+            MemoryClass::Host | MemoryClass::Storage => return String::new(),
             MemoryClass::Framework | MemoryClass::Collectives => return "use a chip with more memory".to_owned(),
             MemoryClass::Weights => vec![shares(ZeroStage::Parameters), wider],
             MemoryClass::Gradients => vec![shares(ZeroStage::Gradients), wider],

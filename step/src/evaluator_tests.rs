@@ -77,7 +77,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
 }
 
 fn room(bytes: u64) -> DeviceMemory {
-    DeviceMemory { hbm: Bytes(bytes), host: Bytes(bytes) }
+    DeviceMemory { hbm: Bytes(bytes), host: Bytes(bytes), storage: Bytes(bytes) }
 }
 
 /// Holds one plan against the slow paths; whether its time was exact, if it obeys the rules.
@@ -147,7 +147,7 @@ fn host_line(
     (need, domain): (Need, Option<u32>),
 ) -> Result<(), TestCaseError> {
     for host in [need.host, Bytes(need.host.0.saturating_sub(1))] {
-        let room = DeviceMemory { hbm: Bytes(1 << 50), host };
+        let room = DeviceMemory { hbm: Bytes(1 << 50), host, storage: Bytes::ZERO };
         let fits = step_memory(model, plan, stack, room, domain).unwrap().fits();
         let lack = Evaluator::new(model, fabric, stack, room).lack(need);
         prop_assert_eq!(fits.is_ok(), lack == Bytes::ZERO, "{:?}: {:?}", plan, fits);

@@ -17,6 +17,7 @@ mod keeps;
 pub mod memory;
 mod memory_account;
 mod memory_static;
+mod memory_techniques;
 mod network;
 mod plan;
 mod profile;

@@ -43,6 +43,8 @@ pub enum MemoryClass {
     Allocator,
     /// Offloaded activations, in the host's memory.
     Host,
+    /// What is in storage.
+    Storage,
 }
 
 impl MemoryClass {
@@ -73,6 +75,7 @@ impl fmt::Display for MemoryClass {
             Self::Transient => "transients",
             Self::Allocator => "allocator",
             Self::Host => "host memory",
+            Self::Storage => "storage",
         })
     }
 }
@@ -87,6 +90,11 @@ pub enum Moment {
     Loss,
     /// In the optimizer's update.
     Update,
+}
+
+/// Whether there are no bytes.
+fn none(bytes: &Bytes) -> bool {
+    *bytes == Bytes::ZERO
 }
 
 /// What an instrument counts.
@@ -112,8 +120,11 @@ pub struct StageMemory {
     pub classes: [Bytes; 9],
     /// What a reserved reading shows above live tensors: blocks that the allocator keeps for reuse and would give up under pressure.
     pub cached: Bytes,
-    /// Bytes in host memory: offloaded activations.
+    /// Bytes in host memory: offloaded activations, and what memory techniques send there.
     pub host: Bytes,
+    /// Bytes in storage: what memory techniques send there.
+    #[serde(default, skip_serializing_if = "none")]
+    pub storage: Bytes,
 }
 
 /// A stage that needs more than there is.
@@ -139,13 +150,19 @@ pub struct DeviceMemory {
     pub hbm: Bytes,
     /// The host's at one device's disposal; none where the chip has no link to a host, over which nothing could be offloaded either.
     pub host: Bytes,
+    /// Storage at one device's disposal.
+    pub storage: Bytes,
 }
 
 impl DeviceMemory {
     /// Of a chip.
     #[must_use]
     pub fn of(chip: &Accelerator) -> Self {
-        Self { hbm: chip.memory_capacity(), host: chip.host.as_ref().map_or(Bytes::ZERO, |host| host.capacity) }
+        Self {
+            hbm: chip.memory_capacity(),
+            host: chip.host.as_ref().map_or(Bytes::ZERO, |host| host.capacity),
+            storage: chip.storage.as_ref().map_or(Bytes::ZERO, |storage| storage.capacity),
+        }
     }
 }
 
@@ -159,6 +176,7 @@ impl OverCapacity {
             MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, use a smaller micro-batch, or \
                                   correct the chip's host.capacity_gib"
                 .to_owned(),
+            MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a [storage] that is large enough".to_owned(),
             class => format!(": the largest part, {class}, is {:.2} GiB", self.largest.gib()),
         }
     }
@@ -168,7 +186,11 @@ impl StageMemory {
     /// Bytes of a class.
     #[must_use]
     pub fn class(&self, class: MemoryClass) -> Bytes {
-        self.classes.get(class as usize).copied().unwrap_or(self.host)
+        match class {
+            MemoryClass::Host => self.host,
+            MemoryClass::Storage => self.storage,
+            _ => self.classes.get(class as usize).copied().unwrap_or_default(),
+        }
     }
 
     /// What a device must have to run the stage.
@@ -200,6 +222,17 @@ impl StageMemory {
         Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest: self.host, need: self.host, have })
     }
 
+    /// Whether it fits into the storage at hand.
+    ///
+    /// # Errors
+    /// More than `have` is kept there.
+    pub fn fits_storage(&self, have: Bytes) -> Result<(), OverCapacity> {
+        if self.storage <= have {
+            return Ok(());
+        }
+        Err(OverCapacity { stage: self.stage, class: MemoryClass::Storage, largest: self.storage, need: self.storage, have })
+    }
+
     /// The class that takes most of the device's memory.
     #[must_use]
     pub fn largest(&self) -> MemoryClass {
@@ -228,6 +261,9 @@ pub struct StepMemory {
     pub capacity: Bytes,
     /// What there is of the host's memory for one device.
     pub host_capacity: Bytes,
+    /// What there is of storage for one device.
+    #[serde(default, skip_serializing_if = "none")]
+    pub storage_capacity: Bytes,
 }
 
 impl StepMemory {
@@ -267,7 +303,9 @@ impl StepMemory {
         let worst = self.stages.iter().max_by_key(|s| s.need());
         worst.map_or(Ok(()), |s| s.fits(self.capacity))?;
         let fullest = self.stages.iter().max_by_key(|s| s.host);
-        fullest.map_or(Ok(()), |s| s.fits_host(self.host_capacity))
+        fullest.map_or(Ok(()), |s| s.fits_host(self.host_capacity))?;
+        let stored = self.stages.iter().max_by_key(|s| s.storage);
+        stored.map_or(Ok(()), |s| s.fits_storage(self.storage_capacity))
     }
 }
 
@@ -306,7 +344,7 @@ pub fn step_memory_of(
     let profile = MemoryProfile::new(training, &plan.activations, stack);
     let account = Account::new(&profile, &arrangement, stack, domain);
     let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &account.holding(stage))).collect();
-    Ok(StepMemory { stages, capacity: usable(stack, memory.hbm), host_capacity: memory.host })
+    Ok(StepMemory { stages, capacity: usable(stack, memory.hbm), host_capacity: memory.host, storage_capacity: memory.storage })
 }
 
 /// What programs can use of a device's `hbm`.

@@ -9,6 +9,7 @@ use super::SoftwareStack;
 use super::arrangement::{Alike, Arrangement, DEVICE_KINDS};
 use super::memory::{Moment, StageMemory};
 use super::memory_static::{Resident, Sharding};
+use super::memory_techniques::{AwayBytes, Changed};
 use super::schedule::interleaving_group;
 use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
 use sim::units::Bytes;
@@ -36,6 +37,8 @@ pub struct MemoryProfile {
     logits: u64,
     /// What the chunks keep, in the order of the pipeline, where stages have policies of their own.
     chunks: Vec<ChunkMemory>,
+    /// What memory techniques change.
+    changed: Option<Box<Changed>>,
 }
 
 /// Parameters of the pieces on one device, and what one takes.
@@ -81,6 +84,7 @@ impl MemoryProfile {
             head_kept: ends[1],
             logits: logits.0 / training.lowering.precision.operand.bytes(),
             chunks: Vec::new(),
+            changed: Changed::new(training, stack).map(Box::new),
         }
         .under(training, policies, stack)
     }
@@ -134,6 +138,8 @@ pub(crate) struct Holding {
     embedding: bool,
     head: bool,
     resident: Resident,
+    /// Weights, gradients and states that are not on the device.
+    away: AwayBytes,
     /// Weights gathered, and gradients not yet reduced, while a layer runs.
     open: Bytes,
     /// Weights gathered in the loss.
@@ -179,14 +185,17 @@ impl<'a> Account<'a> {
             all = all.plus(if embedding { pieces.head } else { pieces.head_apart });
         }
         let sharding = Sharding::new(layout, self.stack, self.domain);
-        let resident = sharding.resident(all, &pieces.per);
+        let (resident, away) = match &self.profile.changed {
+            None => (sharding.resident(all, &pieces.per), AwayBytes::default()),
+            Some(changed) => changed.resident(&sharding, layers, [embedding, head], self.stack.memory.stored_master),
+        };
         let window = pieces.layer.times(layers.min(u64::from(self.stack.memory.gathered_layers)));
         let root = self.root(embedding, head);
         let gathered = sharding.gathered(window.plus(root), &pieces.per, &resident);
         let reducing = sharding.reducing(pieces.layer.plus(root), &resident);
         let loss = pieces.layer.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
         let open_loss = sharding.gathered(loss, &pieces.per, &resident);
-        Holding { layers, embedding, head, resident, open: gathered + reducing, open_loss }
+        Holding { layers, embedding, head, resident, away, open: gathered + reducing, open_loss }
     }
 
     /// Embedding and head where they stay gathered for the whole step.
@@ -213,7 +222,9 @@ impl<'a> Account<'a> {
     fn live(&self, held: &Holding, [gathered, activations, transient, gradients]: [Bytes; 4]) -> ([Bytes; 6], Bytes, Bytes) {
         let live = [held.resident.weights, gradients, held.resident.states, gathered, activations, transient];
         let sum: Bytes = live.iter().copied().sum();
-        (live, sum, Bytes((sum.as_f64() * self.stack.memory.fragmentation) as u64))
+        let planned = self.profile.changed.as_ref().is_some_and(|changed| changed.planned_addresses);
+        let lost = if planned { 0.0 } else { self.stack.memory.fragmentation };
+        (live, sum, Bytes((sum.as_f64() * lost) as u64))
     }
 
     /// Bytes that a stage needs at a moment.
@@ -237,6 +248,7 @@ impl<'a> Account<'a> {
             classes: [framework, collectives, weights, gradients, states, gathered, activations, transient, lost],
             cached: Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64),
             host: self.host(stage, held),
+            storage: self.storage(stage, held),
         }
     }
 
@@ -263,7 +275,7 @@ impl<'a> Account<'a> {
         if self.staged() {
             return (0..self.arrangement.layout.pipeline).map(|d| of(self.arrangement.alone(d))).max().unwrap_or_default();
         }
-        if self.profile.offloaded == Bytes::ZERO {
+        if self.profile.offloaded == Bytes::ZERO && self.profile.changed.is_none() {
             return Bytes::ZERO;
         }
         self.arrangement.devices().map(of).max().unwrap_or_default()
@@ -430,10 +442,24 @@ impl<'a> Account<'a> {
     }
 
     fn host(&self, stage: u32, held: &Holding) -> Bytes {
-        if self.staged() {
-            return self.kept_in_chunks(stage, |chunk| chunk.offloaded, Bytes::ZERO, false);
-        }
-        self.kept(stage, held, self.profile.offloaded, Bytes::ZERO, false)
+        let stored = self.profile.changed.as_ref().is_some_and(|changed| changed.activations_stored);
+        held.away.host + if stored { Bytes::ZERO } else { self.moved(stage, held) }
+    }
+
+    fn storage(&self, stage: u32, held: &Holding) -> Bytes {
+        let stored = self.profile.changed.as_ref().is_some_and(|changed| changed.activations_stored);
+        held.away.storage + if stored { self.moved(stage, held) } else { Bytes::ZERO }
+    }
+
+    /// Activations away from the device: all that go, but for those of the layers whose buffers are there anyway.
+    fn moved(&self, stage: u32, held: &Holding) -> Bytes {
+        let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
+        let all = if self.staged() {
+            self.kept_in_chunks(stage, |chunk| chunk.offloaded, Bytes::ZERO, false)
+        } else {
+            self.kept(stage, held, self.profile.offloaded, Bytes::ZERO, false)
+        };
+        all.saturating_sub(self.profile.offloaded * buffered)
     }
 
     /// Gathered, activations, transients, gradients.
@@ -445,7 +471,8 @@ impl<'a> Account<'a> {
 
     fn loss_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
         let count = self.profile.logits;
-        let at_work = Bytes((count as f64 * self.stack.memory.bytes_per_logit) as u64);
+        let slices = self.profile.changed.as_ref().map_or(1, |changed| changed.logit_slices);
+        let at_work = Bytes((count as f64 * self.stack.memory.bytes_per_logit) as u64 / slices);
         // Other micro-batches of GPipe wait with their probabilities in fp32.
         let waiting = Bytes(4 * count) * self.losses(stage).saturating_sub(1);
         let early = self.arrangement.micro_batches == 1 && !self.stack.memory.gradients_persist;

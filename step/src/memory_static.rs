@@ -6,6 +6,7 @@ use sim::kernel::Group;
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::Parameters;
+use workloads::memory::Statics;
 use workloads::{Layout, ZeroStage};
 
 /// Who shares what.
@@ -54,6 +55,40 @@ impl Sharding {
             expert_ranks: among(experts, domain.map(|domain| inside(domain, layout.expert))),
             stored_master: stack.memory.stored_master,
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
+        }
+    }
+
+    /// Which of weights, gradients and states are shared.
+    pub(super) fn zero_shares(&self) -> [bool; 3] {
+        [self.zero >= ZeroStage::Parameters, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::OptimizerStates]
+    }
+
+    /// A device's share of a count, if shared.
+    pub(super) fn share_of(&self, count: Parameters, shared: bool) -> u64 {
+        self.share(count, shared)
+    }
+
+    /// [`Self::resident`] of bytes by class: what memory techniques leave. `gradient` widens those of gradients to what the stack keeps.
+    pub(super) fn resident_statics(&self, all: &Statics, stored_master: bool, gradient: impl Fn(u64) -> u64) -> Resident {
+        let [weights, gradients, states] = self.zero_shares();
+        let copy = all.weights.device.per_device();
+        let away = all.weights.host.per_device() + all.weights.nvme.per_device();
+        let masters = self.share(all.masters.device, states);
+        let stored_master = stored_master && masters > 0;
+        let stored =
+            if stored_master { masters + if weights { 0 } else { copy } } else { self.share(all.weights.device, weights) };
+        let missing = if stored_master && weights { copy } else { copy.saturating_sub(self.share(all.weights.device, weights)) };
+        let others = if stored_master { 0 } else { masters };
+        let whole = gradient(all.gradients.device.per_device());
+        let spread = self.whole.map_or(0, |chunks| whole.div_ceil(chunks.max(1)));
+        let held = (gradient(self.share(all.gradients.device, gradients)) + spread).min(whole);
+        Resident {
+            weights: Bytes(stored + all.stock.device.per_device()),
+            gradients: Bytes(held + gradient(all.largest_gradient)),
+            states: Bytes(others + self.share(all.states.device, states)),
+            updated: self.share(all.at_once, states),
+            missing_weights: Bytes(missing + away),
+            missing_gradients: Bytes(whole - held),
         }
     }
 

@@ -29,7 +29,7 @@ fn memory(model: &Model, plan: &TrainingPlan, stack: &str) -> StepMemory {
         model,
         plan,
         &SoftwareStack::load(stack).unwrap(),
-        DeviceMemory { hbm: Bytes(80 << 30), host: Bytes(256 << 30) },
+        DeviceMemory { hbm: Bytes(80 << 30), host: Bytes(256 << 30), storage: Bytes::ZERO },
         None,
     )
     .unwrap()
@@ -235,7 +235,9 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let layout = Layout { tensor: 2, pipeline: 4, ..Layout::default() };
     let offload = "custom:offload(decoder_layer_input,qkv_proj)".parse().unwrap();
     let plan = TrainingPlan { activations: offload, ..plan(layout, 2, 8) };
-    let with = |host| step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(80 << 30), host }, None).unwrap();
+    let with = |host| {
+        step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(80 << 30), host, storage: Bytes::ZERO }, None).unwrap()
+    };
     // Stage k of p keeps min(m, p - k) micro-batches: 4 layers of them, 2 sequences, a hidden state and its projections in 2 bytes.
     let needs = with(Bytes::ZERO).stages.iter().map(|s| s.host).collect::<Vec<_>>();
     let layer = (4096 + (4096 + 2 * 1024) / 2) * 2 * 1024 * 2;
@@ -246,7 +248,9 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let text = error.to_string();
     assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"), "{text}");
     // Where both are too small, the device's own memory is named first.
-    let none = step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO }, None).unwrap();
+    let none =
+        step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO, storage: Bytes::ZERO }, None)
+            .unwrap();
     assert_ne!(none.fits().unwrap_err().class, MemoryClass::Host);
     assert!(with(Bytes::ZERO).fits().unwrap_err().to_string().ends_with("give the chip's file its [host]"));
 }

@@ -1,5 +1,6 @@
 //! The operator graph of one segment of a model: operators, the tensors between them, what the backward pass reads.
 
+use crate::memory::Settled;
 use serde::{Deserialize, Serialize};
 pub use sim::kernel::OpId;
 use sim::kernel::{Axis, DataType, GradientOf, Kernel};
@@ -212,6 +213,9 @@ pub struct OperatorGraph {
     pub output: TensorId,
     /// Type of activations and of their gradients.
     pub operand: DataType,
+    /// What memory techniques have settled about its tensors; nothing without any.
+    #[serde(default, skip_serializing_if = "Settled::is_empty")]
+    pub settled: Settled,
 }
 
 impl OperatorGraph {
@@ -298,7 +302,7 @@ impl OperatorGraph {
         for op in &self.operators {
             let touched = op.inputs.iter().chain(&op.outputs).filter(|t| last_reader[t.index()] != usize::MAX);
             touched.for_each(|t| alive[t.index()] = true);
-            peak = peak.max(self.sum_alive(&alive, |t| t.bytes) + op.workspace);
+            peak = peak.max(self.sum_alive(&alive, |t| self.settled.at_work(t.id, t.bytes)) + op.workspace);
             for (flag, last) in alive.iter_mut().zip(&last_reader) {
                 *flag &= *last > op.id.index();
             }
@@ -426,7 +430,8 @@ impl GraphBuilder {
     }
 
     pub(crate) fn finish(self, output: TensorId) -> OperatorGraph {
-        OperatorGraph { operators: self.operators, tensors: self.tensors, output, operand: self.operand }
+        let (operators, tensors, operand) = (self.operators, self.tensors, self.operand);
+        OperatorGraph { operators, tensors, output, operand, settled: Settled::default() }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::error::{WorkloadError, nearest};
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use crate::leading_layers::{in_layer, layers_in};
 use crate::tensor_names::{self, by_name};
+use crate::memory::Partly;
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;
@@ -250,23 +251,27 @@ pub struct Treatment {
     pub kept: BTreeSet<TensorId>,
     /// Tensors moved to host memory after the forward pass and back before the backward pass.
     pub offloaded: BTreeSet<TensorId>,
+    /// Of these, those of which a part of the tokens only is moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partly: Option<Partly>,
 }
 
 impl Treatment {
-    fn bytes<'a>(graph: &OperatorGraph, tensors: impl IntoIterator<Item = &'a TensorId>) -> Bytes {
+    pub(crate) fn bytes<'a>(graph: &OperatorGraph, tensors: impl IntoIterator<Item = &'a TensorId>) -> Bytes {
         tensors.into_iter().filter_map(|t| graph.tensors.get(t.index())).map(|t| t.bytes).sum()
     }
 
     /// Bytes kept on the device per piece and micro-batch in flight.
     #[must_use]
     pub fn kept_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        Self::bytes(graph, &self.kept)
+        Self::bytes(graph, &self.kept) + self.partly.as_ref().map_or(Bytes::ZERO, |partly| partly.staying(graph))
     }
 
     /// Bytes moved to the host, and back, per piece and micro-batch.
     #[must_use]
     pub fn offloaded_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        Self::bytes(graph, &self.offloaded)
+        let whole = Self::bytes(graph, &self.offloaded);
+        self.partly.as_ref().map_or(whole, |partly| whole.saturating_sub(partly.not_moved(graph)))
     }
 
     /// Bytes that one piece's backward pass holds besides what is kept on the device: what it reads and was rebuilt, or brought back
@@ -286,9 +291,16 @@ impl ActivationPolicy {
     }
 
     /// What it means for a segment's operators. The embedding and the head keep all that their backward pass reads; leading layers with the
-    /// embedding follow the policy, but keep on the device what it sends to the host.
+    /// embedding follow the policy, but keep on the device what it sends to the host. What memory techniques have settled about the segment
+    /// comes on top.
     #[must_use]
     pub fn treatment_under(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
+        let alone = self.treatment_alone(graph, replay);
+        if graph.settled.is_empty() { alone } else { alone.settled(graph) }
+    }
+
+    /// Without techniques.
+    fn treatment_alone(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
         let none = BTreeSet::new();
         if graph.tensor("layer.input").is_none() {
             if layers_in(graph).is_empty() {
@@ -343,7 +355,7 @@ pub(crate) fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: 
     }
     let kept = graph.tensors.iter().filter(|t| needed[t.id.index()] && (t.is_segment_input || named(&t.id))).map(|t| t.id);
     let (offloaded, kept) = kept.partition(|t| host.contains(t));
-    Treatment { recompute, kept, offloaded }
+    Treatment { recompute, kept, offloaded, partly: None }
 }
 
 /// Runs the attention core again. The region is scores to context, or the fused kernel; the context's result is kept as the input of

@@ -5,6 +5,7 @@ use crate::error::WorkloadError;
 use crate::footprint::{BytesPerParameter, Optimizer, Precision};
 use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, TensorInfo};
 use crate::lower::Lowerer;
+use crate::memory::{Applied, SegmentStatics};
 use crate::model::Model;
 use crate::parallel::Slice;
 use crate::transformer::Plan;
@@ -156,13 +157,26 @@ pub struct Segment {
     pub boundary_bytes: Bytes,
     /// The run's settings.
     pub lowering: Lowering,
+    /// What its parameters take where memory techniques change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statics: Option<Box<SegmentStatics>>,
 }
 
 impl Segment {
     fn new(kind: SegmentKind, repeat: u64, graph: OperatorGraph, lowering: &Lowering) -> Self {
         let parameters = graph.operators.iter().fold(Parameters::default(), |sum, op| sum.plus(op.parameters));
         let boundary_bytes = if kind == SegmentKind::Head { Bytes::ZERO } else { graph.tensors[graph.output.index()].bytes };
-        Self { kind, name: kind.to_string(), repeat, graph, parameters, tied_parameters: 0, boundary_bytes, lowering: *lowering }
+        Self {
+            kind,
+            name: kind.to_string(),
+            repeat,
+            graph,
+            parameters,
+            tied_parameters: 0,
+            boundary_bytes,
+            lowering: *lowering,
+            statics: None,
+        }
     }
 
     /// The segment as a pipeline stage without the embedding holds it: with a copy of the parameters that it shares with the
@@ -308,6 +322,9 @@ pub struct TrainingGraph {
     /// Model FLOPs of one micro-batch, all tensor-parallel devices together and all scores counted: [`Model::training_flops`] of the vocabulary
     /// without padding.
     pub model_flops: Flops,
+    /// What memory techniques change about the run as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Box<Applied>>,
 }
 
 impl TrainingGraph {
@@ -333,6 +350,7 @@ impl TrainingGraph {
             segments: vec![embedding, layer, head],
             vocabulary_rows,
             model_flops: model.training_flops(lowering.micro_batch, lowering.sequence_length, model.vocabulary),
+            applied: None,
         })
     }
 

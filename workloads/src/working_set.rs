@@ -19,7 +19,9 @@ impl Treatment {
             }
         }
         let moved = |t: &&crate::graph::TensorInfo| !self.kept.contains(&t.id) && readers[t.id.index()] != usize::MAX;
-        let rebuilt: Vec<(usize, Bytes)> = graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], t.bytes)).collect();
+        let size = |t: &crate::graph::TensorInfo| graph.settled.at_work(t.id, self.absent_bytes(t));
+        let rebuilt: Vec<(usize, Bytes)> = graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], size(t))).collect();
+        let gradient = |t: &crate::graph::TensorInfo| graph.settled.at_work(t.id, t.gradient_bytes);
         // What comes back from the host only to be recomputed from is there from the start to the end.
         let sources = self.offloaded.iter().filter(|t| readers[t.index()] == usize::MAX);
         let fixed: Bytes = sources.map(|t| graph.tensors[t.index()].bytes).sum();
@@ -28,10 +30,9 @@ impl Treatment {
         let mut peak = Bytes::ZERO;
         for op in graph.operators.iter().rev() {
             let further: Bytes =
-                op.inputs.iter().filter(|t| gradients[t.index()]).map(|t| graph.tensors[t.index()].gradient_bytes).sum();
+                op.inputs.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
             op.inputs.iter().for_each(|t| gradients[t.index()] = true);
-            let held: Bytes =
-                graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(|t| t.gradient_bytes).sum::<Bytes>() + further;
+            let held: Bytes = graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
             let waiting: Bytes = rebuilt.iter().filter(|(last, _)| *last <= op.id.index()).map(|(_, bytes)| *bytes).sum();
             peak = peak.max(held + waiting + op.workspace);
             op.outputs.iter().for_each(|t| gradients[t.index()] = false);

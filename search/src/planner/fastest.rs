@@ -195,7 +195,7 @@ impl<'p> OnChip<'p> {
 
     /// The fastest plan of a lot with kernels as fast as they run and memory without end: in seconds, or `limit` where it is not below that.
     fn relaxed(&self, lot: usize, limit: f64) -> f64 {
-        let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX) };
+        let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX), storage: Bytes(u64::MAX) };
         let mut times = self.times.at(Fidelity::Mapped);
         let search = search(self.prepared, &self.job, times.clone(), endless);
         let search = Search {

@@ -1,0 +1,95 @@
+//! What memory techniques change about what a stage holds: bytes by class in place of bytes per parameter, memory away from the device, slices of
+//! the loss, planned addresses.
+
+use super::SoftwareStack;
+use super::memory_static::{Resident, Sharding};
+use sim::units::Bytes;
+use workloads::memory::{PlacedBytes, SegmentStatics, Statics};
+use workloads::{SegmentKind, TrainingGraph};
+
+/// Of a lowered model.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Changed {
+    embedding: Statics,
+    layer: Statics,
+    head: Statics,
+    head_apart: Statics,
+    /// Bytes of a master weight over those of a gradient, where gradients are as wide as the stored master weights.
+    widened: (u64, u64),
+    /// Slices in which the logits are made.
+    pub(super) logit_slices: u64,
+    /// Whether nothing is lost to fragmentation.
+    pub(super) planned_addresses: bool,
+    /// Layers of a device whose activations never go away.
+    pub(super) buffered_layers: u64,
+    /// Whether activations go to storage.
+    pub(super) activations_stored: bool,
+}
+
+/// Bytes away from the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct AwayBytes {
+    pub(crate) host: Bytes,
+    pub(crate) storage: Bytes,
+}
+
+impl Changed {
+    /// None without techniques.
+    pub(super) fn new(training: &TrainingGraph, stack: &SoftwareStack) -> Option<Self> {
+        let applied = training.applied.as_ref()?;
+        let of = |kind| training.segment(kind).and_then(|s| s.statics.as_deref()).copied().unwrap_or_default();
+        let [embedding, layer, head]: [SegmentStatics; 3] =
+            [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(of);
+        let per = training.segments[0].bytes_per_parameter();
+        let wide = stack.memory.stored_master && per.master > per.gradient;
+        let settled = training.segment(SegmentKind::Layer).map(|s| &s.graph.settled);
+        let logits = training.segment(SegmentKind::Head).and_then(|s| {
+            let logits = s.graph.tensor("head.logits.out")?;
+            s.graph.settled.slices.get(&logits).copied()
+        });
+        Some(Self {
+            embedding: embedding.own,
+            layer: layer.own,
+            head: head.own,
+            head_apart: head.apart,
+            widened: if wide { (per.master.0, per.gradient.0.max(1)) } else { (1, 1) },
+            logit_slices: logits.unwrap_or(1),
+            planned_addresses: applied.planned_addresses,
+            buffered_layers: settled.map_or(0, |s| s.buffered_layers),
+            activations_stored: settled.is_some_and(|s| s.nvme),
+        })
+    }
+
+    /// What so many layers, and the ends that a device has, take under the sharing of a layout.
+    pub(super) fn resident(
+        &self,
+        sharding: &Sharding,
+        layers: u64,
+        [embedding, head]: [bool; 2],
+        stored_master: bool,
+    ) -> (Resident, AwayBytes) {
+        let mut all = self.layer.times(layers);
+        if embedding {
+            all = all.plus(self.embedding);
+        }
+        if head {
+            all = all.plus(if embedding { self.head } else { self.head_apart });
+        }
+        let sum = |of: fn(&PlacedBytes) -> workloads::graph::Parameters| {
+            let [weights, gradients, states] = sharding.zero_shares();
+            sharding.share_of(of(&all.weights), weights)
+                + sharding.share_of(of(&all.gradients), gradients)
+                + sharding.share_of(of(&all.masters), states)
+                + sharding.share_of(of(&all.states), states)
+                + of(&all.stock).per_device()
+        };
+        let away = AwayBytes { host: Bytes(sum(|p| p.host)), storage: Bytes(sum(|p| p.nvme)) };
+        let (wide, narrow) = self.widened;
+        (
+            sharding.resident_statics(&all, stored_master, |gradient| {
+                (u128::from(gradient) * u128::from(wide) / u128::from(narrow)) as u64
+            }),
+            away,
+        )
+    }
+}

@@ -1,0 +1,446 @@
+//! What a rule about activations makes of a segment's operators: other tensors are kept, other kernels run. No technique is known here.
+
+use super::error::TechniqueError;
+use super::policy::{Adapter, AdapterTraining, Basis, Reader, Representation, Rule};
+use crate::graph::{BackwardChain, Gradient, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
+use sim::kernel::{Contraction, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
+use sim::units::Bytes;
+use std::collections::BTreeMap;
+
+/// Whose backward pass a chain is.
+pub(crate) fn reader(op: &OperatorNode, chain: &BackwardChain) -> Reader {
+    let any = |steps: &[Step], wanted: fn(&Kernel) -> bool| steps.iter().any(|s| wanted(&s.kernel));
+    let norm =
+        |k: &Kernel| matches!(k, Kernel::Reduction(r) if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm));
+    if chain.gradient == Gradient::Weights {
+        return match () {
+            () if any(&chain.steps, |k| matches!(k, Kernel::Contraction(_))) => Reader::Product,
+            () if any(&op.forward, norm) => Reader::Norm,
+            () => Reader::Other,
+        };
+    }
+    let attention = |k: &Kernel| matches!(k, Kernel::FusedAttention(_) | Kernel::Contraction(_));
+    let softmax = |k: &Kernel| matches!(k, Kernel::Reduction(r) if r.function == RowFunction::Softmax);
+    let function = |wanted: fn(Function) -> bool| {
+        chain.steps.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if wanted(e.function)))
+    };
+    match () {
+        () if any(&chain.steps, norm) => Reader::Norm,
+        () if any(&chain.steps, attention) => Reader::Attention,
+        () if any(&chain.steps, softmax) && op.name.contains(".attention.") => Reader::Attention,
+        () if function(|f| matches!(f, Function::Gelu | Function::Silu | Function::SwiGlu | Function::Elu | Function::Selu)) => {
+            Reader::Activation
+        }
+        () if function(|f| f == Function::Mul) => Reader::Gate,
+        () => Reader::Other,
+    }
+}
+
+/// The product of an operator's forward pass.
+pub(crate) fn product(op: &OperatorNode) -> Option<Contraction> {
+    op.forward.iter().find_map(|s| match s.kernel {
+        Kernel::Contraction(c) => Some(c),
+        _ => None,
+    })
+}
+
+/// A segment being changed for one technique.
+pub(crate) struct Rewriting<'a> {
+    pub(crate) graph: &'a mut OperatorGraph,
+    /// Its name, for refusals.
+    pub(crate) technique: &'a str,
+    /// Heads of attention: groups that share a scale.
+    pub(crate) heads: u64,
+    /// What stands for a tensor already, by the tensor and, where every reader has its own, the operator.
+    shared: BTreeMap<(TensorId, Option<usize>), TensorId>,
+}
+
+/// What replaces a tensor that a chain reads.
+struct StandIn {
+    suffix: &'static str,
+    bytes: Bytes,
+    forward: Vec<Kernel>,
+    /// What the backward pass does before its own kernels.
+    backward: Vec<Kernel>,
+    /// Bytes that exist while the operator's backward pass runs.
+    workspace: Bytes,
+    /// The gradient of the weights is a product of these instead: rows of the result, and tokens.
+    gradient: Option<(u64, u64)>,
+}
+
+impl<'a> Rewriting<'a> {
+    pub(crate) fn new(graph: &'a mut OperatorGraph, technique: &'a str, heads: u64) -> Self {
+        Self { graph, technique, heads, shared: BTreeMap::new() }
+    }
+
+    fn refused(&self, why: String, cure: &str) -> TechniqueError {
+        TechniqueError::refused(self.technique, why, cure)
+    }
+
+    fn operand(&self) -> u64 {
+        self.graph.operand.bytes()
+    }
+
+    fn tensor(&self, id: TensorId) -> &TensorInfo {
+        &self.graph.tensors[id.index()]
+    }
+
+    /// Gives what the chosen chains read another form; returns whether there was any.
+    pub(crate) fn represent(&mut self, rule: &Rule, form: &Representation) -> Result<bool, TechniqueError> {
+        let mut found = false;
+        for at in 0..self.graph.operators.len() {
+            if !rule.at.takes(&self.graph.operators[at].name) {
+                continue;
+            }
+            for chain in 0..self.graph.operators[at].backward.len() {
+                let op = &self.graph.operators[at];
+                let kind = reader(op, &op.backward[chain]);
+                if rule.read_by.is_some_and(|wanted| wanted != kind) || rule.read_by.is_none() && !kind.accepts(form) {
+                    continue;
+                }
+                if !kind.accepts(form) {
+                    let why = format!("{} is read by {kind}, which cannot work with that form", op.name);
+                    return Err(self.refused(why, "choose other operators in the preset"));
+                }
+                found |= self.represent_chain((at, chain), form, rule.read_by.is_some())?;
+            }
+        }
+        self.mark_saved();
+        Ok(found)
+    }
+
+    /// Which tensors backward passes read, after chains have changed.
+    pub(crate) fn mark_saved(&mut self) {
+        self.graph.tensors.iter_mut().for_each(|t| t.saved = false);
+        let reads: Vec<TensorId> =
+            self.graph.operators.iter().flat_map(|op| &op.backward).flat_map(|c| &c.reads).copied().collect();
+        for read in reads {
+            self.graph.tensors[read.index()].saved = true;
+        }
+    }
+
+    fn represent_chain(
+        &mut self,
+        (at, chain): (usize, usize),
+        form: &Representation,
+        asked: bool,
+    ) -> Result<bool, TechniqueError> {
+        let op = &self.graph.operators[at];
+        let reads = op.backward[chain].reads.clone();
+        if *form == Representation::SharedWithOutput {
+            return Ok(self.share_with_output((at, chain), &reads));
+        }
+        let mut found = false;
+        for read in reads {
+            let op = &self.graph.operators[at];
+            let tensor = self.tensor(read);
+            let statistic = tensor.gradient_bytes == Bytes::ZERO && !tensor.name.ends_with(".fp32");
+            let stands_in = tensor.name.contains('~');
+            let derivative = matches!(form, Representation::DerivativeBits { .. });
+            // Only the argument of a nonlinearity has a derivative that bits can say; of a gated unit that is the gate.
+            let argument = op.inputs.first() == Some(&read);
+            if stands_in && asked {
+                let why = format!("what {} keeps of {} has another form already", op.name, tensor.name);
+                return Err(self.refused(why, "leave one of the techniques out"));
+            }
+            if statistic || stands_in || derivative && !argument {
+                continue;
+            }
+            found = true;
+            self.replace((at, chain), read, form)?;
+        }
+        Ok(found)
+    }
+
+    fn replace(&mut self, (at, chain): (usize, usize), read: TensorId, form: &Representation) -> Result<(), TechniqueError> {
+        let op = &self.graph.operators[at];
+        let own = matches!(form, Representation::Quantised { per_reader: true, .. });
+        let stand_in = self.stand_in(op, read, form)?;
+        let key = (read, own.then_some(at));
+        let known = self.shared.get(&key).copied().filter(|_| matches!(form, Representation::Quantised { .. }));
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let id = self.make(at, read, &stand_in);
+                self.shared.insert(key, id);
+                id
+            }
+        };
+        let gated = matches!(form, Representation::DerivativeBits { .. }).then(|| self.gated_unit(at, read)).flatten();
+        let op = &mut self.graph.operators[at];
+        op.workspace += stand_in.workspace;
+        let chain = &mut op.backward[chain];
+        for other in chain.reads.iter_mut().filter(|t| **t == read) {
+            *other = id;
+        }
+        chain.reads.extend(gated);
+        if let Some((rows, tokens)) = stand_in.gradient {
+            shrink(&mut chain.steps, rows, tokens);
+        }
+        let before = stand_in.backward.into_iter().map(|kernel| Step {
+            label: format!("backward.{}", stand_in.suffix),
+            kernel,
+            axis: None,
+        });
+        chain.steps.splice(0..0, before);
+        Ok(())
+    }
+
+    /// Of a fused gated unit, its activated gate: without the gate itself the other factor's gradient needs it.
+    fn gated_unit(&mut self, at: usize, gate: TensorId) -> Option<TensorId> {
+        let op = &self.graph.operators[at];
+        if !op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == Function::SwiGlu)) {
+            return None;
+        }
+        let bytes = self.tensor(gate).bytes;
+        Some(self.make(
+            at,
+            gate,
+            &StandIn { suffix: "activated", bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None },
+        ))
+    }
+
+    /// Adds a tensor that an operator makes beside its results.
+    fn make(&mut self, at: usize, of: TensorId, stand_in: &StandIn) -> TensorId {
+        let id = TensorId(self.graph.tensors.len() as u32);
+        let name = format!("{}~{}", self.tensor(of).name, stand_in.suffix);
+        let op = &mut self.graph.operators[at];
+        op.outputs.push(id);
+        for kernel in &stand_in.forward {
+            op.forward.push(Step { label: format!("forward.{}", stand_in.suffix), kernel: *kernel, axis: None });
+        }
+        self.graph.tensors.push(TensorInfo {
+            id,
+            name,
+            bytes: stand_in.bytes,
+            gradient_bytes: Bytes::ZERO,
+            producer: Some(self.graph.operators[at].id),
+            saved: true,
+            is_segment_input: false,
+        });
+        id
+    }
+
+    /// A norm's backward pass reads its result, which the next product keeps, and one factor per row, instead of its input. Nothing where nobody
+    /// else keeps the result.
+    fn share_with_output(&mut self, (at, chain): (usize, usize), reads: &[TensorId]) -> bool {
+        let op = &self.graph.operators[at];
+        let Some(output) = op.outputs.first().copied() else { return false };
+        let own = op.id;
+        let elsewhere = |o: &&OperatorNode| o.id != own;
+        if !self.graph.operators.iter().filter(elsewhere).flat_map(|o| &o.backward).any(|c| c.reads.contains(&output)) {
+            return false;
+        }
+        let factor = op.outputs.iter().copied().find(|t| self.tensor(*t).name.ends_with(".rstd"));
+        let factor = factor.or_else(|| op.outputs.iter().copied().find(|t| self.tensor(*t).name.ends_with("~rstd")));
+        let rows = op.forward.iter().find_map(|s| match s.kernel {
+            Kernel::Reduction(r) => Some(r.rows),
+            _ => None,
+        });
+        let factor = match (factor, reads.first(), rows) {
+            (Some(factor), ..) => factor,
+            (None, Some(input), Some(rows)) => {
+                let bytes = Bytes(4) * rows;
+                self.make(
+                    at,
+                    *input,
+                    &StandIn { suffix: "rstd", bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None },
+                )
+            }
+            _ => return false,
+        };
+        self.graph.operators[at].backward[chain].reads = vec![output, factor];
+        true
+    }
+
+    /// What stands for a tensor in a form.
+    fn stand_in(&self, op: &OperatorNode, read: TensorId, form: &Representation) -> Result<StandIn, TechniqueError> {
+        let tensor = self.tensor(read);
+        // The copy that eager norms keep is wide; every other tensor has the operands' type.
+        let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand() };
+        let elements = tensor.bytes.0 / each.max(1);
+        let convert = |direction, read, written| {
+            Kernel::Elementwise(Elementwise { function: Function::Convert, direction, elements, read, written })
+        };
+        let plain =
+            |suffix, bytes| StandIn { suffix, bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None };
+        match form {
+            Representation::Quantised { bits, group, meta_bytes, .. } => {
+                let groups = if *group == 0.0 { self.heads as f64 } else { (elements as f64 / group).ceil() };
+                let bytes = Bytes((elements as f64 * bits / 8.0).ceil() as u64 + (groups * meta_bytes).ceil() as u64);
+                Ok(StandIn {
+                    forward: vec![convert(Direction::Forward, tensor.bytes, bytes)],
+                    backward: vec![convert(Direction::Backward, bytes, tensor.bytes)],
+                    workspace: tensor.bytes,
+                    ..plain("quantised", bytes)
+                })
+            }
+            Representation::DerivativeBits { bits } => Ok(plain("bits", Bytes((elements as f64 * bits / 8.0).ceil() as u64))),
+            Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
+                Err(self.refused(format!("{}: an activation has no such form", tensor.name), "choose another in the preset"))
+            }
+            _ => self.of_rows(op, tensor, form),
+        }
+    }
+
+    /// What stands for the rows that a product's weights are multiplied with.
+    fn of_rows(&self, op: &OperatorNode, tensor: &TensorInfo, form: &Representation) -> Result<StandIn, TechniqueError> {
+        let Some(c) = product(op) else {
+            return Err(self.refused(format!("{} is no product", op.name), "choose other operators in the preset"));
+        };
+        let (operand, width) = (self.operand(), c.k.max(1));
+        let rows = tensor.bytes.0 / operand.max(1) / width;
+        let elements = rows.saturating_mul(width);
+        let bytes = |numbers: u64| Bytes(operand) * numbers;
+        let pass = |function, direction, elements, read, written| {
+            Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
+        };
+        let (suffix, size, forward, backward, workspace, gradient) = match form {
+            Representation::Projected { rank, .. } => {
+                let rank = self.rank(op, *rank, width)?;
+                let draw = pass(Function::Dropout, Direction::Forward, width * rank, Bytes::ZERO, bytes(width * rank));
+                let project = Kernel::Contraction(Contraction {
+                    batch: 1,
+                    m: rows,
+                    n: rank,
+                    k: width,
+                    operand: c.operand,
+                    result: c.result,
+                });
+                ("projected", bytes(rows * rank), vec![draw, project], vec![], Bytes::ZERO, Some((rank, c.m)))
+            }
+            Representation::SampledRows { fraction, index_bytes } => {
+                let sampled = ((rows as f64 * fraction).ceil() as u64).clamp(1, rows.max(1));
+                let kept = bytes(sampled * width);
+                let norms = Kernel::Reduction(Reduction {
+                    function: RowFunction::Sum,
+                    direction: Direction::Forward,
+                    rows,
+                    columns: width,
+                    read: tensor.bytes,
+                    written: Bytes(4) * rows,
+                });
+                let gather = pass(Function::Gather, Direction::Forward, sampled * width, kept, kept);
+                let of_gradient = bytes(sampled * c.n);
+                let gather_gradient = pass(Function::Gather, Direction::Backward, sampled * c.n, of_gradient, of_gradient);
+                let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
+                let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
+                ("sampled", kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
+            }
+            Representation::GroupScalars { groups } => {
+                let groups = self.rank(op, *groups, width)?;
+                let size = bytes(rows * groups);
+                let reduce = pass(Function::Mul, Direction::Forward, elements, tensor.bytes, size);
+                let expand = pass(Function::Mul, Direction::Backward, elements, size, tensor.bytes);
+                ("group_scalars", size, vec![reduce], vec![expand], tensor.bytes, None)
+            }
+            _ => return Err(self.refused(format!("{}: no form of rows", op.name), "choose another in the preset")),
+        };
+        Ok(StandIn { suffix, bytes: size, forward, backward, workspace, gradient })
+    }
+
+    /// A rank as a whole number, not above the width that it stands for.
+    fn rank(&self, op: &OperatorNode, rank: f64, width: u64) -> Result<u64, TechniqueError> {
+        if rank >= 1.0 && rank <= width as f64 {
+            return Ok(rank as u64);
+        }
+        let why = format!("a rank of {rank} is above the dimension of {}, {width} on one device", op.name);
+        Err(self.refused(why, &format!("use a rank from 1 to {width}")))
+    }
+
+    /// Puts adapters beside the chosen products, whose own weights are frozen.
+    pub(crate) fn adapt(&mut self, rule: &Rule, adapter: &Adapter) -> Result<bool, TechniqueError> {
+        let mut found = false;
+        for at in 0..self.graph.operators.len() {
+            let op = &self.graph.operators[at];
+            let product = product(op).filter(|_| rule.at.takes(&op.name) && weight_chain(op).is_some());
+            let Some(c) = product else { continue };
+            let rank = self.rank(op, adapter.rank, c.k.min(c.n))?;
+            self.adapt_operator(at, c, rank, adapter.trained);
+            found = true;
+        }
+        self.mark_saved();
+        Ok(found)
+    }
+
+    fn adapt_operator(&mut self, at: usize, c: Contraction, rank: u64, trained: AdapterTraining) {
+        let of = |m, n, k, result| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, operand: c.operand, result });
+        let step = |label: &str, kernel| Step { label: label.to_owned(), kernel, axis: None };
+        let add = |direction, width: u64| {
+            let elements = c.batch * c.m * width;
+            let size = Bytes(c.result.bytes()) * elements;
+            Kernel::Elementwise(Elementwise { function: Function::Add, direction, elements, read: size * 2, written: size })
+        };
+        let Some(input) = self.graph.operators[at].inputs.first().copied() else { return };
+        let inner = StandIn {
+            suffix: "adapted",
+            bytes: Bytes(c.operand.bytes()) * (c.batch * c.m * rank),
+            forward: vec![of(c.m, rank, c.k, c.result), of(c.m, c.n, rank, c.result), add(Direction::Forward, c.n)],
+            backward: vec![],
+            workspace: Bytes::ZERO,
+            gradient: None,
+        };
+        let inner = self.make(at, input, &inner);
+        let op = &mut self.graph.operators[at];
+        let gradient = weight_chain(op).and_then(|chain| chain.steps.iter().find_map(contraction)).map_or(c.result, |g| g.result);
+        op.backward.retain(|chain| chain.gradient != Gradient::Weights);
+        for chain in &mut op.backward {
+            chain.steps.push(step("backward_input.adapter_up", of(c.m, rank, c.n, c.result)));
+            chain.steps.push(step("backward_input.adapter_down", of(c.m, c.k, rank, c.result)));
+            chain.steps.push(step("backward_input.adapter_add", add(Direction::Backward, c.k)));
+        }
+        let chain = |reads: TensorId, label: &str, kernel| BackwardChain {
+            gradient: Gradient::Weights,
+            reads: vec![reads],
+            steps: vec![step(label, kernel)],
+        };
+        op.backward.push(chain(inner, "backward_weight.adapter_up", of(rank, c.n, c.m, gradient)));
+        if trained == AdapterTraining::Both {
+            op.backward.push(chain(input, "backward_weight.adapter_down", of(c.k, rank, c.m, gradient)));
+        }
+    }
+
+    /// Drops the gradients of weights at the chosen operators, and with them what only those read. Adapters' stay.
+    pub(crate) fn freeze(&mut self, rule: &Rule) {
+        for op in self.graph.operators.iter_mut().filter(|op| rule.at.takes(&op.name)) {
+            let adapter = |chain: &BackwardChain| chain.steps.iter().any(|s| s.label.contains(".adapter_"));
+            op.backward.retain(|chain| chain.gradient != Gradient::Weights || adapter(chain));
+        }
+        self.mark_saved();
+    }
+}
+
+fn contraction(step: &Step) -> Option<Contraction> {
+    match step.kernel {
+        Kernel::Contraction(c) => Some(c),
+        _ => None,
+    }
+}
+
+/// The chain of a product's own weights.
+fn weight_chain(op: &OperatorNode) -> Option<&BackwardChain> {
+    op.backward.iter().find(|chain| reader(op, chain) == Reader::Product)
+}
+
+/// The kernels of a weight's gradient, of so many rows and tokens instead.
+fn shrink(steps: &mut [Step], rows: u64, tokens: u64) {
+    let whole = steps.iter().find_map(contraction).map_or(rows, |c| c.m).max(1);
+    let part = |count: u64| (u128::from(count) * u128::from(rows.min(whole)) / u128::from(whole)) as u64;
+    for step in steps {
+        match &mut step.kernel {
+            Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), tokens.min(c.k)),
+            Kernel::Elementwise(e) if step.label.ends_with("accumulate") => {
+                (e.elements, e.read, e.written) = (part(e.elements), Bytes(part(e.read.0)), Bytes(part(e.written.0)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the gradient of an operator's weights has a projection's rank: its inputs are kept in no other form.
+pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
+    match form {
+        Representation::Projected { rank, basis: Basis::Seed } => Some(*rank),
+        _ => None,
+    }
+}

@@ -1,0 +1,27 @@
+//! What to do with every tensor: techniques as data.
+//!
+//! A [`Preset`] is a small TOML file with a technique's formula and source and its [`policy::Rule`]s: which class of tensors, at which operators, in
+//! which representation, where, rebuilt how, in which slices. Three generic mechanisms make of it what a training step needs, and know no technique by
+//! name: [`activations`] rewrites what backward passes read and the kernels that follow, [`settled`] says what is rebuilt or goes away,
+//! [`parameters`] counts what weights, gradients and states take. The step model then sizes and times the changed graph as any other.
+
+mod activations;
+mod amount;
+mod error;
+pub mod parameters;
+pub mod policy;
+mod preset;
+mod settled;
+mod slices;
+mod technique;
+
+pub use amount::{Amount, Facts};
+pub use error::TechniqueError;
+pub use parameters::{PlacedBytes, SegmentStatics, Statics};
+pub use policy::{Away, Gate, TensorClass};
+pub use preset::{OneMicroBatch, Parameter, Preset};
+pub use settled::{Partly, Settled};
+pub use technique::{Applied, Technique, Techniques};
+
+#[cfg(test)]
+mod tests;

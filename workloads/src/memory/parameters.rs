@@ -1,0 +1,443 @@
+//! What a rule about weights, gradients and states makes of the bytes of every parameter tensor. No technique is known here.
+
+use super::activations::product;
+use super::error::TechniqueError;
+use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
+use crate::footprint::BytesPerParameter;
+use crate::graph::{OperatorGraph, OperatorNode, Parameters};
+use serde::{Deserialize, Serialize};
+use sim::kernel::Kernel;
+use sim::units::Bytes;
+
+/// Bytes of one class, by where they are. The counts are bytes: split by tensor parallelism, held in full, of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PlacedBytes {
+    /// On the device.
+    pub device: Parameters,
+    /// In the host's memory.
+    pub host: Parameters,
+    /// In storage.
+    pub nvme: Parameters,
+}
+
+impl PlacedBytes {
+    fn add(&mut self, kind: Kind, bytes: u64, place: Option<&Place>) {
+        let away = place.map_or(0, |place| (bytes as f64 * place.fraction).ceil() as u64).min(bytes);
+        kind.add(&mut self.device, bytes - away);
+        match place.map(|place| place.to) {
+            Some(Away::Nvme) => kind.add(&mut self.nvme, away),
+            _ => kind.add(&mut self.host, away),
+        }
+    }
+
+    /// Adds bytes of which every device has its own.
+    pub(crate) fn put(&mut self, bytes: u64, place: Option<&Place>) {
+        self.add(Kind::Replicated, bytes, place);
+    }
+
+    fn each(self, other: Self, of: impl Fn(Parameters, Parameters) -> Parameters) -> Self {
+        Self { device: of(self.device, other.device), host: of(self.host, other.host), nvme: of(self.nvme, other.nvme) }
+    }
+}
+
+/// What the parameters of one piece take, where techniques change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Statics {
+    /// Weights as products read them.
+    pub weights: PlacedBytes,
+    /// The optimizer's own copy.
+    pub masters: PlacedBytes,
+    /// Gradients that are there all at once.
+    pub gradients: PlacedBytes,
+    /// States of the optimizer.
+    pub states: PlacedBytes,
+    /// Data that training only reads.
+    pub stock: PlacedBytes,
+    /// Bytes of the largest gradient of those that are used up one after the other.
+    pub largest_gradient: u64,
+    /// Numbers that the optimizer updates.
+    pub updated: Parameters,
+    /// Of these, those updated in one go, not as their gradients come.
+    pub at_once: Parameters,
+    /// Numbers whose gradients are made: what data-parallel ranks exchange.
+    pub exchanged: Parameters,
+}
+
+impl Statics {
+    /// Those of both pieces.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |a: PlacedBytes, b| a.each(b, Parameters::plus);
+        Self {
+            weights: sum(self.weights, other.weights),
+            masters: sum(self.masters, other.masters),
+            gradients: sum(self.gradients, other.gradients),
+            states: sum(self.states, other.states),
+            stock: sum(self.stock, other.stock),
+            largest_gradient: self.largest_gradient.max(other.largest_gradient),
+            updated: self.updated.plus(other.updated),
+            at_once: self.at_once.plus(other.at_once),
+            exchanged: self.exchanged.plus(other.exchanged),
+        }
+    }
+
+    /// Those of `count` pieces.
+    #[must_use]
+    pub fn times(self, count: u64) -> Self {
+        let times = |a: PlacedBytes| a.each(a, |a, _| a.times(count));
+        Self {
+            weights: times(self.weights),
+            masters: times(self.masters),
+            gradients: times(self.gradients),
+            states: times(self.states),
+            stock: times(self.stock),
+            largest_gradient: if count == 0 { 0 } else { self.largest_gradient },
+            updated: self.updated.times(count),
+            at_once: self.at_once.times(count),
+            exchanged: self.exchanged.times(count),
+        }
+    }
+}
+
+/// What the parameters of a segment take: as it is, and as a stage without the embedding that it is tied to holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SegmentStatics {
+    /// Beside the embedding, or tied to none.
+    pub own: Statics,
+    /// With a copy of the parameters that it shares with the embedding.
+    pub apart: Statics,
+}
+
+/// How tensor and expert parallelism hold a parameter tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Sharded,
+    Replicated,
+    Expert,
+}
+
+impl Kind {
+    fn add(self, to: &mut Parameters, count: u64) {
+        let slot = match self {
+            Self::Sharded => &mut to.sharded,
+            Self::Replicated => &mut to.replicated,
+            Self::Expert => &mut to.expert,
+        };
+        *slot = slot.saturating_add(count);
+    }
+}
+
+/// A matrix: `copies` of rows x columns on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Matrix {
+    copies: u64,
+    rows: u64,
+    columns: u64,
+}
+
+impl Matrix {
+    fn numbers(self) -> u64 {
+        self.copies.saturating_mul(self.rows).saturating_mul(self.columns)
+    }
+}
+
+/// What is done to one class of a parameter tensor.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    forms: Vec<Representation>,
+    place: Option<Place>,
+    one_at_a_time: bool,
+}
+
+/// Parameters of an operator that are held alike.
+#[derive(Debug, Clone)]
+struct ParameterTensor {
+    operator: String,
+    matrix: Option<Matrix>,
+    numbers: u64,
+    kind: Kind,
+    trained: bool,
+    /// Whether it is in the count of the segment, not only in that of a stage apart from the embedding.
+    counted: bool,
+    held: [Held; 4],
+}
+
+/// The classes that parameters have.
+const CLASSES: [TensorClass; 4] =
+    [TensorClass::Weights, TensorClass::MasterWeights, TensorClass::Gradients, TensorClass::OptimizerStates];
+
+/// All parameter tensors of a segment.
+pub(crate) struct ParameterTensors {
+    tensors: Vec<ParameterTensor>,
+    /// Further copies of all weights: bytes of a number, and the place.
+    copies: Vec<(f64, Option<Place>)>,
+}
+
+/// How wide numbers are, and how many states there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Widths {
+    pub(crate) per: BytesPerParameter,
+    pub(crate) states: u64,
+    pub(crate) operand: u64,
+}
+
+impl ParameterTensors {
+    /// Of a segment's operators as they are before any technique. `tied`: numbers of the head that are the embedding's. `width`: columns of lookup
+    /// tables.
+    pub(crate) fn new(graph: &OperatorGraph, tied: u64, width: u64) -> Self {
+        let mut tensors = Vec::new();
+        for op in &graph.operators {
+            let mut left = op.parameters;
+            if let Some(matrix) = matrix_of(op, width) {
+                let slots = [(Kind::Sharded, left.sharded), (Kind::Replicated, left.replicated), (Kind::Expert, left.expert)];
+                if let Some((kind, _)) = slots.into_iter().find(|(_, count)| *count >= matrix.numbers()) {
+                    let slot = match kind {
+                        Kind::Sharded => &mut left.sharded,
+                        Kind::Replicated => &mut left.replicated,
+                        Kind::Expert => &mut left.expert,
+                    };
+                    *slot -= matrix.numbers();
+                    let counted = tied == 0 || op.name != "head.logits";
+                    tensors.push(tensor(op, Some(matrix), matrix.numbers(), kind, counted));
+                }
+            }
+            for (kind, count) in [(Kind::Sharded, left.sharded), (Kind::Replicated, left.replicated), (Kind::Expert, left.expert)]
+            {
+                if count > 0 {
+                    tensors.push(tensor(op, None, count, kind, true));
+                }
+            }
+        }
+        Self { tensors, copies: Vec::new() }
+    }
+
+    /// Applies a rule; returns whether it found anything.
+    pub(crate) fn apply(&mut self, rule: &Rule, technique: &str) -> Result<bool, TechniqueError> {
+        let mut found = false;
+        if let Some(bytes) = rule.copy_bytes {
+            self.copies.push((bytes, rule.place.clone()));
+            return Ok(true);
+        }
+        let Some(class) = CLASSES.iter().position(|class| *class == rule.class) else { return Ok(false) };
+        for tensor in self.tensors.iter_mut().filter(|t| rule.at.takes(&t.operator)) {
+            if rule.frozen {
+                tensor.trained &= tensor.operator.ends_with(".adapter");
+                found = true;
+                continue;
+            }
+            if class > 0 && !tensor.trained {
+                continue;
+            }
+            found = true;
+            let held = &mut tensor.held[class];
+            if let Some(form) = &rule.representation {
+                if let Some(other) = held.forms.iter().find(|other| !go_together(other, form)) {
+                    let why = format!("the {} of {} are {} already", rule.class, tensor.operator, described(other));
+                    return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+                }
+                fits(form, tensor.matrix, &tensor.operator, technique)?;
+                held.forms.push(form.clone());
+            }
+            if let Some(place) = &rule.place {
+                held.place = Some(place.clone());
+            }
+            held.one_at_a_time |= rule.slice.is_some();
+        }
+        if !found && rule.representation.is_some() && self.tensors.iter().any(|t| rule.at.takes(&t.operator)) {
+            let why = format!("all weights whose {} it is about are frozen", rule.class);
+            return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+        }
+        Ok(found)
+    }
+
+    /// Gives gradients and states of the chosen products a rank: their inputs are kept projected.
+    pub(crate) fn hand_on(&mut self, rule: &Rule, rank: f64, technique: &str) -> Result<(), TechniqueError> {
+        let form = Representation::Projected { rank, basis: Basis::Seed };
+        for class in [TensorClass::Gradients, TensorClass::OptimizerStates] {
+            let mut of_products = rule.clone();
+            (of_products.class, of_products.representation) = (class, Some(form.clone()));
+            (of_products.read_by, of_products.place, of_products.slice) = (None, None, None);
+            self.apply(&of_products, technique)?;
+        }
+        Ok(())
+    }
+
+    /// Adds adapters beside the chosen products.
+    pub(crate) fn adapt(&mut self, rule: &Rule, adapter: &Adapter, graph: &OperatorGraph) {
+        let rank = adapter.rank as u64;
+        let mut added = Vec::new();
+        for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && !t.operator.starts_with("head")) {
+            let Some(matrix) =
+                tensor.matrix.filter(|_| tensor.operator.starts_with("layer") || tensor.operator.starts_with("leading"))
+            else {
+                continue;
+            };
+            let rows = graph
+                .operator(&tensor.operator)
+                .is_some_and(|op| op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather")));
+            // Of a product split by columns every device has the whole first factor, of one split by rows the whole second.
+            let kinds = match (tensor.kind, rows) {
+                (Kind::Sharded, true) => [Kind::Sharded, Kind::Replicated],
+                (Kind::Sharded, false) => [Kind::Replicated, Kind::Sharded],
+                (kind, _) => [kind; 2],
+            };
+            let shapes = [(matrix.rows, rank), (rank, matrix.columns)];
+            for (i, ((rows, columns), kind)) in shapes.into_iter().zip(kinds).enumerate() {
+                let factor = Matrix { copies: matrix.copies, rows, columns };
+                added.push(ParameterTensor {
+                    operator: format!("{}.adapter", tensor.operator),
+                    matrix: Some(factor),
+                    numbers: factor.numbers(),
+                    kind,
+                    trained: i == 1 || adapter.trained == AdapterTraining::Both,
+                    counted: true,
+                    held: Default::default(),
+                });
+            }
+        }
+        self.tensors.extend(added);
+    }
+
+    /// What all of it takes.
+    pub(crate) fn statics(&self, widths: &Widths) -> SegmentStatics {
+        let of = |apart: bool| {
+            let mut sum = Statics::default();
+            self.tensors.iter().filter(|t| apart || t.counted).for_each(|t| self.add(&mut sum, t, widths));
+            sum
+        };
+        SegmentStatics { own: of(false), apart: of(true) }
+    }
+
+    fn add(&self, sum: &mut Statics, tensor: &ParameterTensor, widths: &Widths) {
+        let [weights, masters, gradients, states] = &tensor.held;
+        let of = |held: &Held, each: Bytes, arrays: u64| bytes_of(tensor, &held.forms, (each.0, arrays), widths.operand);
+        let per = &widths.per;
+        sum.weights.add(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
+        for (bytes, place) in &self.copies {
+            sum.weights.add(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
+        }
+        if !tensor.trained {
+            return;
+        }
+        tensor.kind.add(&mut sum.updated, tensor.numbers);
+        sum.masters.add(tensor.kind, of(masters, per.master, 1), masters.place.as_ref());
+        let arrays = widths.states.max(1);
+        let factored = states.forms.contains(&Representation::Factored);
+        let each = if factored || widths.states > 0 { Bytes(per.state.0 / arrays) } else { Bytes::ZERO };
+        sum.states.add(tensor.kind, of(states, each, arrays), states.place.as_ref());
+        let gradient = of(gradients, per.gradient, 1);
+        let shape = tensor.matrix.map_or(1, |matrix| matrix.copies.max(1));
+        let exchanged = gradient / per.gradient.0.max(1);
+        tensor.kind.add(&mut sum.exchanged, exchanged);
+        if !gradients.one_at_a_time {
+            tensor.kind.add(&mut sum.at_once, tensor.numbers);
+        }
+        if gradients.one_at_a_time {
+            sum.largest_gradient = sum.largest_gradient.max(gradient / shape);
+            // What has left the device is whole there.
+            let gone = PlacedBytes::default();
+            let mut placed = gone;
+            placed.add(tensor.kind, gradient, gradients.place.as_ref());
+            placed.device = gone.device;
+            sum.gradients = sum.gradients.each(placed, Parameters::plus);
+        } else {
+            sum.gradients.add(tensor.kind, gradient, gradients.place.as_ref());
+        }
+    }
+}
+
+fn tensor(op: &OperatorNode, matrix: Option<Matrix>, numbers: u64, kind: Kind, counted: bool) -> ParameterTensor {
+    ParameterTensor { operator: op.name.clone(), matrix, numbers, kind, trained: true, counted, held: Default::default() }
+}
+
+/// The matrix of a product, or of a lookup table.
+fn matrix_of(op: &OperatorNode, width: u64) -> Option<Matrix> {
+    if op.name.starts_with("embedding.") && !op.name.contains("norm") && product(op).is_none() {
+        let numbers = op.parameters.per_device();
+        let lookup = width > 0 && numbers > 0 && numbers.is_multiple_of(width);
+        return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width });
+    }
+    let of = op.backward.iter().flat_map(|chain| &chain.steps).filter(|s| s.label == "backward_weight");
+    let mut c = of.filter_map(|s| match s.kernel {
+        Kernel::Contraction(c) => Some(c),
+        _ => None,
+    });
+    c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n })
+}
+
+/// Whether two forms of one tensor can follow each other.
+fn go_together(one: &Representation, other: &Representation) -> bool {
+    let narrow = |form: &Representation| matches!(form, Representation::Quantised { .. });
+    let low_rank = |form: &Representation| matches!(form, Representation::Projected { .. });
+    low_rank(one) && narrow(other) || narrow(one) && low_rank(other)
+}
+
+fn described(form: &Representation) -> &'static str {
+    match form {
+        Representation::Absent => "left out",
+        Representation::Quantised { .. } => "quantised",
+        Representation::Projected { .. } => "projected",
+        Representation::Factored => "factored",
+        _ => "in another form",
+    }
+}
+
+/// Whether a form suits a parameter tensor.
+fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique: &str) -> Result<(), TechniqueError> {
+    match (form, matrix) {
+        (Representation::Projected { rank, .. }, Some(matrix)) => {
+            let least = matrix.rows.min(matrix.columns);
+            if *rank >= 1.0 && *rank <= least as f64 {
+                return Ok(());
+            }
+            let why = format!("a rank of {rank} is above the dimension of {operator}, {least} on one device");
+            Err(TechniqueError::refused(technique, why, format!("use a rank from 1 to {least}")))
+        }
+        (
+            Representation::SampledRows { .. }
+            | Representation::GroupScalars { .. }
+            | Representation::DerivativeBits { .. }
+            | Representation::SharedWithOutput,
+            _,
+        ) => Err(TechniqueError::refused(technique, "parameters have no such form", "choose another in the preset")),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of `arrays` arrays of a tensor's numbers in its forms, one after the other.
+fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): (u64, u64), operand: u64) -> u64 {
+    let (mut numbers, mut bits, mut beside, mut scales) = (tensor.numbers, each as f64 * 8.0, 0, 0.0);
+    // The rank comes first, whatever order the techniques were named in.
+    let ranked = |form: &&Representation| matches!(form, Representation::Projected { .. });
+    for form in forms.iter().filter(ranked).chain(forms.iter().filter(|form| !ranked(form))) {
+        match (form, tensor.matrix) {
+            (Representation::Absent, _) => return 0,
+            (Representation::Projected { rank, basis }, Some(matrix)) => {
+                let rank = *rank as u64;
+                let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
+                let side = match basis {
+                    Basis::Seed => matrix.columns,
+                    Basis::SingularVectors => large,
+                };
+                if *basis == Basis::SingularVectors {
+                    beside += matrix.copies * small * rank * operand;
+                }
+                numbers = matrix.copies * rank * side + tensor.numbers.saturating_sub(matrix.numbers());
+            }
+            (Representation::Quantised { bits: narrow, group, meta_bytes, .. }, _) => {
+                bits = *narrow;
+                scales = (numbers as f64 / group.max(1.0)).ceil() * meta_bytes;
+            }
+            (Representation::Factored, Some(matrix)) => {
+                let vectors = tensor.numbers.saturating_sub(matrix.numbers());
+                return 4 * (matrix.copies * (matrix.rows + matrix.columns) + vectors);
+            }
+            (Representation::Factored, None) => return 4 * tensor.numbers,
+            _ => {}
+        }
+    }
+    if each == 0 {
+        return 0;
+    }
+    arrays * ((numbers as f64 * bits / 8.0).ceil() as u64 + scales as u64) + beside
+}

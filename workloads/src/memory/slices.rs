@@ -1,0 +1,27 @@
+//! Kernels of a block that is run slice by slice.
+
+use crate::graph::{OpId, OperatorGraph, Step};
+use sim::kernel::{Contraction, Kernel};
+use std::collections::BTreeSet;
+
+/// Cuts the products of the chosen operators along their tokens: as many smaller ones, each of which reads the weights (or adds to their gradient)
+/// again. Elementwise and row-wise work moves the same bytes whatever the cut.
+pub(crate) fn cut_kernels(graph: &mut OperatorGraph, chosen: &BTreeSet<OpId>, slices: u64) {
+    for op in graph.operators.iter_mut().filter(|op| chosen.contains(&op.id)) {
+        op.forward.iter_mut().for_each(|step| cut(step, slices, false));
+        for chain in &mut op.backward {
+            let weights = chain.gradient == crate::graph::Gradient::Weights;
+            chain.steps.iter_mut().for_each(|step| cut(step, slices, weights));
+        }
+    }
+}
+
+fn cut(step: &mut Step, slices: u64, weights: bool) {
+    let Kernel::Contraction(c) = step.kernel else { return };
+    let tokens = if weights { c.k } else { c.m };
+    let slices = slices.clamp(1, tokens.max(1));
+    let each = tokens.div_ceil(slices);
+    let batch = c.batch.saturating_mul(slices);
+    step.kernel =
+        Kernel::Contraction(if weights { Contraction { batch, k: each, ..c } } else { Contraction { batch, m: each, ..c } });
+}

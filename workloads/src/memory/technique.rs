@@ -1,0 +1,381 @@
+//! Techniques as they are asked for, how they go together, and what they make of a lowered model.
+
+use super::activations::{Rewriting, hands_on_rank};
+use super::amount::Facts;
+use super::error::TechniqueError;
+use super::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
+use super::policy::{Along, Away, Gate, Item, Rebuild, Rule, TensorClass};
+use super::preset::Preset;
+use super::settled::Partly;
+use crate::graph::{OperatorGraph, TensorId};
+use crate::model::Model;
+use crate::training::{Segment, SegmentKind, TrainingGraph};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A technique with the parameters that were given: `galore,rank=256`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Technique {
+    preset: Arc<Preset>,
+    given: BTreeMap<String, f64>,
+}
+
+impl Technique {
+    /// The technique's file.
+    #[must_use]
+    pub fn preset(&self) -> &Preset {
+        &self.preset
+    }
+
+    /// The same with a parameter set.
+    #[must_use]
+    pub fn with(&self, key: &str, value: f64) -> Self {
+        let mut given = self.given.clone();
+        given.insert(key.to_owned(), value);
+        Self { preset: Arc::clone(&self.preset), given }
+    }
+
+    /// Whether a parameter was given.
+    #[must_use]
+    pub fn is_given(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
+    /// The values of all its parameters on a model.
+    ///
+    /// # Errors
+    /// One that it does not have, or out of range.
+    pub fn values(&self, facts: &Facts) -> Result<BTreeMap<String, f64>, TechniqueError> {
+        self.preset.values(&self.given, facts)
+    }
+}
+
+impl fmt::Display for Technique {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.preset.name)?;
+        self.given.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))
+    }
+}
+
+impl FromStr for Technique {
+    type Err = TechniqueError;
+
+    fn from_str(text: &str) -> Result<Self, TechniqueError> {
+        let mut parts = text.split(',').map(str::trim);
+        let preset = Arc::new(Preset::load(parts.next().unwrap_or(text))?);
+        let mut given = BTreeMap::new();
+        for part in parts {
+            let form = || TechniqueError::Form { text: text.to_owned(), part: part.to_owned() };
+            let (key, value) = part.split_once('=').ok_or_else(form)?;
+            let value: f64 = value.trim().parse().ok().filter(|v: &f64| v.is_finite()).ok_or_else(form)?;
+            if given.insert(key.trim().to_owned(), value).is_some() {
+                return Err(form());
+            }
+        }
+        Ok(Self { preset, given })
+    }
+}
+
+impl Serialize for Technique {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Technique {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Techniques used together; none is the usual case. A clone is cheap.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<Technique>", into = "Vec<Technique>")]
+pub struct Techniques(Arc<Vec<Technique>>);
+
+impl From<Vec<Technique>> for Techniques {
+    fn from(techniques: Vec<Technique>) -> Self {
+        Self(Arc::new(techniques))
+    }
+}
+
+impl From<Techniques> for Vec<Technique> {
+    fn from(techniques: Techniques) -> Self {
+        techniques.0.to_vec()
+    }
+}
+
+impl FromIterator<Technique> for Techniques {
+    fn from_iter<I: IntoIterator<Item = Technique>>(techniques: I) -> Self {
+        Self(Arc::new(techniques.into_iter().collect()))
+    }
+}
+
+impl fmt::Display for Techniques {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&names.join(" + "))
+    }
+}
+
+/// What techniques change about a run as a whole.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Applied {
+    /// Whether addresses are planned ahead: nothing is lost to fragmentation.
+    pub planned_addresses: bool,
+    /// Whether every backward pass runs twice: once for the norm of all gradients, once for the updates.
+    pub second_backward: bool,
+    /// Steps between two decompositions of every matrix's gradient; 0 where there are none.
+    pub decomposed_every: u64,
+    /// What was asked for and changes nothing here, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Techniques {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Technique> {
+        self.0.iter()
+    }
+
+    /// Those that change what is trained.
+    pub fn lossy(&self) -> impl Iterator<Item = &Technique> {
+        self.iter().filter(|technique| technique.preset.gate != Gate::Exact)
+    }
+
+    /// Whether they can be used together, with so many micro-batches per step.
+    ///
+    /// # Errors
+    /// A pair that excludes each other, with the reason; gradients that would have to be accumulated and are not kept.
+    pub fn check(&self, facts: &Facts, micro_batches: u64) -> Result<(), TechniqueError> {
+        for (at, technique) in self.0.iter().enumerate() {
+            let preset = &technique.preset;
+            let values = technique.values(facts)?;
+            if let Some(one) = preset.one_micro_batch.as_ref().filter(|_| micro_batches > 1) {
+                let named = |name: &str| values.get(name).copied();
+                let applies = one.when.as_ref().is_none_or(|when| when.value(&named).is_ok_and(|value| value != 0.0));
+                if applies {
+                    let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
+                    return Err(TechniqueError::refused(&preset.name, why, "use a global batch of one micro-batch per replica"));
+                }
+            }
+            for other in &self.0[at + 1..] {
+                let pair = format!("{} + {}", preset.name, other.preset.name);
+                if preset.name == other.preset.name {
+                    return Err(TechniqueError::refused(&pair, "it is given twice", "give it once"));
+                }
+                let reason = preset.excludes.get(&other.preset.name).or_else(|| other.preset.excludes.get(&preset.name));
+                if let Some(why) = reason {
+                    return Err(TechniqueError::refused(&pair, why.clone(), "use one of them"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What they make of a lowered model.
+    ///
+    /// # Errors
+    /// Parameters out of range, techniques that do not go together, forms that a reader cannot work with.
+    pub fn apply(&self, model: &Model, mut training: TrainingGraph, micro_batches: u64) -> Result<TrainingGraph, TechniqueError> {
+        if self.is_empty() {
+            return Ok(training);
+        }
+        let facts = Facts::new(model, &training.lowering);
+        self.check(&facts, micro_batches)?;
+        let rules = self.rules(&facts)?;
+        let mut applied = self.applied(&facts)?;
+        let mut found = vec![false; rules.len()];
+        let stock_here = stock(model, &training, &rules);
+        for segment in &mut training.segments {
+            let mut statics = change(model, segment, &rules, &mut found)?;
+            if segment.kind == SegmentKind::Embedding {
+                (statics.own.stock, statics.apart.stock) = (stock_here, stock_here);
+            }
+            segment.statics = Some(Box::new(statics));
+        }
+        for (technique, _) in rules.iter().zip(&found).filter(|(_, found)| !**found) {
+            let note =
+                format!("{}: {} has nothing that its rule about {} is about", technique.name, model.name, technique.rule.class);
+            if !applied.notes.contains(&note) {
+                applied.notes.push(note);
+            }
+        }
+        training.applied = Some(Box::new(applied));
+        Ok(training)
+    }
+
+    /// All rules, in the order in which they act. Of forms, those for one kind of reader first: what they leave, the others take.
+    fn rules(&self, facts: &Facts) -> Result<Vec<Named>, TechniqueError> {
+        let mut rules = Vec::new();
+        for technique in self.0.iter() {
+            let values = technique.values(facts)?;
+            let own = technique.preset.rules(&values, facts)?;
+            rules.extend(own.into_iter().map(|rule| Named { name: technique.preset.name.clone(), rule }));
+        }
+        // Adapters and frozen weights decide what is read, forms decide what is kept, and that is then rebuilt or goes away.
+        rules.sort_by_key(|Named { rule, .. }| match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
+            (Some(_), ..) => 0,
+            (_, true, ..) => 1,
+            (_, _, Some(_), Some(_)) => 2,
+            (_, _, Some(_), None) => 3,
+            _ => 4,
+        });
+        Ok(rules)
+    }
+
+    fn applied(&self, facts: &Facts) -> Result<Applied, TechniqueError> {
+        let mut applied = Applied::default();
+        for technique in self.0.iter() {
+            let (preset, values) = (&technique.preset, technique.values(facts)?);
+            let value = |key: &Option<String>| key.as_ref().and_then(|key| values.get(key)).copied().unwrap_or(0.0);
+            applied.planned_addresses |= preset.planned_addresses;
+            applied.second_backward |= value(&preset.second_backward) != 0.0;
+            applied.decomposed_every = applied.decomposed_every.max(value(&preset.decomposed_every) as u64);
+        }
+        Ok(applied)
+    }
+}
+
+/// A rule with the name of its technique.
+struct Named {
+    name: String,
+    rule: Rule,
+}
+
+/// Changes a segment's operators, and says what its parameters take.
+fn change(model: &Model, segment: &mut Segment, rules: &[Named], found: &mut [bool]) -> Result<SegmentStatics, TechniqueError> {
+    let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
+    let mut parameters = ParameterTensors::new(&segment.graph, segment.tied_parameters, width);
+    for (Named { name, rule }, found) in rules.iter().zip(found) {
+        let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
+        if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
+            continue;
+        }
+        let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
+        *found |= match rule.class {
+            TensorClass::ReadOnly => true,
+            TensorClass::SavedActivations => {
+                let mut any = false;
+                if let Some(form) = &rule.representation {
+                    any |= rewriting.represent(rule, form)?;
+                    if let Some(rank) = hands_on_rank(form).filter(|_| any) {
+                        parameters.hand_on(rule, rank, name)?;
+                    }
+                }
+                any | settle(&mut segment.graph, rule, name)?
+            }
+            TensorClass::Transients | TensorClass::Logits => slice(&mut segment.graph, rule),
+            _ => {
+                if let Some(adapter) = &rule.adapter {
+                    let any = rewriting.adapt(rule, adapter)?;
+                    parameters.adapt(rule, adapter, &segment.graph);
+                    any
+                } else {
+                    if rule.frozen {
+                        rewriting.freeze(rule);
+                    }
+                    parameters.apply(rule, name)?
+                }
+            }
+        };
+    }
+    let per = segment.bytes_per_parameter();
+    let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
+    Ok(parameters.statics(&widths))
+}
+
+/// What is rebuilt, and what goes away.
+fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<bool, TechniqueError> {
+    let chosen = |id: crate::graph::OpId| rule.at.takes(&graph.operators[id.index()].name);
+    let mut found = false;
+    if let Some(rebuild) = rule.rebuild {
+        let read_outside: BTreeSet<TensorId> =
+            graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
+        let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id);
+        let dropped: Vec<TensorId> = match rebuild {
+            Rebuild::Outputs => made.collect(),
+            Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
+        };
+        found |= !dropped.is_empty();
+        graph.settled.rebuilt.extend(dropped);
+    }
+    if let Some(place) = &rule.place {
+        // What these operators' backward passes read, statistics with it.
+        let mut reads: BTreeSet<TensorId> = graph
+            .operators
+            .iter()
+            .filter(|op| chosen(op.id))
+            .flat_map(|op| &op.backward)
+            .flat_map(|c| &c.reads)
+            .copied()
+            .collect();
+        let named = |t: &TensorId| {
+            let name = graph.tensors[t.index()].name.split_once('.').map_or("", |(_, name)| name);
+            rule.tensors.is_empty() || rule.tensors.iter().any(|wanted| wanted == name)
+        };
+        reads.retain(|t| !graph.settled.away.contains(t) && named(t));
+        found |= !reads.is_empty();
+        let settled = &mut graph.settled;
+        let nvme = place.to == Away::Nvme;
+        if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
+            let why = "activations go to the host and to NVMe at once, which is not modelled";
+            return Err(TechniqueError::refused(technique, why, "send them to one place"));
+        }
+        settled.nvme = nvme;
+        if place.fraction >= 1.0 {
+            settled.away.extend(reads);
+        } else {
+            if settled.partly.is_some() {
+                return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
+            }
+            settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
+        }
+        settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
+    }
+    Ok(found)
+}
+
+/// Cuts what the chosen operators hand to each other.
+fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
+    let Some(count) = rule.slice.as_ref().filter(|s| s.along == Along::Sequence).and_then(|s| s.count) else { return false };
+    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).map(|op| op.id).collect();
+    let outside = |t: TensorId| graph.operators.iter().any(|op| !chosen.contains(&op.id) && op.inputs.contains(&t));
+    let inner: Vec<TensorId> = graph
+        .tensors
+        .iter()
+        .filter(|t| t.producer.is_some_and(|op| chosen.contains(&op)) && !outside(t.id) && t.id != graph.output)
+        .map(|t| t.id)
+        .collect();
+    let found = !inner.is_empty();
+    let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
+    slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
+    super::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
+    found
+}
+
+/// Bytes of data that training only reads, on one device.
+fn stock(model: &Model, training: &TrainingGraph, rules: &[Named]) -> PlacedBytes {
+    let ranks = u64::from(training.lowering.tensor_parallel.max(1));
+    let operand = training.lowering.precision.operand.bytes();
+    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.all_layers();
+    let mut sum = PlacedBytes::default();
+    for Named { rule, .. } in rules {
+        let Some(stock) = &rule.stock else { continue };
+        let each = match stock.item {
+            Item::TokenKeyValues => key_values as f64,
+            Item::Byte => 1.0,
+            Item::ModelCopy => 4.0 * model.parameters() as f64 / ranks as f64,
+        };
+        sum.put((stock.count * each).ceil() as u64, rule.place.as_ref());
+    }
+    sum
+}

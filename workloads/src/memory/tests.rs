@@ -1,0 +1,306 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+//! Every preset on llama2-7b, against a formula written here: s tokens, h hidden, I MLP width, bytes of one layer on one device.
+
+use super::*;
+use crate::footprint::Precision;
+use crate::model::Model;
+use crate::recompute_policy::ActivationPolicy;
+use crate::training::{Lowering, SegmentKind, TrainingGraph};
+
+const S: u64 = 4096;
+const H: u64 = 4096;
+const I: u64 = 11008;
+const A: u64 = 32;
+const V: u64 = 32000;
+const L: u64 = 32;
+/// Parameters of llama2-7b in layers' matrices, and in all.
+const MATRICES: u64 = L * (4 * H * H + 3 * H * I);
+const P: u64 = MATRICES + 2 * V * H + (2 * L + 1) * H;
+/// Fused layer: inputs of two norms, both norms' results, Q, K, V, O, gate, up, their product; log-sum-exp and two factors per row.
+const FUSED: u64 = S * (16 * H + 6 * I) + 4 * A * S + 8 * S;
+
+fn llama() -> Model {
+    Model::load("llama2-7b").unwrap()
+}
+
+fn lowering(model: &Model) -> Lowering {
+    Lowering { sequence_length: S, precision: Precision::PURE_BF16, separate_projections: true, ..Lowering::new(model) }
+}
+
+fn lowered(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> Result<TrainingGraph, TechniqueError> {
+    let model = llama();
+    let graph = TrainingGraph::new(&model, &change(lowering(&model))).unwrap();
+    let list: Result<Techniques, _> = techniques.split_whitespace().map(str::parse::<Technique>).collect();
+    list?.apply(&model, graph, 1)
+}
+
+/// Bytes that a layer keeps on the device, sends away, and the sum of what techniques say of all parameters.
+fn layer_of(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> (u64, u64, Statics) {
+    let training = lowered(techniques, change).unwrap();
+    let layer = &training.segment(SegmentKind::Layer).unwrap().graph;
+    let treatment = ActivationPolicy::None.treatment(layer);
+    let statics = training
+        .segments
+        .iter()
+        .fold(Statics::default(), |sum, s| sum.plus(s.statics.as_deref().copied().unwrap_or_default().own.times(s.repeat)));
+    (treatment.kept_bytes(layer).0, treatment.offloaded_bytes(layer).0, statics)
+}
+
+fn layer(techniques: &str) -> (u64, u64, Statics) {
+    layer_of(techniques, |l| l)
+}
+
+fn device(placed: PlacedBytes) -> u64 {
+    placed.device.per_device()
+}
+
+/// What plain Adam in bf16 keeps: weights, gradients, states.
+fn is_plain(statics: &Statics) {
+    assert_eq!([device(statics.weights), device(statics.gradients), device(statics.states)], [2 * P, 2 * P, 4 * P]);
+    assert_eq!((device(statics.masters), statics.largest_gradient), (0, 0));
+}
+
+#[test]
+fn every_preset_is_read_and_runs_on_llama() {
+    let names = Preset::names();
+    assert!(names.len() >= 39, "{names:?}");
+    for name in names {
+        let preset = Preset::load(&name).unwrap();
+        assert_eq!(preset.name, name);
+        assert!(preset.source.len() > 20 && !preset.formula.is_empty() && !preset.description.is_empty(), "{name}");
+        let training = lowered(&name, |l| l).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let applied = training.applied.unwrap();
+        let moe = [
+            "recompute-moe",
+            "recompute-moe-act",
+            "recompute-shared-experts",
+            "recompute-mla-up-proj",
+            "offload-expert-fc1",
+            "offload-moe-act",
+        ];
+        assert!(applied.notes.is_empty() || moe.contains(&name.as_str()), "{name}: {:?}", applied.notes);
+    }
+}
+
+#[test]
+fn recomputation_keeps_what_megatron_keeps() {
+    let kept = |name: &str| {
+        let (kept, away, statics) = layer(name);
+        is_plain(&statics);
+        assert_eq!(away, 0);
+        kept
+    };
+    assert_eq!(kept("megatron-full"), 2 * S * H);
+    // The context stays as the input of the output projection; the fused core alone made the log-sum-exp.
+    assert_eq!(kept("megatron-selective"), FUSED - 4 * A * S);
+    assert_eq!(kept("recompute-core-attn"), FUSED - 4 * A * S);
+    // The second norm, its result and what leads to the residual sum stay; everything from gate to product goes.
+    assert_eq!(kept("recompute-mlp"), FUSED - 6 * S * I - 2 * S * H - 4 * S);
+    assert_eq!(kept("recompute-layernorm"), FUSED - 4 * S * H - 8 * S);
+    for nothing in ["recompute-moe", "recompute-moe-act", "recompute-shared-experts", "recompute-mla-up-proj"] {
+        assert_eq!(kept(nothing), FUSED, "{nothing}");
+    }
+}
+
+#[test]
+fn offload_modules_send_what_their_backward_pass_reads() {
+    let away = |name: &str| {
+        let (kept, away, statics) = layer(name);
+        is_plain(&statics);
+        assert_eq!(kept + away, FUSED, "{name}");
+        away
+    };
+    assert_eq!(away("offload-attn-norm"), 2 * S * H + 4 * S);
+    assert_eq!(away("offload-qkv-linear"), 2 * S * H);
+    assert_eq!(away("offload-core-attn"), 8 * S * H + 4 * A * S);
+    assert_eq!(away("offload-attn-proj"), 2 * S * H);
+    assert_eq!(away("offload-mlp-norm"), 2 * S * H + 4 * S);
+    assert_eq!(away("ssdtrain"), FUSED);
+    assert_eq!(away("ssdtrain,fraction=0.25"), FUSED.div_ceil(4));
+}
+
+#[test]
+fn memo_moves_inputs_and_attention_whole_and_the_rest_by_tokens() {
+    let whole = 4 * S * H + 4 * A * S;
+    for eighths in 0..=8 {
+        let (kept, away, statics) = layer(&format!("memo,fraction={}", f64::from(eighths) / 8.0));
+        is_plain(&statics);
+        assert_eq!((kept, away), (0, whole + (FUSED - whole) * u64::from(eighths as u32) / 8), "{eighths}/8");
+    }
+}
+
+#[test]
+fn mini_sequences_keep_inputs_and_use_up_gradients() {
+    let (kept, away, statics) = layer("mst");
+    assert_eq!((kept, away), (2 * S * H, 0));
+    assert_eq!([device(statics.weights), device(statics.gradients), device(statics.states)], [2 * P, 0, 4 * P]);
+    assert_eq!((statics.largest_gradient, statics.at_once.per_device()), (2 * V * H, 0));
+    let transient = |techniques: &str| {
+        let training = lowered(techniques, |l| l).unwrap();
+        let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
+        ActivationPolicy::Full.treatment(graph).backward_bytes(graph).0
+    };
+    // Gate, up and their product, rebuilt and with gradients, exist by eighths: 12 sI less seven eighths at the moment when they peak.
+    let saved = transient("megatron-full") - transient("mst,mlp_slices=8,head_slices=8");
+    assert!(saved > 6 * S * I * 7 / 8 && saved < 12 * S * I, "{saved}");
+}
+
+#[test]
+fn adapters_replace_gradients_of_frozen_weights() {
+    let r = 8;
+    let adapters = L * r * (4 * 2 * H + 3 * (H + I));
+    let (kept, away, statics) = layer("lora,rank=8");
+    // Inputs of all products stay for the first factors; every adapter keeps r numbers a token more.
+    assert_eq!((kept, away), (FUSED + 7 * 2 * S * r, 0));
+    let trained = |statics: &Statics| [device(statics.weights), device(statics.gradients), device(statics.states)];
+    assert_eq!(trained(&statics), [2 * (P + adapters), 2 * adapters, 4 * adapters]);
+    let second = L * r * (4 * H + 2 * I + H);
+    let (kept, _, statics) = layer("lora-fa,rank=8");
+    // No product reads its input: both norms' results, the product of gate and up (the attention's result is read by attention itself).
+    assert_eq!(kept, FUSED - 4 * S * H - 2 * S * I + 7 * 2 * S * r);
+    assert_eq!(trained(&statics), [2 * (P + adapters), 2 * second, 4 * second]);
+}
+
+/// Inputs of products with weights, each kept once: both norms' results, attention's result, the MLP's product.
+#[test]
+fn sampled_and_projected_inputs_stand_for_whole_ones() {
+    // Each of the seven products has its own; attention's result stays whole for attention.
+    let rows = |fraction: f64| (S as f64 * fraction).ceil() as u64;
+    let exact = FUSED - 4 * S * H - 2 * S * I;
+    let (kept, _, statics) = layer("wta-crs,fraction=0.3");
+    assert_eq!(kept, exact + rows(0.3) * (2 * (6 * H + I) + 7 * 8));
+    is_plain(&statics);
+    let (kept, _, statics) = layer("rad,fraction=0.1");
+    assert_eq!(kept, exact + rows(0.1) * 2 * (6 * H + I));
+    is_plain(&statics);
+    let r = 1024;
+    let (kept, _, statics) = layer("compact,rank=1024");
+    // All but the attention's output projection.
+    assert_eq!(kept, exact + 6 * 2 * S * r);
+    let low = L * (r * (3 * H + 2 * I + H) + H * H);
+    let rest = P - MATRICES;
+    assert_eq!(
+        [device(statics.weights), device(statics.gradients), device(statics.states)],
+        [2 * P, 2 * (low + rest), 4 * (low + rest)]
+    );
+    let (kept, _, statics) = layer("velora,groups=32");
+    // Value's input is that of query and key, which stays; down's is one number per group.
+    assert_eq!(kept, FUSED - 2 * S * I + 2 * 2 * S * 32);
+    is_plain(&statics);
+}
+
+#[test]
+fn quantised_and_shared_activations() {
+    let (kept, _, statics) = layer("mesa");
+    is_plain(&statics);
+    // Every reader its own copy: two norms, seven products (six h wide, one I), Q, K, V, O in attention, gate and up; 8 bytes per head and copy.
+    let copies = 2 + 7 + 4 + 2;
+    assert_eq!(kept, S * ((2 + 6 + 4) * H + (1 + 2) * I) + 8 * A * copies + 4 * A * S + 8 * S);
+    let (kept, _, statics) = layer("ms-bp");
+    is_plain(&statics);
+    assert_eq!(kept, FUSED - 4 * S * H);
+    // Fused, the gate's derivative needs 2 bits, but up's gradient the activated gate: the sum grows by a quarter byte a number.
+    let (kept, _, statics) = layer("approx-bp");
+    is_plain(&statics);
+    assert_eq!(kept, FUSED + S * I / 4);
+    // Eager, the activated gate is kept anyway: two bytes a number become a quarter.
+    let eager = |techniques: &str| layer_of(techniques, |l| Lowering { elementwise_fusion: false, ..l }).0;
+    assert_eq!(eager("ms-bp"), eager("approx-bp") + 2 * S * I - S * I / 4 - 2 * (4 + 2) * S * H);
+}
+
+#[test]
+fn optimizers_keep_what_their_papers_say() {
+    let of = |techniques: &str| {
+        let (kept, away, statics) = layer(techniques);
+        assert_eq!((kept, away), (FUSED, 0), "{techniques}");
+        (device(statics.weights), device(statics.gradients), statics.largest_gradient, device(statics.states))
+    };
+    assert_eq!(of("lomo"), (2 * P, 0, 2 * V * H, 0));
+    let r = 1024;
+    // m <= n: the shorter side is h throughout.
+    let projected = L * (4 * 2 * (H * r + 2 * r * H) + 3 * 2 * (H * r + 2 * r * I));
+    let rest = P - MATRICES;
+    assert_eq!(of("galore,rank=1024"), (2 * P, 2 * P, 0, projected + 4 * rest));
+    assert_eq!(of("galore,rank=1024,per_layer=1"), (2 * P, 0, 2 * V * H, projected + 4 * rest));
+    let block = |numbers: u64| 2 * (numbers + numbers.div_ceil(2048) * 4);
+    let narrow =
+        L * (4 * (2 * H * r + block(r * H)) + 3 * (2 * H * r + block(r * I))) + 2 * block(V * H) + (2 * L + 1) * block(H);
+    assert_eq!(of("galore-8bit,rank=1024"), (2 * P, 0, 2 * V * H, narrow));
+    assert_eq!(of("adam8bit").3, L * (4 * block(H * H) + 3 * block(H * I)) + 2 * block(V * H) + (2 * L + 1) * block(H));
+    assert_eq!(of("adafactor").3, 4 * (L * (4 * 2 * H + 3 * (H + I)) + 2 * (V + H) + (2 * L + 1) * H));
+    assert_eq!(of("proximal-anchor"), (4 * P, 2 * P, 0, 4 * P));
+}
+
+#[test]
+fn offloaded_states_are_all_somewhere() {
+    let mixed = |l: Lowering| Lowering { precision: Precision::MIXED_BF16, ..l };
+    let (kept, away, statics) = layer_of("zero-offload", mixed);
+    assert_eq!((kept, away), (FUSED, 0));
+    assert_eq!(
+        [device(statics.weights), device(statics.gradients), device(statics.states), device(statics.masters)],
+        [2 * P, 0, 0, 0]
+    );
+    let host = |s: &Statics| [s.weights, s.gradients, s.states, s.masters].map(|p| p.host.per_device()).iter().sum::<u64>();
+    assert_eq!((host(&statics), statics.largest_gradient), (14 * P, 2 * V * H));
+    let (_, _, statics) = layer_of("zero-infinity,to_nvme=1", mixed);
+    let stored =
+        [statics.weights, statics.gradients, statics.states, statics.masters].map(|p| p.nvme.per_device()).iter().sum::<u64>();
+    assert_eq!((stored, device(statics.weights), host(&statics)), (16 * P, 0, 0));
+}
+
+#[test]
+fn read_only_data_changes_nothing_else() {
+    let token = 2 * 2 * H * L;
+    for (techniques, place, bytes) in [
+        ("homer,context=32768,chunk=2048", "device", 2048 * 5 * token),
+        ("memory3,references=1000,tokens=4", "nvme", 4000 * token),
+        ("exemplar,examples=603,backbones=1", "host", 603 * 3072 + 4 * P),
+    ] {
+        let (kept, away, mut statics) = layer(techniques);
+        is_plain(&statics);
+        assert_eq!((kept, away), (FUSED, 0));
+        let stock = std::mem::take(&mut statics.stock);
+        let found =
+            [("device", stock.device), ("host", stock.host), ("nvme", stock.nvme)].map(|(name, p)| (name, p.per_device()));
+        for (name, count) in found {
+            assert_eq!(count, if name == place { bytes } else { 0 }, "{techniques} {name}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason() {
+    let refused = |techniques: &str, micro_batches: u64| {
+        let model = llama();
+        let graph = TrainingGraph::new(&model, &lowering(&model)).unwrap();
+        let list: Result<Techniques, _> = techniques.split_whitespace().map(str::parse::<Technique>).collect();
+        list.and_then(|list| list.apply(&model, graph, micro_batches)).unwrap_err().to_string()
+    };
+    assert!(
+        refused("lomo", 4)
+            .contains("a gradient is gone before the next micro-batch could add to it (a step has 4 micro-batches)")
+    );
+    assert!(refused("galore,per_layer=1", 2).contains("with updates per layer"));
+    assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));
+    assert!(refused("lomo galore", 1).contains("LOMO keeps no states"));
+    assert!(refused("galore compact", 1).contains("projected already"));
+    assert!(refused("lora galore,rank=1024", 1).contains("frozen") || refused("lora galore,rank=1024", 1).contains("rank"));
+    assert!(refused("wta-crs compact", 1).contains("has another form already"));
+    assert!(refused("memo,fraction=1.5", 1).contains("fraction = 1.5: must be from 0 to 1"));
+    assert!(refused("galor", 1).contains("did you mean `galore`?"));
+    assert!(refused("galore,rnk=4", 1).contains("did you mean `rank`?"));
+    assert!(refused("galore,rank", 1).contains("write NAME,key=value"));
+    assert!(refused("memo ssdtrain", 1).contains("host and to NVMe at once"));
+}
+
+#[test]
+fn compositions_of_the_papers_go_together() {
+    let narrow = layer("galore,rank=1024,per_layer=1 adam8bit").2;
+    assert_eq!(narrow.states, layer("galore-8bit,rank=1024").2.states);
+    assert_eq!(narrow.states, layer("adam8bit galore,rank=1024").2.states, "whatever the order");
+    // LoRA-FA leaves nonlinear operators' inputs, which Mesa narrows.
+    let (both, ..) = layer("lora-fa mesa");
+    assert!(both < layer("lora-fa").0 && both < layer("mesa").0);
+    let (ms, ..) = layer("ms-bp megatron-selective");
+    assert_eq!(ms, FUSED - 4 * S * H - 4 * A * S);
+}
