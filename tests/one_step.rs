@@ -119,6 +119,7 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             precision: stack.precision(Precision::MIXED_BF16),
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace { pipeline: Some(vec![asked.pipeline]), ..PlanSpace::default() };
         let answer = search_plans(&job, &space, 3).unwrap();
@@ -169,6 +170,7 @@ fn what_fits_nowhere_has_a_shortfall_and_no_result() {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
     };
     let evaluated = Evaluated::new(&job, "gpt3-175b", &search_plans(&job, &PlanSpace::default(), 1).unwrap(), None);
     let shortfall = evaluated.shortfall.unwrap();

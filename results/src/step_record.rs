@@ -381,6 +381,7 @@ pub(crate) fn example() -> StepRecord {
         precision: workloads::footprint::Precision::default(),
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace { pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 1).unwrap();

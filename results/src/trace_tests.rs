@@ -23,6 +23,7 @@ fn explained(chip: &Accelerator, stack: &str) -> Explained {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {
         tensor: Some(vec![2]),

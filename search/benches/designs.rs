@@ -55,6 +55,7 @@ fn main() {
             precision: Precision::default(),
             optimizer: study.plan.optimizer(),
             headroom: sim::units::Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         };
         let start = Instant::now();
         let prepared = Prepared::new(job, &study.plan.space()).unwrap();

@@ -102,6 +102,7 @@ fn main() {
             precision: stack.precision(asked),
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         };
         let (answer, cpu, clock) = timed(&job, &PlanSpace::default());
         let step = answer.best.first().map_or(f64::NAN, |plan| plan.time.total.0);

@@ -49,6 +49,7 @@ fn main() {
         precision: stack.precision(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
     };
     let schedules = PlanSpace::full(&job, &PlanSpace::default(), default_policies()).schedules;
     let plans = PlanSpace { schedules, ..PlanSpace::default() }.plans(&job);

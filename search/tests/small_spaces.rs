@@ -88,6 +88,7 @@ proptest! {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         };
         let prepared = Prepared::new(job, &plans).unwrap();
         let aim = Aim { evaluations: usize::MAX, ..Aim::default() };

@@ -269,6 +269,7 @@ impl Loaded {
             precision: self.precision,
             optimizer: arguments.optimizer.optimizer(),
             headroom: self.headroom,
+            techniques: workloads::Techniques::none(),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::arrangement::Arrangement;
 use super::evaluate::Step;
 use super::{ChipTimes, PieceProfile, StepError, StepProfile, TrainingPlan};
 use serde::{Deserialize, Serialize};
-use sim::kernel::{Kernel, Link, Transfer};
+use sim::kernel::{Kernel, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 use workloads::{ActivationPolicy, Model};
@@ -86,7 +86,7 @@ impl ChipTimes {
         if bytes == Bytes::ZERO {
             return Joules::ZERO;
         }
-        self.energy(&Kernel::Transfer(Transfer { link: Link::Host, bytes })) * 2.0
+        self.energy(&Kernel::Transfer(Transfer { link: Self::link(profile), bytes })) * 2.0
     }
 }
 

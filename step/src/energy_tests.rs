@@ -24,6 +24,7 @@ fn plan(zero: ZeroStage, activations: &str) -> TrainingPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     }
 }
 

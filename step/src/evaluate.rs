@@ -119,14 +119,16 @@ impl<N: Network> Step<'_, N> {
         if !self.plan.layout.reduces_every_micro_batch() {
             return (gather, scatter);
         }
+        // Weights without gradients are gathered with the dense ones.
+        let mut still = piece.frozen;
         for (parameters, group) in self.held(piece.parameters, piece.expert_parameters) {
             let shards = self.sharding(chip, group).0;
-            let each = parameters / units.max(1);
-            let collective = |kind, bytes: Bytes| self.collective(chip, kind, bytes * each, shards);
+            let collective = |kind, bytes: Bytes, count: u64| self.collective(chip, kind, bytes * (count / units.max(1)), shards);
             if zero == ZeroStage::Parameters {
-                gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes);
+                gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes, parameters + still);
             }
-            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes);
+            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes, parameters);
+            still = 0;
         }
         (gather, scatter)
     }

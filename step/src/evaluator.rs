@@ -19,7 +19,7 @@ use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile, StageRoom};
 use super::profile::{LayerProfile, PieceProfile};
 use super::sends::Sends;
-use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowering};
+use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowered};
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
@@ -120,11 +120,11 @@ impl<'a> Lowered<'a> {
     /// # Errors
     /// A plan that the model cannot be lowered for.
     pub fn new(model: &'a Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<Self, StepError> {
-        let graph = Arc::new(TrainingGraph::new(model, &lowering(model, plan, stack))?);
+        let graph = Arc::new(lowered(model, plan, stack)?);
         let fullest = match &model.experts {
             Some(_) => {
                 let filled = with_fullest_experts(model, plan, stack);
-                Some(Arc::new(TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?))
+                Some(Arc::new(lowered(&filled, plan, stack)?))
             }
             None => None,
         };

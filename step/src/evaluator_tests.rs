@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::lowering;
 use crate::memory::Moment;
 use crate::{MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
 use proptest::prelude::*;
@@ -70,6 +71,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 precision: Precision::MIXED_BF16,
                 optimizer: Optimizer::Adam,
                 schedule: schedule(kind, virtual_stages),
+                techniques: workloads::Techniques::default(),
             };
             (model, plan)
         },
@@ -222,6 +224,7 @@ fn plans_of_a_large_model_are_timed_exactly() {
                 precision: Precision::MIXED_BF16,
                 optimizer: Optimizer::Adam,
                 schedule: Schedule::OneForwardOneBackward,
+                techniques: workloads::Techniques::default(),
             };
             let holds = hold(&model, &plan, "megatron", "selene_hdr200x8").unwrap().expect("obeys the rules");
             exact = (exact.0 + usize::from(holds), exact.1 + 1);
@@ -245,6 +248,7 @@ fn a_last_chunk_of_many_layers_may_fit() {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     };
     assert!(hold(&models()[0], &plan, "pytorch_fsdp", "selene_hdr200x8").unwrap().is_some());
 }
@@ -263,6 +267,7 @@ fn policies_share_all_but_the_backward_pass() {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             schedule: Schedule::OneForwardOneBackward,
+            techniques: workloads::Techniques::default(),
         };
         let mut lowered = Lowered::new(&model, &plan(ActivationPolicy::None), &stack).unwrap();
         for policy in policies().into_iter().rev() {

@@ -4,14 +4,14 @@ use super::evaluate::{Step, step_time_of};
 use super::execute::detail::KernelDetail;
 use super::keeps::layers_under;
 use super::profile::{PassProfile, PieceProfile};
-use super::{ChipTimes, StepError, StepTime, TrainingPlan, lowering};
+use super::{ChipTimes, StepError, StepTime, TrainingPlan, lowered};
 use sim::cost::Bound;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
-use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
 
 /// A named part of a step's time.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +95,7 @@ pub fn kernel_class(kernel: &Kernel, bound: Bound, chip: &Accelerator) -> String
 /// # Errors
 /// As [`super::step_time`].
 pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Explanation, StepError> {
-    let graph = TrainingGraph::new(model, &lowering(model, plan, chip.stack()))?;
+    let graph = lowered(model, plan, chip.stack())?;
     let profile = chip.profile_of(model, &graph, fabric, plan)?;
     let time = step_time_of(chip, model, fabric, plan, &profile)?;
     let (assembly, _) = Step { fabric, plan, profile: &profile }.assembly(chip, model)?;

@@ -51,7 +51,7 @@ pub use memory::{
 pub use memory_account::{MemoryProfile, StageRoom};
 pub use network::{Network, Placed, communication, stage_pairs};
 pub use plan::TrainingPlan;
-pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowering};
+pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowered, lowering};
 pub use program::{KernelIndex, KernelTable, Passes, Program};
 pub use sends::Sends;
 pub use stack::{
@@ -65,7 +65,7 @@ pub use work::StepWork;
 use serde::{Deserialize, Serialize};
 use sim::units::Seconds;
 use thiserror::Error;
-use workloads::{LayoutError, WorkloadError};
+use workloads::{LayoutError, TechniqueError, WorkloadError};
 
 /// Why a step has no time.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -76,6 +76,9 @@ pub enum StepError {
     /// The model cannot be lowered so.
     #[error(transparent)]
     Workload(Box<WorkloadError>),
+    /// A memory technique cannot be used so.
+    #[error(transparent)]
+    Technique(#[from] TechniqueError),
     /// The chip, the fabric or the pipeline refuses.
     #[error("{0}")]
     Hardware(String),

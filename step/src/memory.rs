@@ -11,7 +11,7 @@
 
 use super::arrangement::Arrangement;
 use super::memory_account::{Account, GIB, MemoryProfile};
-use super::{SoftwareStack, StepError, TrainingPlan, lowering};
+use super::{SoftwareStack, StepError, TrainingPlan, lowered};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
 use sim::units::Bytes;
@@ -322,7 +322,7 @@ pub fn step_memory(
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
     let filled = with_fullest_experts(model, plan, stack);
-    let training = TrainingGraph::new(&filled, &lowering(&filled, plan, stack))?;
+    let training = lowered(&filled, plan, stack)?;
     step_memory_of(model, &training, plan, stack, memory, domain)
 }
 

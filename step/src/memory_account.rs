@@ -312,6 +312,10 @@ impl<'a> Account<'a> {
     /// there but for the chunks that are no end. On the others chunks differ by a layer at most: of `n` layers at least `(n - v + 1) / v` are in each.
     pub(super) fn room(&self, layers: u64, capacity: Bytes) -> u64 {
         let Arrangement { layout, schedule, micro_batches, .. } = self.arrangement;
+        if self.profile.changed.is_some() {
+            // What techniques leave does not add up layer by layer: plans are judged by what they need.
+            return layers;
+        }
         let pieces = &self.profile.parameters;
         let held = Sharding::new(layout, self.stack, self.domain).resident(pieces.layer.times(layers), &pieces.per);
         let always = (held.weights + held.gradients + held.states).as_f64() / layers.max(1) as f64;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::lowering;
 use crate::memory_static::Sharding;
 use crate::schedule::effective_schedule;
 use proptest::prelude::*;
@@ -21,6 +22,7 @@ fn plan(layout: Layout, micro_batch: u64, micro_batches: u64) -> TrainingPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sim::pipeline::Schedule;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{Batch, Layout, StagePolicies};
+use workloads::{Batch, Layout, StagePolicies, Techniques};
 
 /// A training run's plan: everything that the user chooses besides model, chip, fabric and software.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct TrainingPlan {
     pub optimizer: Optimizer,
     /// The pipeline's schedule; without a pipeline it changes nothing.
     pub schedule: Schedule,
+    /// Memory techniques besides.
+    #[serde(default, skip_serializing_if = "Techniques::is_empty")]
+    pub techniques: Techniques,
 }
 
 impl TrainingPlan {

@@ -5,12 +5,13 @@ use super::contention::{Communication, PortTimes};
 use super::execute::Fidelity;
 use super::network::Network;
 use super::work::StepWork;
+use super::work::link_of;
 use super::{Execution, SoftwareStack, StepError, TrainingPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::{CostModel, KernelCost, Span};
 use sim::costed::Costs;
 use sim::hardware::{Accelerator, KernelLibrary};
-use sim::kernel::{Collective, Kernel};
+use sim::kernel::{Collective, Kernel, Link};
 use sim::network::Fabric;
 use sim::schedule::{Limits, Memo};
 use sim::units::{Bytes, Joules, Seconds};
@@ -73,13 +74,20 @@ impl PassProfile {
     }
 
     fn times(self, count: u64) -> Self {
-        let n = count as f64;
-        let whole = u32::try_from(count).unwrap_or(u32::MAX);
+        self.scaled(count as f64, |launches| launches.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)))
+    }
+
+    /// The pass a part of a time, or several times.
+    pub(super) fn repeated(self, times: f64) -> Self {
+        if times == 1.0 { self } else { self.scaled(times, |launches| (f64::from(launches) * times.ceil()) as u32) }
+    }
+
+    fn scaled(self, n: f64, launches: impl Fn(u32) -> u32) -> Self {
         Self {
             device: self.device * n,
             weight: self.weight * n,
-            launches: self.launches.saturating_mul(whole),
-            weight_launches: self.weight_launches.saturating_mul(whole),
+            launches: launches(self.launches),
+            weight_launches: launches(self.weight_launches),
             tensor: self.tensor * n,
             beside_weights: self.beside_weights * n,
             context: self.context * n,
@@ -105,6 +113,8 @@ pub struct PieceProfile {
     pub parameters: u64,
     /// Parameters of the experts on one device.
     pub expert_parameters: u64,
+    /// Of all parameters besides, those that have no gradient, or a smaller one: ZeRO-3 gathers them too.
+    pub frozen: u64,
 }
 
 impl PieceProfile {
@@ -117,6 +127,7 @@ impl PieceProfile {
             backward: self.backward.plus(other.backward),
             parameters: self.parameters.saturating_add(other.parameters),
             expert_parameters: self.expert_parameters.saturating_add(other.expert_parameters),
+            frozen: self.frozen.saturating_add(other.frozen),
         }
     }
 
@@ -129,6 +140,7 @@ impl PieceProfile {
             backward: self.backward.times(count),
             parameters: self.parameters.saturating_mul(count),
             expert_parameters: self.expert_parameters.saturating_mul(count),
+            frozen: self.frozen.saturating_mul(count),
         }
     }
 }
@@ -376,7 +388,7 @@ impl ChipTimes {
     /// # Errors
     /// A plan that the model cannot be lowered for.
     pub fn profile(&mut self, model: &Model, network: &impl Network, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
-        let graph = TrainingGraph::new(model, &lowering(model, plan, &self.stack))?;
+        let graph = lowered(model, plan, &self.stack)?;
         self.profile_of(model, &graph, network, plan)
     }
 
@@ -454,21 +466,22 @@ impl ChipTimes {
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
     pub fn update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
-        self.update_kernels(profile, parameters).iter().flatten().map(|kernel| self.kernel(kernel)).sum()
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.kernel(kernel) * *times).sum()
     }
 
     /// The energy of [`Self::update`], static power apart.
     pub(crate) fn update_energy(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
-        self.update_kernels(profile, parameters).iter().flatten().map(|kernel| self.energy(kernel)).sum()
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy(kernel) * *times).sum()
     }
 
-    fn update_kernels(&self, profile: &StepProfile, parameters: u64) -> [Option<Kernel>; 2] {
+    /// The kernels of an update, and how often a step runs each.
+    fn update_kernels(&self, profile: &StepProfile, parameters: u64) -> Vec<(Kernel, f64)> {
         if parameters == 0 {
-            return [None; 2];
+            return Vec::new();
         }
-        let update = profile.layer_segment.update_kernel(parameters);
+        let mut kernels = profile.layer_segment.update_kernels(parameters);
         if self.stack.kernels.gradient_reads + self.stack.kernels.gradient_writes == 0.0 {
-            return [Some(update), None];
+            return kernels;
         }
         let size = profile.gradient_bytes * parameters;
         let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
@@ -479,7 +492,13 @@ impl ChipTimes {
             read: pass(self.stack.kernels.gradient_reads),
             written: pass(self.stack.kernels.gradient_writes),
         });
-        [Some(update), Some(passes)]
+        kernels.push((passes, 1.0));
+        kernels
+    }
+
+    /// Where the activations that a plan moves go.
+    pub(crate) fn link(profile: &StepProfile) -> Link {
+        link_of(&profile.layer_segment)
     }
 
     /// What one layer under a policy copies to the host in every micro-batch.
@@ -495,6 +514,15 @@ fn latency(network: &impl Network, collective: &Collective) -> Seconds {
         return Seconds::ZERO;
     }
     network.launch() + network.collective(collective).time
+}
+
+/// A model lowered for a plan, its memory techniques applied.
+///
+/// # Errors
+/// A plan that the model cannot be lowered for, techniques that cannot be used with it or with each other.
+pub fn lowered(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
+    let graph = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    Ok(plan.techniques.apply(model, graph, plan.micro_batches())?)
 }
 
 /// How a plan is lowered under a stack.

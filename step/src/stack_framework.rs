@@ -193,6 +193,7 @@ mod tests {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             schedule: Schedule::OneForwardOneBackward,
+            techniques: workloads::Techniques::default(),
         };
         let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().cannot_run(plan, 32);
         assert_eq!(why("megatron_core", &plan), None);

@@ -21,6 +21,7 @@ fn plan(layout: Layout, micro_batch: u64, global_batch: u64) -> TrainingPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     }
 }
 

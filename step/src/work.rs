@@ -9,6 +9,7 @@ use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGr
 use sim::units::{Bytes, Seconds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use workloads::memory::Away;
 use workloads::recompute_policy::Treatment;
 use workloads::{ActivationPolicy, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
@@ -69,6 +70,9 @@ pub(super) struct PieceWork {
     copy: Option<Seconds>,
     parameters: u64,
     expert_parameters: u64,
+    frozen: u64,
+    /// How much of what runs again does, and how often the backward pass runs.
+    repeats: [f64; 2],
 }
 
 impl PieceWork {
@@ -77,8 +81,9 @@ impl PieceWork {
             PassesWork::Streamed(passes) => passes.each_ref().map(|pass| pass.priced(chip, network)),
             PassesWork::Scheduled(passes) => passes.priced(chip, network)?,
         };
-        let (parameters, expert_parameters) = (self.parameters, self.expert_parameters);
-        let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters };
+        let (parameters, expert_parameters, frozen) = (self.parameters, self.expert_parameters, self.frozen);
+        let [recompute, backward] = [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
+        let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen };
         if let Some(copy) = self.copy {
             let exposed = |busy: Seconds| copy - copy.min(busy) * chip.stack().overlap.host;
             piece.forward.offload = exposed(piece.forward.busy());
@@ -230,6 +235,14 @@ impl ScheduledWork {
     }
 }
 
+/// Where the activations that a segment moves go.
+pub(super) fn link_of(segment: &Segment) -> Link {
+    match segment.graph.settled.to() {
+        Away::Host => Link::Host,
+        Away::Nvme => Link::Storage,
+    }
+}
+
 impl ChipTimes {
     /// What a segment does. `forward` is the forward pass without its copies, where it is known: no treatment changes it.
     pub(super) fn piece(&mut self, segment: &Segment, treatment: &Treatment, forward: Option<PassProfile>) -> PieceWork {
@@ -238,11 +251,15 @@ impl ChipTimes {
             Execution::Scheduled => PassesWork::Scheduled(Box::new(ScheduledWork::new(segment, &treatment.recompute, forward))),
         };
         let bytes = treatment.offloaded_bytes(&segment.graph);
+        let exchanged = segment.statics.as_ref().map_or(segment.parameters, |statics| statics.own.exchanged);
+        let twice = segment.second_backward;
         PieceWork {
             passes,
-            copy: (bytes > Bytes::ZERO).then(|| self.kernel(&Kernel::Transfer(Transfer { link: Link::Host, bytes }))),
-            parameters: segment.parameters.sharded.saturating_add(segment.parameters.replicated),
-            expert_parameters: segment.parameters.expert,
+            copy: (bytes > Bytes::ZERO).then(|| self.kernel(&Kernel::Transfer(Transfer { link: link_of(segment), bytes }))),
+            parameters: exchanged.sharded.saturating_add(exchanged.replicated),
+            expert_parameters: exchanged.expert,
+            frozen: segment.parameters.per_device().saturating_sub(exchanged.per_device()),
+            repeats: [treatment.recomputed_share(), if twice { 2.0 } else { 1.0 }],
         }
     }
 

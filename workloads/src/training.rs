@@ -5,7 +5,7 @@ use crate::error::WorkloadError;
 use crate::footprint::{BytesPerParameter, Optimizer, Precision};
 use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, TensorInfo};
 use crate::lower::Lowerer;
-use crate::memory::{Applied, SegmentStatics};
+use crate::memory::{Applied, PlacedBytes, SegmentStatics};
 use crate::model::Model;
 use crate::parallel::Slice;
 use crate::transformer::Plan;
@@ -160,6 +160,12 @@ pub struct Segment {
     /// What its parameters take where memory techniques change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statics: Option<Box<SegmentStatics>>,
+    /// Whether the backward pass runs twice.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub second_backward: bool,
+    /// What memory techniques add to one update of one piece's parameters: kernels, and how often a step runs each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub update_extra: Vec<(Kernel, f64)>,
 }
 
 impl Segment {
@@ -176,6 +182,8 @@ impl Segment {
             boundary_bytes,
             lowering: *lowering,
             statics: None,
+            second_backward: false,
+            update_extra: Vec::new(),
         }
     }
 
@@ -293,6 +301,30 @@ impl Segment {
             read: (per.gradient + source + per.state) * elements,
             written: (per.weight + per.master + per.state) * elements,
         })
+    }
+
+    /// The kernels of an update of `parameters` and how often a step runs each: with memory techniques what is read and written is what they
+    /// leave, and what they add comes in proportion.
+    #[must_use]
+    pub fn update_kernels(&self, parameters: u64) -> Vec<(Kernel, f64)> {
+        let update = self.update_kernel(parameters);
+        let (Some(statics), Kernel::Elementwise(plain)) = (&self.statics, update) else { return vec![(update, 1.0)] };
+        let own = &statics.own;
+        let each = parameters as f64 / (own.exchanged.per_device().max(1)) as f64;
+        let part = |bytes: u64| Bytes((bytes as f64 * each) as u64);
+        let device = |placed: &PlacedBytes| placed.device.per_device();
+        let (states, masters) = (part(device(&own.states)), part(device(&own.masters)));
+        let away = own.states.host.per_device() + own.states.nvme.per_device() > 0;
+        let mut kernels = Vec::new();
+        if !away {
+            let per = self.bytes_per_parameter();
+            let weights = per.weight * parameters;
+            let source = if masters > Bytes::ZERO { masters } else { weights };
+            let (read, written) = (per.gradient * parameters + source + states, weights + masters + states);
+            kernels.push((Kernel::Elementwise(Elementwise { read, written, ..plain }), 1.0));
+        }
+        kernels.extend(self.update_extra.iter().map(|(kernel, times)| (*kernel, times * each)));
+        kernels
     }
 
     /// Matrix operations of one piece's forward pass on one device.

@@ -21,6 +21,7 @@ fn plan(layout: Layout) -> TrainingPlan {
         precision: Precision::MIXED_BF16_FP32_GRADIENTS,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     }
 }
 

@@ -76,6 +76,7 @@ proptest! {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace {
             zero: (!case.zero).then(|| vec![ZeroStage::None]),

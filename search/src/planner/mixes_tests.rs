@@ -42,6 +42,7 @@ impl Hardware {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::from_gib(headroom_gib),
+            techniques: workloads::Techniques::none(),
         }
     }
 }

@@ -41,12 +41,12 @@ use sim::pipeline::{Schedule, Timeline};
 use sim::units::{Bytes, Joules};
 use step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
-    TrainingPlan, lowering, sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable,
+    TrainingPlan, lowered, sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable,
     with_fullest_experts,
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, TrainingGraph};
+use workloads::{Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
 
 /// What is to be trained, on what, under which software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +73,8 @@ pub struct Job<'a> {
     pub optimizer: Optimizer,
     /// Bytes of every device's memory that plans leave free.
     pub headroom: Bytes,
+    /// Memory techniques that every plan has.
+    pub techniques: &'a Techniques,
 }
 
 /// A plan that fits, with what it takes.
@@ -199,6 +201,7 @@ impl<'a> Job<'a> {
             precision: self.precision,
             optimizer: self.optimizer,
             schedule,
+            techniques: self.techniques.clone(),
         }
     }
 
@@ -223,6 +226,9 @@ impl<'a> Job<'a> {
     /// gradients, lie on one device at least, and no policy moves them to the host.
     #[must_use]
     pub fn least_devices(&self) -> u64 {
+        if !self.techniques.is_empty() {
+            return 1; // They may take less, or go away.
+        }
         let per = BytesPerParameter::new(self.optimizer, &self.precision);
         let memory = &self.stack.memory;
         let stored = if memory.stored_master && per.master > Bytes::ZERO { Bytes::ZERO } else { per.weight };
@@ -238,13 +244,13 @@ impl<'a> Job<'a> {
 
     /// Lowers and profiles the model for a plan.
     fn shape(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<Shape, StepError> {
-        let graph = TrainingGraph::new(self.model, &lowering(self.model, plan, self.stack))?;
+        let graph = lowered(self.model, plan, self.stack)?;
         let profile = chip.profile_of(self.model, &graph, self.fabric, plan)?;
         if self.model.experts.is_none() {
             return Ok(Shape { graph, profile });
         }
         let fullest = with_fullest_experts(self.model, plan, self.stack);
-        Ok(Shape { graph: TrainingGraph::new(&fullest, &lowering(&fullest, plan, self.stack))?, profile })
+        Ok(Shape { graph: lowered(&fullest, plan, self.stack)?, profile })
     }
 
     /// A plan's step event by event.

@@ -4,11 +4,11 @@ use super::Job;
 use sim::pipeline::Schedule;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use step::{MixKind, SoftwareStack, TrainingPlan, lowering};
+use step::{MixKind, SoftwareStack, TrainingPlan, lowered};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, SegmentKind, TrainingGraph, ZeroStage};
+use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, SegmentKind, ZeroStage};
 
 /// From so many tokens on sequences are split over devices without being asked for (NVIDIA's recipes for Llama 3 70B at 8,192 tokens have two
 /// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
@@ -350,7 +350,7 @@ impl PlanSpace {
                 let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
                 for (context_method, sequence_parallel) in self.sequences(layout) {
                     if (Layout { context_method, sequence_parallel, ..*layout }).check(job.model, &batch).is_ok() {
-                        // Gradients of several micro-batches may be summed by kernels of their own: another lowering.
+                        // Gradients of several micro-batches may be summed by kernels of their own: another lowered.
                         let sums = job.stack.kernels.separate_accumulation && m > 1;
                         lots.entry((context_method, sequence_parallel, micro_batch, sums)).or_default().push((i, m));
                     }
@@ -441,7 +441,7 @@ fn every_policy() -> Vec<ActivationPolicy> {
 fn distinct(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
     let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
     let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
-    let training = TrainingGraph::new(job.model, &lowering(job.model, &plan, job.stack)).ok();
+    let training = lowered(job.model, &plan, job.stack).ok();
     let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else { return policies };
     let mut seen = Vec::new();
     let mut new = |policy: &ActivationPolicy| {

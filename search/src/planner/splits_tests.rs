@@ -103,5 +103,6 @@ fn any_plan(micro_batches: u64) -> TrainingPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     }
 }

@@ -47,6 +47,7 @@ impl Hardware {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         }
     }
 }

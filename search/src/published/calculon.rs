@@ -83,6 +83,7 @@ pub fn row(
         precision: stack.precision(execution.precision()),
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     };
     let assumed = vec![
         format!(

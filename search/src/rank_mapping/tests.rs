@@ -100,6 +100,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32) -> TrainingPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
     }
 }
 

@@ -9,9 +9,9 @@ use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
 use std::cell::RefCell;
 use step::{
-    ChipTimes, Communication, Network, Step, StepError, StepTime, StepWork, TrainingPlan, lowering, stage_pairs, step_time_of,
+    ChipTimes, Communication, Network, Step, StepError, StepTime, StepWork, TrainingPlan, lowered, stage_pairs, step_time_of,
 };
-use workloads::{Layout, Model, RankOrder, TrainingGraph};
+use workloads::{Layout, Model, RankOrder};
 
 /// The parallel axis that a collective belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -179,7 +179,7 @@ impl<'a> StepTraffic<'a> {
     pub fn of(chip: &mut ChipTimes, model: &'a Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
         let layout = plan.layout;
         layout.check(model, &plan.batch)?;
-        let graph = TrainingGraph::new(model, &lowering(model, plan, chip.stack()))?;
+        let graph = lowered(model, plan, chip.stack())?;
         let work = chip.work_of(model, &graph, plan)?;
         let (fast_domain, launch) = (fabric.fast_domain(), fabric.launch);
         let recorder = Recorder { fast_domain, launch, asks: RefCell::default(), send: RefCell::default() };

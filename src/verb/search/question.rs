@@ -89,6 +89,7 @@ impl Question {
             precision: self.stack.precision(Precision::default()),
             optimizer: self.study.plan.optimizer(),
             headroom: self.headroom,
+            techniques: workloads::Techniques::none(),
         }
     }
 

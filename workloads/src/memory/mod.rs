@@ -14,6 +14,7 @@ mod preset;
 mod settled;
 mod slices;
 mod technique;
+mod updates;
 
 pub use amount::{Amount, Facts};
 pub use error::TechniqueError;

@@ -129,10 +129,10 @@ impl Kind {
 
 /// A matrix: `copies` of rows x columns on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Matrix {
-    copies: u64,
-    rows: u64,
-    columns: u64,
+pub(crate) struct Matrix {
+    pub(crate) copies: u64,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
 }
 
 impl Matrix {
@@ -296,6 +296,12 @@ impl ParameterTensors {
             }
         }
         self.tensors.extend(added);
+    }
+
+    /// The forms of the states of trained matrices.
+    pub(crate) fn state_forms(&self) -> impl Iterator<Item = (Matrix, &[Representation])> {
+        let trained = self.tensors.iter().filter(|t| t.trained);
+        trained.filter_map(|t| Some((t.matrix?, t.held[3].forms.as_slice())))
     }
 
     /// What all of it takes.

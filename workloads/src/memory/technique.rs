@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A technique with the parameters that were given: `galore,rank=256`.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,6 +135,13 @@ pub struct Applied {
 }
 
 impl Techniques {
+    /// None, for what refers to some.
+    #[must_use]
+    pub fn none() -> &'static Self {
+        static NONE: LazyLock<Techniques> = LazyLock::new(Techniques::default);
+        &NONE
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -196,7 +203,8 @@ impl Techniques {
         let mut found = vec![false; rules.len()];
         let stock_here = stock(model, &training, &rules);
         for segment in &mut training.segments {
-            let mut statics = change(model, segment, &rules, &mut found)?;
+            let mut statics = change(model, segment, &rules, applied.decomposed_every, &mut found)?;
+            segment.second_backward = applied.second_backward;
             if segment.kind == SegmentKind::Embedding {
                 (statics.own.stock, statics.apart.stock) = (stock_here, stock_here);
             }
@@ -252,7 +260,13 @@ struct Named {
 }
 
 /// Changes a segment's operators, and says what its parameters take.
-fn change(model: &Model, segment: &mut Segment, rules: &[Named], found: &mut [bool]) -> Result<SegmentStatics, TechniqueError> {
+fn change(
+    model: &Model,
+    segment: &mut Segment,
+    rules: &[Named],
+    period: u64,
+    found: &mut [bool],
+) -> Result<SegmentStatics, TechniqueError> {
     let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
     let mut parameters = ParameterTensors::new(&segment.graph, segment.tied_parameters, width);
     for (Named { name, rule }, found) in rules.iter().zip(found) {
@@ -290,6 +304,7 @@ fn change(model: &Model, segment: &mut Segment, rules: &[Named], found: &mut [bo
     }
     let per = segment.bytes_per_parameter();
     let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
+    segment.update_extra = parameters.update_extra(&widths, segment.lowering.precision.operand, period);
     Ok(parameters.statics(&widths))
 }
 

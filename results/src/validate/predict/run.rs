@@ -56,6 +56,7 @@ impl Run {
             precision: precision(row, prepared.chip(&chip, stack)?.stack())?,
             optimizer: optimizer(row)?,
             schedule: Schedule::OneForwardOneBackward,
+            techniques: workloads::Techniques::default(),
         };
         if let Err(error) = plan.layout.check(&model, &plan.batch) {
             return Err(row.fault(error.key, &format!("must be {}", error.limit), &error.cure));

@@ -17,9 +17,9 @@ use crate::planner::Job;
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::pipeline::Schedule;
 use std::collections::BTreeMap;
-use step::{ChipTimes, PieceProfile, StepError, lowering};
+use step::{ChipTimes, PieceProfile, StepError, lowered};
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::{ActivationPolicy, Batch, Layout, Segment, SegmentKind, TrainingGraph, Treatment};
+use workloads::{ActivationPolicy, Batch, Layout, Segment, SegmentKind, Treatment};
 
 const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
@@ -109,7 +109,7 @@ impl Degree {
         let mut degree = Self { embedding: Vec::new(), layer: Vec::new(), head: Vec::new(), boundary: 0.0, sync: 0.0 };
         for (id, policy) in CHOICES {
             let plan = job.plan(layout, batch, policy, Schedule::OneForwardOneBackward);
-            let graph = TrainingGraph::new(job.model, &lowering(job.model, &plan, job.stack)).map_err(StepError::from)?;
+            let graph = lowered(job.model, &plan, job.stack)?;
             let profile = chip.profile_of(job.model, &graph, job.fabric, &plan)?;
             for segment in &graph.segments {
                 let (list, costs, copied) = match segment.kind {
@@ -195,6 +195,7 @@ mod tests {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
+            techniques: workloads::Techniques::none(),
         })
     }
 

@@ -1,0 +1,64 @@
+//! What an update of parameters does besides the optimizer's own pass: projections, decompositions, copies to where gradients and states are.
+
+use super::parameters::{ParameterTensors, Widths};
+use super::policy::{Away, Basis, Representation};
+use sim::kernel::{Contraction, DataType, Kernel, Link, Transfer};
+use sim::units::Bytes;
+
+impl ParameterTensors {
+    /// The kernels, and how often a step runs each; a decomposition once in `period` steps.
+    pub(crate) fn update_extra(&self, widths: &Widths, operand: DataType, period: u64) -> Vec<(Kernel, f64)> {
+        let mut extra: Vec<(Kernel, f64)> = Vec::new();
+        let mut add = |kernel: Kernel, times: f64| match extra.iter_mut().find(|(known, _)| *known == kernel) {
+            Some((_, sum)) => *sum += times,
+            None => extra.push((kernel, times)),
+        };
+        for (matrix, forms) in self.state_forms() {
+            let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
+            let product = |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
+            for form in forms {
+                let Representation::Projected { rank, basis } = form else { continue };
+                let rank = *rank as u64;
+                match basis {
+                    // The gradient down, the update back up.
+                    Basis::SingularVectors => {
+                        add(product(rank, large, small), 1.0);
+                        add(product(small, large, rank), 1.0);
+                        // 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
+                        let depth = 3 * small + 10 * small * small / large.max(1);
+                        add(product(small, large, depth), 1.0 / period.max(1) as f64);
+                    }
+                    Basis::Seed => add(product(matrix.rows, matrix.columns, rank), 1.0),
+                }
+            }
+        }
+        for (link, bytes) in self.moved(widths) {
+            if bytes > Bytes::ZERO {
+                add(Kernel::Transfer(Transfer { link, bytes }), 1.0);
+            }
+        }
+        extra
+    }
+
+    /// Bytes that an update copies over each link, both ways: gradients there, weights back; from storage also states and back.
+    fn moved(&self, widths: &Widths) -> [(Link, Bytes); 2] {
+        let all = self.statics(widths).own;
+        let (weight, gradient) = (widths.per.weight.0, widths.per.gradient.0);
+        let of = |away: Away| {
+            let held = |placed: &super::PlacedBytes| match away {
+                Away::Host => placed.host.per_device(),
+                Away::Nvme => placed.nvme.per_device(),
+            };
+            let states = held(&all.states) + held(&all.masters);
+            if states == 0 {
+                return Bytes::ZERO;
+            }
+            let total = |p: &super::PlacedBytes| p.device.per_device() + p.host.per_device() + p.nvme.per_device();
+            let share = states as f64 / (total(&all.states) + total(&all.masters)).max(1) as f64;
+            let numbers = all.updated.per_device() as f64 * share;
+            let twice = if away == Away::Nvme { 2 * states } else { 0 };
+            Bytes((numbers * (weight + gradient) as f64) as u64 + twice)
+        };
+        [(Link::Host, of(Away::Host)), (Link::Storage, of(Away::Nvme))]
+    }
+}
