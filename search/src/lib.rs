@@ -10,3 +10,4 @@ pub mod rank_mapping;
 pub mod runner;
 pub mod space;
 pub mod study;
+pub mod techniques;

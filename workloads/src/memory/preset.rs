@@ -43,6 +43,9 @@ pub struct Preset {
     /// Whether the addresses of all tensors are planned ahead, so that nothing is lost to fragmentation.
     #[serde(default)]
     pub planned_addresses: bool,
+    /// Whether its parameter `fraction` is to be chosen by the step where it is not given.
+    #[serde(default)]
+    pub adaptive: bool,
     /// A parameter that, where it is not 0, runs a second backward pass for the norm of all gradients.
     #[serde(default)]
     pub second_backward: Option<String>,

@@ -38,6 +38,12 @@ impl Technique {
         Self { preset: Arc::clone(&self.preset), given }
     }
 
+    /// Whether it leaves open what part of the activations goes away.
+    #[must_use]
+    pub fn is_adaptive(&self) -> bool {
+        self.preset.adaptive && !self.is_given("fraction")
+    }
+
     /// Whether a parameter was given.
     #[must_use]
     pub fn is_given(&self, key: &str) -> bool {

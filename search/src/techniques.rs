@@ -1,0 +1,238 @@
+//! Memory techniques side by side: what each makes of one plan of one model on one chip, and how far it stretches the sequence and the micro-batch.
+
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::units::Bytes;
+use step::{
+    ChipTimes, DeviceMemory, OverCapacity, Reading, SoftwareStack, StepError, StepMemory, StepTime, TrainingPlan, lowered,
+    step_memory, step_time,
+};
+use workloads::memory::Facts;
+use workloads::{Model, SegmentKind, Technique, Techniques};
+
+/// Longest sequence, and largest micro-batch, that are tried.
+const LONGEST: u64 = 1 << 24;
+const LARGEST: u64 = 1 << 16;
+/// Tokens by which sequences are told apart.
+const TOKENS: u64 = 256;
+/// Parts in which a technique's own choice of what goes away is tried (MEMO's alpha is in eighths).
+const PARTS: u32 = 8;
+
+/// What is trained, on what, by which plan, but for its techniques.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Every device.
+    pub chip: &'a Accelerator,
+    /// The network between them.
+    pub fabric: &'a Fabric,
+    /// The software.
+    pub stack: &'a SoftwareStack,
+    /// The plan.
+    pub plan: &'a TrainingPlan,
+}
+
+/// What techniques make of the plan.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// The techniques, with what was chosen for them.
+    pub techniques: Techniques,
+    /// Memory by stage.
+    pub memory: StepMemory,
+    /// The step's time, whether it fits or not.
+    pub time: StepTime,
+    /// Why it does not fit; `None` where it does.
+    pub lacks: Option<OverCapacity>,
+    /// Activations that one layer keeps on the device and that go away, of one micro-batch on one device.
+    pub layer: [Bytes; 2],
+    /// What was asked for and changes nothing.
+    pub notes: Vec<String>,
+}
+
+impl Setting<'_> {
+    fn with(&self, techniques: &Techniques, change: impl FnOnce(&mut TrainingPlan)) -> TrainingPlan {
+        let mut plan = TrainingPlan { techniques: techniques.clone(), ..self.plan.clone() };
+        change(&mut plan);
+        plan
+    }
+
+    fn memory(&self, plan: &TrainingPlan) -> Result<StepMemory, StepError> {
+        let inside = (self.fabric.fast_domain() / plan.layout.data_stride().max(1)).max(1);
+        let domain = self.stack.kernels.shard_within_domain.then_some(inside);
+        step_memory(self.model, plan, self.stack, DeviceMemory::of(self.chip), domain)
+    }
+
+    /// What techniques make of the plan, as they are.
+    ///
+    /// # Errors
+    /// Techniques that cannot be used so, a plan that the model does not allow.
+    pub fn attempt(&self, techniques: &Techniques) -> Result<Trial, StepError> {
+        let plan = self.with(techniques, |_| {});
+        let graph = lowered(self.model, &plan, self.stack)?;
+        let layer = graph.segment(SegmentKind::Layer).map(|segment| {
+            let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+            [treatment.kept_bytes(&segment.graph), treatment.offloaded_bytes(&segment.graph)]
+        });
+        let memory = self.memory(&plan)?;
+        let time = step_time(&mut ChipTimes::new(self.chip, self.stack)?, self.model, self.fabric, &plan)?;
+        let notes = graph.applied.map(|applied| applied.notes).unwrap_or_default();
+        let lacks = memory.fits().err();
+        Ok(Trial { techniques: techniques.clone(), lacks, memory, time, layer: layer.unwrap_or_default(), notes })
+    }
+
+    /// The same, where a technique says what part goes away and the user does not: of all eighths the one whose step is shortest among those that
+    /// fit, or if none does the one that lacks least. Of equal ones the largest part.
+    ///
+    /// # Errors
+    /// As [`Self::attempt`].
+    pub fn best_attempt(&self, techniques: &Techniques) -> Result<Trial, StepError> {
+        let Some(open) = techniques.iter().position(Technique::is_adaptive) else { return self.attempt(techniques) };
+        let of = |part: u32| -> Techniques {
+            let fraction = f64::from(part) / f64::from(PARTS);
+            let choose = |(at, technique): (usize, &Technique)| {
+                if at == open { technique.with("fraction", fraction) } else { technique.clone() }
+            };
+            techniques.iter().enumerate().map(choose).collect()
+        };
+        let mut best = self.attempt(&of(PARTS))?;
+        for part in (0..PARTS).rev() {
+            let other = self.attempt(&of(part))?;
+            let lacking = |trial: &Trial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
+            let key = |trial: &Trial| (lacking(trial), trial.time.total.0);
+            let ((lack, time), (least, shortest)) = (key(&other), key(&best));
+            if lack < least || lack == least && time < shortest {
+                best = other;
+            }
+        }
+        Ok(best)
+    }
+
+    /// The longest sequence that fits with these techniques, in steps of 256 tokens; none where that many do not. What the model's positions
+    /// allow bounds it where they are learned.
+    #[must_use]
+    pub fn longest_sequence(&self, techniques: &Techniques) -> Option<u64> {
+        let parts = u64::from(self.plan.layout.context.max(1)) * u64::from(self.plan.layout.tensor.max(1));
+        let step = TOKENS.max(parts);
+        self.largest(techniques, LONGEST / step, |plan, count| plan.batch.sequence_length = count * step)
+            .map(|count| count * step)
+    }
+
+    /// The largest micro-batch that fits with these techniques, with as many micro-batches per step.
+    #[must_use]
+    pub fn largest_micro_batch(&self, techniques: &Techniques) -> Option<u64> {
+        let each = self.plan.batch.global_batch / self.plan.batch.micro_batch.max(1);
+        self.largest(techniques, LARGEST, |plan, count| {
+            plan.batch.micro_batch = count;
+            plan.batch.global_batch = each * count;
+        })
+    }
+
+    /// The largest count up to `limit` under which the plan fits: it needs no less memory for more.
+    fn largest(&self, techniques: &Techniques, limit: u64, set: impl Fn(&mut TrainingPlan, u64)) -> Option<u64> {
+        let fits = |count: u64| {
+            let plan = self.with(techniques, |plan| set(plan, count));
+            self.memory(&plan).is_ok_and(|memory| memory.fits().is_ok())
+        };
+        if !fits(1) {
+            return None;
+        }
+        let (mut low, mut high) = (1, 2);
+        while high <= limit && fits(high) {
+            (low, high) = (high, high * 2);
+        }
+        let mut high = high.min(limit + 1);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { low = middle } else { high = middle }
+        }
+        Some(low)
+    }
+
+    /// Live bytes of the fullest stage at its peak.
+    #[must_use]
+    pub fn live(&self, trial: &Trial) -> Bytes {
+        trial.memory.peak(Reading::Allocated)
+    }
+
+    /// Quantities of the model that techniques' parameters may name.
+    ///
+    /// # Errors
+    /// A plan that the model cannot be lowered for.
+    pub fn facts(&self) -> Result<Facts, StepError> {
+        Ok(Facts::new(self.model, &step::lowering(self.model, self.plan, self.stack)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use sim::pipeline::Schedule;
+    use workloads::footprint::{Optimizer, Precision};
+    use workloads::training::Attention;
+    use workloads::{ActivationPolicy, Batch, Layout};
+
+    fn plan(sequence_length: u64) -> TrainingPlan {
+        TrainingPlan {
+            layout: Layout::default(),
+            batch: Batch { micro_batch: 1, global_batch: 1, sequence_length },
+            activations: ActivationPolicy::None,
+            attention: Attention::Fused,
+            precision: Precision::PURE_BF16,
+            optimizer: Optimizer::Adam,
+            schedule: Schedule::OneForwardOneBackward,
+            techniques: Techniques::default(),
+        }
+    }
+
+    fn list(names: &str) -> Techniques {
+        names.split_whitespace().map(|name| name.parse::<Technique>().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_fits_is_the_longest_that_does() {
+        let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+        let (fabric, stack) = (Fabric::template("phaze_flat").unwrap(), SoftwareStack::load("megatron").unwrap());
+        let fabric = fabric.for_devices(1).unwrap();
+        let own = plan(4096);
+        let setting = Setting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &own };
+        let longest = |names: &str| setting.longest_sequence(&list(names)).unwrap();
+        let (none, full, mst) = (longest(""), longest("megatron-full"), longest("mst"));
+        assert!(none < full && full < mst, "{none} {full} {mst}");
+        for (tokens, fits) in [(mst, true), (mst + TOKENS, false)] {
+            let plan = plan(tokens);
+            let trial = Setting { plan: &plan, ..setting }.attempt(&list("mst")).unwrap();
+            assert_eq!(trial.lacks.is_none(), fits, "{tokens}");
+        }
+        let batches = |names: &str| setting.largest_micro_batch(&list(names)).unwrap();
+        assert!(batches("") < batches("megatron-full"));
+    }
+
+    #[test]
+    fn what_goes_away_is_chosen_by_the_step() {
+        let model = Model::load("llama2-7b").unwrap();
+        let mut chip = Accelerator::template("a100_80gb_sxm").unwrap();
+        let (fabric, stack) = (Fabric::template("phaze_flat").unwrap(), SoftwareStack::load("megatron").unwrap());
+        let fabric = fabric.for_devices(1).unwrap();
+        let own = plan(8192);
+        let fraction = |chip: &Accelerator| {
+            let setting = Setting { model: &model, chip, fabric: &fabric, stack: &stack, plan: &own };
+            let trial = setting.best_attempt(&list("memo")).unwrap();
+            let all: Vec<Trial> =
+                (0..=8).map(|i| setting.attempt(&list(&format!("memo,fraction={}", f64::from(i) / 8.0))).unwrap()).collect();
+            let least = all.iter().filter(|t| t.lacks.is_none()).map(|t| t.time.total.0).fold(f64::INFINITY, f64::min);
+            assert_eq!(trial.time.total.0, least, "{}", trial.techniques);
+            trial.techniques.to_string()
+        };
+        // A link that hides nothing moves as little as it can, one that hides all moves all.
+        if let Some(host) = &mut chip.host {
+            host.bandwidth.0 = 1e9;
+        }
+        assert_eq!(fraction(&chip), "memo,fraction=0");
+        if let Some(host) = &mut chip.host {
+            host.bandwidth.0 = 1e12;
+        }
+        assert_eq!(fraction(&chip), "memo,fraction=1");
+    }
+}
