@@ -35,6 +35,7 @@ enum Verb {
     Schedule(verb::schedule::Arguments),
     Scalesim(verb::scalesim::Arguments),
     Calculon(verb::calculon::Arguments),
+    Techniques(Box<verb::techniques::Arguments>),
     List(verb::list::Arguments),
 }
 
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         Verb::Schedule(a) => verb::schedule::run(&a),
         Verb::Scalesim(a) => verb::scalesim::run(&a),
         Verb::Calculon(a) => verb::calculon::run(&a),
+        Verb::Techniques(a) => verb::techniques::run(&a),
         Verb::List(a) => verb::list::run(&a),
     };
     match outcome {

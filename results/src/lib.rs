@@ -23,6 +23,7 @@ mod seal;
 pub mod step_record;
 pub mod store;
 pub mod sums;
+pub mod techniques;
 pub mod timeline;
 pub mod trace;
 pub mod validate;

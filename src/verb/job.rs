@@ -41,7 +41,7 @@ pub enum AttentionKernel {
 }
 
 impl AttentionKernel {
-    fn attention(self) -> Attention {
+    pub(super) fn attention(self) -> Attention {
         match self {
             Self::Fused => Attention::Fused,
             Self::Unfused => Attention::Unfused,
@@ -66,7 +66,7 @@ pub enum OptimizerName {
 }
 
 impl OptimizerName {
-    fn optimizer(self) -> Optimizer {
+    pub(super) fn optimizer(self) -> Optimizer {
         match self {
             Self::Sgd => Optimizer::Sgd,
             Self::Momentum => Optimizer::Momentum,
@@ -301,7 +301,7 @@ pub fn flag(key: &str) -> &'static str {
     }
 }
 
-fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
+pub(super) fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
     let Some(products) = products else {
         let default = if chip.peak(DataType::Bf16).is_none() { Products::Fp16 } else { Products::Bf16 };
         return precision(Some(default), chip);

@@ -12,4 +12,5 @@ pub mod plan;
 pub mod scalesim;
 pub mod schedule;
 pub mod search;
+pub mod techniques;
 pub mod validate;

@@ -81,7 +81,7 @@ impl Axis {
     }
 
     /// The ticks: round values inside the axis and their words.
-    fn ticks(&self) -> Vec<(f64, String)> {
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match self.spacing {
             Spacing::Linear => self.linear_ticks(),
             Spacing::Log => self.log_ticks(),

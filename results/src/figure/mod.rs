@@ -8,9 +8,11 @@ mod legend;
 mod pareto;
 mod png;
 mod predicted;
+mod techniques;
 
 pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
 pub use predicted::{Group, PredictedPlot, predicted};
+pub use techniques::techniques;
 
 use crate::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@ mod number;
 mod planned;
 mod run;
 mod table;
+mod techniques;
 
 pub use calculon::calculon;
 pub use evaluated::{Kernels, evaluated};
@@ -14,3 +15,4 @@ pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, rate, seco
 pub use planned::planned;
 pub use run::{best_design, certificate, run};
 pub use table::{Align, Table, assumptions, fields, folded, heading};
+pub use techniques::techniques;

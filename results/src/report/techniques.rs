@@ -1,0 +1,92 @@
+//! Techniques side by side as text.
+
+use super::{Align, Table, count, fields, folded, heading, significant};
+use crate::techniques::{Comparison, Effect, Row};
+
+/// The whole report.
+#[must_use]
+pub fn techniques(answer: &Comparison) -> String {
+    let gib = |value: f64| format!("{} GiB", significant(value, 4));
+    let mut text = fields(&[
+        ("model", answer.model.clone()),
+        ("chip", format!("{} of {}, {} for programs", count(answer.devices), answer.chip, gib(answer.capacity_gib))),
+        ("host, storage", format!("{}, {} per device", gib(answer.host_capacity_gib), gib(answer.storage_capacity_gib))),
+        ("stack", answer.stack.clone()),
+        (
+            "plan",
+            format!(
+                "sequences of {} tokens, {} in a micro-batch, {} in a step",
+                count(answer.sequence_tokens),
+                count(answer.micro_batch_sequences),
+                count(answer.global_batch_sequences)
+            ),
+        ),
+    ]);
+    text.push_str(&heading("Peak of the fullest device by class, GiB; one step; what fits"));
+    text.push_str(&table(answer).render());
+    let refused: Vec<&Row> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
+    if !refused.is_empty() {
+        text.push_str(&heading("Refused"));
+        for row in refused {
+            text.push_str(&folded(&format!("  {}", row.refused.as_deref().unwrap_or_default())));
+        }
+    }
+    let notes: Vec<&String> = answer.rows.iter().filter_map(|row| row.result.as_ref()).flat_map(|r| &r.notes).collect();
+    if !notes.is_empty() {
+        text.push_str(&heading("Without effect here"));
+        notes.iter().for_each(|note| text.push_str(&folded(&format!("  {note}"))));
+    }
+    text
+}
+
+fn table(answer: &Comparison) -> Table {
+    let head = [
+        "technique",
+        "result",
+        "weights",
+        "grads",
+        "states",
+        "gathered",
+        "activ.",
+        "transient",
+        "other",
+        "need",
+        "host",
+        "NVMe",
+        "step s",
+        "tokens/s",
+        "longest",
+        "batch",
+    ];
+    let mut table = Table::new(head).align(1, Align::Left);
+    for row in &answer.rows {
+        let Some(result) = &row.result else { continue };
+        let mut cells = vec![row.technique.clone(), row.gate.clone()];
+        cells.extend(numbers(result));
+        table.row(cells);
+    }
+    table
+}
+
+fn numbers(result: &Effect) -> Vec<String> {
+    let class = |name: &str| result.classes_gib.iter().find(|c| c.class == name).map_or(0.0, |c| c.gib);
+    let gib = |value: f64| if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") };
+    let other = class("framework") + class("collective buffers") + class("allocator");
+    let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), |value| count(value));
+    vec![
+        gib(class("weights")),
+        gib(class("gradients")),
+        gib(class("optimizer states")),
+        gib(class("gathered weights and gradients")),
+        gib(class("activations")),
+        gib(class("transients")),
+        gib(other),
+        format!("{:.2}{}", result.need_gib, if result.fits { "" } else { " !" }),
+        gib(result.host_gib),
+        gib(result.storage_gib),
+        significant(result.step_s, 4),
+        count(result.tokens_per_s.round() as u64),
+        fits(result.longest_sequence_tokens),
+        fits(result.largest_micro_batch_sequences),
+    ]
+}

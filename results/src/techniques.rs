@@ -1,0 +1,182 @@
+//! What `coplace techniques` shows, as data: every technique on one model and chip. Described in `docs/json.md`.
+
+use search::techniques::{Setting, Trial};
+use serde::Serialize;
+use sim::units::Bytes;
+use step::{MemoryClass, StageMemory, StepError};
+use workloads::memory::{Gate, Preset};
+use workloads::{Technique, Techniques};
+
+/// The version of the JSON that this build writes.
+pub const FORMAT: u32 = 1;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// The answer of `coplace techniques`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Version of this schema: [`FORMAT`].
+    pub format: u32,
+    /// The model.
+    pub model: String,
+    /// The chip.
+    pub chip: String,
+    /// The software stack.
+    pub stack: String,
+    /// Devices.
+    pub devices: u64,
+    /// Tokens of a sequence.
+    pub sequence_tokens: u64,
+    /// Sequences of a micro-batch.
+    pub micro_batch_sequences: u64,
+    /// Sequences of a step.
+    pub global_batch_sequences: u64,
+    /// What a device has for programs.
+    pub capacity_gib: f64,
+    /// What the host has for one device.
+    pub host_capacity_gib: f64,
+    /// What storage has for one device.
+    pub storage_capacity_gib: f64,
+    /// One per technique, the plan without any first.
+    pub rows: Vec<Row>,
+}
+
+/// A technique, or several together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name with what was given or chosen.
+    pub technique: String,
+    /// What it does to the result of training: `exact`, `unbiased` or `biased`.
+    pub gate: String,
+    /// Its formula.
+    pub formula: String,
+    /// Where it is from.
+    pub source: String,
+    /// Why it cannot be used here; `null` where it can.
+    pub refused: Option<String>,
+    /// What it makes of the plan.
+    pub result: Option<Effect>,
+}
+
+/// What a technique makes of the plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Effect {
+    /// The fullest stage's peak by class, GiB.
+    pub classes_gib: Vec<ClassGib>,
+    /// What a device needs, GiB.
+    pub need_gib: f64,
+    /// What goes to the host, GiB per device.
+    pub host_gib: f64,
+    /// What goes to storage, GiB per device.
+    pub storage_gib: f64,
+    /// Whether it fits.
+    pub fits: bool,
+    /// What it lacks where it does not.
+    pub lacks: Option<String>,
+    /// One step, fitting or not.
+    pub step_s: f64,
+    /// Tokens of all devices per second.
+    pub tokens_per_s: f64,
+    /// The step over that of the plan without techniques.
+    pub slowdown: f64,
+    /// Longest sequence that fits.
+    pub longest_sequence_tokens: Option<u64>,
+    /// Largest micro-batch that fits.
+    pub largest_micro_batch_sequences: Option<u64>,
+    /// Bytes written to storage per device and step, GB.
+    pub storage_written_gb: f64,
+    /// Years that storage lasts per PB of its endurance; `null` where nothing is written.
+    pub storage_years_per_pb: Option<f64>,
+    /// What was asked for and changes nothing here.
+    pub notes: Vec<String>,
+}
+
+/// A class and what it takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClassGib {
+    /// The class.
+    pub class: String,
+    /// GiB.
+    pub gib: f64,
+}
+
+/// Seconds of a year of 365 days.
+const YEAR: f64 = 365.0 * 86_400.0;
+
+impl Comparison {
+    /// Tries the lists of techniques, one row each, after the plan without any.
+    ///
+    /// # Errors
+    /// A plan that the model does not allow without techniques either.
+    pub fn new(setting: &Setting<'_>, lists: &[Techniques]) -> Result<Self, StepError> {
+        let none = setting.attempt(Techniques::none())?;
+        let mut rows = vec![row(setting, Techniques::none(), Ok(none.clone()), &none)];
+        rows.extend(lists.iter().map(|list| row(setting, list, setting.best_attempt(list), &none)));
+        let plan = setting.plan;
+        Ok(Self {
+            format: FORMAT,
+            model: setting.model.name.clone(),
+            chip: setting.chip.name.clone(),
+            stack: setting.stack.name.clone(),
+            devices: plan.layout.devices(),
+            sequence_tokens: plan.batch.sequence_length,
+            micro_batch_sequences: plan.batch.micro_batch,
+            global_batch_sequences: plan.batch.global_batch,
+            capacity_gib: none.memory.capacity.gib(),
+            host_capacity_gib: none.memory.host_capacity.gib(),
+            storage_capacity_gib: none.memory.storage_capacity.gib(),
+            rows,
+        })
+    }
+}
+
+/// Every built-in technique with its defaults.
+///
+/// # Errors
+/// A built-in file that cannot be read.
+pub fn all() -> Result<Vec<Techniques>, workloads::TechniqueError> {
+    Preset::names().iter().map(|name| Ok([name.parse::<Technique>()?].into_iter().collect())).collect()
+}
+
+fn row(setting: &Setting<'_>, list: &Techniques, tried: Result<Trial, StepError>, none: &Trial) -> Row {
+    let joined = |of: fn(&Preset) -> &str| list.iter().map(|t| of(t.preset())).collect::<Vec<_>>().join("; ");
+    let gate = list.iter().map(|t| t.preset().gate).max_by_key(|gate| *gate as u8).unwrap_or(Gate::Exact);
+    let name = |techniques: &Techniques| if techniques.is_empty() { "none".to_owned() } else { techniques.to_string() };
+    let chosen = tried.as_ref().map_or_else(|_| name(list), |trial| name(&trial.techniques));
+    let refused = tried.as_ref().err().map(ToString::to_string);
+    Row {
+        technique: chosen,
+        gate: gate.to_string(),
+        formula: joined(|p| &p.formula),
+        source: joined(|p| &p.source),
+        refused,
+        result: tried.ok().map(|trial| effect(setting, &trial, none)),
+    }
+}
+
+fn effect(setting: &Setting<'_>, trial: &Trial, none: &Trial) -> Effect {
+    let fullest = trial.memory.stages.iter().max_by_key(|s| s.need());
+    let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
+    let batch = &setting.plan.batch;
+    let written = most(|s| s.storage).as_f64() * (batch.global_batch / batch.micro_batch.max(1)).max(1) as f64
+        / f64::from(setting.plan.layout.data.max(1));
+    Effect {
+        classes_gib: MemoryClass::ALL
+            .iter()
+            .map(|class| ClassGib { class: class.to_string(), gib: fullest.map_or(0.0, |s| s.class(*class).as_f64() / GIB) })
+            .collect(),
+        need_gib: most(StageMemory::need).gib(),
+        host_gib: most(|s| s.host).gib(),
+        storage_gib: most(|s| s.storage).gib(),
+        fits: trial.lacks.is_none(),
+        lacks: trial.lacks.as_ref().map(ToString::to_string),
+        step_s: trial.time.total.0,
+        tokens_per_s: (batch.global_batch * batch.sequence_length) as f64 / trial.time.total.0,
+        slowdown: trial.time.total / none.time.total,
+        longest_sequence_tokens: setting.longest_sequence(&trial.techniques),
+        largest_micro_batch_sequences: setting.largest_micro_batch(&trial.techniques),
+        storage_written_gb: written / 1e9,
+        storage_years_per_pb: (written > 0.0).then(|| 1e15 * trial.time.total.0 / written / YEAR),
+        notes: trial.notes.clone(),
+    }
+}

@@ -1,0 +1,177 @@
+//! `coplace techniques`: every memory technique side by side on one model and chip.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::input;
+use crate::verb::job::{AttentionKernel, OptimizerName, Products, at_most, precision};
+use results::techniques::{self, Comparison};
+use results::{figure, report};
+use search::techniques::Setting;
+use sim::hardware::{Accelerator, Storage};
+use sim::pipeline::Schedule;
+use sim::units::{Bytes, BytesPerSecond};
+use std::path::PathBuf;
+use step::{SoftwareStack, TrainingPlan};
+use workloads::footprint::Precision;
+use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, ZeroStage};
+
+/// Compare memory techniques on one model and chip: memory by class, step time, longest sequence and largest micro-batch
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  coplace techniques llama2-7b --chip a100_80gb_sxm --sequence-length 4096\n  \
+    coplace techniques llama3-8b --chip h100_80gb_sxm --technique mst --technique galore,rank=256+megatron-full --out figures\n\n\
+    Every technique is a file with its formula and source (workloads/src/memory/presets); --technique takes a path as well. Several in one row\n\
+    are joined by `+`. What cannot be is listed with its reason. Techniques that change what is trained are marked unbiased or biased.\n\
+    memo and ssdtrain choose the part that goes away, in eighths, unless fraction= is given: the fastest that fits.\n\n\
+    JSON: format, model, chip, stack, devices, sequence_tokens, micro_batch_sequences, global_batch_sequences, capacity_gib, host_capacity_gib,\n\
+    storage_capacity_gib and rows, each with technique, gate, formula, source, refused, result; docs/json.md describes every key.")]
+pub struct Arguments {
+    /// A built-in model (coplace list models) or a Hugging Face config.json
+    model: String,
+    /// A built-in chip (coplace list chips) or a chip's file
+    #[arg(long)]
+    chip: String,
+    /// Techniques of one row, `NAME,key=value`, several joined by `+`; can be given several times [default: every built-in one by itself]
+    #[arg(long, value_name = "NAME[,KEY=VALUE]")]
+    technique: Vec<String>,
+    /// Network between the devices
+    #[arg(long, default_value = "phaze_flat")]
+    fabric: String,
+    /// Tensor-parallel width
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = at_most(1 << 16))]
+    tensor: u32,
+    /// Pipeline stages
+    #[arg(long, value_name = "P", default_value_t = 1, value_parser = at_most(1 << 16))]
+    pipeline: u32,
+    /// Data-parallel replicas
+    #[arg(long, value_name = "D", default_value_t = 1, value_parser = at_most(1 << 20))]
+    data: u32,
+    /// Context-parallel width
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = at_most(1 << 16))]
+    context: u32,
+    /// ZeRO stage
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    zero: u8,
+    /// Sequences per micro-batch
+    #[arg(long, value_name = "SEQUENCES", default_value_t = 1, value_parser = at_most(1 << 16))]
+    micro_batch: u32,
+    /// Micro-batches per step and replica
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_most(1 << 16))]
+    accumulate: u32,
+    /// Tokens per sequence [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    sequence_length: Option<u64>,
+    /// What runs again besides: none, selective, full, MaxText's names, custom:offload(a)+device(b)
+    #[arg(long, default_value = "none")]
+    recompute: String,
+    /// Software stack [default: as for plan]
+    #[arg(long)]
+    stack: Option<String>,
+    /// An option of the stack to set. Can be given several times
+    #[arg(long, value_name = "TABLE.KEY=VALUE")]
+    stack_option: Vec<String>,
+    /// How attention is executed
+    #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
+    attention: AttentionKernel,
+    /// Number format [default: bf16, fp16 on chips without it]
+    #[arg(long, value_enum)]
+    precision: Option<Products>,
+    /// Keep weights, gradients and states in the number format alone, without an fp32 master copy
+    #[arg(long)]
+    no_master: bool,
+    /// The optimizer
+    #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
+    optimizer: OptimizerName,
+    /// Storage for every device, GB/s and GB, in place of the chip's file
+    #[arg(long, value_name = "GB_PER_S:GB")]
+    nvme: Option<String>,
+    /// Draw the comparison into this directory (techniques.svg and .png); made if need be
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Tries them and prints.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let model = Model::load(&arguments.model).or_input()?;
+    let mut chip = input::chip(&arguments.chip)?.accelerator;
+    if let Some(text) = &arguments.nvme {
+        chip.storage = Some(storage(text)?);
+    }
+    let stack = input::stack(arguments.stack.as_deref().unwrap_or(SoftwareStack::usual(&chip.name)), &arguments.stack_option)?;
+    let plan = plan(arguments, &model, &chip, &stack)?;
+    let devices = u32::try_from(plan.layout.devices())
+        .map_err(|_| failure::input("--tensor, --pipeline, --data: too many devices; use fewer"))?;
+    let fabric = input::fabric(&arguments.fabric, &chip.name, None)?.for_devices(devices).or_input()?;
+    let lists = match arguments.technique.is_empty() {
+        true => techniques::all().or_other()?,
+        false => arguments.technique.iter().map(|text| list(text)).collect::<Result<_, _>>()?,
+    };
+    let setting = Setting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
+    let answer = Comparison::new(&setting, &lists).or_input()?;
+    // One that was asked for by name and cannot be is an error; of all of them some may not be possible.
+    if let Some(why) = answer.rows.iter().find_map(|row| row.refused.as_ref()).filter(|_| !arguments.technique.is_empty()) {
+        return Err(failure::input(why));
+    }
+    if let Some(directory) = &arguments.out {
+        std::fs::create_dir_all(directory).map_err(|e| {
+            failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+        })?;
+        figure::techniques(&answer).or_other()?.write(directory, "techniques").or_unwritable()?;
+    }
+    answer::give(arguments.format, &answer, report::techniques)
+}
+
+/// Techniques joined by `+`.
+fn list(text: &str) -> Result<Techniques, Failure> {
+    text.split('+')
+        .map(|name| name.trim().parse::<Technique>().map_err(|e| failure::input(format!("--technique: {e}"))))
+        .collect()
+}
+
+fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &SoftwareStack) -> Result<TrainingPlan, Failure> {
+    let layout = Layout {
+        tensor: arguments.tensor,
+        pipeline: arguments.pipeline,
+        data: arguments.data,
+        context: arguments.context,
+        sequence_parallel: arguments.tensor > 1,
+        zero: ZeroStage::from_number(arguments.zero.into()).unwrap_or_default(),
+        ..Layout::default()
+    };
+    let micro_batch = u64::from(arguments.micro_batch);
+    let batch = Batch {
+        micro_batch,
+        global_batch: micro_batch * u64::from(arguments.accumulate) * u64::from(arguments.data),
+        sequence_length: arguments.sequence_length.unwrap_or(model.max_sequence),
+    };
+    layout.check(model, &batch).or_input()?;
+    let asked = stack.precision(precision(arguments.precision, chip)?);
+    let precision = if arguments.no_master { Precision { gradient: asked.operand, master: None, ..asked } } else { asked };
+    let activations: ActivationPolicy =
+        arguments.recompute.parse().map_err(|e| failure::input(format!("--recompute {}: {e}", arguments.recompute)))?;
+    Ok(TrainingPlan {
+        layout,
+        batch,
+        activations,
+        attention: arguments.attention.attention(),
+        precision,
+        optimizer: arguments.optimizer.optimizer(),
+        schedule: Schedule::OneForwardOneBackward,
+        techniques: Techniques::default(),
+    })
+}
+
+/// `7:960`: bandwidth one way in GB/s, and capacity in GB.
+fn storage(text: &str) -> Result<Storage, Failure> {
+    let number = |part: &str| part.trim().parse::<f64>().ok().filter(|v| (1e-3..=1e6).contains(v));
+    let parts = text.split_once(':').and_then(|(rate, size)| Some((number(rate)?, number(size)?)));
+    let (rate, size) = parts.ok_or_else(|| {
+        failure::input(format!(
+            "--nvme {text}: must be GB/s and GB of every device, each from 0.001 to 1000000; write it like 6.4:1600"
+        ))
+    })?;
+    let bandwidth = BytesPerSecond(rate * 1e9);
+    Ok(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes((size * 1e9) as u64) })
+}
