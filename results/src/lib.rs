@@ -4,6 +4,7 @@
 pub mod baseline;
 pub mod calculon;
 pub mod claim;
+
 pub mod compare;
 pub mod design;
 #[cfg(test)]
@@ -15,6 +16,7 @@ pub mod files;
 pub mod finite;
 pub mod from_search;
 pub mod mapped;
+pub mod papers;
 pub mod planned;
 pub mod record;
 pub mod report;

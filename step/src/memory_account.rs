@@ -470,7 +470,27 @@ impl<'a> Account<'a> {
     fn layers_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
         // While one layer runs backward, the next one's tensors come from the host.
         let at_work = if self.staged() { self.at_work(stage) } else { self.profile.transient + self.profile.offloaded };
-        [held.open, activations, at_work, held.resident.gradients]
+        let all = held.resident.gradients;
+        if !self.by_layer() || all == Bytes::ZERO {
+            return [held.open, activations, at_work, all];
+        }
+        // What is left of the activations falls as gradients come: the peak is at one of the two ends.
+        let pieces = &self.profile.parameters;
+        let first = (self.head_gradients(held) + pieces.per.gradient * pieces.layer.per_device()).min(all);
+        let last = Bytes(activations.0 / held.layers.max(1));
+        if activations + first > last + all { [held.open, activations, at_work, first] } else { [held.open, last, at_work, all] }
+    }
+
+    /// Whether gradients come while activations go.
+    fn by_layer(&self) -> bool {
+        self.stack.memory.gradients_by_layer && self.arrangement.micro_batches == 1
+    }
+
+    /// Gradients of the head's parameters, which are there first.
+    fn head_gradients(&self, held: &Holding) -> Bytes {
+        let pieces = &self.profile.parameters;
+        let own = pieces.per.gradient * if held.head { pieces.head.per_device() } else { 0 };
+        own.min(held.resident.gradients)
     }
 
     fn loss_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
@@ -480,7 +500,11 @@ impl<'a> Account<'a> {
         // Other micro-batches of GPipe wait with their probabilities in fp32.
         let waiting = Bytes(4 * count) * self.losses(stage).saturating_sub(1);
         let early = self.arrangement.micro_batches == 1 && !self.stack.memory.gradients_persist;
-        let gradients = if early { Bytes::ZERO } else { held.resident.gradients };
+        let gradients = match (self.by_layer(), early) {
+            (true, _) => self.head_gradients(held),
+            (false, true) => Bytes::ZERO,
+            (false, false) => held.resident.gradients,
+        };
         [held.open_loss, activations, at_work + waiting, gradients]
     }
 

@@ -178,6 +178,10 @@ pub struct MemoryOptions {
     pub stored_master: bool,
     /// Whether gradients have their memory all the time; else only from their first micro-batch's backward pass to the update.
     pub gradients_persist: bool,
+    /// Whether, in a step of one micro-batch, gradients come layer by layer while the activations that they are made of go (eager PyTorch with
+    /// `zero_grad(set_to_none=True)`); else all gradients are beside all activations.
+    #[serde(default)]
+    pub gradients_by_layer: bool,
     /// Layers whose weights are gathered at once under ZeRO-3: the one at work and those fetched ahead.
     pub gathered_layers: u32,
     /// Whether embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).

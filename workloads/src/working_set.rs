@@ -19,7 +19,8 @@ impl Treatment {
             }
         }
         let moved = |t: &&crate::graph::TensorInfo| !self.kept.contains(&t.id) && readers[t.id.index()] != usize::MAX;
-        let size = |t: &crate::graph::TensorInfo| graph.settled.at_work(t.id, self.absent_bytes(t));
+        // Slices share what is differentiated: all of it is rebuilt, however their gradients come.
+        let size = |t: &crate::graph::TensorInfo| self.absent_bytes(t);
         let rebuilt: Vec<(usize, Bytes)> = graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], size(t))).collect();
         let gradient = |t: &crate::graph::TensorInfo| graph.settled.at_work(t.id, t.gradient_bytes);
         // What comes back from the host only to be recomputed from is there from the start to the end.

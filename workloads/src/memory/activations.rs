@@ -341,8 +341,8 @@ impl<'a> Rewriting<'a> {
 
     /// A rank as a whole number, not above the width that it stands for.
     fn rank(&self, op: &OperatorNode, rank: f64, width: u64) -> Result<u64, TechniqueError> {
-        if rank >= 1.0 && rank <= width as f64 {
-            return Ok(rank as u64);
+        if let Some(rank) = whole_rank(rank, width) {
+            return Ok(rank);
         }
         let why = format!("a rank of {rank} is above the dimension of {}, {width} on one device", op.name);
         Err(self.refused(why, &format!("use a rank from 1 to {width}")))
@@ -435,6 +435,12 @@ fn shrink(steps: &mut [Step], rows: u64, tokens: u64) {
             _ => {}
         }
     }
+}
+
+/// A rank as a whole number: below 1 it is a part of the width that it stands for, above the width there is none.
+pub(crate) fn whole_rank(rank: f64, width: u64) -> Option<u64> {
+    let whole = if rank < 1.0 { ((rank * width as f64).round() as u64).max(1) } else { rank as u64 };
+    (rank > 0.0 && whole <= width).then_some(whole)
 }
 
 /// Whether the gradient of an operator's weights has a projection's rank: its inputs are kept in no other form.

@@ -22,7 +22,7 @@ pub use parameters::{PlacedBytes, SegmentStatics, Statics};
 pub use policy::{Away, Gate, TensorClass};
 pub use preset::{OneMicroBatch, Parameter, Preset};
 pub use settled::{Partly, Settled};
-pub use technique::{Applied, Technique, Techniques};
+pub use technique::{Allowance, Applied, Technique, Techniques};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! What a rule about weights, gradients and states makes of the bytes of every parameter tensor. No technique is known here.
 
-use super::activations::product;
+use super::activations::{product, whole_rank};
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
 use crate::footprint::BytesPerParameter;
@@ -136,6 +136,14 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
+    /// The dimension that a rank stands for: the products' input, or the shorter side.
+    pub(crate) fn projected_side(self, basis: Basis) -> u64 {
+        match basis {
+            Basis::Seed => self.rows,
+            Basis::SingularVectors => self.rows.min(self.columns),
+        }
+    }
+
     fn numbers(self) -> u64 {
         self.copies.saturating_mul(self.rows).saturating_mul(self.columns)
     }
@@ -391,9 +399,9 @@ fn described(form: &Representation) -> &'static str {
 /// Whether a form suits a parameter tensor.
 fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique: &str) -> Result<(), TechniqueError> {
     match (form, matrix) {
-        (Representation::Projected { rank, .. }, Some(matrix)) => {
-            let least = matrix.rows.min(matrix.columns);
-            if *rank >= 1.0 && *rank <= least as f64 {
+        (Representation::Projected { rank, basis }, Some(matrix)) => {
+            let least = matrix.projected_side(*basis);
+            if whole_rank(*rank, least).is_some() {
                 return Ok(());
             }
             let why = format!("a rank of {rank} is above the dimension of {operator}, {least} on one device");
@@ -419,7 +427,7 @@ fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): 
         match (form, tensor.matrix) {
             (Representation::Absent, _) => return 0,
             (Representation::Projected { rank, basis }, Some(matrix)) => {
-                let rank = *rank as u64;
+                let rank = whole_rank(*rank, matrix.projected_side(*basis)).unwrap_or(0);
                 let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
                 let side = match basis {
                     Basis::Seed => matrix.columns,

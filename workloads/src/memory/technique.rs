@@ -21,6 +21,32 @@ use std::sync::{Arc, LazyLock};
 pub struct Technique {
     preset: Arc<Preset>,
     given: BTreeMap<String, f64>,
+    /// How many times as many steps the user expects it to take, where he allowed it.
+    multiplier: Option<f64>,
+}
+
+/// What the user allows although it changes what is trained: `NAME`, or `NAME,step_multiplier=X`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Allowance {
+    name: String,
+    multiplier: f64,
+}
+
+impl FromStr for Allowance {
+    type Err = TechniqueError;
+
+    fn from_str(text: &str) -> Result<Self, TechniqueError> {
+        let (name, rest) = text.split_once(',').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        let form = |part: &str| TechniqueError::Form { text: text.to_owned(), part: part.to_owned() };
+        let multiplier = match rest {
+            None => 1.0,
+            Some(rest) => {
+                let value = rest.trim().strip_prefix("step_multiplier=").and_then(|value| value.trim().parse::<f64>().ok());
+                value.filter(|value| (1e-3..=1e3).contains(value)).ok_or_else(|| form(rest))?
+            }
+        };
+        Ok(Self { name: name.trim().to_owned(), multiplier })
+    }
 }
 
 impl Technique {
@@ -35,7 +61,13 @@ impl Technique {
     pub fn with(&self, key: &str, value: f64) -> Self {
         let mut given = self.given.clone();
         given.insert(key.to_owned(), value);
-        Self { preset: Arc::clone(&self.preset), given }
+        Self { preset: Arc::clone(&self.preset), given, multiplier: self.multiplier }
+    }
+
+    /// How many times as many steps the user expects it to take: what throughput is divided by.
+    #[must_use]
+    pub fn step_multiplier(&self) -> f64 {
+        self.multiplier.unwrap_or(1.0)
     }
 
     /// Whether it leaves open what part of the activations goes away.
@@ -81,7 +113,7 @@ impl FromStr for Technique {
                 return Err(form());
             }
         }
-        Ok(Self { preset, given })
+        Ok(Self { preset, given, multiplier: None })
     }
 }
 
@@ -157,6 +189,42 @@ impl Techniques {
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Technique> {
         self.0.iter()
+    }
+
+    /// The same with what the user allows.
+    ///
+    /// # Errors
+    /// A technique that changes what is trained and is not allowed, or an allowance of one that is not used.
+    pub fn allowing(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
+        let named = |allowance: &&Allowance, technique: &Technique| sim::names::same(&technique.preset.name, &allowance.name);
+        if let Some(idle) = allowances.iter().find(|a| !self.iter().any(|technique| named(a, technique))) {
+            let why = "it is allowed, but not among the techniques";
+            return Err(TechniqueError::refused(
+                &idle.name,
+                why,
+                format!("add --technique {}, or leave it out of --allow", idle.name),
+            ));
+        }
+        let allowed = |technique: &Technique| {
+            let multiplier = allowances.iter().find(|a| named(a, technique)).map(|a| a.multiplier);
+            let preset = &technique.preset;
+            if multiplier.is_none() && preset.gate != Gate::Exact {
+                let why = format!("its gradients or updates are {}: it changes what is trained", preset.gate);
+                let cure = format!(
+                    "add --allow {0}, or --allow {0},step_multiplier=X where X times as many steps are expected",
+                    preset.name
+                );
+                return Err(TechniqueError::refused(&preset.name, why, cure));
+            }
+            Ok(Technique { multiplier, ..technique.clone() })
+        };
+        self.iter().map(allowed).collect()
+    }
+
+    /// What throughput is divided by: the product of all step multipliers.
+    #[must_use]
+    pub fn step_multiplier(&self) -> f64 {
+        self.iter().map(Technique::step_multiplier).product()
     }
 
     /// Those that change what is trained.

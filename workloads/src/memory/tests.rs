@@ -140,9 +140,9 @@ fn mini_sequences_keep_inputs_and_use_up_gradients() {
         let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
         ActivationPolicy::Full.treatment(graph).backward_bytes(graph).0
     };
-    // Gate, up and their product, rebuilt and with gradients, exist by eighths: 12 sI less seven eighths at the moment when they peak.
+    // Gradients of gate, up and their product exist by eighths; what is rebuilt is there whole.
     let saved = transient("megatron-full") - transient("mst,mlp_slices=8,head_slices=8");
-    assert!(saved > 6 * S * I * 7 / 8 && saved < 12 * S * I, "{saved}");
+    assert!(saved > 2 * S * I * 7 / 8 && saved <= 6 * S * I, "{saved}");
 }
 
 #[test]
@@ -303,4 +303,19 @@ fn compositions_of_the_papers_go_together() {
     assert!(both < layer("lora-fa").0 && both < layer("mesa").0);
     let (ms, ..) = layer("ms-bp megatron-selective");
     assert_eq!(ms, FUSED - 4 * S * H - 4 * A * S);
+}
+
+#[test]
+fn what_changes_training_is_allowed_by_name() {
+    let list: Techniques = ["galore,rank=64", "ms-bp"].into_iter().map(|t| t.parse::<Technique>().unwrap()).collect();
+    let allowing = |texts: &[&str]| {
+        let allowances: Result<Vec<Allowance>, _> = texts.iter().map(|t| t.parse::<Allowance>()).collect();
+        allowances.and_then(|allowances| list.allowing(&allowances))
+    };
+    assert!(allowing(&[]).unwrap_err().to_string().contains("--allow galore,step_multiplier=X"));
+    assert_eq!(allowing(&["galore"]).unwrap().step_multiplier(), 1.0);
+    assert_eq!(allowing(&["galore,step_multiplier=1.25"]).unwrap().step_multiplier(), 1.25);
+    assert!(allowing(&["galore", "lora"]).unwrap_err().to_string().contains("not among the techniques"));
+    assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is no parameter"));
+    assert_eq!(list.lossy().count(), 1);
 }
