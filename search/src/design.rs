@@ -397,3 +397,7 @@ fn preferred(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize, 
     let equal = |d: &DesignOutcome| matches!(d.outcome, Outcome::Evaluated { value, .. } if value <= best * (1.0 + 1e-9));
     smaller.iter().enumerate().rev().find(|(_, d)| d.id.point == chip && equal(d)).map_or(chip, |(i, _)| offset + i)
 }
+
+#[cfg(test)]
+#[path = "design_tests.rs"]
+mod tests;

@@ -1,14 +1,17 @@
 //! `coplace list`: what is built in.
 
 use crate::answer::{self, Format};
-use crate::failure::{Failure, OrOther};
+use crate::failure::{Failure, OrInput, OrOther};
+use crate::verb::search::document;
 use clap::ValueEnum;
 use results::report::{self, Align, Table};
+use search::space::FABRIC;
 use search::study::Study;
 use serde_json::json;
-use sim::hardware::Accelerator;
+use sim::hardware::fields::{self, Field};
+use sim::hardware::{Accelerator, Setting};
 use sim::kernel::DataType;
-use sim::network::Fabric;
+use sim::network::{Fabric, FabricDocument};
 use step::SoftwareStack;
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
@@ -26,15 +29,25 @@ pub enum What {
     Studies,
     /// Software that runs a training step
     Stacks,
+    /// Fields of a chip's and a fabric's file that a study's space may vary
+    Dimensions,
 }
 
-/// List the built-in models, chips, fabrics, studies or software stacks
+/// List the built-in models, chips, fabrics, studies or software stacks, or the dimensions that a study may vary
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace list chips\n\nJSON: an array of objects, one per entry, with the unit in each key.")]
+#[command(
+    after_help = "Examples:\n  coplace list chips\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
+)]
 pub struct Arguments {
     /// What to list
     #[arg(value_enum)]
     what: What,
+    /// Of dimensions: the base chip, a built-in one or a chip file (.toml)
+    #[arg(long, default_value = "tpu_v4")]
+    chip: String,
+    /// Of dimensions: the base fabric, a built-in one or a fabric file (.toml)
+    #[arg(long, default_value = "tpu_v4_ici")]
+    fabric: String,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -48,6 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         What::Fabrics => fabrics()?,
         What::Studies => studies()?,
         What::Stacks => stacks()?,
+        What::Dimensions => dimensions(arguments)?,
     };
     match arguments.format {
         Format::Text => answer::text(&table.render()),
@@ -158,6 +172,39 @@ fn stacks() -> Result<Listing, Failure> {
         let stack = SoftwareStack::load(&name).or_other()?;
         table.row([name, stack.description.clone()]);
         entries.push(serde_json::to_value(&stack).or_other()?);
+    }
+    Ok((table, entries))
+}
+
+/// The fields of a chip and a fabric with their values there, and those that their files may have besides.
+fn dimensions(arguments: &Arguments) -> Result<Listing, Failure> {
+    let chip = document(&arguments.chip)?;
+    let name = chip.accelerator().or_input()?.name;
+    let fabric = FabricDocument::load_for(&arguments.fabric, &name).or_input()?;
+    let of_fabric = fabric.fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
+    let given: Vec<(String, Setting)> = chip.unbuilt(true).fields().into_iter().chain(of_fabric).collect();
+    let mut table =
+        Table::new(["dimension", "there", "unit", "from", "to", "what it is"]).align(2, Align::Left).align(5, Align::Left);
+    let mut entries = Vec::new();
+    let mut row = |key: &str, there: Option<&Setting>, field: Option<&Field>| {
+        let (unit, meaning) = field.map_or(("", ""), |field| (field.unit, field.meaning));
+        let range = field.and_then(|field| field.range);
+        let end = |value: Option<f64>| value.map_or_else(String::new, |value| report::significant(value, 3));
+        let shown = there.map_or_else(|| "-".to_owned(), Setting::to_string);
+        let ends = [end(range.map(|(least, _)| least)), end(range.map(|(_, most)| most))];
+        let [least, most] = ends;
+        table.row([key.to_owned(), shown, unit.to_owned(), least, most, meaning.to_owned()]);
+        entries.push(json!({
+            "dimension": key, "value": there.map(Setting::to_string), "unit": unit, "least": range.map(|(least, _)| least),
+            "most": range.map(|(_, most)| most), "meaning": meaning,
+        }));
+    };
+    for (key, value) in &given {
+        row(key, Some(value), fields::find(key));
+    }
+    let known = |field: &&Field| given.iter().any(|(key, _)| fields::find(key) == Some(*field));
+    for field in fields::CHIP.iter().chain(&fields::FABRIC).filter(|field| !known(field)) {
+        row(field.key, None, Some(field));
     }
     Ok((table, entries))
 }

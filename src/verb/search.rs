@@ -9,6 +9,7 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::verb::job::at_most;
 use again::Given;
 use indicatif::{ProgressBar, ProgressStyle};
+pub use question::document;
 use question::{Named, Question};
 use results::claim::Claim;
 use results::design::DesignRow;

@@ -10,7 +10,7 @@ mod limits;
 mod phaze;
 mod spec;
 
-pub use dimension::{Dimension, Values};
+pub use dimension::{Dimension, Values, read as read_dimensions};
 pub use formula::AREA;
 pub use grid::{FABRIC, Grid, Settings};
 pub use limits::{ChipLimits, Figures, Outside, Why};

@@ -11,6 +11,9 @@ pub const DEFECTS_PER_CM2: f64 = 0.09;
 /// Exponent of the negative binomial yield model: 10 to 14 masks' worth of critical layers on recent processes (Hennessy and
 /// Patterson, *Computer Architecture*, 6th ed., section 1.6).
 const PROCESS_COMPLEXITY: f64 = 12.0;
+/// Assembly, packaging and test over the price of the dies: 80 USD beside 238 at 5 nm, and the same share at every node (Khan and Mann, *AI
+/// Chips*, CSET 2020, cost per chip by node). A silicon interposer, which HBM needs, is not in it.
+const PACKAGING: f64 = 80.0 / 238.0;
 /// HBM, USD per GB in 2023 (LLMCompass, ISCA 2024).
 const HBM_USD_PER_GB: f64 = 7.0;
 
@@ -24,7 +27,7 @@ pub struct Foundry {
     pub defects_per_cm2: Option<f64>,
 }
 
-/// The cost of one chip in USD, packaging and test not included. Dies with a defect are counted as lost, although vendors sell many
+/// The cost of one chip in USD, its design not included. Dies with a defect are counted as lost, although vendors sell many
 /// with the defective cores disabled: an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ChipCost {
@@ -36,13 +39,15 @@ pub struct ChipCost {
     pub dies_usd: f64,
     /// Its HBM.
     pub memory_usd: f64,
+    /// Assembly, packaging and test; no interposer.
+    pub packaging_usd: f64,
 }
 
 impl ChipCost {
-    /// Dies and memory.
+    /// Dies, memory and package.
     #[must_use]
     pub fn total_usd(&self) -> f64 {
-        self.dies_usd + self.memory_usd
+        self.dies_usd + self.memory_usd + self.packaging_usd
     }
 }
 
@@ -50,6 +55,7 @@ impl Node {
     /// Price of a 300 mm wafer in USD, where a source is at hand.
     ///
     /// Source: Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas: 40, 28, 20, 14, 7 and 5 nm; 6 nm as 7 nm, 4 nm as 5 nm.
+    /// 3 nm: about 18,000 USD (B. Bajarin, Creative Strategies, 2025). 45 nm as 40 nm, 22 nm as 20 nm, 16 nm as 14 nm.
     #[must_use]
     pub fn wafer_usd(self) -> Option<f64> {
         match self {
@@ -59,7 +65,7 @@ impl Node {
             Self::N16 => Some(3984.0),
             Self::N7 | Self::N6 => Some(9346.0),
             Self::N5 | Self::N4 => Some(16_988.0),
-            Self::N3 => None,
+            Self::N3 => Some(18_000.0),
         }
     }
 }
@@ -98,7 +104,8 @@ pub fn chip_cost(accelerator: &Accelerator, foundry: Foundry) -> Result<Option<C
     let yield_fraction = yield_fraction(die, foundry.defects_per_cm2.unwrap_or(DEFECTS_PER_CM2));
     let dies_usd = f64::from(dies) * wafer / (f64::from(dies_per_wafer) * yield_fraction);
     let memory_usd = accelerator.memory_capacity().as_f64() / 1e9 * HBM_USD_PER_GB;
-    Ok(Some(ChipCost { dies_per_wafer, yield_fraction, dies_usd, memory_usd }))
+    let packaging_usd = dies_usd * PACKAGING;
+    Ok(Some(ChipCost { dies_per_wafer, yield_fraction, dies_usd, memory_usd, packaging_usd }))
 }
 
 #[cfg(test)]
@@ -122,11 +129,18 @@ mod tests {
     }
 
     #[test]
+    fn a_newer_wafer_costs_more() {
+        let prices: Vec<f64> = Node::ALL.iter().map(|node| node.wafer_usd().unwrap()).collect();
+        assert!(prices.windows(2).all(|pair| pair[0] <= pair[1]), "{prices:?}");
+    }
+
+    #[test]
     fn an_a100_costs_a_few_hundred_dollars_to_make() {
         let chip = Accelerator::template("a100_80gb_sxm").unwrap();
         let cost = chip_cost(&chip, Foundry::default()).unwrap().unwrap();
         assert!((60..=70).contains(&cost.dies_per_wafer), "{cost:?}");
         assert!((200.0..400.0).contains(&cost.dies_usd), "{cost:?}");
+        assert!((cost.total_usd() / (cost.dies_usd * 318.0 / 238.0 + cost.memory_usd) - 1.0).abs() < 1e-12, "{cost:?}");
         let dearer = chip_cost(&chip, Foundry { wafer_usd: Some(20_000.0), defects_per_cm2: Some(0.2) }).unwrap().unwrap();
         assert!(dearer.dies_usd > 2.0 * cost.dies_usd);
         assert_eq!(dearer.memory_usd, cost.memory_usd);

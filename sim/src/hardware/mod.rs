@@ -11,6 +11,7 @@ mod compute;
 mod document;
 pub mod energy;
 mod error;
+pub mod fields;
 mod file;
 mod library;
 pub mod manufacturing;
