@@ -109,6 +109,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         precision: stack.precision(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
     };
     let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
     let search = DesignSearch { prepared: &prepared, space: &space, aim: case.aim };
