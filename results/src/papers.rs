@@ -274,7 +274,7 @@ impl Study {
         let plan = TrainingPlan {
             layout,
             batch: Batch { micro_batch, global_batch: micro_batch * u64::from(layout.data), sequence_length },
-            activations: ActivationPolicy::None,
+            activations: ActivationPolicy::None.into(),
             attention: self.attention.unwrap_or_default(),
             precision: stack.precision(precision(self.precision.as_deref())?),
             optimizer: self.optimizer.unwrap_or_default(),
@@ -397,7 +397,7 @@ impl Prepared {
     fn kept_wide(&self, trial: &Trial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
-        let treatment = self.plan.activations.treatment_under(layer, self.stack.replay());
+        let treatment = self.plan.activations.first().treatment_under(layer, self.stack.replay());
         let wide = treatment.kept.iter().map(|t| &layer.tensors[t.index()]).filter(|t| t.gradient_bytes > Bytes::ZERO);
         Ok(wide.map(|t| t.bytes).sum::<Bytes>().as_f64() * self.model.layers as f64)
     }

@@ -73,7 +73,7 @@ impl Setting<'_> {
         let plan = self.with(techniques, |_| {});
         let graph = lowered(self.model, &plan, self.stack)?;
         let layer = graph.segment(SegmentKind::Layer).map(|segment| {
-            let treatment = plan.activations.treatment_under(&segment.graph, self.stack.replay());
+            let treatment = plan.activations.first().treatment_under(&segment.graph, self.stack.replay());
             [treatment.kept_bytes(&segment.graph), treatment.offloaded_bytes(&segment.graph)]
         });
         let memory = self.memory(&plan)?;
@@ -180,7 +180,7 @@ mod tests {
         TrainingPlan {
             layout: Layout::default(),
             batch: Batch { micro_batch: 1, global_batch: 1, sequence_length },
-            activations: ActivationPolicy::None,
+            activations: ActivationPolicy::None.into(),
             attention: Attention::Fused,
             precision: Precision::PURE_BF16,
             optimizer: Optimizer::Adam,

@@ -154,7 +154,7 @@ fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &Softwa
     Ok(TrainingPlan {
         layout,
         batch,
-        activations,
+        activations: activations.into(),
         attention: arguments.attention.attention(),
         precision,
         optimizer: arguments.optimizer.optimizer(),
