@@ -256,3 +256,43 @@ fn no_run_is_written_over_another_question_s_answer() {
     assert_eq!(search(&[]).json()["question"], own["question"]);
     assert_eq!(names(&runs).len(), 2);
 }
+
+#[test]
+fn what_is_wrong_with_a_space_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |dimensions: &str, more: &[&str]| {
+        let (head, rest) = RELATIVES.split_once("\"tensor.arrays_per_core\" = [2, 4, 8]").unwrap();
+        std::fs::write(dir.path().join("s.toml"), format!("{head}{dimensions}{rest}")).unwrap();
+        let call = [&["search", "opt-350m", "--study", "s.toml", "--sequence-length", "1024"][..], more].concat();
+        coplace_in(dir.path(), &call).refusal()
+    };
+    for (dimensions, why) in [
+        ("\"tensor.arays\" = [2]", "s.toml: space.dimensions: unknown field `arays`, expected one of `cores`, `arrays_per_core`"),
+        ("\"memory.l3.ports\" = [2]", "s.toml: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's file"),
+        ("\"tensor.cores\" = [2.5]", "s.toml: space.dimensions: invalid type: floating point `2.5`, expected a whole number"),
+        ("\"tensor.rows\" = []", "space.dimensions.tensor.rows = []: needs 1 to 65536 values; list those to try"),
+        ("\"tensor.rows\" = \"tensor.rows * 2\"", "space.dimensions.tensor.rows = \"tensor.rows * 2\": it refers to itself"),
+        ("a = [0]\n\"tensor.rows\" = \"64 / a\"", "space.dimensions.tensor.rows = \"64 / a\": is inf where a = 0: it divides by zero"),
+        ("stacks = [4]", "space.dimensions.stacks: the chip has no such field and no other dimension refers to it"),
+        ("\"memory.hbm.capacity_gib\" = [0.001]", "space.dimensions: no combination is a chip: "),
+        ("\"published.tdp_w\" = [100]", "space.dimensions.published.tdp_w: is measured or published of a chip that was built, no choice; remove it"),
+        ("\"fabric.tier.nvlink.devices\" = [8]", "fabric.tier.nvlink.devices = 8: there is no such table"),
+    ] {
+        let message = refused(dimensions, &[]);
+        assert!(message.contains(why), "{dimensions}: {message}");
+    }
+    for (flags, why) in [
+        (&["--max-area", "-1"][..], "--max-area -1: must be positive and finite; give a limit, or leave it out"),
+        (&["--set", "cores"], "--set cores: is no KEY=VALUE; write --set tensor.cores=4, for instance"),
+        (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
+        (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
+        (&["--node", "n2"], "unknown variant `n2`"),
+    ] {
+        let message = refused("", flags);
+        assert!(message.contains(why), "{flags:?}: {message}");
+    }
+    let phaze = |flags: &[&str]| coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).refusal();
+    assert!(phaze(&["--node", "n5"]).contains("--node n5: study smoke has PHAZE's chips, of 22 nm and one HBM; use a study with a base chip"));
+    assert!(phaze(&["--objective", "per-dollar"]).contains("dollars are asked for, and capacities that change no area are searched as one"));
+    assert!(!dir.path().join("runs").exists());
+}
