@@ -53,6 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
     let asked = asked.with_mixes_of(job.stack);
     let (space, _) = plan::spaces(None, false, &job, cluster, &asked);
+    asked.check_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }

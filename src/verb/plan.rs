@@ -93,6 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
     let (space, around) = spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
+    asked.check_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }

@@ -195,6 +195,32 @@ fn adamw_is_another_name_of_adam() {
     assert_eq!(with("adamw"), with("adam"));
 }
 
+/// The best of every stage is no slower than any policy by name, and the answer says which tensors of which stages go where.
+#[test]
+fn what_every_stage_keeps_is_chosen_and_told() {
+    let job = "plan llama3-8b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 32 --tensor 2 --pipeline 4 \
+               --virtual-stages 1 --micro-batch 2 --zero 0 --layer-split even --headroom-gib 42 --top 3";
+    let with = |more: &[&str]| coplace(&job.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
+    let step = |answer: &Value| answer["plans"][0]["step_s"].as_f64().unwrap();
+    let best = with(&["--stack", "ideal", "--recompute", "best", "--format", "json"]).json();
+    for policy in ["selective", "full", "full_offloaded"] {
+        let named = with(&["--stack", "ideal", "--recompute", policy, "--format", "json"]).json();
+        assert!(named["plans"].as_array().unwrap().is_empty() || step(&best) <= step(&named), "{policy}");
+    }
+    let stages = best["stages"].as_array().unwrap();
+    let keeps = |stage: &Value| stage["keeps"].as_array().unwrap().clone();
+    assert_eq!(stages.iter().flat_map(keeps).map(|keeps| keeps["layers"].as_u64().unwrap()).sum::<u64>(), 32);
+    assert!(keeps(&stages[0]) != keeps(&stages[3]), "{stages:?}");
+    assert!(best["plans"][0]["plan"]["activations"].is_array());
+    let text = with(&["--stack", "ideal", "--recompute", "best"]).result();
+    assert!(text.contains("What its layers keep\n") && text.contains("by stage, "), "{text}");
+    // Megatron-LM recomputes the first layers of every chunk, as many in each: that comes first under its stack.
+    let megatron = with(&["--stack", "megatron", "--recompute", "best", "--format", "json"]).json();
+    assert!(megatron["plans"][0]["cannot_run"].is_null() && megatron["plans"][1]["cannot_run"].is_string());
+    let written = with(&["--stack", "megatron", "--emit", "megatron"]).result();
+    assert!(written.contains("--recompute-method block"), "{written}");
+}
+
 #[test]
 fn maxtext_is_offered_its_own_policies() {
     let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --pipeline 1 --zero 3";
@@ -351,6 +377,7 @@ fn faulty_arguments_are_refused() {
             vec!["--recompute", "none,full"],
             "--recompute none,full: policies are separated by `;`, as `,` separates tensors of one; use --recompute 'none;full'",
         ),
+        (vec!["--recompute", "tensors:device(mlp.gate)"], "recompute tensor `mlp.gate`: no such tensor; use one of input, attention.norm.out"),
         (vec!["--recompute", "custom:offload()"], "`offload()` is no list of tensors: write `custom:offload("),
         (
             vec!["--context", "4", "--sequence-length", "16384", "--tensor", "16", "--context-method", "ulysses"],

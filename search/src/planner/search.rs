@@ -51,14 +51,15 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
     if answer.best.first().is_none_or(runs) {
         return Ok(answer);
     }
-    let first = match answer.best.iter().position(runs) {
-        Some(place) => Some(answer.best.remove(place)),
-        None => match space.runnable(job.stack) {
-            Some(narrow) => search_unlike(job, &narrow, 1)?.best.into_iter().next().filter(runs),
-            None => None,
-        },
+    // Of plans whose layers keep different things the list has the fastest kind only, which the framework may not run.
+    let listed = if space.mix_kind() > job.stack.framework.mixes { None } else { answer.best.iter().position(runs) };
+    let first = match (listed, space.runnable(job.stack)) {
+        (Some(place), _) => Some(answer.best.remove(place)),
+        (None, Some(narrow)) => search_unlike(job, &narrow, 1)?.best.into_iter().next().filter(runs),
+        (None, None) => None,
     };
     if let Some(first) = first {
+        answer.best.retain(|other| other.plan != first.plan);
         answer.best.insert(0, first);
         answer.best.truncate(top);
     }

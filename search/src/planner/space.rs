@@ -4,7 +4,7 @@ use super::Job;
 use sim::pipeline::Schedule;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use step::{MixKind, SoftwareStack, TrainingPlan, lowered};
+use step::{MixKind, SoftwareStack, StepError, TrainingPlan, lowered};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::recompute_policy::NamedTensor;
 use workloads::training::ContextMethod;
@@ -180,6 +180,23 @@ impl PlanSpace {
     pub fn with_mixes_of(self, stack: &SoftwareStack) -> Self {
         let usual = self.activations.is_none().then_some(stack.framework.mixes);
         Self { mixes: self.mixes.or(usual), ..self }
+    }
+
+    /// Whether a layer of the job's model has every tensor that the policies of the space name.
+    ///
+    /// # Errors
+    /// The first name that none has, with those that there are.
+    pub fn check_names(&self, job: &Job<'_>) -> Result<(), StepError> {
+        let policies = self.activations.iter().flatten();
+        let named: Vec<_> = policies.filter(|policy| matches!(policy, ActivationPolicy::Tensors { .. })).collect();
+        if named.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
+        let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
+        let training = lowered(job.model, &plan, job.stack)?;
+        let layer = training.segment(SegmentKind::Layer).map(|layer| &layer.graph);
+        layer.map_or(Ok(()), |layer| named.into_iter().try_for_each(|policy| Ok(policy.check_names(layer)?)))
     }
 
     /// How far what is kept may differ from stage to stage.
