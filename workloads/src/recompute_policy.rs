@@ -30,8 +30,8 @@
 use crate::error::{WorkloadError, nearest};
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use crate::leading_layers::{in_layer, layers_in};
-use crate::tensor_names::{self, by_name};
 use crate::memory::Partly;
+use crate::tensor_names::{self, by_name};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;
