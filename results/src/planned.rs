@@ -1,6 +1,7 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
 use crate::mapped::Mapped;
+use crate::step_record::TechniqueRecord;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
@@ -33,6 +34,9 @@ pub struct Planned {
     pub global_batch_sequences: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
+    /// Memory techniques that every plan has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub techniques: Vec<TechniqueRecord>,
     /// How the plans of the space were decided.
     pub counts: Counts,
     /// The fastest plans that fit, fastest first; empty where none does. Where ranks are mapped, those fastest with ranks in the order of the
@@ -179,6 +183,7 @@ impl Planned {
             devices: job.devices,
             global_batch_sequences: job.global_batch,
             sequence_tokens: job.sequence_length,
+            techniques: TechniqueRecord::all(job.techniques),
             counts: Counts::of(answer),
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             stages: best.map_or_else(Vec::new, |best| stages(job, best)),

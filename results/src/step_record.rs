@@ -14,6 +14,7 @@ use sim::pipeline::Timeline;
 use sim::units::Joules;
 use step::explain::{Explanation, PassDetail, bound_name, explain};
 use step::{ChipTimes, KernelDetail, Place, StepError};
+use workloads::Techniques;
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
 
@@ -35,6 +36,36 @@ pub struct JobRecord {
     pub products: DataType,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// Memory techniques that every plan has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub techniques: Vec<TechniqueRecord>,
+}
+
+/// A memory technique, and what was allowed of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TechniqueRecord {
+    /// Its name with the parameters given.
+    pub technique: String,
+    /// What it does to the result of training: `exact`, `unbiased` or `biased`.
+    pub gate: String,
+    /// How many times as many steps the user expects.
+    pub step_multiplier: f64,
+    /// Where it is from.
+    pub source: String,
+}
+
+impl TechniqueRecord {
+    /// Of all techniques of a job.
+    pub(crate) fn all(techniques: &Techniques) -> Vec<Self> {
+        let of = |technique: &workloads::Technique| Self {
+            technique: technique.to_string(),
+            gate: technique.preset().gate.to_string(),
+            step_multiplier: technique.step_multiplier(),
+            source: technique.preset().source.clone(),
+        };
+        techniques.iter().map(of).collect()
+    }
 }
 
 /// A model.
@@ -199,6 +230,7 @@ impl JobRecord {
             attention: job.attention,
             products: job.precision.product.unwrap_or(job.precision.operand),
             optimizer: job.optimizer,
+            techniques: TechniqueRecord::all(job.techniques),
         }
     }
 }

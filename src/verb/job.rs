@@ -11,8 +11,9 @@ use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use step::{MixKind, SoftwareStack};
 use workloads::footprint::{Optimizer, Precision};
-use workloads::training::{Attention, ContextMethod};
-use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, ZeroStage};
+use workloads::memory::Allowance;
+use workloads::training::{Attention, ContextMethod, Lowering};
+use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, Technique, Techniques, TrainingGraph, ZeroStage};
 
 /// The form of the matrix products.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -164,6 +165,13 @@ pub struct JobArguments {
     /// The optimizer, in mixed precision
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     pub optimizer: OptimizerName,
+    /// A memory technique that every plan has (`coplace techniques` compares them), or its file. Can be given several times
+    #[arg(long, value_name = "NAME[,KEY=VALUE]")]
+    pub technique: Vec<String>,
+    /// Allow a technique that changes what is trained; throughput is also given divided by X, how many times as many steps are expected. Can be given
+    /// several times
+    #[arg(long, value_name = "NAME[,step_multiplier=X]")]
+    pub allow: Vec<String>,
 }
 
 /// Choices of plans; what is not given is left to the planner.
@@ -234,9 +242,36 @@ pub struct Loaded {
     fabric: Fabric,
     precision: Precision,
     headroom: Bytes,
+    techniques: Techniques,
 }
 
 impl JobArguments {
+    /// The techniques asked for, each lossy one allowed, if they can be used with the model at all.
+    fn techniques(&self, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
+        let parsed = |text: &String| text.parse::<Technique>().map_err(|e| failure::input(format!("--technique: {e}")));
+        let asked: Techniques = self.technique.iter().map(parsed).collect::<Result<_, _>>()?;
+        let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| failure::input(format!("--allow: {e}")));
+        let allowances: Vec<Allowance> = self.allow.iter().map(allowance).collect::<Result<_, _>>()?;
+        let techniques = asked.allowing(&allowances).or_input()?;
+        if techniques.is_empty() {
+            return Ok(techniques);
+        }
+        let lowering = Lowering { sequence_length: self.sequence_length.unwrap_or(model.max_sequence), ..Lowering::new(model) };
+        let graph = techniques.apply(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
+        graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
+        let (host, storage) = graph.goes_away();
+        for (goes, there, table) in [(host, chip.host.is_some(), "host"), (storage, chip.storage.is_some(), "storage")] {
+            if goes && !there {
+                let cure = format!("give the chip's file its [{table}], or leave the technique out");
+                return Err(failure::input(format!(
+                    "--technique: {techniques} sends tensors to what {} has none of: {table}; {cure}",
+                    chip.name
+                )));
+            }
+        }
+        Ok(techniques)
+    }
+
     /// Reads what the arguments name; `links` puts measured links on the fabric.
     pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
         let model = Model::load(&self.model).or_input()?;
@@ -250,7 +285,8 @@ impl JobArguments {
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
         let precision = stack.precision(precision(self.precision, &chip)?);
         let headroom = headroom(self.headroom_gib, &chip)?;
-        Ok(Loaded { model, chip, stack, cluster, fabric, precision, headroom })
+        let techniques = self.techniques(&model, &chip)?;
+        Ok(Loaded { model, chip, stack, cluster, fabric, precision, headroom, techniques })
     }
 }
 
@@ -269,7 +305,7 @@ impl Loaded {
             precision: self.precision,
             optimizer: arguments.optimizer.optimizer(),
             headroom: self.headroom,
-            techniques: workloads::Techniques::none(),
+            techniques: &self.techniques,
         }
     }
 }

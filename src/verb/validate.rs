@@ -24,8 +24,11 @@ use std::path::{Path, PathBuf};
 )]
 pub struct Arguments {
     /// CSV files of measured data
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "techniques", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Compute the published figures of memory techniques (results/reference/techniques.toml) instead, and how near they come
+    #[arg(long, conflicts_with_all = ["files", "predictions", "plot", "breakdown", "stacks"])]
+    techniques: bool,
     /// Write id,quantity,measured,predicted: a line per row and predicted column
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<PathBuf>,
@@ -48,6 +51,10 @@ pub struct Arguments {
 
 /// Scores every file; what is wrong is named last, the rest still answered.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.techniques {
+        let figures = results::papers::reproduce().or_other()?;
+        return answer::give(arguments.format, &figures, |figures| results::report::papers(figures));
+    }
     let mut faults = Vec::new();
     let mut reports = Vec::new();
     if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {

@@ -392,6 +392,26 @@ impl TrainingGraph {
         self.segments.iter().find(|s| s.kind == kind)
     }
 
+    /// Whether memory techniques send anything to the host, and to storage.
+    #[must_use]
+    pub fn goes_away(&self) -> (bool, bool) {
+        let placed = self.segments.iter().filter_map(|s| s.statics.as_deref()).flat_map(|s| {
+            let own = &s.own;
+            [own.weights, own.masters, own.gradients, own.states, own.stock]
+        });
+        let [mut host, mut storage] = [false; 2];
+        for bytes in placed {
+            host |= bytes.host.per_device() > 0;
+            storage |= bytes.nvme.per_device() > 0;
+        }
+        for settled in self.segments.iter().map(|s| &s.graph.settled) {
+            let moves = !settled.away.is_empty() || settled.partly.is_some();
+            host |= moves && !settled.nvme;
+            storage |= moves && settled.nvme;
+        }
+        (host, storage)
+    }
+
     /// Parameters on one device, all segments and repetitions, tied ones once.
     #[must_use]
     pub fn parameters(&self) -> Parameters {

@@ -36,6 +36,11 @@ pub fn evaluated(answer: &Evaluated, kernels: Kernels) -> String {
             text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
         }
     }
+    let techniques = super::techniques::of_job(&answer.job.techniques, answer.result.as_ref().map(|r| r.plan.tokens_per_s));
+    if !techniques.is_empty() {
+        text.push_str(&heading("Memory techniques"));
+        text.push_str(&fields(&techniques));
+    }
     text.push_str(&super::assumptions(&answer.job.model.assumptions));
     text
 }

@@ -51,6 +51,11 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
         }
     }
+    let techniques = super::techniques::of_job(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
+    if !techniques.is_empty() {
+        text.push_str(&heading("Memory techniques"));
+        text.push_str(&fields(&techniques));
+    }
     text.push_str(&super::assumptions(&answer.assumptions));
     text.push_str(&heading("Search"));
     text.push_str(&search(answer));

@@ -1,6 +1,7 @@
 //! Techniques side by side as text.
 
-use super::{Align, Table, count, fields, folded, heading, significant};
+use super::{Align, Table, count, fields, folded, heading, rate, significant};
+use crate::step_record::TechniqueRecord;
 use crate::techniques::{Comparison, Effect, Row};
 
 /// The whole report.
@@ -37,6 +38,24 @@ pub fn techniques(answer: &Comparison) -> String {
         notes.iter().for_each(|note| text.push_str(&folded(&format!("  {note}"))));
     }
     text
+}
+
+/// Techniques that a job has, one line each, and what throughput is divided by; nothing without any.
+pub(super) fn of_job(techniques: &[TechniqueRecord], tokens_per_s: Option<f64>) -> Vec<(String, String)> {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for technique in techniques {
+        let name = if lines.is_empty() { "techniques" } else { "" };
+        lines.push((name.to_owned(), format!("{}: {}, {}", technique.technique, technique.gate, technique.source)));
+    }
+    let multiplier: f64 = techniques.iter().map(|t| t.step_multiplier).product();
+    if let Some(raw) = tokens_per_s.filter(|_| multiplier != 1.0) {
+        let times = significant(multiplier, 4);
+        lines.push((
+            "as good as".to_owned(),
+            format!("{} tokens/s, divided by {times} times as many steps", rate(raw / multiplier)),
+        ));
+    }
+    lines
 }
 
 fn table(answer: &Comparison) -> Table {

@@ -45,7 +45,8 @@ use step::{
     with_fullest_experts,
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
-use workloads::training::Attention;
+use workloads::memory::Facts;
+use workloads::training::{Attention, Lowering};
 use workloads::{Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
 
 /// What is to be trained, on what, under which software; the plan is left open.
@@ -203,6 +204,15 @@ impl<'a> Job<'a> {
             schedule,
             techniques: self.techniques.clone(),
         }
+    }
+
+    /// Whether the job's techniques allow so many micro-batches per step.
+    fn may_accumulate(&self, micro_batches: u64) -> bool {
+        if micro_batches <= 1 || self.techniques.is_empty() {
+            return true;
+        }
+        let lowering = Lowering { sequence_length: self.sequence_length, ..Lowering::new(self.model) };
+        self.techniques.check(&Facts::new(self.model, &lowering), micro_batches).is_ok()
     }
 
     /// What a device has for plans.

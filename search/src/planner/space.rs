@@ -366,7 +366,8 @@ impl PlanSpace {
                 }
                 let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
                 for (context_method, sequence_parallel) in self.sequences(layout) {
-                    if (Layout { context_method, sequence_parallel, ..*layout }).check(job.model, &batch).is_ok() {
+                    let possible = (Layout { context_method, sequence_parallel, ..*layout }).check(job.model, &batch).is_ok();
+                    if possible && job.may_accumulate(m) {
                         // Gradients of several micro-batches may be summed by kernels of their own: another lowered.
                         let sums = job.stack.kernels.separate_accumulation && m > 1;
                         lots.entry((context_method, sequence_parallel, micro_batch, sums)).or_default().push((i, m));
