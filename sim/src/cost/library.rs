@@ -62,8 +62,7 @@ const EXPOSED: f64 = 0.1;
 /// 3.35 TB/s and some 4 pJ a bit draws 110 of 570 W.
 const MEMORY_POWER: f64 = 0.2;
 
-/// Part of the shared cache that repeated runs of one product find filled. Fitted: 0.43 on A100, 0.47 on H100 (each half of the
-/// cache holds what its cores read).
+/// Part of the shared cache that repeated runs of one product find filled. Fitted: 0.43 on A100, 0.47 on H100.
 const CACHE_HELD: f64 = 0.45;
 
 /// Sets of weights that measurements of single products take in turn, so that caches do not flatter them.
