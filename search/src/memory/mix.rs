@@ -57,7 +57,10 @@ pub const STATES: usize = 20_000;
 const HALVINGS: usize = 24;
 
 /// Changes of policies within a mix.
-const EXCHANGES: usize = 64;
+const EXCHANGES: usize = 24;
+
+/// From what share of its time on a mix's distance from its bound is worth more work.
+const WORTH: f64 = 1e-3;
 
 /// What a policy's copies count at least, as a share of its time.
 const TIE: f64 = 1e-12;
@@ -75,27 +78,43 @@ impl MixQuestion<'_> {
         let mut caps: Vec<u64> = self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
         caps.sort_unstable();
         caps.dedup();
-        let mut best: Option<StageMix> = None;
+        let mut best: Option<(StageMix, u64)> = None;
         let mut bound = f64::INFINITY;
         for cap in caps.into_iter().rev() {
-            let budget = (self.room - cap).min(self.kept.unwrap_or(u64::MAX));
-            let allowed: Vec<usize> = (0..self.points.len()).filter(|j| self.points[*j].working <= cap).collect();
-            let Some(found) = self.within_host(&allowed, budget as f64 / self.depth) else { continue };
+            let (allowed, budget) = self.under(cap);
+            let upper = best.as_ref().map_or(f64::INFINITY, |(best, _)| best.time);
+            let Some(found) = self.within_host(&allowed, budget, upper) else { continue };
             bound = bound.min(found.bound);
-            if best.as_ref().is_none_or(|best| found.time < best.time) {
-                best = Some(found);
+            if found.time < upper {
+                best = Some((found, cap));
             }
         }
-        best.map(|mix| StageMix { bound: bound.min(mix.time), ..mix })
+        let (mut best, cap) = best?;
+        if best.time - bound > WORTH * best.time {
+            let (allowed, budget) = self.under(cap);
+            best = self.exchanged(&allowed, (budget, self.host as f64 / self.depth), best);
+        }
+        Some(StageMix { bound: bound.min(best.time), ..best })
     }
 
-    /// The best mix of some of the policies that keeps `budget` bytes of one micro-batch at most, within the host's memory.
-    fn within_host(&self, allowed: &[usize], budget: f64) -> Option<StageMix> {
+    /// The policies whose working sets are no larger than a cap, and the bytes of one micro-batch that it leaves.
+    fn under(&self, cap: u64) -> (Vec<usize>, f64) {
+        let budget = (self.room - cap).min(self.kept.unwrap_or(u64::MAX));
+        let allowed = (0..self.points.len()).filter(|j| self.points[*j].working <= cap).collect();
+        (allowed, budget as f64 / self.depth)
+    }
+
+    /// The best mix of some of the policies that keeps `budget` bytes of one micro-batch at most, within the host's memory; no further than it takes to
+    /// see that none is below `upper`.
+    fn within_host(&self, allowed: &[usize], budget: f64, upper: f64) -> Option<StageMix> {
         let host = self.host as f64 / self.depth;
         let copied = |mix: &StageMix| mix.counts.iter().map(|(j, n)| self.points[*j].host as f64 * *n as f64).sum::<f64>();
         let first = self.at_price(allowed, budget, 0.0)?;
         if copied(&first) <= host {
             return Some(first);
+        }
+        if first.bound >= upper {
+            return Some(StageMix { time: f64::INFINITY, ..first });
         }
         let without: Vec<usize> = allowed.iter().copied().filter(|j| self.points[*j].host == 0).collect();
         let mut bound = first.bound;
@@ -122,8 +141,7 @@ impl MixQuestion<'_> {
                 best = Some(StageMix { time, ..found });
             }
         }
-        let best = self.exchanged(allowed, (budget, host), best?);
-        Some(StageMix { bound: bound.min(best.time), ..best })
+        best.map(|mix| StageMix { bound: bound.min(mix.time), ..mix })
     }
 
     /// A mix made better by layers that change their policies, one kind of change or two at once, as long as that gains and both memories hold it:
