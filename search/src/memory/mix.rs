@@ -54,7 +54,10 @@ pub struct StageMix {
 pub const STATES: usize = 20_000;
 
 /// Halvings of the host's price.
-const HALVINGS: usize = 24;
+const HALVINGS: usize = 12;
+
+/// Mixes that are looked at for one of the host's prices, of which the relaxation is what counts.
+const PRICED_STATES: usize = 50;
 
 /// Changes of policies within a mix.
 const EXCHANGES: usize = 24;
@@ -141,7 +144,9 @@ impl MixQuestion<'_> {
                 best = Some(StageMix { time, ..found });
             }
         }
-        best.map(|mix| StageMix { bound: bound.min(mix.time), ..mix })
+        // Where none is found there may be one all the same: its bound counts.
+        let best = best.unwrap_or(StageMix { counts: Vec::new(), time: f64::INFINITY, bound });
+        Some(StageMix { bound: bound.min(best.time), ..best })
     }
 
     /// A mix made better by layers that change their policies, one kind of change or two at once, as long as that gains and both memories hold it:
@@ -186,6 +191,7 @@ impl MixQuestion<'_> {
     fn at_price(&self, allowed: &[usize], budget: f64, price: f64) -> Option<StageMix> {
         // Of mixes that take the same time the one that copies least.
         let most = |of: fn(&MixPoint) -> f64| allowed.iter().map(|&at| of(&self.points[at])).fold(0.0, f64::max);
+        let priced = price > 0.0;
         let price = price.max(TIE * most(|p| p.time) / most(|p| p.host as f64).max(1.0));
         let mut points: Vec<Priced> = allowed
             .iter()
@@ -201,7 +207,8 @@ impl MixQuestion<'_> {
             fastest = fastest.min(point.time);
             faster
         });
-        Rounding::new(&points, self.layers, budget)?.solve()
+        let states = if priced { PRICED_STATES } else { STATES };
+        Rounding { states, ..Rounding::new(&points, self.layers, budget)? }.solve()
     }
 }
 
