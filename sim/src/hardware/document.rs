@@ -45,7 +45,7 @@ impl ChipDocument {
     /// fitted scalars away as well.
     #[must_use]
     pub fn unbuilt(mut self, ideal: bool) -> Self {
-        for table in ["aliases", "published"].into_iter().chain(ideal.then_some("calibration")) {
+        for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
             self.table.remove(table);
         }
         if ideal {
@@ -59,7 +59,7 @@ impl ChipDocument {
     #[must_use]
     pub fn fields(&self) -> Vec<(String, Setting)> {
         let mut found = document::fields(&self.table);
-        found.retain(|(key, _)| !matches!(key.as_str(), "name" | "description") && !key.starts_with("calibration.fitted_on"));
+        found.retain(|(key, _)| !matches!(key.as_str(), "name" | "description") && !key.contains(".fitted_on"));
         found
     }
 
@@ -98,7 +98,7 @@ impl ChipDocument {
     /// A document that cannot be written as TOML, which its reader would have refused.
     pub fn text(&self, set: &[String], source: &str) -> Result<String, HardwareError> {
         let mut fields = self.fields();
-        fields.retain(|(key, value)| value.number().is_some() && !key.starts_with("calibration."));
+        fields.retain(|(key, value)| value.number().is_some() && !is_measured(key));
         let covers =
             |source: &str, key: &str| key.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         let mut sources = self.sources.clone();
@@ -117,6 +117,14 @@ impl ChipDocument {
         table.insert("sources".into(), toml::Value::Table(sources));
         toml::to_string(&table).map_err(|why| HardwareError::Malformed { file: self.file.clone(), why: why.to_string() })
     }
+}
+
+/// Tables of scalars fitted to measurements: they carry what they were fitted on themselves.
+const MEASURED: [&str; 3] = ["calibration", "library", "streams"];
+
+/// Whether a field is such a scalar.
+pub(super) fn is_measured(key: &str) -> bool {
+    key.split('.').next().is_some_and(|table| MEASURED.contains(&table))
 }
 
 #[cfg(test)]
@@ -144,6 +152,7 @@ mod tests {
             let ideal = ChipDocument::template(&template.name).unwrap().unbuilt(true).accelerator().unwrap();
             let mut expected = template.accelerator.clone();
             expected.calibration = super::super::Calibration::default();
+            (expected.library, expected.streams) = (None, None);
             expected.published = super::super::Published::default();
             expected.sustained_clock_fraction = 1.0;
             assert_eq!(ideal, expected);

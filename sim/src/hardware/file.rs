@@ -147,8 +147,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
     let sources = sources::flatten(&raw.sources, &mut faults);
     let (calibration, mut fitted_on) = calibration(&raw.calibration, &mut faults);
     let mut fitted = Fitted { fitted_on: &mut fitted_on, faults: &mut faults };
-    let library = raw.library.as_ref().map(|table| fitted.scalars("library", table, &KernelLibrary::PARAMETERS));
-    let streams = raw.streams.as_ref().map(|table| fitted.scalars("streams", table, &StreamContention::PARAMETERS));
+    let (library, streams) = measured(&raw, &mut fitted);
     sources::check(&table, &sources, &mut faults);
     let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
     if let Some(accelerator) = &accelerator {
@@ -162,14 +161,22 @@ pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
     }
 }
 
+/// The scalars of a vendor's kernels and of streams at the same time, where the file has them.
+fn measured(raw: &ChipFile, fitted: &mut Fitted<'_>) -> (Option<KernelLibrary>, Option<StreamContention>) {
+    let library = raw.library.as_ref().map(|table| fitted.scalars("library", table, &KernelLibrary::PARAMETERS));
+    let streams = raw.streams.as_ref().map(|table| fitted.scalars("streams", table, &StreamContention::PARAMETERS));
+    (library, streams)
+}
+
 /// Builds and verifies the chip of a file's table, whose sources are kept apart.
 pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelerator, HardwareError> {
     table.insert("sources".into(), toml::Value::Table(toml::Table::new()));
     let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain(&why) };
     let raw = ChipFile::deserialize(table).map_err(malformed)?;
     let mut faults = Vec::new();
-    let (calibration, _) = calibration(&raw.calibration, &mut faults);
-    let accelerator = build(&raw, calibration, &mut faults);
+    let (calibration, mut fitted_on) = calibration(&raw.calibration, &mut faults);
+    let (library, streams) = measured(&raw, &mut Fitted { fitted_on: &mut fitted_on, faults: &mut faults });
+    let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
     faults.extend(accelerator.iter().flat_map(verify));
     match accelerator {
         Some(accelerator) if faults.is_empty() => Ok(accelerator),
