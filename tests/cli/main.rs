@@ -11,4 +11,5 @@ mod measured;
 mod plan;
 mod search;
 mod support;
+mod techniques;
 mod widths;
