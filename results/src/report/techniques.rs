@@ -91,7 +91,7 @@ fn numbers(result: &Effect) -> Vec<String> {
     let class = |name: &str| result.classes_gib.iter().find(|c| c.class == name).map_or(0.0, |c| c.gib);
     let gib = |value: f64| if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") };
     let other = class("framework") + class("collective buffers") + class("allocator");
-    let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), |value| count(value));
+    let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), count);
     vec![
         gib(class("weights")),
         gib(class("gradients")),
