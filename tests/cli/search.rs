@@ -268,14 +268,23 @@ fn what_is_wrong_with_a_space_is_named() {
     };
     for (dimensions, why) in [
         ("\"tensor.arays\" = [2]", "s.toml: space.dimensions: unknown field `arays`, expected one of `cores`, `arrays_per_core`"),
-        ("\"memory.l3.ports\" = [2]", "s.toml: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's file"),
+        (
+            "\"memory.l3.ports\" = [2]",
+            "s.toml: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's file",
+        ),
         ("\"tensor.cores\" = [2.5]", "s.toml: space.dimensions: invalid type: floating point `2.5`, expected a whole number"),
         ("\"tensor.rows\" = []", "space.dimensions.tensor.rows = []: needs 1 to 65536 values; list those to try"),
         ("\"tensor.rows\" = \"tensor.rows * 2\"", "space.dimensions.tensor.rows = \"tensor.rows * 2\": it refers to itself"),
-        ("a = [0]\n\"tensor.rows\" = \"64 / a\"", "space.dimensions.tensor.rows = \"64 / a\": is inf where a = 0: it divides by zero"),
+        (
+            "a = [0]\n\"tensor.rows\" = \"64 / a\"",
+            "space.dimensions.tensor.rows = \"64 / a\": is inf where a = 0: it divides by zero",
+        ),
         ("stacks = [4]", "space.dimensions.stacks: the chip has no such field and no other dimension refers to it"),
         ("\"memory.hbm.capacity_gib\" = [0.001]", "space.dimensions: no combination is a chip: "),
-        ("\"published.tdp_w\" = [100]", "space.dimensions.published.tdp_w: is measured or published of a chip that was built, no choice; remove it"),
+        (
+            "\"published.tdp_w\" = [100]",
+            "space.dimensions.published.tdp_w: is measured or published of a chip that was built, no choice; remove it",
+        ),
         ("\"fabric.tier.nvlink.devices\" = [8]", "fabric.tier.nvlink.devices = 8: there is no such table"),
     ] {
         let message = refused(dimensions, &[]);
@@ -291,8 +300,15 @@ fn what_is_wrong_with_a_space_is_named() {
         let message = refused("", flags);
         assert!(message.contains(why), "{flags:?}: {message}");
     }
-    let phaze = |flags: &[&str]| coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).refusal();
-    assert!(phaze(&["--node", "n5"]).contains("--node n5: study smoke has PHAZE's chips, of 22 nm and one HBM; use a study with a base chip"));
-    assert!(phaze(&["--objective", "per-dollar"]).contains("dollars are asked for, and capacities that change no area are searched as one"));
+    let phaze =
+        |flags: &[&str]| coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).refusal();
+    assert!(
+        phaze(&["--node", "n5"])
+            .contains("--node n5: study smoke has PHAZE's chips, of 22 nm and one HBM; use a study with a base chip")
+    );
+    assert!(
+        phaze(&["--objective", "per-dollar"])
+            .contains("dollars are asked for, and capacities that change no area are searched as one")
+    );
     assert!(!dir.path().join("runs").exists());
 }

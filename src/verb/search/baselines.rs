@@ -10,6 +10,7 @@ use results::from_search as conversion;
 use results::record::BestDesign;
 use search::design::{DesignAnswer, best_plan};
 use search::planner::{Job, PlanSpace, Prepared, Splits};
+use search::space::Chips;
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
 
@@ -32,7 +33,7 @@ pub fn compare(
     }
     let (job, reference) = (question.job(&question.fabric), &question.reference);
     let name = called(reference);
-    if let Some(expert) = expert_placement(&question.model.name) {
+    if let Some(expert) = expert_placement(&question.model.name).filter(|expert| placed_here(question, expert.degrees)) {
         let d = expert.degrees;
         let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
         let label = format!("{name}, expert's placement");
@@ -65,6 +66,13 @@ pub fn compare(
         }
     }
     Ok(Comparison { entries })
+}
+
+/// An expert's placement is of PHAZE's cluster, or of most of it: on a much smaller or larger one it is no baseline.
+fn placed_here(question: &Question, degrees: Degrees) -> bool {
+    let devices = degrees.pipeline * degrees.tensor * degrees.data;
+    let cluster = question.study.cluster.devices;
+    matches!(question.study.space.chips, Chips::Phaze(_)) && devices <= cluster && devices * 2 > cluster
 }
 
 /// A chip's name, and whether its rates are fitted on measurements.
