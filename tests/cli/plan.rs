@@ -377,7 +377,10 @@ fn faulty_arguments_are_refused() {
             vec!["--recompute", "none,full"],
             "--recompute none,full: policies are separated by `;`, as `,` separates tensors of one; use --recompute 'none;full'",
         ),
-        (vec!["--recompute", "tensors:device(mlp.gate)"], "recompute tensor `mlp.gate`: no such tensor; use one of input, attention.norm.out"),
+        (
+            vec!["--recompute", "tensors:device(mlp.gate)"],
+            "recompute tensor `mlp.gate`: no such tensor; use one of input, attention.norm.out",
+        ),
         (vec!["--recompute", "custom:offload()"], "`offload()` is no list of tensors: write `custom:offload("),
         (
             vec!["--context", "4", "--sequence-length", "16384", "--tensor", "16", "--context-method", "ulysses"],

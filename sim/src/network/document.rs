@@ -36,7 +36,9 @@ impl FabricDocument {
     pub fn fields(&self) -> Vec<(String, Setting)> {
         let mut fields = document::fields(&self.table);
         fields.retain(|(key, _)| {
-            !matches!(key.as_str(), "name" | "description" | "source" | "fitted_on") && !key.ends_with(".source")
+            !matches!(key.as_str(), "name" | "description" | "source" | "fitted_on")
+                && !key.ends_with(".source")
+                && !key.starts_with("software.")
         });
         fields
     }
