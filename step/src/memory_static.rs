@@ -25,6 +25,8 @@ pub(super) struct Sharding {
     stored_master: bool,
     /// Bytes per parameter of a gradient that is being reduced.
     reduced_bytes: f64,
+    /// Whether gradients in the weights' type stay beside wider ones that they are added to.
+    second_gradients: bool,
 }
 
 /// What a device holds all the time.
@@ -55,6 +57,7 @@ impl Sharding {
             expert_ranks: among(experts, domain.map(|domain| inside(domain, layout.expert))),
             stored_master: stack.memory.stored_master,
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
+            second_gradients: stack.memory.second_gradients,
         }
     }
 
@@ -120,7 +123,7 @@ impl Sharding {
         let held = (gradient * count(gradients) + whole).min(gradient * all);
         Resident {
             weights: stored,
-            gradients: held,
+            gradients: held + if self.second_gradients && per.gradient > per.weight { copy } else { Bytes::ZERO },
             states: optimizer,
             updated: count(states),
             missing_weights,

@@ -188,6 +188,9 @@ pub struct MemoryOptions {
     pub root_gathered: bool,
     /// Bytes per parameter of a layer's gradients while ZeRO-2 or ZeRO-3 reduces them.
     pub reduced_bytes_per_parameter: f64,
+    /// Whether gradients in the weights' type, as the backward pass makes them, stay in memory beside the fp32 ones that they are added to.
+    #[serde(default)]
+    pub second_gradients: bool,
     /// Bytes per updated parameter of the optimizer's temporaries.
     pub update_bytes_per_parameter: f64,
     /// How uneven routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1 - 1/e)` times its

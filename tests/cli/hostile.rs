@@ -81,7 +81,7 @@ fn a_record_of_another_program_is_never_written_over() {
     let file = dir.path().join("run/record.json");
     std::fs::write(&file, "{\"mine\": 1}").unwrap();
     let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--out", "run"]).refusal();
-    assert!(refused.contains("--out run: record.json in it is not a record of coplace; remove it, or give"), "{refused}");
+    assert!(refused.contains("--out run: holds the answer to another question, which is not overwritten"), "{refused}");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "{\"mine\": 1}");
 }
 

@@ -63,7 +63,7 @@ fn plans_have_techniques_and_say_what_was_allowed() {
     let states = |answer: &serde_json::Value| answer["result"]["stages"][0]["classes_gib"]["optimizer states"].as_f64().unwrap();
     assert!(states(&answer) < states(&plain));
     let text = called(&evaluate(&allowed[..4])).result();
-    assert!(text.contains("divided by 1.5 times as many steps"), "{text}");
+    assert!(text.contains("divided by 1.500 times as many steps"), "{text}");
 }
 
 #[test]
