@@ -78,6 +78,16 @@ impl Setting<'_> {
         });
         let memory = self.memory(&plan)?;
         let time = step_time(&mut ChipTimes::new(self.chip, self.stack)?, self.model, self.fabric, &plan)?;
+        if !time.total.0.is_finite() {
+            // What goes away has nowhere to go.
+            let names: Vec<String> = techniques.iter().map(ToString::to_string).collect();
+            let lacks = if self.chip.storage.is_none() { "[storage], or --nvme GB_PER_S:GB" } else { "[host] link" };
+            return Err(StepError::Hardware(format!(
+                "{}: {} has nothing to move it to; give the chip's file a {lacks}",
+                names.join("+"),
+                self.chip.name
+            )));
+        }
         let notes = graph.applied.map(|applied| applied.notes).unwrap_or_default();
         let lacks = memory.fits().err();
         Ok(Trial { techniques: techniques.clone(), lacks, memory, time, layer: layer.unwrap_or_default(), notes })

@@ -76,3 +76,13 @@ fn impossible_techniques_are_refused_with_their_reason() {
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
     assert!(refusal(&both).contains("LOMO keeps no states"));
 }
+
+#[test]
+fn what_has_nowhere_to_go_is_refused_and_the_others_answered() {
+    let answer =
+        coplace(&["techniques", "llama2-7b", "--chip", "h100_80gb_sxm", "--sequence-length", "2048", "--format", "json"]).json();
+    let rows = answer["rows"].as_array().unwrap();
+    let refused: Vec<_> = rows.iter().filter(|row| !row["refused"].is_null()).collect();
+    assert!(!refused.is_empty() && refused.len() < 5, "{refused:?}");
+    assert!(refused.iter().all(|row| row["refused"].as_str().unwrap().contains("[storage]")), "{refused:?}");
+}
