@@ -490,7 +490,7 @@ mod tests {
             Study::load("phase")
                 .unwrap_err()
                 .to_string()
-                .starts_with("unknown study `phase`: did you mean `phaze`? Built in are phaze")
+                .starts_with("unknown study `phase`: did you mean `phaze`? Built in are gpu, phaze")
         );
     }
 }
