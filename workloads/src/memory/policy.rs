@@ -1,5 +1,5 @@
 //! What may be done to a tensor: its representation, its place, how it is rebuilt and how it is sliced. Pure data: what follows from it is in
-//! [`super::activations`] and [`super::parameters`], the same functions for every technique.
+//! `activations` and [`super::parameters`], the same functions for every technique.
 //!
 //! How a tensor is *shared* among data-parallel ranks is not said here: that is the layout's ZeRO stage, which acts on whatever a policy leaves.
 
