@@ -108,10 +108,15 @@ impl Arrangement {
         before(self.split.longer_from + self.split.longer) - before(self.split.longer_from)
     }
 
+    /// Layers of a kind of chunk.
+    pub fn layers_in(&self, kind: usize) -> u64 {
+        let ChunkSplit { first, inner, last, .. } = self.split;
+        [first, inner, last, inner + 1][kind]
+    }
+
     /// Layers on a device.
     pub fn layers_on(&self, device: u32) -> u64 {
-        let ChunkSplit { first, inner, last, .. } = self.split;
-        self.counts(self.kind_of(device), device).iter().zip([first, inner, last, inner + 1]).map(|(n, layers)| n * layers).sum()
+        self.counts(self.kind_of(device), device).iter().enumerate().map(|(kind, n)| n * self.layers_in(kind)).sum()
     }
 
     /// The device of the chunk at a place of the pipeline.

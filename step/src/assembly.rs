@@ -41,6 +41,8 @@ pub struct Exchanges {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Chunk {
     pub piece: PieceProfile,
+    /// Layers, without the ends of the model.
+    layers: u64,
     pub forward: Seconds,
     pub recompute: Seconds,
     /// The backward pass in one go, without `recompute`.
@@ -57,7 +59,7 @@ impl Chunk {
     fn new(
         stack: &SoftwareStack,
         layout: &Layout,
-        piece: PieceProfile,
+        (layers, piece): (u64, PieceProfile),
         [gathers, scatters, apart_scatters]: [Seconds; 3],
     ) -> Self {
         let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
@@ -69,7 +71,7 @@ impl Chunk {
         let host = waiting + exchange * 2.0;
         let [input, weight] = apart(stack, &piece);
         let apart = [input - r.busy() + exchange + apart_scatters, weight];
-        Self { piece, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers + scatters, host }
+        Self { piece, layers, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers + scatters, host }
     }
 
     fn busy(&self) -> Seconds {
@@ -189,8 +191,9 @@ fn exposed_sends<'c>(
     sends: &Sends,
 ) -> ExposedSends {
     // Sends hide behind work alone: behind exposed collectives too, slower ones would hide more of every send on a way on which not every pass
-    // is longer for them, and the step might end sooner.
-    let work = chunks.map(|chunk| {
+    // is longer for them, and the step might end sooner. Nor does the pass of a chunk without layers count: where only that one were shorter, more of
+    // every send would be left than the way through it gains.
+    let work = chunks.filter(|chunk| chunk.layers > 0).map(|chunk| {
         let (pass, [launch, _]) = (&chunk.piece.forward, launching(stack, &chunk.piece));
         Window { time: (pass.device + pass.offload).max(launch), ports: pass.ports }
     });
@@ -249,7 +252,7 @@ impl Assembly {
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.kinds() {
             let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
-            chunks[kind] = Chunk::new(stack, &arrangement.layout, pieces[kind], gathers);
+            chunks[kind] = Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), pieces[kind]), gathers);
         }
         let sends = exposed_sends(&arrangement, stack, arrangement.kinds().iter().map(|&kind| &chunks[kind]), sends);
         Self { arrangement, chunks, staged: None, sends }
@@ -268,7 +271,7 @@ impl Assembly {
         let units = arrangement.units();
         let chunk = |kind: usize, piece: PieceProfile| {
             let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
-            Chunk::new(stack, &arrangement.layout, piece, gathers)
+            Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), piece), gathers)
         };
         let staged = Staged::new(&arrangement, profile, mixes, chunk);
         let sends = exposed_sends(&arrangement, stack, staged.chunks.iter(), sends);
