@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Explanation, explain};
-use crate::{ChipTimes, Execution, Place, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of, step_time};
+use crate::{ChipTimes, Execution, KernelDetail, Place, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of, step_time};
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
@@ -142,4 +142,31 @@ fn what_is_copied_to_the_host_is_a_kernel_of_both_passes() {
         let copies = pass.kernels.iter().filter(|kernel| matches!(kernel.kernel, Kernel::Transfer(_))).count();
         assert_eq!(copies, usize::from(pass.segment == "layer"), "{}", pass.segment);
     }
+}
+
+#[test]
+fn kernels_side_by_side_share_the_device_memory() {
+    let ideal = SoftwareStack::load("ideal").unwrap();
+    let mut beside = 0;
+    for chip in ["tpu_v4", "tpu_v5e", "tpu_v5p", "tpu_v6e"] {
+        let memory = Accelerator::template(chip).unwrap();
+        let gives = memory.hbm.read_bandwidth.0 * memory.calibration.hbm_achieved_fraction;
+        assert!(memory.hbm.ports == 1 && memory.hbm.read_bandwidth == memory.hbm.write_bandwidth, "{chip}");
+        for Case { plan, why, .. } in cases(chip, &ideal) {
+            for pass in &why.passes {
+                let kernels = || pass.kernels.iter().filter(|kernel| kernel.computes() && kernel.latency > Seconds::ZERO);
+                // Of kernels that run within a span, all bytes are moved within it.
+                for (from, to) in kernels().flat_map(|a| kernels().map(|b| (a.start.0, b.end().0))).filter(|(from, to)| from < to)
+                {
+                    let inside = |kernel: &&KernelDetail| kernel.start.0 >= from && kernel.end().0 <= to;
+                    let moved: f64 = kernels().filter(inside).map(|kernel| kernel.hbm.as_f64()).sum();
+                    let rate = moved / (to - from);
+                    assert!(rate <= gives * 1.001, "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to {to}", pass.pass);
+                    beside +=
+                        usize::from(kernels().any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end().0 > to));
+                }
+            }
+        }
+    }
+    assert!(beside > 100, "{beside}");
 }

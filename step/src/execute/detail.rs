@@ -3,7 +3,6 @@
 use crate::profile::{ChipTimes, PassProfile};
 use crate::{Execution, StepError};
 use sim::cost::{Bound, KernelCost};
-use sim::costed::seconds;
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode, KernelRole, Link, Pass, Transfer};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
@@ -37,7 +36,7 @@ pub struct KernelDetail {
     pub place: Place,
     /// From the pass's start.
     pub start: Seconds,
-    /// From its launch to its last byte, as the stack's software runs it.
+    /// From its launch to its last byte, as the stack's software runs it; under the operator schedule beside what runs with it.
     pub latency: Seconds,
     /// Static power apart; none on the network, where it is not modelled.
     pub energy: Joules,
@@ -150,7 +149,8 @@ impl ChipTimes {
         let detail = |(i, node): (usize, &&KernelNode)| {
             let (exclusive, on) = (schedule.exclusive[i], schedule.cores[i]);
             let cost = if exclusive { scheduled.costs[i].all_cores } else { scheduled.costs[i].one_core };
-            let row = KernelDetail { start: seconds(schedule.starts[i]), ..KernelDetail::new(node, &cost, hbm) };
+            let [start, end] = scheduled.spans[i].map(Seconds);
+            let row = KernelDetail { start, latency: end - start, ..KernelDetail::new(node, &cost, hbm) };
             let place = match row.place {
                 Place::AllCores if !exclusive => Place::OneCore { tensor: on.tensor_core, vector: on.vector_core },
                 place => place,

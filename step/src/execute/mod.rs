@@ -3,6 +3,7 @@
 
 pub(crate) mod detail;
 pub(crate) mod scheduled;
+mod shared_ports;
 
 /// How exactly kernels are timed. What is not exact bounds from below: a step of such passes is one that no mapping and no schedule beats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

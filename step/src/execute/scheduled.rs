@@ -1,15 +1,15 @@
 //! Passes by the operator schedule: kernels side by side on cores, collectives beside them where the chip can.
 //!
 //! A pass takes as long as its schedule. The part of it in which nothing but collectives runs is exposed communication; the rest is the device's.
+//! Kernels that run side by side share the ports of each memory ([`shared_ports`]).
 //! Where kernels are bounded only ([`Fidelity`]), a pass takes at least its critical path with every kernel as fast as it may be.
 
-use super::Fidelity;
+use super::{Fidelity, shared_ports};
 use crate::StepError;
 use crate::network::Network;
 use crate::profile::{ChipTimes, PassProfile};
 use sim::cost::KernelCost;
 use sim::costed::{Costs, cores, operator, seconds};
-use sim::hardware::{Accelerator, Scope};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};
 use sim::schedule::{Operator, Problem, Schedule};
 use sim::units::Seconds;
@@ -20,9 +20,56 @@ pub(crate) struct Scheduled<'g> {
     pub(crate) kernels: Vec<&'g KernelNode>,
     /// What each takes.
     pub(crate) costs: Vec<Costs>,
-    problem: Problem,
-    /// When and where each runs.
+    /// Where each runs, and when it would if none slowed another.
     pub(crate) schedule: Schedule,
+    /// From when to when each runs, in seconds.
+    pub(crate) spans: Vec<[f64; 2]>,
+}
+
+impl Scheduled<'_> {
+    /// What each kernel costs where it runs.
+    fn chosen(&self) -> Vec<KernelCost> {
+        chosen(&self.costs, &self.schedule)
+    }
+
+    /// The time in which nothing but collectives runs, by the axis of the one that ends last: tensor, context, expert.
+    fn exposed(&self) -> [Seconds; 3] {
+        let span = |i: usize| self.spans[i];
+        let is_collective = |i: &usize| matches!(self.kernels[*i].kernel, Kernel::Collective(_));
+        let (network, work): (Vec<usize>, Vec<usize>) =
+            (0..self.kernels.len()).filter(|&i| span(i)[1] > span(i)[0]).partition(is_collective);
+        let mut exposed = [Seconds::ZERO; 3];
+        if network.is_empty() {
+            return exposed;
+        }
+        let mut moments: Vec<f64> = work.iter().chain(&network).flat_map(|&i| span(i)).collect();
+        moments.sort_unstable_by(f64::total_cmp);
+        moments.dedup();
+        for between in moments.windows(2) {
+            let runs = |i: &&usize| span(**i)[0] <= between[0] && span(**i)[1] >= between[1];
+            if work.iter().any(|i| runs(&i)) {
+                continue;
+            }
+            if let Some(&last) = network.iter().filter(|i| runs(i)).max_by(|a, b| span(**a)[1].total_cmp(&span(**b)[1])) {
+                let axis = match self.kernels[last].role.axis {
+                    Some(Axis::Tensor) | None => 0,
+                    Some(Axis::Context) => 1,
+                    Some(Axis::Expert) => 2,
+                };
+                exposed[axis] += Seconds(between[1] - between[0]);
+            }
+        }
+        exposed
+    }
+
+    /// When the last kernel ends.
+    fn makespan(&self) -> Seconds {
+        Seconds(self.spans.iter().map(|span| span[1]).fold(0.0, f64::max))
+    }
+}
+
+fn chosen(costs: &[Costs], schedule: &Schedule) -> Vec<KernelCost> {
+    costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core }).collect()
 }
 
 impl ChipTimes {
@@ -42,14 +89,15 @@ impl ChipTimes {
             let device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, network)));
             return Ok(PassProfile { device, ..launched(&kernels, network) });
         }
-        let Scheduled { kernels, costs, problem, schedule } = self.schedule(graph, network, left_out)?;
-        let mut pass = launched(&kernels, network);
-        let chosen = || costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core });
-        pass.energy = chosen().map(|cost| cost.energy).sum();
-        pass.unproven = seconds(schedule.makespan - schedule.lower_bound.min(schedule.makespan));
-        let exposed = exposed(&problem, &schedule, &kernels);
-        // Kernels of different kinds side by side have a memory's ports each: the pass takes no less than all its bytes all the same.
-        let makespan = seconds(schedule.makespan).max(port_time(self.chip(), chosen));
+        let scheduled = self.schedule(graph, network, left_out)?;
+        let mut pass = launched(&scheduled.kernels, network);
+        let kernels = scheduled.chosen();
+        pass.energy = kernels.iter().map(|cost| cost.energy).sum();
+        let makespan = scheduled.makespan();
+        // No order is faster than the schedule's bound, nor than the busiest port.
+        let least = seconds(scheduled.schedule.lower_bound).max(shared_ports::port_time(self.chip(), &kernels));
+        pass.unproven = (makespan - least).max(Seconds::ZERO);
+        let exposed = scheduled.exposed();
         pass.device = makespan - exposed.iter().copied().sum::<Seconds>();
         [pass.tensor, pass.context, pass.expert] = exposed;
         Ok(pass)
@@ -74,20 +122,9 @@ impl ChipTimes {
         let problem = Problem::new(cores(chip), operators, part.edges)
             .map_err(|why| StepError::Hardware(format!("{}: {why}", self.chip().name)))?;
         let schedule = self.schedules().solve(&problem);
-        Ok(Scheduled { kernels, costs, problem, schedule })
+        let spans = shared_ports::spans(self.chip(), &problem, &schedule, &chosen(&costs, &schedule));
+        Ok(Scheduled { kernels, costs, schedule, spans })
     }
-}
-
-/// What all bytes of some kernels take through the ports of the busiest memory that cores share.
-fn port_time<K: Iterator<Item = KernelCost>>(chip: &Accelerator, kernels: impl Fn() -> K) -> Seconds {
-    let shared = chip.levels().enumerate().filter(|(_, level)| level.scope == Scope::Chip);
-    let busy = shared.map(|(index, level)| {
-        let all = |bytes: fn(&KernelCost, usize) -> f64| kernels().map(|cost| bytes(&cost, index)).sum::<f64>();
-        let reading = all(|cost, level| cost.traffic.read[level]) / level.read_bandwidth.0;
-        let writing = all(|cost, level| cost.traffic.written[level]) / level.write_bandwidth.0;
-        if level.ports <= 1 { reading + writing } else { reading.max(writing) }
-    });
-    Seconds(busy.fold(0.0, f64::max))
 }
 
 /// A pass of these kernels, without the time that they take.
@@ -160,35 +197,4 @@ impl Part {
         }
         Seconds(ends.into_iter().fold(0.0, f64::max))
     }
-}
-
-/// The time in which nothing but collectives runs, by the axis of the one that ends last: tensor, context, expert.
-fn exposed(problem: &Problem, schedule: &Schedule, kernels: &[&KernelNode]) -> [Seconds; 3] {
-    let ends = schedule.ends(problem);
-    let span = |i: usize| (schedule.starts[i], ends[i]);
-    let is_collective = |i: &usize| matches!(kernels[*i].kernel, Kernel::Collective(_));
-    let (network, work): (Vec<usize>, Vec<usize>) =
-        (0..kernels.len()).filter(|&i| ends[i] > schedule.starts[i]).partition(is_collective);
-    let mut exposed = [Seconds::ZERO; 3];
-    if network.is_empty() {
-        return exposed;
-    }
-    let mut moments: Vec<u64> = work.iter().chain(&network).flat_map(|&i| [span(i).0, span(i).1]).collect();
-    moments.sort_unstable();
-    moments.dedup();
-    for between in moments.windows(2) {
-        let runs = |i: &&usize| span(**i).0 <= between[0] && span(**i).1 >= between[1];
-        if work.iter().any(|i| runs(&i)) {
-            continue;
-        }
-        if let Some(&last) = network.iter().filter(|i| runs(i)).max_by_key(|i| span(**i).1) {
-            let axis = match kernels[last].role.axis {
-                Some(Axis::Tensor) | None => 0,
-                Some(Axis::Context) => 1,
-                Some(Axis::Expert) => 2,
-            };
-            exposed[axis] += seconds(between[1] - between[0]);
-        }
-    }
-    exposed
 }
