@@ -11,8 +11,8 @@
 //!    and against bounds from one idle moment to the next (`idle`);
 //! 4. between its waves, better schedules by evolution (`evolve`), and local search for what is too large to search (`improve`).
 //!
-//! [`solve_ilp`] states the same problem as an integer program: a second exact method to check the first by, and PHAZE's own program to
-//! compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
+//! With the feature `ilp`, `solve_ilp` states the same problem as an integer program: a second exact method to check the first by, and PHAZE's
+//! own program to compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
 //!
 //! The limits count work, not time, unless asked to: the same problem gets the same answer on every machine and for any number of
 //! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
@@ -22,6 +22,7 @@ mod configurations;
 mod cores;
 mod evolve;
 mod idle;
+#[cfg(feature = "ilp")]
 mod ilp;
 mod improve;
 mod instance;
@@ -43,6 +44,7 @@ mod verify;
 #[cfg(test)]
 mod wave_tests;
 
+#[cfg(feature = "ilp")]
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
 pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instance};
 pub use memo::{Memo, MemoStatistics};
@@ -83,7 +85,7 @@ pub enum Method {
     LocalSearch,
     /// A search pass proved its answer.
     Search,
-    /// An integer program was solved to its end ([`solve_ilp`] only).
+    /// An integer program was solved to its end (`solve_ilp` only, feature `ilp`).
     Ilp,
     /// Nothing did: the schedule has a gap.
     Open,

@@ -208,6 +208,7 @@ pub(super) fn cut(problem: &Problem) -> Vec<Cut> {
 }
 
 /// The whole problem as one piece (none, if nothing in it takes time).
+#[cfg(feature = "ilp")]
 pub(super) fn whole(problem: &Problem) -> Vec<Cut> {
     let closure = Closure::of(problem);
     let mut order: Vec<(u32, u32)> = (0..closure.kept.len()).map(|k| (closure.count(k), k as u32)).collect();
