@@ -6,7 +6,8 @@
 //!
 //! Two spans: [`Span::AllCores`] uses the whole chip; [`Span::OneCore`] one core and **1/cores of every shared memory's
 //! capacity and bandwidth** (cores of the kernel's kind; pairs for fused kernels). A kernel alone on the chip would see
-//! more, several at once see exactly that: schedules of concurrent kernels are never optimistic.
+//! more, several of one kind at once see exactly that. Of kernels of different kinds each has the ports to itself here;
+//! what runs them side by side shares them.
 
 mod attention;
 mod bound;
