@@ -1,11 +1,13 @@
 //! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
 
 use super::arrangement::{Alike, Arrangement};
-use super::assembly::{Assembly, Chunk, Exchange, Exchanges, Leads, exposed_exchange, exposed_gathers, windows};
+use super::assembly::{Assembly, Exchange, Exchanges, Leads, exposed_exchange};
+use super::chip_times::ChipTimes;
+use super::chunk::{Chunk, exposed_gathers, windows};
 use super::contention::Communication;
 use super::exchange::{holders, inside, shards};
 use super::network::Network;
-use super::profile::{ChipTimes, PieceProfile, StepProfile};
+use super::profile::{PieceProfile, StepProfile};
 use super::sends::Sends;
 use super::{SoftwareStack, StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};

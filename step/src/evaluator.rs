@@ -12,7 +12,8 @@
 //! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
 
 use super::arrangement::{Arrangement, DEVICE_KINDS};
-use super::assembly::{Assembly, Exchanges, busy, launching};
+use super::assembly::{Assembly, Exchanges};
+use super::chunk::{busy, launching};
 use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};

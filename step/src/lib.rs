@@ -5,6 +5,8 @@
 
 mod arrangement;
 mod assembly;
+mod chip_times;
+mod chunk;
 mod contention;
 mod cure;
 mod energy;
@@ -14,6 +16,7 @@ mod exchange;
 mod execute;
 pub mod explain;
 mod keeps;
+mod lowering;
 pub mod memory;
 mod memory_account;
 mod memory_static;
@@ -27,6 +30,7 @@ mod sends;
 mod stack;
 mod stack_framework;
 mod stack_options;
+mod stage_memory;
 mod staged;
 #[cfg(test)]
 mod tests;
@@ -35,15 +39,16 @@ mod work;
 
 pub use arrangement::{Alike, Arrangement};
 pub use assembly::Assembly;
+pub use chip_times::{ChipTimes, Fidelity};
 pub use contention::{Communication, PortTimes, Window};
 pub use energy::{StepEnergy, step_energy_of};
 pub use evaluate::Step;
 pub use evaluate::{step_time, step_time_of};
 pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Need, Recent, Shape};
 pub use exchange::sharing_domain;
-pub use execute::Fidelity;
 pub use execute::detail::{KernelDetail, Place};
 pub use keeps::{LayerKeeps, NamedBytes, stage_keeps};
+pub use lowering::{lowered, lowering};
 pub use memory::usable;
 pub use memory::{
     DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
@@ -51,7 +56,7 @@ pub use memory::{
 pub use memory_account::{MemoryProfile, StageRoom};
 pub use network::{Network, Placed, communication, stage_pairs};
 pub use plan::TrainingPlan;
-pub use profile::{ChipTimes, PassProfile, PieceProfile, StepProfile, lowered, lowering};
+pub use profile::{PassProfile, PieceProfile, StepProfile};
 pub use program::{KernelIndex, KernelTable, Passes, Program};
 pub use sends::Sends;
 pub use stack::{

@@ -2,7 +2,6 @@
 //! table of times that are known already. A step's time is the same function of the answers whoever gives them.
 
 use super::contention::{Communication, PortTimes};
-use super::sends::tier_between;
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::{CollectiveCost, Fabric, siblings};
 use sim::units::{Bytes, Seconds};
@@ -165,4 +164,21 @@ impl Communication {
     pub fn at_least(self, other: Self) -> Self {
         Self { time: self.time.min(other.time), ports: self.ports.each(other.ports, Seconds::min) }
     }
+}
+
+/// The outermost tier that any rank of one stage crosses to reach its fellow of another stage, in any of the pipelines.
+pub(super) fn tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
+    let stride = u64::from(layout.stage_stride());
+    let (length, pipelines) = match layout.order {
+        RankOrder::DataFirst => (0, 1),
+        RankOrder::PipelineFirst => (u64::from(layout.pipeline) * stride, u64::from(layout.data)),
+    };
+    // Every rank of the two stages has its fellow in its unit only where one unit holds both stages whole, and all between.
+    let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
+    let inside = |units: u64| {
+        // Pipelines lie alike on the units again after as many as a unit has devices, if not before.
+        (0..pipelines.min(units)).all(|i| (i * length + from) / units == (i * length + to) / units)
+    };
+    let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));
+    tier.unwrap_or(fabric.tiers.len().saturating_sub(1))
 }

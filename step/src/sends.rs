@@ -6,9 +6,9 @@
 
 use super::contention::{Communication, Window};
 use super::network::Network;
-use sim::network::{Fabric, MAX_TIERS};
+use sim::network::MAX_TIERS;
 use sim::units::Seconds;
-use workloads::{Layout, RankOrder};
+use workloads::Layout;
 
 /// What a pipeline's sends take, by the tier that they cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -65,27 +65,13 @@ impl ExposedSends {
     }
 }
 
-/// The outermost tier that any rank of one stage crosses to reach its fellow of another stage, in any of the pipelines.
-pub(super) fn tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
-    let stride = u64::from(layout.stage_stride());
-    let (length, pipelines) = match layout.order {
-        RankOrder::DataFirst => (0, 1),
-        RankOrder::PipelineFirst => (u64::from(layout.pipeline) * stride, u64::from(layout.data)),
-    };
-    // Every rank of the two stages has its fellow in its unit only where one unit holds both stages whole, and all between.
-    let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
-    let inside = |units: u64| {
-        // Pipelines lie alike on the units again after as many as a unit has devices, if not before.
-        (0..pipelines.min(units)).all(|i| (i * length + from) / units == (i * length + to) / units)
-    };
-    let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));
-    tier.unwrap_or(fabric.tiers.len().saturating_sub(1))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::network::tier_between;
+    use sim::network::Fabric;
+    use workloads::RankOrder;
 
     /// Tiers of the pairs of neighbours in nodes of 8, and of the way round.
     fn tiers(layout: Layout) -> Vec<usize> {

@@ -1,7 +1,7 @@
 //! Chunks of a plan whose stages keep different things: put together one by one, those that are the same once.
 
 use super::arrangement::{Arrangement, KINDS};
-use super::assembly::Chunk;
+use super::chunk::Chunk;
 use super::profile::{PieceProfile, StepProfile};
 use sim::units::Seconds;
 use workloads::LayerMix;

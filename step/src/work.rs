@@ -1,9 +1,10 @@
 //! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
 
+use super::chip_times::{Cost, Fidelity};
 use super::contention::Communication;
-use super::execute::Fidelity;
+use super::lowering::lowered;
 use super::network::Network;
-use super::profile::{Cost, LayerProfile};
+use super::profile::LayerProfile;
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
 use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Link, Pass, Transfer};
 use sim::units::{Bytes, Seconds};
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use workloads::memory::Away;
 use workloads::recompute_policy::Treatment;
-use workloads::{ActivationPolicy, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
 /// What a model does under a plan, whatever its collectives take: a step for any network.
 #[derive(Debug, Clone)]
@@ -244,6 +245,98 @@ pub(super) fn link_of(segment: &Segment) -> Link {
 }
 
 impl ChipTimes {
+    /// The profile of a model under a plan.
+    ///
+    /// # Errors
+    /// A plan that the model cannot be lowered for.
+    pub fn profile(&mut self, model: &Model, network: &impl Network, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
+        let graph = lowered(model, plan, self.stack())?;
+        self.profile_of(model, &graph, network, plan)
+    }
+
+    /// [`Self::profile`] of a model that is lowered already.
+    ///
+    /// # Errors
+    /// A graph without layers, a chip so slow that its times leave the schedule's range.
+    pub fn profile_of(
+        &mut self,
+        model: &Model,
+        graph: &TrainingGraph,
+        network: &impl Network,
+        plan: &TrainingPlan,
+    ) -> Result<StepProfile, StepError> {
+        self.work_of(model, graph, plan)?.priced(self, network)
+    }
+
+    /// What a model that is lowered already does under a plan, whatever its collectives take.
+    ///
+    /// # Errors
+    /// A graph without layers.
+    pub fn work_of(&mut self, model: &Model, graph: &TrainingGraph, plan: &TrainingPlan) -> Result<StepWork, StepError> {
+        let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
+        let layer_segment = Arc::new(graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?);
+        let per = layer_segment.bytes_per_parameter();
+        let [embedding, layer, head] = [PieceProfile::default(); 3];
+        let rest = StepProfile {
+            embedding,
+            layer,
+            head,
+            tied_parameters: graph.segment(SegmentKind::Head).map_or(0, |s| s.tied_parameters),
+            boundary: layer_segment.boundary_bytes,
+            weight_bytes: per.weight,
+            gradient_bytes: per.gradient,
+            leading_segment: graph
+                .segment(SegmentKind::Embedding)
+                .filter(|_| model.variations.leading_dense.is_some())
+                .map(|segment| Arc::new(segment.clone())),
+            layer_segment,
+            by_policy: Vec::new(),
+        };
+        Ok(StepWork::new(self, graph, plan, rest))
+    }
+
+    /// The profile of a plan that differs from `known`'s in its activation policies at most: policies speak of layers' backward passes only.
+    ///
+    /// # Errors
+    /// A chip so slow that its times leave the schedule's range.
+    pub fn profile_like(
+        &mut self,
+        known: &StepProfile,
+        network: &impl Network,
+        plan: &TrainingPlan,
+    ) -> Result<StepProfile, StepError> {
+        let mut again = |segment: &Segment, forward: PassProfile, policy: &ActivationPolicy| {
+            let treatment = policy.treatment_under(&segment.graph, self.stack().replay());
+            self.piece(segment, &treatment, Some(forward)).priced(self, network)
+        };
+        let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
+        let first = plan.activations.first();
+        let layer = again(&known.layer_segment, forward, first)?;
+        let embedding = match &known.leading_segment {
+            Some(segment) => again(segment, known.embedding.forward, first)?,
+            None => known.embedding,
+        };
+        let mut by_policy = Vec::new();
+        if plan.activations.alike().is_none() {
+            for policy in plan.activations.distinct() {
+                let layer = again(&known.layer_segment, forward, policy)?;
+                by_policy.push(LayerProfile { policy: policy.clone(), layer });
+            }
+        }
+        Ok(StepProfile { embedding, layer, by_policy, ..known.clone() })
+    }
+
+    /// Where the activations that a plan moves go.
+    pub(crate) fn link(profile: &StepProfile) -> Link {
+        link_of(&profile.layer_segment)
+    }
+
+    /// What one layer under a policy copies to the host in every micro-batch.
+    pub(crate) fn offloaded(&self, profile: &StepProfile, policy: &ActivationPolicy) -> Bytes {
+        let graph = &profile.layer_segment.graph;
+        policy.treatment_under(graph, self.stack().replay()).offloaded_bytes(graph)
+    }
+
     /// What a segment does. `forward` is the forward pass without its copies, where it is known: no treatment changes it.
     pub(super) fn piece(&mut self, segment: &Segment, treatment: &Treatment, forward: Option<PassProfile>) -> PieceWork {
         let passes = match self.stack().kernels.execution {

@@ -1,6 +1,7 @@
 //! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
 
-use crate::profile::{ChipTimes, PassProfile};
+use crate::chip_times::ChipTimes;
+use crate::profile::PassProfile;
 use crate::{Execution, StepError};
 use sim::cost::{Bound, KernelCost};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode, KernelRole, Link, Pass, Transfer};

@@ -4,10 +4,11 @@
 //! Kernels that run side by side share the ports of each memory ([`shared_ports`]).
 //! Where kernels are bounded only ([`Fidelity`]), a pass takes at least its critical path with every kernel as fast as it may be.
 
-use super::{Fidelity, shared_ports};
+use super::shared_ports;
 use crate::StepError;
+use crate::chip_times::{ChipTimes, Fidelity};
 use crate::network::Network;
-use crate::profile::{ChipTimes, PassProfile};
+use crate::profile::PassProfile;
 use sim::cost::KernelCost;
 use sim::costed::{Costs, cores, operator, seconds};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};

@@ -1,0 +1,256 @@
+//! A chip under a software stack: what its kernels take, exactly or at least.
+
+use super::contention::Communication;
+use super::network::Network;
+use super::profile::StepProfile;
+use super::{Execution, SoftwareStack, StepError};
+use sim::cost::{CostModel, KernelCost, Span};
+use sim::costed::Costs;
+use sim::hardware::{Accelerator, KernelLibrary};
+use sim::kernel::{Collective, Kernel};
+use sim::network::Fabric;
+use sim::schedule::{Limits, Memo};
+use sim::units::{Bytes, Joules, Seconds};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How exactly kernels are timed. What is not exact bounds from below: a step of such passes is one that no mapping and no schedule beats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fidelity {
+    /// Contractions at their peak and compulsory traffic, vector work and collectives exactly: microseconds per kernel are too many.
+    Peak,
+    /// Besides, the folds that arrays cannot fill and what the cores' buffers make operands cross the shared one.
+    Buffered,
+    /// Every kernel mapped, and as fast as it can run; nothing scheduled.
+    Mapped,
+    /// Mapped and, where the stack says so, scheduled: what a step takes.
+    Exact,
+}
+
+/// Pieces of schedules remembered: some kilobytes each.
+const MEMO_CAPACITY: usize = 1 << 16;
+/// Work on one piece of a schedule: a second or two where it is hard. All passes of the built-in models on the built-in chips are proven within it.
+const SCHEDULE_STEPS: u64 = 1_500_000;
+
+/// A chip under a software stack: what kernels and passes take.
+#[derive(Debug, Clone)]
+pub struct ChipTimes {
+    stack: SoftwareStack,
+    model: CostModel,
+    fidelity: Fidelity,
+    known: BTreeMap<Kernel, Cost>,
+    scheduled: BTreeMap<Kernel, Costs>,
+    schedules: Arc<Memo>,
+}
+
+/// A kernel library at the rates that it keeps in hours of training.
+fn sustained(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
+    KernelLibrary {
+        issue_fraction: library.issue_fraction * stack.sustained.tensor_fraction * clock,
+        read_fraction: (library.read_fraction * stack.sustained.memory_fraction).min(1.0),
+        write_fraction: (library.write_fraction * stack.sustained.memory_fraction).min(1.0),
+        ..library
+    }
+}
+
+/// What a kernel takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cost {
+    pub(super) time: Seconds,
+    pub(super) energy: Joules,
+}
+
+impl ChipTimes {
+    /// A chip as the stack drives it.
+    ///
+    /// # Errors
+    /// A figure of the chip that the cost model cannot use.
+    pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
+        let limits = Limits { steps: SCHEDULE_STEPS, ..Limits::default() };
+        Self::sharing(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
+    }
+
+    /// The same with the solved schedules of others: what chips have in common is solved once.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn sharing(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
+        let mut chip = chip.clone();
+        let calibration = &mut chip.calibration;
+        let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
+        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * clock;
+        calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
+        chip.library = match stack.kernels.execution {
+            // A compiler's schedule runs its own kernels.
+            Execution::Scheduled => None,
+            Execution::Stream => chip.library.map(|library| sustained(library, stack, clock)),
+        };
+        let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
+        let (known, scheduled) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, schedules })
+    }
+
+    /// The same chip with kernels bounded from below instead of timed.
+    #[must_use]
+    pub fn at(&self, fidelity: Fidelity) -> Self {
+        let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
+        Self { stack, model, fidelity, known: BTreeMap::new(), scheduled: BTreeMap::new(), schedules }
+    }
+
+    /// The stack.
+    #[must_use]
+    pub fn stack(&self) -> &SoftwareStack {
+        &self.stack
+    }
+
+    /// The chip, its calibration as the stack drives it.
+    #[must_use]
+    pub fn chip(&self) -> &Accelerator {
+        self.model.accelerator()
+    }
+
+    /// How exactly its kernels are timed.
+    #[must_use]
+    pub fn fidelity(&self) -> Fidelity {
+        self.fidelity
+    }
+
+    pub(crate) fn schedules(&self) -> &Memo {
+        &self.schedules
+    }
+
+    /// What the stack's kernels take longer than the modelled ones, and the gap before each.
+    fn as_launched(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
+        let slower = match kernel {
+            Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
+            Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
+            _ => 1.0,
+        };
+        modelled / slower + Seconds::from_micros(self.stack.launch.gap_us)
+    }
+
+    /// A time below which a kernel does not come, however it runs, as exactly as this is asked for; a collective's own.
+    #[must_use]
+    pub fn bound(&self, kernel: &Kernel, fabric: &Fabric, fidelity: Fidelity) -> Seconds {
+        match kernel {
+            Kernel::Collective(collective) => fabric.collective(collective).latency,
+            _ => self.kernel_bound(kernel, fidelity),
+        }
+    }
+
+    fn kernel_bound(&self, kernel: &Kernel, fidelity: Fidelity) -> Seconds {
+        let mapped = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_));
+        let least = match fidelity {
+            Fidelity::Peak if mapped => {
+                self.model.lower_bound(kernel, Span::AllCores).min(self.model.lower_bound(kernel, Span::OneCore))
+            }
+            Fidelity::Buffered if mapped => self.model.buffered_bound(kernel),
+            _ => self.model.fastest(kernel),
+        };
+        self.as_launched(kernel, least)
+    }
+
+    /// What a kernel takes in a stream, over the whole chip, with its energy.
+    pub(super) fn cost(&mut self, kernel: &Kernel) -> Cost {
+        if let Some(known) = self.known.get(kernel) {
+            return *known;
+        }
+        let scheduled = self.stack.kernels.execution == Execution::Scheduled;
+        let timed = self.fidelity == Fidelity::Exact || self.fidelity == Fidelity::Mapped && !scheduled;
+        let cost = if timed {
+            let cost = self.model.cost(kernel, Span::AllCores);
+            Cost { time: self.as_launched(kernel, cost.latency), energy: cost.energy }
+        } else {
+            Cost { time: self.kernel_bound(kernel, self.fidelity), energy: Joules::ZERO }
+        };
+        self.known.insert(*kernel, cost);
+        cost
+    }
+
+    /// What a kernel takes in a stream of kernels, over the whole chip.
+    pub fn kernel(&mut self, kernel: &Kernel) -> Seconds {
+        self.cost(kernel).time
+    }
+
+    /// The energy of a kernel over the whole chip, static power apart.
+    pub(crate) fn energy(&mut self, kernel: &Kernel) -> Joules {
+        self.cost(kernel).energy
+    }
+
+    /// What a kernel or collective takes at least in a schedule.
+    pub(crate) fn least(&mut self, kernel: &Kernel, network: &impl Network) -> Seconds {
+        match kernel {
+            Kernel::Collective(collective) => latency(network, collective),
+            _ => self.kernel(kernel),
+        }
+    }
+
+    /// What a kernel or collective takes in a schedule, on one core and on all.
+    pub(crate) fn costs(&mut self, kernel: &Kernel, network: &impl Network) -> Costs {
+        if let Kernel::Collective(collective) = kernel {
+            let cost = KernelCost::network(latency(network, collective));
+            return Costs { one_core: cost, all_cores: cost };
+        }
+        if let Some(known) = self.scheduled.get(kernel) {
+            return *known;
+        }
+        let on = |span| {
+            let cost = self.model.cost(kernel, span);
+            KernelCost { latency: self.as_launched(kernel, cost.latency), ..cost }
+        };
+        let costs = Costs { one_core: on(Span::OneCore), all_cores: on(Span::AllCores) };
+        self.scheduled.insert(*kernel, costs);
+        costs
+    }
+
+    /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
+    #[must_use]
+    pub fn collective(&self, network: &impl Network, collective: &Collective) -> Communication {
+        network.collective(collective).launched(self.gap())
+    }
+
+    /// The gap between two launches.
+    pub(super) fn gap(&self) -> Seconds {
+        Seconds::from_micros(self.stack.launch.gap_us)
+    }
+
+    /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
+    pub fn update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.kernel(kernel) * *times).sum()
+    }
+
+    /// The energy of [`Self::update`], static power apart.
+    pub(crate) fn update_energy(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy(kernel) * *times).sum()
+    }
+
+    /// The kernels of an update, and how often a step runs each.
+    fn update_kernels(&self, profile: &StepProfile, parameters: u64) -> Vec<(Kernel, f64)> {
+        if parameters == 0 {
+            return Vec::new();
+        }
+        let mut kernels = profile.layer_segment.update_kernels(parameters);
+        if self.stack.kernels.gradient_reads + self.stack.kernels.gradient_writes == 0.0 {
+            return kernels;
+        }
+        let size = profile.gradient_bytes * parameters;
+        let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
+        let passes = Kernel::Elementwise(sim::kernel::Elementwise {
+            function: sim::kernel::Function::Mul,
+            direction: sim::kernel::Direction::Forward,
+            elements: parameters,
+            read: pass(self.stack.kernels.gradient_reads),
+            written: pass(self.stack.kernels.gradient_writes),
+        });
+        kernels.push((passes, 1.0));
+        kernels
+    }
+}
+
+/// What a collective takes in a schedule, its launch with it.
+fn latency(network: &impl Network, collective: &Collective) -> Seconds {
+    if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {
+        return Seconds::ZERO;
+    }
+    network.launch() + network.collective(collective).time
+}

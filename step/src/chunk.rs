@@ -1,0 +1,132 @@
+//! A chunk of the pipeline: what its passes take, and how much communication its work hides.
+
+use super::SoftwareStack;
+use super::contention::{Communication, Window};
+use super::profile::PieceProfile;
+use sim::pipeline::{ChunkWork, Schedule};
+use sim::units::Seconds;
+use workloads::Layout;
+
+/// A chunk of the pipeline as it runs one micro-batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chunk {
+    pub piece: PieceProfile,
+    /// Layers, without the ends of the model.
+    pub(super) layers: u64,
+    pub forward: Seconds,
+    pub recompute: Seconds,
+    /// The backward pass in one go, without `recompute`.
+    pub backward: Seconds,
+    /// The same as two passes that run apart: gradients of inputs, and of weights. Each waits for its own launches.
+    pub(super) apart: [Seconds; 2],
+    /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-2 and -3).
+    pub(super) data: Seconds,
+    pub(super) host: Seconds,
+}
+
+impl Chunk {
+    /// A chunk's passes: what its kernels take, or what the host takes to launch them, and what nothing hides of `gathers`.
+    pub(super) fn new(
+        stack: &SoftwareStack,
+        layout: &Layout,
+        (layers, piece): (u64, PieceProfile),
+        [gathers, scatters, apart_scatters]: [Seconds; 3],
+    ) -> Self {
+        let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
+        let busy = [f.busy(), r.busy() + b.busy()];
+        let [forward, backward] = windows(stack, &piece).map(|window| window.time);
+        let waiting = (forward - busy[0]) + (backward - busy[1]);
+        let exchange = if layout.pipeline > 1 { stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO };
+        let (forward, backward) = (forward + exchange + gathers, backward + exchange + scatters);
+        let host = waiting + exchange * 2.0;
+        let [input, weight] = apart(stack, &piece);
+        let apart = [input - r.busy() + exchange + apart_scatters, weight];
+        Self { piece, layers, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers + scatters, host }
+    }
+
+    pub(super) fn busy(&self) -> Seconds {
+        self.forward + self.recompute + self.backward
+    }
+
+    /// The gradients of inputs and of weights under a schedule, without `recompute`. Where a schedule puts the latter off, each part takes what its
+    /// kernels or their launches do; together they may take longer than a backward pass in one go, whose launches run ahead from one to the other.
+    pub fn gradients(&self, schedule: Schedule) -> [Seconds; 2] {
+        if schedule.splits_backward() {
+            return self.apart;
+        }
+        let weight = self.piece.backward.weight.min(self.backward);
+        [self.backward - weight, weight]
+    }
+
+    pub(super) fn work(&self, schedule: Schedule) -> ChunkWork {
+        let [input, weight] = self.gradients(schedule);
+        ChunkWork { forward: self.forward, backward: self.recompute + input + weight, weight }
+    }
+}
+
+/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward, backward, and backward in two that run apart. Gathering waits for nothing, so that
+/// what comes next is fetched beside this unit; scattering is the reduction of the unit before.
+pub fn exposed_gathers(
+    stack: &SoftwareStack,
+    piece: &PieceProfile,
+    units: u64,
+    (gather, scatter): (Communication, Communication),
+) -> [Seconds; 3] {
+    if gather.time + scatter.time == Seconds::ZERO {
+        return [Seconds::ZERO; 3];
+    }
+    let n = units.max(1) as f64;
+    let exposed = |scatter: Communication, all: Window| {
+        let each = Window { time: all.time / n, ports: all.ports * (1.0 / n) };
+        let time = gather.time + scatter.time;
+        (time - hidden(stack, &each, gather, scatter)) * (n - 1.0) + time
+    };
+    let [forward, backward] = windows(stack, piece);
+    let [input, weight] = apart(stack, piece);
+    let split = Window { time: input + weight, ..backward };
+    [exposed(Communication::default(), forward), exposed(scatter, backward), exposed(scatter, split)]
+}
+
+/// How much of a gathering and a scattering beside the same work it hides: up to the smaller of their two fractions both share the window, beyond
+/// it the other one has it alone.
+fn hidden(stack: &SoftwareStack, window: &Window, gather: Communication, scatter: Communication) -> Seconds {
+    let (prefetch, reduction) = (stack.overlap.parameter_prefetch, stack.overlap.data_reduction);
+    let more = if prefetch > reduction { gather } else { scatter };
+    window.hides(&(gather + scatter)) * prefetch.min(reduction) + window.hides(&more) * (prefetch - reduction).abs()
+}
+
+/// A piece's forward pass, and its backward pass with what runs again, as work to hide communication behind: for as long as they really take, which
+/// is what the host takes to launch them where that is longer. A transfer in flight needs no host, and goes on while the device waits for its
+/// next kernel; a window of busy time alone would grow with slower collectives of the piece's own, though these only fill time that the device
+/// waits anyway.
+pub fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
+    let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
+    let ([forward, backward], [launch, launch_back]) = (busy(piece), launching(stack, piece));
+    [Window { time: forward.max(launch), ports: f.ports }, Window { time: backward.max(launch_back), ports: r.ports + b.ports }]
+}
+
+/// What a piece's forward pass keeps a device busy, and its backward pass with what runs again.
+pub fn busy(piece: &PieceProfile) -> [Seconds; 2] {
+    [piece.forward.busy(), piece.recompute.busy() + piece.backward.busy()]
+}
+
+/// What the host takes to launch them.
+pub fn launching(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
+    let launch = &stack.launch;
+    let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
+    let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
+    let backward = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
+    [host(launch.host_forward_us, f.launches), backward]
+}
+
+/// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`windows`], each for as
+/// long as its own kernels or launches take. What one of them takes is then no longer for a faster kernel of the other.
+fn apart(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
+    let launch = &stack.launch;
+    let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
+    let (r, b) = (piece.recompute, piece.backward);
+    let weights = b.weight_launches;
+    let input_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches.saturating_sub(weights));
+    // Collectives that the pass in one go hides behind the gradients of weights have nothing to hide behind.
+    [(r.busy() + b.busy() - b.weight + b.beside_weights).max(input_host), b.weight.max(host(launch.host_backward_us, weights))]
+}

@@ -1,0 +1,38 @@
+//! A plan's model as graphs of operators, as the stack's framework writes it.
+
+use super::{SoftwareStack, StepError, TrainingPlan};
+use workloads::training::Attention;
+use workloads::{Lowering, Model, TrainingGraph};
+
+/// A model lowered for a plan, its memory techniques applied.
+///
+/// # Errors
+/// A plan that the model cannot be lowered for, techniques that cannot be used with it or with each other.
+pub fn lowered(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
+    let graph = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    Ok(plan.techniques.apply(model, graph, plan.micro_batches())?)
+}
+
+/// How a plan is lowered under a stack.
+#[must_use]
+pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lowering {
+    Lowering {
+        micro_batch: plan.batch.micro_batch,
+        sequence_length: plan.batch.sequence_length,
+        tensor_parallel: plan.layout.tensor,
+        sequence_parallel: plan.layout.sequence_parallel && plan.layout.tensor > 1,
+        context_parallel: plan.layout.context,
+        context_method: plan.layout.context_method,
+        expert_parallel: plan.layout.expert,
+        expert_tensor_parallel: plan.layout.expert_tensor(),
+        attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },
+        precision: plan.precision,
+        optimizer: plan.optimizer,
+        elementwise_fusion: stack.kernels.elementwise_fusion,
+        separate_projections: stack.kernels.separate_projections,
+        cached_conversions: stack.kernels.cached_conversions,
+        separate_accumulation: stack.kernels.separate_accumulation && plan.micro_batches() > 1,
+        fused_loss: stack.kernels.fused_loss,
+        ..Lowering::new(model)
+    }
+}
