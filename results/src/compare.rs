@@ -1,7 +1,7 @@
 //! Designs and runs side by side: a table for people, the same as data.
 
 use crate::design::DesignRow;
-use crate::report::{Align, Table, area, fields, folded, rate, significant};
+use crate::text::{Align, Table, area, fields, folded, rate, significant};
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 use std::collections::BTreeSet;

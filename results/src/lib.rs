@@ -26,6 +26,7 @@ pub mod step_record;
 pub mod store;
 pub mod sums;
 pub mod techniques;
+pub mod text;
 pub mod timeline;
 pub mod trace;
 pub mod validate;

@@ -1,7 +1,6 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
 use crate::mapped::Mapped;
-use crate::step_record::TechniqueRecord;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
@@ -10,7 +9,34 @@ use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
 use std::collections::BTreeMap;
 use step::{LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps};
-use workloads::ActivationPolicy;
+use workloads::{ActivationPolicy, Techniques};
+
+/// A memory technique, and what was allowed of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TechniqueRecord {
+    /// Its name with the parameters given.
+    pub technique: String,
+    /// What it does to the result of training: `exact`, `unbiased` or `biased`.
+    pub gate: String,
+    /// How many times as many steps the user expects.
+    pub step_multiplier: f64,
+    /// Where it is from.
+    pub source: String,
+}
+
+impl TechniqueRecord {
+    /// Of all techniques of a job.
+    pub(crate) fn all(techniques: &Techniques) -> Vec<Self> {
+        let of = |technique: &workloads::Technique| Self {
+            technique: technique.to_string(),
+            gate: technique.preset().gate.to_string(),
+            step_multiplier: technique.step_multiplier(),
+            source: technique.preset().source.clone(),
+        };
+        techniques.iter().map(of).collect()
+    }
+}
 
 /// The version of the JSON that this build writes.
 pub const FORMAT: u32 = 1;
@@ -326,7 +352,7 @@ fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
             let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
                 (true, _) => "as fast".to_owned(),
                 _ if slower < 0.0 => format!("{:+.1} %: faster, but outside the space that was searched", slower * 100.0),
-                (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::report::seconds(grew.1)),
+                (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::text::seconds(grew.1)),
                 (false, false) => format!("{:+.1} %", slower * 100.0),
             };
             (Some(step.0), why)

@@ -7,11 +7,15 @@
 use crate::compare::Comparison;
 use crate::design::DesignRow;
 use crate::files::{self, WriteError};
+pub use crate::step_record::Share;
 use crate::step_record::StepRecord;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// The record's file name.
+pub const RECORD: &str = "record.json";
 
 /// The version of the record's format that this build writes and reads.
 pub const FORMAT: u32 = 3;
@@ -190,16 +194,6 @@ pub struct BestDesign {
     pub evaluate_with: Vec<String>,
 }
 
-/// A named part of a whole.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Share {
-    /// The part.
-    pub name: String,
-    /// Its fraction of the whole.
-    pub fraction: f64,
-}
-
 impl Versions {
     /// This build's.
     #[must_use]
@@ -256,7 +250,7 @@ impl Record {
     /// not say.
     #[must_use]
     pub fn question_in(directory: &Path) -> Option<Option<String>> {
-        let text = sim::files::text::read(&directory.join(crate::run::RECORD)).ok()?;
+        let text = sim::files::text::read(&directory.join(RECORD)).ok()?;
         let value: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         Some(value.and_then(|record| record.get("question")?.as_str().map(str::to_owned)))
     }

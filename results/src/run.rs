@@ -4,15 +4,14 @@ use crate::compare::{Comparison, Entry};
 use crate::design::{DesignRow, Outcome};
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
 use crate::files::{self, Unwritable, WriteError};
+pub use crate::record::RECORD;
 use crate::record::{Certificate, Proof, Record, RecordError};
-use crate::report::{count, significant};
 use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
+use crate::text::{count, significant};
 use search::pareto::{Front, FrontPoint};
 use std::path::{Path, PathBuf};
 
-/// The record's file name.
-pub const RECORD: &str = "record.json";
 /// The store's file name.
 pub const DESIGNS: &str = "designs.parquet";
 /// The figure's file name without its ending.

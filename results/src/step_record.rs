@@ -2,8 +2,7 @@
 //! kernels. Described in `docs/json.md`.
 
 use crate::design::{DesignRow, Outcome};
-use crate::planned::{PlanRow, StageRow, part_name, row, schedule_name, stages};
-use crate::record::Share;
+use crate::planned::{PlanRow, StageRow, TechniqueRecord, part_name, row, schedule_name, stages};
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,6 @@ use sim::pipeline::Timeline;
 use sim::units::Joules;
 use step::explain::{Explanation, PassDetail, bound_name, explain};
 use step::{ChipTimes, KernelDetail, Place, StepError};
-use workloads::Techniques;
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
 
@@ -41,31 +39,14 @@ pub struct JobRecord {
     pub techniques: Vec<TechniqueRecord>,
 }
 
-/// A memory technique, and what was allowed of it.
+/// A named part of a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TechniqueRecord {
-    /// Its name with the parameters given.
-    pub technique: String,
-    /// What it does to the result of training: `exact`, `unbiased` or `biased`.
-    pub gate: String,
-    /// How many times as many steps the user expects.
-    pub step_multiplier: f64,
-    /// Where it is from.
-    pub source: String,
-}
-
-impl TechniqueRecord {
-    /// Of all techniques of a job.
-    pub(crate) fn all(techniques: &Techniques) -> Vec<Self> {
-        let of = |technique: &workloads::Technique| Self {
-            technique: technique.to_string(),
-            gate: technique.preset().gate.to_string(),
-            step_multiplier: technique.step_multiplier(),
-            source: technique.preset().source.clone(),
-        };
-        techniques.iter().map(of).collect()
-    }
+pub struct Share {
+    /// The part.
+    pub name: String,
+    /// Its fraction of the whole.
+    pub fraction: f64,
 }
 
 /// A model.

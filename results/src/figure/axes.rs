@@ -1,7 +1,7 @@
 //! Axes: where a value lies, round ticks, and the frame around a plot.
 
 use super::canvas::{Canvas, GRID, INK, LABEL, Place, SMALL};
-use crate::report::significant;
+use crate::text::significant;
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 

@@ -6,7 +6,7 @@ use super::labels::{self, Area, Surroundings};
 use super::legend::{self, Entry};
 use super::{Figure, FigureError};
 use crate::design::{DesignRow, Outcome};
-use crate::report::count;
+use crate::text::count;
 use plotters::style::Color;
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::{HPos, VPos};

@@ -5,7 +5,7 @@ use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, Place, TITLE};
 use super::labels::Area;
 use super::legend::{self, Entry};
 use super::{Figure, FigureError};
-use crate::report::count;
+use crate::text::count;
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Techniques side by side as text.
 
 use super::{Align, Table, count, fields, folded, heading, rate, significant};
-use crate::step_record::TechniqueRecord;
+use crate::planned::TechniqueRecord;
 use crate::techniques::{Comparison, Effect, Row};
 
 /// The whole report.

@@ -1,0 +1,7 @@
+//! Text for people: numbers with units, aligned tables, key-value blocks.
+
+mod number;
+mod table;
+
+pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, rate, seconds, signed_percent, significant};
+pub use table::{Align, Table, assumptions, fields, folded, heading};
