@@ -16,6 +16,7 @@ pub mod files;
 pub mod finite;
 pub mod from_search;
 pub mod mapped;
+pub mod page;
 pub mod papers;
 pub mod planned;
 pub mod record;

@@ -184,7 +184,7 @@ pub struct KeepsRow {
 }
 
 /// A plan one decision away.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NeighbourRow {
     /// The decision.
     pub change: String,
@@ -344,7 +344,8 @@ pub(crate) fn stage(memory: &StageMemory) -> StageRow {
     }
 }
 
-fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
+/// A plan one decision away from the best one as a row.
+pub(crate) fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
     let (step, why) = match &neighbour.outcome {
         Outcome::Runs { step, grew } => {
             let slower = step.0 / best.time.total.0 - 1.0;

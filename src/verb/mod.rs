@@ -9,6 +9,7 @@ pub mod list;
 pub mod pareto;
 pub mod place;
 pub mod plan;
+pub mod report;
 pub mod scalesim;
 pub mod schedule;
 pub mod search;

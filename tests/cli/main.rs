@@ -9,6 +9,7 @@ mod interchange;
 mod lists;
 mod measured;
 mod plan;
+mod report;
 mod search;
 mod support;
 mod techniques;

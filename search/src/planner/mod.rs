@@ -273,6 +273,20 @@ impl<'a> Job<'a> {
         step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.domain(plan))
     }
 
+    /// A given plan with what it takes; `None` where it does not fit.
+    ///
+    /// # Errors
+    /// A plan that the model, the fabric or the schedule does not allow.
+    pub fn ranked(&self, plan: &TrainingPlan) -> Result<Option<RankedPlan>, StepError> {
+        plan.layout.check(self.model, &plan.batch)?;
+        let mut chip = ChipTimes::new(self.chip, self.stack)?;
+        let shape = self.shape(&mut chip, plan)?;
+        Ok(match self.attempt(&mut chip, &shape, plan)? {
+            Attempt::Fits(ranked) => Some(*ranked),
+            Attempt::OverCapacity(..) => None,
+        })
+    }
+
     /// Tries one plan.
     fn attempt(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Result<Attempt, StepError> {
         let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, self.memory(), self.domain(plan))?;

@@ -1,0 +1,112 @@
+//! The designs of a search that a page shows: as many as a browser draws at once.
+
+use crate::design::{DesignRow, Outcome};
+use crate::report::count;
+use crate::run::Run;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Designs of either kind, evaluated and not, that a page holds at most: with both it draws in a second.
+const MOST: usize = 3000;
+
+/// Designs as rows of the columns named.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Designs {
+    /// What is shown of how many, in words.
+    pub shown: String,
+    /// The columns: those of `designs.parquet`, with chip and plan in words.
+    pub columns: [&'static str; 12],
+    /// A row per design.
+    pub rows: Vec<Value>,
+}
+
+impl Designs {
+    /// Those of a run: of the evaluated ones the fastest and the front, of the others those with the highest bounds.
+    #[must_use]
+    pub fn of(run: &Run) -> Self {
+        let front = run.front();
+        let is_front = |row: &DesignRow| front.iter().any(|other| other.index == row.index);
+        let mut evaluated: Vec<&DesignRow> = run.designs.iter().filter(|row| row.outcome == Outcome::Evaluated).collect();
+        let mut others: Vec<&DesignRow> =
+            run.designs.iter().filter(|row| matches!(row.outcome, Outcome::Pruned | Outcome::Open)).collect();
+        let throughput = |row: &DesignRow| row.throughput_sequences_per_s.unwrap_or(0.0);
+        let bound = |row: &DesignRow| row.bound_sequences_per_s.unwrap_or(0.0);
+        evaluated.sort_by(|a, b| is_front(b).cmp(&is_front(a)).then(throughput(b).total_cmp(&throughput(a))));
+        others.retain(|row| row.bound_sequences_per_s.is_some());
+        others.sort_by(|a, b| bound(b).total_cmp(&bound(a)));
+        let part = |list: &[&DesignRow], what: &str| {
+            let all = count(list.len() as u64);
+            if list.len() > MOST { format!("{} of {all} {what}", count(MOST as u64)) } else { format!("all {all} {what}") }
+        };
+        let shown = format!(
+            "Shown are {} (the front and the fastest) and {} (those with the highest bounds). designs.parquet has them all.",
+            part(&evaluated, "evaluated designs"),
+            part(&others, "designs that their bounds rule out or that are undecided")
+        );
+        Self {
+            shown,
+            columns: [
+                "chip",
+                "dimensions",
+                "area_mm2",
+                "peak_power_w",
+                "cost_usd",
+                "energy_per_step_j",
+                "hbm_gib",
+                "outcome",
+                "sequences_per_s",
+                "bound_sequences_per_s",
+                "plan",
+                "bound_by",
+            ],
+            rows: evaluated.into_iter().take(MOST).chain(others.into_iter().take(MOST)).map(cells).collect(),
+        }
+    }
+}
+
+/// A number as a browser needs it: seven digits, as a picture has a thousand points.
+fn short(value: Option<f64>) -> Option<f64> {
+    value.and_then(|value| format!("{value:.6e}").parse().ok())
+}
+
+fn cells(row: &DesignRow) -> Value {
+    json!([
+        row.chip(),
+        row.dimensions,
+        short(Some(row.area_mm2)),
+        short(row.peak_power_w),
+        short(row.cost_usd),
+        short(row.energy_per_step_j),
+        row.hbm_gib,
+        row.outcome.name(),
+        short(row.throughput_sequences_per_s),
+        short(row.bound_sequences_per_s),
+        row.plan(),
+        row.bound_by,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_is_kept_whatever_is_cut() {
+        let record = crate::record::example();
+        let Some(best) = record.best.clone() else { return assert!(record.best.is_some()) };
+        let row = |index: i64| DesignRow {
+            index,
+            outcome: Outcome::Evaluated,
+            // The smallest chip is the slowest: on the front, and last by throughput.
+            area_mm2: 100.0 + index as f64,
+            throughput_sequences_per_s: Some(if index == 0 { 1.0 } else { 1e4 - index as f64 }),
+            ..best.design.clone()
+        };
+        let run = Run { name: "a".into(), record, designs: (0..2 * MOST as i64).map(row).collect() };
+        let designs = Designs::of(&run);
+        assert_eq!(designs.rows.len(), MOST);
+        assert_eq!(designs.rows.iter().filter(|row| row[2] == 100.0).count(), 1);
+        assert!(designs.shown.starts_with("Shown are 3,000 of 6,000 evaluated designs"), "{}", designs.shown);
+        assert!(designs.rows.iter().all(|row| row.as_array().is_some_and(|cells| cells.len() == designs.columns.len())));
+    }
+}

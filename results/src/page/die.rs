@@ -1,0 +1,73 @@
+//! Chips to scale: the areas of their compute dies by part.
+
+use serde::Serialize;
+use sim::hardware::area::Part;
+use sim::hardware::{Accelerator, area};
+
+/// A chip's compute dies.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Die {
+    /// The chip's name.
+    pub name: String,
+    /// The process.
+    pub node: String,
+    /// The area of all compute dies in mm².
+    pub area_mm2: f64,
+    /// Parts that add up to it, largest first.
+    pub parts: Vec<DiePart>,
+}
+
+/// A part of a die.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DiePart {
+    /// What it is.
+    pub name: String,
+    /// The area of all its instances in mm².
+    pub area_mm2: f64,
+    /// What it is made of, where that is modelled.
+    pub parts: Vec<DiePart>,
+}
+
+impl Die {
+    /// The dies of a chip under a name; `None` where its vendor discloses too little.
+    #[must_use]
+    pub fn of(name: &str, chip: &Accelerator) -> Option<Self> {
+        let areas = area(chip).ok()?;
+        let core = areas.core().0;
+        let part = |part: &Part| {
+            let inside = |inner: &Part| DiePart {
+                name: inner.name.replace('_', " "),
+                // Of all cores together, as the part is.
+                area_mm2: inner.area.0 / core * part.area.0,
+                parts: Vec::new(),
+            };
+            let has_cores = part.name == "cores" && core > 0.0;
+            let parts =
+                if has_cores { areas.in_core.iter().map(inside).filter(|p| p.area_mm2 > 0.0).collect() } else { Vec::new() };
+            DiePart { name: part.name.replace('_', " "), area_mm2: part.area.0, parts }
+        };
+        let mut parts: Vec<DiePart> = areas.die.iter().map(part).filter(|part| part.area_mm2 > 0.0).collect();
+        parts.sort_by(|a, b| b.area_mm2.total_cmp(&a.area_mm2));
+        let node = chip.node().map_or_else(|| "process unknown".to_owned(), |node| node.to_string());
+        Some(Self { name: name.to_owned(), node, area_mm2: areas.total().0, parts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn parts_add_up_to_the_dies() {
+        for name in ["tpu_v4", "h100_80gb_sxm", "phaze_tpuv4"] {
+            let die = Die::of(name, &Accelerator::template(name).unwrap()).unwrap();
+            let sum: f64 = die.parts.iter().map(|part| part.area_mm2).sum();
+            assert!((sum / die.area_mm2 - 1.0).abs() < 1e-9, "{name}: {sum} of {}", die.area_mm2);
+            for part in die.parts.iter().filter(|part| !part.parts.is_empty()) {
+                let inside: f64 = part.parts.iter().map(|inner| inner.area_mm2).sum();
+                assert!((inside / part.area_mm2 - 1.0).abs() < 1e-9, "{name} {}", part.name);
+            }
+        }
+    }
+}

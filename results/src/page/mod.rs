@@ -1,0 +1,203 @@
+//! A run as one HTML page that needs nothing else: what was asked, the answer, what it rests on, drawn by Apache ECharts, which the page
+//! carries. `assets/page.js` draws what [`Page`] holds.
+
+mod designs;
+mod die;
+mod evidence;
+mod replay;
+mod sources;
+mod subject;
+mod words;
+
+pub use designs::Designs;
+pub use die::{Die, DiePart};
+pub use replay::{DrawnKernel, DrawnStage, Played, Replay, Roofline};
+pub use sources::SourceFile;
+pub use subject::{FoundPlan, Kind, Names, Subject, SubjectError};
+
+use crate::compare::Entry;
+use crate::planned::{NeighbourRow, StageRow};
+use crate::record::Share;
+use crate::timeline::TimelineRow;
+use serde::Serialize;
+
+const SKELETON: &str = include_str!("assets/page.html");
+const STYLE: &str = include_str!("assets/page.css");
+const SCRIPT: &str = include_str!("assets/page.js");
+/// Apache ECharts 6.1.0, `dist/echarts.min.js` of its npm package (Apache 2.0, `assets/LICENSE-ECharts.txt`; SHA-256
+/// `b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0`).
+const CHARTS: &str = include_str!("assets/echarts-6.1.0.min.js");
+
+/// A figure of the answer, or a line of a table of two columns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// What it is.
+    pub name: String,
+    /// It, with its unit.
+    pub value: String,
+    /// What the reader should know beside it.
+    pub note: Option<String>,
+}
+
+impl Fact {
+    fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: value.into(), note: None }
+    }
+}
+
+/// All that a page shows. Units are in the names; what was not kept is empty or `null`, and `left_out` says why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Page {
+    /// The heading.
+    pub title: String,
+    /// What was asked, in words.
+    pub question: Vec<String>,
+    /// The answer, in words.
+    pub answer: Vec<String>,
+    /// Its figures.
+    pub facts: Vec<Fact>,
+    /// What the reader should know of it.
+    pub notes: Vec<String>,
+    /// Intervals and grades, where the run has them.
+    pub evidence: Vec<Fact>,
+    /// The chip beside others, with the areas of their parts.
+    pub dies: Vec<Die>,
+    /// The designs of a search.
+    pub designs: Option<Designs>,
+    /// The best design beside others.
+    pub comparison: Vec<Entry>,
+    /// The step's time in seconds.
+    pub step_s: Option<f64>,
+    /// Its parts.
+    pub shares: Vec<Share>,
+    /// Its kernels.
+    pub roofline: Option<Roofline>,
+    /// It, pass by pass.
+    pub timeline: Option<Played>,
+    /// It, stage by stage.
+    pub stages_over_a_step: Vec<TimelineRow>,
+    /// The memory of every stage.
+    pub memory: Vec<StageRow>,
+    /// What a device has for programs, in GiB.
+    pub capacity_gib: Option<f64>,
+    /// The plans one decision away.
+    pub decisions: Vec<NeighbourRow>,
+    /// How far the proof got, in words.
+    pub proof: Vec<String>,
+    /// The counts behind it.
+    pub certificate: Vec<Fact>,
+    /// What the model's file says that is not modelled.
+    pub assumptions: Vec<String>,
+    /// Where the constants are from, by file.
+    pub sources: Vec<SourceFile>,
+    /// What of a whole page is missing, and why.
+    pub left_out: Vec<String>,
+    /// What wrote the page.
+    pub made_by: String,
+}
+
+impl Page {
+    /// The page of a subject; `replay` is its step played again, where that was possible, and `left_out` says what was not.
+    #[must_use]
+    pub fn new(
+        subject: &Subject,
+        replay: Option<Replay>,
+        sources: Vec<SourceFile>,
+        dies: Vec<Die>,
+        left_out: Vec<String>,
+    ) -> Self {
+        let found = subject.found.as_ref();
+        let record = subject.run.as_ref().map(|run| &run.record);
+        let (roofline, timeline, replayed) = match replay {
+            Some(replay) => (Some(replay.roofline), Some(replay.timeline), replay.decisions),
+            None => (None, None, Vec::new()),
+        };
+        let decisions = if subject.decisions.is_empty() { replayed } else { subject.decisions.clone() };
+        Self {
+            title: words::title(subject),
+            question: words::question(subject),
+            answer: words::answer(subject),
+            facts: words::facts(subject),
+            notes: record.and_then(|record| record.best.as_ref()).map_or_else(Vec::new, |best| best.notes.clone()),
+            evidence: evidence::of(&subject.said),
+            dies,
+            designs: subject.run.as_ref().map(Designs::of),
+            comparison: record.and_then(|r| r.comparison.as_ref()).map_or_else(Vec::new, |c| c.entries.clone()),
+            step_s: found.map(|found| found.plan.step_s),
+            shares: found.map_or_else(Vec::new, |found| found.shares.clone()),
+            roofline,
+            timeline,
+            stages_over_a_step: found.map_or_else(Vec::new, |found| found.timeline.clone()),
+            memory: found.map_or_else(Vec::new, |found| found.stages.clone()),
+            capacity_gib: found.map(|found| found.capacity_gib),
+            decisions,
+            proof: words::proof(subject),
+            certificate: words::certificate(subject),
+            assumptions: subject.assumptions.clone(),
+            sources,
+            left_out,
+            made_by: format!(
+                "Written by coplace {}. Charts: Apache ECharts 6.1.0 (Apache License 2.0).",
+                env!("CARGO_PKG_VERSION")
+            ),
+        }
+    }
+
+    /// The page as HTML that loads nothing.
+    ///
+    /// # Errors
+    /// What JSON cannot hold.
+    pub fn html(&self) -> Result<String, serde_json::Error> {
+        // A `<` in the data would end its element; in JSON it can only be inside a text.
+        let data = serde_json::to_string(self)?.replace('<', "\\u003c");
+        let title = self.title.replace('&', "&amp;").replace('<', "&lt;");
+        let parts = [
+            ("<!--TITLE-->", title.as_str()),
+            ("<!--STYLE-->", STYLE),
+            ("<!--DATA-->", &data),
+            ("<!--CHARTS-->", CHARTS),
+            ("<!--SCRIPT-->", SCRIPT),
+        ];
+        // Each part is put in once, in the skeleton's order, so that none is looked for inside another.
+        let (mut html, mut rest) = (String::with_capacity(CHARTS.len() + data.len() + 65_536), SKELETON);
+        for (mark, part) in parts {
+            let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+            html.push_str(before);
+            html.push_str(part);
+            rest = after;
+        }
+        html.push_str(rest);
+        Ok(html)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn text_of_a_run_cannot_leave_its_element() {
+        let record = crate::record::example();
+        let mut subject = Subject::of_record("run", record);
+        subject.assumptions = vec!["</script><!--SCRIPT--><b>".into()];
+        let html = Page::new(&subject, None, Vec::new(), Vec::new(), vec!["all & <more>".into()]).html().unwrap();
+        assert_eq!(html.matches("</script>").count(), 3, "data, library, page");
+        let (_, data) = html.split_once("id=\"data\">").unwrap();
+        let data: serde_json::Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+        assert_eq!(data["assumptions"][0], "</script><!--SCRIPT--><b>");
+        assert_eq!(data["left_out"][0], "all & <more>");
+        for mark in ["<!--TITLE-->", "<!--STYLE-->", "<!--DATA-->", "<!--CHARTS-->"] {
+            assert!(!html.contains(mark), "{mark}");
+        }
+        assert!(html.trim_end().ends_with("</html>"));
+    }
+
+    #[test]
+    fn the_library_is_the_one_that_was_published() {
+        use sha2::{Digest, Sha256};
+        let digest: String = Sha256::digest(CHARTS.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(digest, "b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0");
+        assert!(!CHARTS.contains("</script"));
+    }
+}

@@ -1,0 +1,281 @@
+//! A kept plan played again, for what its record does not hold: every pass of every stage, memory over time, kernels with their operations,
+//! and the plans one decision away. It counts only where it gives the time that was kept.
+
+use super::subject::FoundPlan;
+use crate::planned::{NeighbourRow, neighbour};
+use crate::report::{count, seconds};
+use crate::step_record::kernel_bound;
+use search::planner::{Job, PlanSpace, RankedPlan, neighbours};
+use serde::Serialize;
+use sim::hardware::Accelerator;
+use sim::kernel::Kernel;
+use sim::pipeline::{DeviceReport, EventKind, Timeline};
+use sim::units::{Bytes, Seconds};
+use step::explain::{Explanation, explain};
+use step::{ChipTimes, KernelDetail, Place};
+
+/// Passes that a page draws at most: a browser moves so many without stutter.
+const MOST_EVENTS: usize = 20_000;
+/// Moments of a stage's memory that a page holds at most; between them the most that was held counts.
+const MOST_MOMENTS: usize = 1000;
+/// How far the step played again may be from the one that was kept, as a fraction: rounding of its parts' sum.
+const SAME: f64 = 1e-9;
+
+/// A kept plan played again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replay {
+    /// Its kernels.
+    pub roofline: Roofline,
+    /// Its passes.
+    pub timeline: Played,
+    /// The plans one decision away.
+    pub decisions: Vec<NeighbourRow>,
+}
+
+/// The kernels of the slowest stage, and the roof above them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Roofline {
+    /// The stage, from 0.
+    pub stage: u32,
+    /// Peak of the arrays for the products' type.
+    pub peak_tflop_per_s: f64,
+    /// Peak of the lanes, one operation per lane and cycle.
+    pub vector_tflop_per_s: f64,
+    /// Read bandwidth of the device's memory.
+    pub hbm_gb_per_s: f64,
+    /// The kernels of a micro-batch.
+    pub kernels: Vec<DrawnKernel>,
+}
+
+/// A kernel under the roof.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DrawnKernel {
+    /// Its name, unique in its pass.
+    pub name: String,
+    /// Segment and pass.
+    pub pass: String,
+    /// What it is: `matrix product`, `attention`, `vector`, `collective`, `copy`.
+    pub kind: &'static str,
+    /// What it runs on.
+    pub span: &'static str,
+    /// Times per micro-batch.
+    pub count: u64,
+    /// How long it takes once, in seconds.
+    pub latency_s: f64,
+    /// Operations that it does: FLOPs of matrix products, else those of the lanes.
+    pub operations: f64,
+    /// Bytes read from and written to the device's memory.
+    pub hbm_bytes: u64,
+    /// Achieved fraction of the peak of the cores that it runs on; `null` where none run it.
+    pub utilization: Option<f64>,
+    /// What takes most of its time.
+    pub bound: String,
+}
+
+/// A step, pass by pass.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Played {
+    /// How much of it is drawn, in words.
+    pub shown: String,
+    /// Until when it is drawn, in seconds.
+    pub shown_s: f64,
+    /// The whole step in seconds.
+    pub total_s: f64,
+    /// Names of the kinds of passes, by the numbers that `events` has.
+    pub kinds: [&'static str; 6],
+    /// Stage, kind, micro-batch, chunk, start and length in seconds.
+    pub events: Vec<(u32, usize, u32, u32, f64, f64)>,
+    /// The stages.
+    pub stages: Vec<DrawnStage>,
+}
+
+/// A stage's memory over a step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DrawnStage {
+    /// The stage, from 0.
+    pub stage: u32,
+    /// Second and GiB from then on.
+    pub memory_gib: Vec<(f64, f64)>,
+}
+
+impl Replay {
+    /// Plays a kept plan of a job.
+    ///
+    /// # Errors
+    /// In words, why the job given is not the one that the plan was kept of.
+    pub fn new(job: &Job<'_>, kept: &FoundPlan) -> Result<Self, String> {
+        let plan = &kept.plan.plan;
+        let differs =
+            "model, chip, fabric or stack are not those of the run; give them with --model, --chip, --fabric or --stack";
+        let ranked = job.ranked(plan).map_err(|why| format!("{why}: {differs}"))?;
+        let ranked = ranked.ok_or_else(|| format!("the plan does not fit the chip: {differs}"))?;
+        let (now, then) = (ranked.time.total.0, kept.plan.step_s);
+        if (now - then).abs() > SAME * then {
+            return Err(format!(
+                "the step takes {} now and took {} then: {differs}",
+                seconds(Seconds(now)),
+                seconds(Seconds(then))
+            ));
+        }
+        Self::of(job, &ranked).map_err(|why| why.to_string())
+    }
+
+    fn of(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, step::StepError> {
+        let mut chip = ChipTimes::new(job.chip, job.stack)?;
+        let why = explain(&mut chip, job.model, job.fabric, &ranked.plan)?;
+        let space = PlanSpace::default().with_mixes_of(job.stack);
+        let around = neighbours(job, &space, ranked)?;
+        Ok(Self {
+            roofline: Roofline::new(job, &why),
+            timeline: Played::new(&job.timeline(&ranked.plan)?),
+            decisions: around.iter().map(|n| neighbour(n, ranked)).collect(),
+        })
+    }
+}
+
+impl Roofline {
+    fn new(job: &Job<'_>, why: &Explanation) -> Self {
+        let chip = job.chip;
+        let peak = chip.peak(job.precision.product.unwrap_or(job.precision.operand));
+        let kernels = why.passes.iter().flat_map(|pass| {
+            let name = format!("{} {}", pass.segment, pass.pass);
+            pass.kernels.iter().map(move |kernel| drawn(kernel, &name, pass.count, chip))
+        });
+        Self {
+            stage: why.slowest_stage,
+            peak_tflop_per_s: peak.map_or(0.0, |peak| peak.0 / 1e12),
+            vector_tflop_per_s: chip.vector_peak().0 / 1e12,
+            hbm_gb_per_s: chip.hbm.read_bandwidth.0 / 1e9,
+            kernels: kernels.collect(),
+        }
+    }
+}
+
+fn drawn(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerator) -> DrawnKernel {
+    let (span, part) = match kernel.place {
+        Place::AllCores => ("all cores", 1.0),
+        Place::OneCore { .. } => ("one core", 1.0 / f64::from(chip.vector.cores.max(1))),
+        Place::Network => ("network", 0.0),
+        Place::Host => ("link", 0.0),
+    };
+    let (kind, operations) = match kernel.kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => ("matrix product", kernel.kernel.flops().as_f64()),
+        Kernel::FusedAttention(_) => ("attention", kernel.kernel.flops().as_f64()),
+        // What lanes do is known by how busy they are.
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => {
+            ("vector", kernel.utilization * chip.vector_peak().0 * part * kernel.latency.0)
+        }
+        Kernel::Collective(_) => ("collective", 0.0),
+        Kernel::Transfer(_) => ("copy", 0.0),
+    };
+    DrawnKernel {
+        name: kernel.name.clone(),
+        pass: pass.to_owned(),
+        kind,
+        span,
+        count,
+        latency_s: kernel.latency.0,
+        operations,
+        hbm_bytes: if kernel.place == Place::Network { 0 } else { kernel.hbm.0 },
+        utilization: kernel.computes().then_some(kernel.utilization),
+        bound: kernel_bound(kernel, chip),
+    }
+}
+
+impl Played {
+    /// Of a step; of a long one the beginning.
+    fn new(timeline: &Timeline) -> Self {
+        let mut events: Vec<_> = timeline.events.iter().collect();
+        events.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+        let all = events.len();
+        events.truncate(MOST_EVENTS);
+        let end = if all > MOST_EVENTS { events.last().map_or(0.0, |event| event.start.0) } else { timeline.total.0 };
+        let devices = timeline.devices.len().max(1);
+        let event = |e: &&sim::pipeline::Event| {
+            let (kind, chunk) = (kind_of(e.kind), e.stage / u32::try_from(devices).unwrap_or(u32::MAX));
+            (e.device, kind, e.micro_batch, chunk, e.start.0, (e.end - e.start).0)
+        };
+        let shown = if all > MOST_EVENTS {
+            let (drawn, all) = (count(MOST_EVENTS as u64), count(all as u64));
+            format!("The first {drawn} of {all} passes are drawn; `coplace evaluate --trace` writes them all for Perfetto.")
+        } else {
+            format!("All {} passes.", count(all as u64))
+        };
+        Self {
+            shown,
+            shown_s: end,
+            total_s: timeline.total.0,
+            kinds: ["forward", "recompute", "backward", "weight gradient", "data-parallel communication", "optimizer"],
+            events: events.iter().map(event).collect(),
+            stages: (0..).zip(&timeline.devices).map(|(stage, device)| stage_of(stage, device, timeline.total)).collect(),
+        }
+    }
+}
+
+fn kind_of(kind: EventKind) -> usize {
+    match kind {
+        EventKind::Forward => 0,
+        EventKind::Recompute => 1,
+        EventKind::Backward => 2,
+        EventKind::WeightGradient => 3,
+        EventKind::Reduction => 4,
+        EventKind::Optimizer => 5,
+    }
+}
+
+/// A stage's memory, thinned where it changes often: of every span the most that was held, so that no peak is lost.
+fn stage_of(stage: u32, device: &DeviceReport, total: Seconds) -> DrawnStage {
+    let gib = |(time, bytes): &(Seconds, Bytes)| (time.0, bytes.gib());
+    let width = device.memory.len().div_ceil(MOST_MOMENTS).max(1);
+    let most = |span: &[(Seconds, Bytes)]| {
+        let held = span.iter().map(|moment| moment.1).max().unwrap_or(Bytes::ZERO);
+        span.first().map(|first| gib(&(first.0, held)))
+    };
+    let mut memory_gib: Vec<(f64, f64)> = device.memory.chunks(width).filter_map(most).collect();
+    if let Some(last) = device.memory.last() {
+        memory_gib.push((total.0, last.1.gib()));
+    }
+    DrawnStage { stage, memory_gib }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use sim::pipeline::{Pipeline, Schedule, Stage};
+
+    fn timeline(micro_batches: u32) -> Timeline {
+        let stage = Stage {
+            forward: Seconds(1.0),
+            backward_input: Seconds(1.0),
+            backward_weight: Seconds(1.0),
+            resident: Bytes(1 << 30),
+            stash: Bytes(1 << 29),
+            ..Stage::default()
+        };
+        Pipeline::uniform(stage, 3, micro_batches, Schedule::OneForwardOneBackward).simulate().unwrap()
+    }
+
+    #[test]
+    fn a_short_step_is_drawn_whole() {
+        let timeline = timeline(4);
+        let played = Played::new(&timeline);
+        assert_eq!((played.events.len(), played.shown_s), (timeline.events.len(), timeline.total.0));
+        assert!(played.shown.starts_with("All "), "{}", played.shown);
+        let busy: f64 = played.events.iter().filter(|e| e.0 == 1 && e.1 < 4).map(|e| e.5).sum();
+        assert!((busy - timeline.devices[1].busy.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn of_a_long_step_the_cut_is_told_and_no_peak_of_memory_is_lost() {
+        let timeline = timeline(6000);
+        let played = Played::new(&timeline);
+        assert_eq!(played.events.len(), MOST_EVENTS);
+        assert!(played.shown_s < played.total_s && played.shown.contains("of 36,0"), "{}", played.shown);
+        for (drawn, device) in played.stages.iter().zip(&timeline.devices) {
+            assert!(drawn.memory_gib.len() <= MOST_MOMENTS + 1);
+            let peak = drawn.memory_gib.iter().map(|moment| moment.1).fold(0.0, f64::max);
+            assert!((peak - device.peak_memory.gib()).abs() < 1e-12);
+        }
+    }
+}

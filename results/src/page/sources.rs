@@ -1,0 +1,45 @@
+//! Where the constants are from.
+
+use serde::Serialize;
+use sim::hardware::Template;
+use sim::network::Fabric;
+use step::SoftwareStack;
+
+/// The sources that a file names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SourceFile {
+    /// What the file is: `chip tpu_v4`.
+    pub file: String,
+    /// A key, and where it is from.
+    pub rows: Vec<[String; 2]>,
+}
+
+impl SourceFile {
+    /// A chip's.
+    #[must_use]
+    pub fn chip(template: &Template) -> Self {
+        let mut rows: Vec<[String; 2]> = template.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
+        rows.extend(template.fitted_on.iter().map(|(key, on)| [format!("calibration.{key}"), format!("fitted on {on}")]));
+        Self { file: format!("chip {}", template.name), rows }
+    }
+
+    /// A fabric's.
+    #[must_use]
+    pub fn fabric(fabric: &Fabric) -> Self {
+        let mut rows: Vec<[String; 2]> = Vec::new();
+        for (at, tier) in fabric.tiers.iter().enumerate() {
+            rows.push([format!("tier {at}"), tier.source.clone()]);
+        }
+        if !fabric.fitted_on.is_empty() {
+            rows.push(["scalars".into(), format!("fitted on {}", fabric.fitted_on)]);
+        }
+        Self { file: format!("fabric {}", fabric.name), rows }
+    }
+
+    /// A stack's.
+    #[must_use]
+    pub fn stack(stack: &SoftwareStack) -> Self {
+        let rows = stack.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
+        Self { file: format!("stack {}", stack.name), rows }
+    }
+}

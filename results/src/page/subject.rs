@@ -1,0 +1,312 @@
+//! What a page is about: a run directory, or an answer of `evaluate` or `plan` that was kept as JSON.
+
+use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
+use crate::record::{Record, Share};
+use crate::run::{self, Run, RunError};
+use crate::step_record::{JobRecord, StepRecord};
+use crate::timeline::TimelineRow;
+use serde::Deserialize;
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a file or directory has no page.
+#[derive(Debug, thiserror::Error)]
+pub enum SubjectError {
+    /// A run directory that cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A file that cannot be read.
+    #[error("{}: cannot be read: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` printed with --format json", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// A file that is something else.
+    #[error("{}: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` of this version printed with --format json", file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Which verb answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `search`: chip and plan.
+    Search,
+    /// `evaluate`: one plan and why.
+    Evaluate,
+    /// `plan`: the fastest plans and their neighbours.
+    Plan,
+}
+
+/// What a job's parts are called: built-in names or paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// The model.
+    pub model: String,
+    /// The chip; of a search its run directory.
+    pub chip: String,
+    /// The fabric.
+    pub fabric: String,
+    /// The software stack.
+    pub stack: String,
+}
+
+/// A plan that was found, with what was kept of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundPlan {
+    /// The plan and its rates.
+    pub plan: PlanRow,
+    /// The step's time as fractions of it.
+    pub shares: Vec<Share>,
+    /// The stages' memory.
+    pub stages: Vec<StageRow>,
+    /// The stages over a step.
+    pub timeline: Vec<TimelineRow>,
+    /// What a device has for programs, in GiB.
+    pub capacity_gib: f64,
+    /// Mean power of a device in W, where it was kept.
+    pub mean_power_w: Option<f64>,
+}
+
+/// What a page is about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subject {
+    /// Which verb answered.
+    pub kind: Kind,
+    /// The job's parts.
+    pub names: Names,
+    /// Trainable parameters, where they were kept.
+    pub parameters: Option<u64>,
+    /// Devices.
+    pub devices: u64,
+    /// Sequences per step over the whole cluster.
+    pub global_batch: u64,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+    /// The best plan, where there is one.
+    pub found: Option<FoundPlan>,
+    /// Why there is none.
+    pub why: Option<String>,
+    /// Its neighbours, where they were kept.
+    pub decisions: Vec<NeighbourRow>,
+    /// What the model's file says that is not modelled.
+    pub assumptions: Vec<String>,
+    /// The whole run of a search.
+    pub run: Option<Run>,
+    /// The answer as it was kept.
+    pub said: Value,
+}
+
+/// What is read of `evaluate`'s answer.
+#[derive(Deserialize)]
+struct EvaluatedFile {
+    job: JobRecord,
+    why: Option<String>,
+    result: Option<StepRecord>,
+}
+
+/// What is read of `plan`'s answer.
+#[derive(Deserialize)]
+struct PlannedFile {
+    model: String,
+    chip: String,
+    fabric: String,
+    stack: String,
+    devices: u64,
+    global_batch_sequences: u64,
+    sequence_tokens: u64,
+    plans: Vec<PlanRow>,
+    stages: Vec<StageRow>,
+    timeline: Vec<TimelineRow>,
+    capacity_gib: Option<f64>,
+    neighbours: Vec<NeighbourRow>,
+    why: Option<String>,
+    #[serde(default)]
+    assumptions: Vec<String>,
+}
+
+impl FoundPlan {
+    fn of_step(step: StepRecord) -> Self {
+        Self {
+            plan: step.plan,
+            shares: step.time_shares,
+            stages: step.stages,
+            timeline: step.timeline,
+            capacity_gib: step.capacity_gib,
+            mean_power_w: Some(step.energy.mean_power_per_device_w),
+        }
+    }
+}
+
+impl Subject {
+    /// Reads a run directory or a file.
+    ///
+    /// # Errors
+    /// What is no run and no answer.
+    pub fn read(path: &Path) -> Result<Self, SubjectError> {
+        if path.is_dir() {
+            let run = Run::read(path)?;
+            let mut subject = Self::of_record(&path.display().to_string(), run.record.clone());
+            let fabric = path.join(run::FABRIC);
+            if fabric.is_file() {
+                subject.names.fabric = fabric.display().to_string();
+            }
+            return Ok(Self { run: Some(run), ..subject });
+        }
+        let text = sim::files::text::read(path).map_err(|why| SubjectError::Unreadable { file: path.into(), why })?;
+        Self::parse(path, &text)
+    }
+
+    /// The subject of a search's record; `directory` is its run's.
+    #[must_use]
+    pub fn of_record(directory: &str, record: Record) -> Self {
+        let said = serde_json::to_value(&record).unwrap_or_default();
+        let study = record.study;
+        let given = |best: &crate::record::BestDesign, key: &str| {
+            let mut pairs = best.evaluate_with.chunks_exact(2);
+            pairs.find(|pair| pair[0] == key).map(|pair| pair[1].clone())
+        };
+        let best = record.best;
+        let named = |key: &str, name: String| best.as_ref().and_then(|best| given(best, key)).unwrap_or(name);
+        Self {
+            kind: Kind::Search,
+            names: Names {
+                model: study.model,
+                chip: directory.to_owned(),
+                fabric: named("--fabric", study.fabric),
+                stack: named("--stack", study.stack),
+            },
+            parameters: Some(study.parameters),
+            devices: study.devices,
+            global_batch: study.global_batch_sequences,
+            sequence_tokens: study.sequence_tokens,
+            why: record.certificate.why,
+            decisions: Vec::new(),
+            assumptions: study.assumptions,
+            run: None,
+            found: best.map(|best| FoundPlan::of_step(best.step)),
+            said,
+        }
+    }
+
+    /// The subject of an answer's text; `file` names it in errors.
+    ///
+    /// # Errors
+    /// What is no answer of `evaluate` or `plan`.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, SubjectError> {
+        let malformed = |why: String| SubjectError::Malformed { file: file.into(), why };
+        let said: Value = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
+        let has = |key: &str| said.get(key).is_some();
+        let format = said.get("format").and_then(Value::as_u64);
+        let of_version = |reads: u32| match format {
+            Some(found) if found == u64::from(reads) => Ok(()),
+            found => {
+                let found = found.map_or_else(|| "missing".to_owned(), |found| found.to_string());
+                Err(malformed(format!("format = {found}, this version of coplace reads {reads}")))
+            }
+        };
+        if has("certificate") {
+            let why = "is the record of a search, which is read with its designs: give its directory".to_owned();
+            return Err(malformed(why));
+        }
+        if has("job") && has("feasible") {
+            of_version(crate::evaluated::FORMAT)?;
+            // From the text, not from the value: only so does an error name line and column.
+            let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
+            return Ok(Self::of_evaluated(read, said));
+        }
+        if has("plans") && has("neighbours") {
+            of_version(crate::planned::FORMAT)?;
+            let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
+            return Ok(Self::of_planned(read, said));
+        }
+        Err(malformed("is no answer of `evaluate` or `plan`".to_owned()))
+    }
+
+    fn of_evaluated(read: EvaluatedFile, said: Value) -> Self {
+        let job = read.job;
+        Self {
+            kind: Kind::Evaluate,
+            names: Names { model: job.model.name, chip: job.chip.name, fabric: job.cluster.fabric, stack: job.stack },
+            parameters: Some(job.model.parameters),
+            devices: job.cluster.devices.into(),
+            global_batch: job.cluster.global_batch_sequences,
+            sequence_tokens: job.model.sequence_tokens,
+            found: read.result.map(FoundPlan::of_step),
+            why: read.why,
+            decisions: Vec::new(),
+            assumptions: job.model.assumptions,
+            run: None,
+            said,
+        }
+    }
+
+    fn of_planned(read: PlannedFile, said: Value) -> Self {
+        let (stages, timeline) = (read.stages, read.timeline);
+        let capacity_gib = read.capacity_gib.unwrap_or_default();
+        let found = read.plans.into_iter().next().map(|plan| {
+            let mut shares: Vec<Share> = plan
+                .parts_s
+                .iter()
+                .filter(|(_, time)| **time > 0.0)
+                .map(|(name, time)| Share { name: part_name(name).to_owned(), fraction: time / plan.step_s })
+                .collect();
+            shares.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
+            FoundPlan { plan, shares, stages, timeline, capacity_gib, mean_power_w: None }
+        });
+        Self {
+            kind: Kind::Plan,
+            names: Names { model: read.model, chip: read.chip, fabric: read.fabric, stack: read.stack },
+            parameters: None,
+            devices: read.devices,
+            global_batch: read.global_batch_sequences,
+            sequence_tokens: read.sequence_tokens,
+            found,
+            why: read.why,
+            decisions: read.neighbours,
+            assumptions: read.assumptions,
+            run: None,
+            said,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        Subject::parse(Path::new("answer.json"), text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_answer_is_named() {
+        assert!(refused("{").starts_with("answer.json: EOF"));
+        assert!(refused("[1]").starts_with("answer.json: is no answer of `evaluate` or `plan`; give a run directory"));
+        assert!(refused("{\"certificate\": 1}").contains("give its directory"));
+        assert!(
+            refused("{\"format\": 1, \"job\": 1, \"feasible\": true}").contains("format = 1, this version of coplace reads 2")
+        );
+        assert!(refused("{\"plans\": [], \"neighbours\": []}").contains("format = missing"));
+        let lacking = refused(&format!("{{\"format\": {}, \"plans\": [], \"neighbours\": []}}", crate::planned::FORMAT));
+        assert!(lacking.contains("missing field"), "{lacking}");
+    }
+
+    #[test]
+    fn a_record_names_what_its_plan_runs_on() {
+        let record = crate::record::example();
+        let subject = Subject::of_record("runs/a", record.clone());
+        assert_eq!((subject.kind, subject.names.chip.as_str()), (Kind::Search, "runs/a"));
+        assert_eq!(subject.names.model, record.study.model);
+        let found = subject.found.unwrap();
+        assert_eq!(found.plan, record.best.unwrap().step.plan);
+    }
+}

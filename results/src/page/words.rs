@@ -1,0 +1,232 @@
+//! The question, the answer and the proof in words.
+
+use super::{Fact, Kind, Subject};
+use crate::design::DesignRow;
+use crate::planned::one_line;
+use crate::record::{Proof, Record};
+use crate::report::{area, count, percent, power_of_ten_rate, rate, seconds, significant};
+use sim::units::{Seconds, SquareMillimeters};
+
+/// The page's heading.
+pub fn title(subject: &Subject) -> String {
+    let model = &subject.names.model;
+    match subject.kind {
+        Kind::Search => format!("Which chip trains {model} best"),
+        Kind::Evaluate => format!("{model} on {} x {}", count(subject.devices), subject.names.chip),
+        Kind::Plan => format!("How to train {model} on {} x {}", count(subject.devices), subject.names.chip),
+    }
+}
+
+/// What was asked.
+pub fn question(subject: &Subject) -> Vec<String> {
+    let names = &subject.names;
+    let parameters = subject.parameters.map_or_else(String::new, |n| format!(" ({} parameters)", significant_count(n)));
+    let work = format!(
+        "{} sequences of {} tokens per optimizer step, under the software stack {}",
+        count(subject.global_batch),
+        count(subject.sequence_tokens),
+        names.stack
+    );
+    let devices = count(subject.devices);
+    match (subject.kind, record(subject)) {
+        (Kind::Search, Some(record)) => {
+            let study = &record.study;
+            let which = match study.objective.as_str() {
+                "throughput" => "trains it fastest".to_owned(),
+                objective => format!("is best by {objective}"),
+            };
+            let limit = |(key, value): (&String, &String)| {
+                let (what, unit) = LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
+                Some(format!("{what} at most {} {unit}", shortened(value)))
+            };
+            let limits: Vec<String> = study.options.iter().filter_map(limit).collect();
+            let limits = if limits.is_empty() { String::new() } else { format!(" Limits of a chip: {}.", limits.join("; ")) };
+            vec![
+                format!("{}{parameters} is trained on {devices} devices joined by {}: {work}.", names.model, study.fabric),
+                format!(
+                    "Of the {} chips of the study {}, which {which}, and under which plan?{limits}",
+                    count(study.space_designs),
+                    study.name
+                ),
+                format!("Plans that were considered: {}.", study.plans),
+            ]
+        }
+        _ => vec![
+            format!("{}{parameters} is trained on {devices} {} joined by {}: {work}.", names.model, names.chip, names.fabric),
+            match subject.kind {
+                Kind::Plan => "Which plan is fastest, and why is none of its neighbours?".to_owned(),
+                _ => "What does a step take under this plan, and why?".to_owned(),
+            },
+        ],
+    }
+}
+
+/// Limits of a study by their keys in the record's options, in words and with their units.
+const LIMITS: [(&str, &str, &str); 4] = [
+    ("max_area_mm2", "area", "mm²"),
+    ("max_power_w", "power under the heaviest load", "W"),
+    ("max_cost_usd", "cost to make", "USD"),
+    ("max_step_s", "step", "s"),
+];
+
+/// A limit with at most six digits, as it was given.
+fn shortened(value: &str) -> String {
+    match value.parse::<f64>() {
+        Ok(number) if value.len() > 7 => significant(number, 5),
+        _ => value.to_owned(),
+    }
+}
+
+/// A count of parameters as people say it: `70.55 billion`.
+fn significant_count(n: u64) -> String {
+    match n as f64 {
+        n if n >= 1e9 => format!("{} billion", significant(n / 1e9, 4)),
+        n if n >= 1e6 => format!("{} million", significant(n / 1e6, 4)),
+        _ => count(n),
+    }
+}
+
+/// The answer.
+pub fn answer(subject: &Subject) -> Vec<String> {
+    let Some(found) = &subject.found else {
+        let why = subject.why.clone().unwrap_or_else(|| "nothing fits".to_owned());
+        return vec![format!("None: {why}.")];
+    };
+    let plan = format!("Its plan: {}.", one_line(&found.plan.plan));
+    match best(subject) {
+        Some(row) => {
+            let dimensions = row.dimensions.as_ref().map_or_else(String::new, |d| format!(" ({d})"));
+            vec![format!("{}{dimensions}.", row.chip()), plan]
+        }
+        None => vec![format!("The plan: {}.", one_line(&found.plan.plan))],
+    }
+}
+
+/// The figures of the answer.
+pub fn facts(subject: &Subject) -> Vec<Fact> {
+    let Some(found) = &subject.found else { return Vec::new() };
+    let plan = &found.plan;
+    let sequences = subject.global_batch as f64 / plan.step_s;
+    let mut facts = vec![
+        Fact {
+            note: Some(format!("{} tokens/s", rate(plan.tokens_per_s))),
+            ..Fact::new("throughput", format!("{} sequences/s", significant(sequences, 4)))
+        },
+        Fact::new("step", seconds(Seconds(plan.step_s))),
+        Fact { note: Some("of the chips' peak".to_owned()), ..Fact::new("MFU", percent(plan.mfu)) },
+        Fact {
+            note: Some(format!("of {} GiB", significant(found.capacity_gib, 4))),
+            ..Fact::new("memory of a device", format!("{} GiB", significant(plan.peak_gib, 4)))
+        },
+        Fact {
+            note: Some("the network's is not modelled".to_owned()),
+            ..Fact::new("energy of a step", power_of_ten_rate(plan.energy_j, "J"))
+        },
+    ];
+    let power = found.mean_power_w.or_else(|| Some(plan.energy_j / plan.step_s / subject.devices as f64));
+    let row = best(subject);
+    let peak = row.and_then(|row| row.peak_power_w).map(|watts| format!("at most {} W", significant(watts, 4)));
+    facts.extend(
+        power.map(|watts| Fact { note: peak, ..Fact::new("mean power of a device", format!("{} W", significant(watts, 4))) }),
+    );
+    if let Some(row) = row {
+        facts.push(Fact { note: row.node.clone(), ..Fact::new("compute dies", area(SquareMillimeters(row.area_mm2))) });
+        facts.extend(row.cost_usd.map(|usd| Fact::new("cost to make", format!("{usd:.0} USD"))));
+        facts.extend(row.bound_by.clone().map(|bound| Fact::new("bound by", bound)));
+    }
+    facts
+}
+
+/// How far the proof got.
+pub fn proof(subject: &Subject) -> Vec<String> {
+    let Some(record) = record(subject) else { return Vec::new() };
+    let c = &record.certificate;
+    let sentence = match (c.proof, c.gap) {
+        (Proof::Proven, _) => {
+            "Proven: no design of this space, under any plan considered, is better under this model.".to_owned()
+        }
+        (Proof::Infeasible, _) => "Proven: no design of this space runs the model.".to_owned(),
+        (Proof::Gap, Some(gap)) => format!("No design of this space is better by more than {:.3} %.", gap * 100.0),
+        (Proof::Gap, None) => "Not proven: the search stopped before it had a bound.".to_owned(),
+    };
+    let model = "It does not say that the model is right, or that anything outside the space is worse.".to_owned();
+    std::iter::once(sentence).chain(c.why.clone()).chain(std::iter::once(model)).collect()
+}
+
+/// The counts behind the proof.
+pub fn certificate(subject: &Subject) -> Vec<Fact> {
+    let Some(record) = record(subject) else { return counts(subject) };
+    let c = &record.certificate;
+    let counted = [
+        ("designs", c.designs),
+        ("evaluated exactly", c.evaluated),
+        ("rejected by bound", c.pruned),
+        ("infeasible", c.infeasible),
+        ("outside the area", c.over_area),
+        ("over the power", c.over_power),
+        ("over the cost", c.over_cost),
+        ("no chips", c.no_chip),
+        ("undecided", c.open),
+    ];
+    let mut facts: Vec<Fact> = counted.into_iter().map(|(name, n)| Fact::new(name, count(n))).collect();
+    if let (Some(best), Some(bound)) = (c.best, c.bound) {
+        facts.push(Fact::new("best", format!("{} {}", significant(best, 6), c.unit)));
+        facts.push(Fact::new("none is better than", format!("{} {}", significant(bound, 6), c.unit)));
+    }
+    facts.push(Fact::new("question", record.question.clone()));
+    facts.extend(record.times.get("search").map(|time| Fact::new("time of the search", seconds(Seconds(*time)))));
+    facts
+}
+
+/// The counts of plans that `plan` and `evaluate` keep.
+fn counts(subject: &Subject) -> Vec<Fact> {
+    let Some(serde_json::Value::Object(counts)) = subject.said.get("counts") else { return Vec::new() };
+    let number = |(key, value): (&String, &serde_json::Value)| Some(Fact::new(key.replace('_', " "), count(value.as_u64()?)));
+    counts.iter().filter_map(number).collect()
+}
+
+fn record(subject: &Subject) -> Option<&Record> {
+    subject.run.as_ref().map(|run| &run.record)
+}
+
+fn best(subject: &Subject) -> Option<&DesignRow> {
+    record(subject)?.best.as_ref().map(|best| &best.design)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Run;
+
+    fn subject() -> Subject {
+        let record = crate::record::example();
+        let subject = Subject::of_record("runs/a", record.clone());
+        Subject { run: Some(Run { name: "a".into(), record, designs: Vec::new() }), ..subject }
+    }
+
+    #[test]
+    fn a_search_is_asked_and_answered_in_words() {
+        let subject = subject();
+        let asked = question(&subject).join(" ");
+        let record = crate::record::example();
+        for part in [&record.study.model, &record.study.fabric, &record.study.stack, &record.study.plans] {
+            assert!(asked.contains(part.as_str()), "{part}: {asked}");
+        }
+        assert!(answer(&subject).join(" ").contains("Its plan: t 1, p 2"), "{:?}", answer(&subject));
+        let names: Vec<String> = facts(&subject).into_iter().map(|fact| fact.name).collect();
+        assert!(names.iter().any(|name| name == "compute dies") && names.iter().any(|name| name == "MFU"), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_not_proven_never_reads_as_proven() {
+        let mut subject = subject();
+        if let Some(run) = &mut subject.run {
+            (run.record.certificate.proof, run.record.certificate.gap) = (Proof::Gap, Some(0.02));
+        }
+        assert_eq!(proof(&subject)[0], "No design of this space is better by more than 2.000 %.");
+        subject.found = None;
+        subject.why = Some("stage 0 lacks 3 GiB".into());
+        assert_eq!(answer(&subject), ["None: stage 0 lacks 3 GiB."]);
+        assert!(facts(&subject).is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! `coplace report`: a run as one page for a browser.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::input;
+use results::page::{Die, Names, Page, Replay, SourceFile, Subject};
+use results::{files, finite};
+use search::planner::Job;
+use serde::Serialize;
+use sim::hardware::Template;
+use sim::network::Fabric;
+use sim::units::Bytes;
+use std::path::PathBuf;
+use step::SoftwareStack;
+use workloads::Model;
+
+/// Chips that every page draws beside the run's own.
+const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
+
+/// Write a run as one HTML page that needs no network: the answer, the chip, the designs, the kernels, the step and the proof
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  coplace report runs/llama2-7b-phaze -o report.html\n  \
+    coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
+    A search's directory holds all that a page shows. Of what `evaluate` and `plan` print, the step is played again for its passes and kernels,\n\
+    with the chip, fabric and stack that it names; where these were files, or options were set, give them again with --chip, --fabric, --stack\n\
+    and --model, else the page says what it leaves out.\n\n\
+    JSON: written, bytes, left_out.")]
+pub struct Arguments {
+    /// A run directory of `coplace search`, or a file with what `evaluate` or `plan` printed with --format json
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The page
+    #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
+    out: PathBuf,
+    /// The model's configuration, in place of the name that the run keeps
+    #[arg(long)]
+    model: Option<String>,
+    /// The chip, in place of the one that the run names
+    #[arg(long)]
+    chip: Option<String>,
+    /// The fabric, in place of the one that the run names
+    #[arg(long)]
+    fabric: Option<String>,
+    /// The software stack, in place of the one that the run names
+    #[arg(long)]
+    stack: Option<String>,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What was written.
+#[derive(Serialize)]
+struct Written {
+    written: String,
+    bytes: usize,
+    left_out: Vec<String>,
+}
+
+/// What a run's step was of, read again.
+struct Parts {
+    model: Model,
+    chip: Template,
+    fabric: Fabric,
+    stack: SoftwareStack,
+}
+
+/// Reads the run, plays its step, writes the page.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.out.is_dir() {
+        return Err(failure::input(format!(
+            "-o {}: is a directory; give a file, such as report.html in it",
+            arguments.out.display()
+        )));
+    }
+    let subject = Subject::read(&arguments.run).or_input()?;
+    let mut left_out = Vec::new();
+    let parts = if subject.found.is_some() { parts(arguments, &subject, &mut left_out)? } else { None };
+    let replay = match (&parts, &subject.found) {
+        (Some(parts), Some(found)) => {
+            let plan = &found.plan.plan;
+            let job = Job {
+                model: &parts.model,
+                chip: &parts.chip.accelerator,
+                fabric: &parts.fabric,
+                stack: &parts.stack,
+                devices: u32::try_from(subject.devices).unwrap_or(u32::MAX),
+                global_batch: subject.global_batch,
+                sequence_length: subject.sequence_tokens,
+                attention: plan.attention,
+                precision: plan.precision,
+                optimizer: plan.optimizer,
+                headroom: Bytes::ZERO,
+                techniques: &plan.techniques,
+            };
+            let played = Replay::new(&job, found);
+            played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, for {why}"))).ok()
+        }
+        _ => None,
+    };
+    let sources = parts.as_ref().map_or_else(Vec::new, |parts| {
+        vec![SourceFile::chip(&parts.chip), SourceFile::fabric(&parts.fabric), SourceFile::stack(&parts.stack)]
+    });
+    let dies = dies(parts.as_ref(), &mut left_out)?;
+    let page = Page::new(&subject, replay, sources, dies, left_out);
+    finite::check(&page).or_other()?;
+    let html = page.html().or_other()?;
+    files::write(&arguments.out, html.as_bytes()).or_unwritable()?;
+    let written = Written { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
+    answer::give(arguments.format, &written, |written| {
+        let mut text = format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
+        text.extend(written.left_out.iter().map(|what| format!("Left out: {what}\n")));
+        text
+    })
+}
+
+/// The parts of the job: an argument must be right; what the run names may be gone, and then the page goes without.
+fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -> Result<Option<Parts>, Failure> {
+    let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack].iter().any(|name| name.is_some());
+    let or = |given: &Option<String>, kept: &str| given.clone().unwrap_or_else(|| kept.to_owned());
+    let names = Names {
+        model: or(&arguments.model, &subject.names.model),
+        chip: or(&arguments.chip, &subject.names.chip),
+        fabric: or(&arguments.fabric, &subject.names.fabric),
+        stack: or(&arguments.stack, &subject.names.stack),
+    };
+    match (read(&names, subject.devices), given) {
+        (Ok(parts), _) => Ok(Some(parts)),
+        (Err(failure), true) => Err(failure),
+        (Err(Failure::Input(why)), false) => {
+            left_out.push(format!("passes, kernels, the chip's dies and sources, for what the run names is not there: {why:#}"));
+            Ok(None)
+        }
+        (Err(failure), false) => Err(failure),
+    }
+}
+
+fn read(names: &Names, devices: u64) -> Result<Parts, Failure> {
+    let model = Model::load(&names.model).or_input()?;
+    let chip = input::chip(&names.chip)?;
+    let whole = input::fabric(&names.fabric, &chip.accelerator.name, None)?;
+    let fabric = whole.for_devices(u32::try_from(devices).unwrap_or(u32::MAX)).or_input()?;
+    Ok(Parts { model, chip, fabric, stack: input::stack(&names.stack, &[])? })
+}
+
+/// The run's chip and those beside it, each once.
+fn dies(parts: Option<&Parts>, left_out: &mut Vec<String>) -> Result<Vec<Die>, Failure> {
+    let mut dies = Vec::new();
+    if let Some(parts) = parts {
+        let name = &parts.chip.name;
+        match Die::of(name, &parts.chip.accelerator) {
+            Some(die) => dies.push(die),
+            None => left_out.push(format!("the area of {name}, for its file says nothing of its dies")),
+        }
+    }
+    for name in BESIDE.into_iter().filter(|name| parts.is_none_or(|parts| parts.chip.name != *name)) {
+        dies.extend(Die::of(name, &Template::find(name).or_other()?.accelerator));
+    }
+    Ok(dies)
+}

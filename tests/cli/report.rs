@@ -1,0 +1,126 @@
+//! The page of a run: what it holds, and what a browser makes of it.
+
+use crate::support::{coplace_in, small_study};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// The charts of a page of a search whose best plan is a pipeline.
+const OF_A_SEARCH: [&str; 10] =
+    ["dies", "pareto", "comparison", "time", "roofline", "timeline", "stages", "memory-classes", "memory-time", "decisions"];
+
+/// What a page holds.
+fn data(page: &Path) -> Value {
+    let html = std::fs::read_to_string(page).unwrap();
+    let (_, data) = html.split_once("id=\"data\">").unwrap();
+    serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// A run of a small study in a directory, and its page.
+fn searched(directory: &Path) -> Value {
+    std::fs::write(directory.join("small.toml"), small_study()).unwrap();
+    let run = coplace_in(directory, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"]).json();
+    let written = coplace_in(directory, &["report", "run", "-o", "report.html", "--format", "json"]).json();
+    assert_eq!((written["written"].as_str(), written["left_out"].as_array().map(Vec::len)), (Some("report.html"), Some(0)));
+    run
+}
+
+#[test]
+fn the_page_of_a_search_holds_the_run_and_its_step_played_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = searched(dir.path());
+    let page = data(&dir.path().join("report.html"));
+    assert_eq!(page["step_s"], run["best"]["step"]["time"]["step_s"]);
+    assert_eq!(page["comparison"], run["comparison"]["entries"]);
+    assert_eq!(page["dies"].as_array().unwrap().len(), 3);
+    let die = page["dies"][0]["area_mm2"].as_f64().unwrap();
+    assert!((die / run["best"]["design"]["area_mm2"].as_f64().unwrap() - 1.0).abs() < 1e-9);
+    // The passes are those of the stages that the record has: busy for as long.
+    let stages = run["best"]["step"]["timeline"].as_array().unwrap();
+    for (at, stage) in stages.iter().enumerate() {
+        let events = page["timeline"]["events"].as_array().unwrap().iter();
+        let busy: f64 = events.filter(|e| e[0] == at && e[1].as_u64().unwrap() < 4).map(|e| e[5].as_f64().unwrap()).sum();
+        assert!((busy / stage["busy_s"].as_f64().unwrap() - 1.0).abs() < 1e-9, "stage {at}");
+    }
+    let kernels = run["best"]["step"]["passes"].as_array().unwrap().iter().map(|p| p["kernels"].as_array().unwrap().len());
+    assert_eq!(page["roofline"]["kernels"].as_array().unwrap().len(), kernels.sum::<usize>());
+    let peak = page["roofline"]["peak_tflop_per_s"].as_f64().unwrap();
+    for kernel in page["roofline"]["kernels"].as_array().unwrap() {
+        let reached = kernel["operations"].as_f64().unwrap() / kernel["latency_s"].as_f64().unwrap() / 1e12;
+        assert!(reached <= peak * (1.0 + 1e-9), "{kernel}");
+    }
+    assert!(!page["decisions"].as_array().unwrap().is_empty() && !page["sources"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = "llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 --format json";
+    for verb in ["evaluate", "plan"] {
+        let call: Vec<&str> = std::iter::once(verb).chain(job.split(' ')).collect();
+        let answer = coplace_in(dir.path(), &call).result();
+        std::fs::write(dir.path().join("answer.json"), &answer).unwrap();
+        let text = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]).result();
+        assert!(text.starts_with("Written: page.html (") && !text.contains("Left out"), "{verb}: {text}");
+        let page = data(&dir.path().join("page.html"));
+        assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && page["designs"].is_null());
+        // Another chip's step is another.
+        let other = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]).result();
+        assert!(other.contains("Left out: passes, kernels and memory over time, for the step takes "), "{verb}: {other}");
+        let gone = answer.replace("\"tpu_v4\"", "\"my_chip\"");
+        std::fs::write(dir.path().join("answer.json"), gone).unwrap();
+        let text = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]).result();
+        assert!(text.contains("Left out: ") && text.contains("my_chip"), "{verb}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_run_and_no_page_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("x.json"), "{}").unwrap();
+    let refusal = |arguments: &[&str]| coplace_in(dir.path(), arguments).refusal();
+    assert!(refusal(&["report", "nowhere"]).contains("nowhere: cannot be read"));
+    assert!(refusal(&["report", "."]).contains("record.json: cannot be opened"));
+    assert!(refusal(&["report", "x.json"]).contains("x.json: is no answer of `evaluate` or `plan`"));
+    assert!(refusal(&["report", "x.json", "-o", "."]).contains("-o .: is a directory"));
+}
+
+/// What a browser's console said, and the page as it stands then.
+fn browsed(browser: &str, page: &Path, theme: &str) -> (String, String) {
+    let url = format!("file://{}#{theme}", page.display());
+    let profile = tempfile::tempdir().unwrap();
+    let profile = format!("--user-data-dir={}", profile.path().display());
+    let flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,900"];
+    let output =
+        Command::new(browser).args(flags).args([&profile, "--virtual-time-budget=20000", "--dump-dom", &url]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let console: Vec<&str> = said.lines().filter(|line| line.contains(":CONSOLE")).collect();
+    (console.join("\n"), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Run by `.ci/run` where Debian's package chromium is there or can be installed.
+#[test]
+#[ignore = "needs chromium"]
+fn the_page_in_a_browser_has_every_chart_in_both_themes_and_widths() {
+    let dir = tempfile::tempdir().unwrap();
+    searched(dir.path());
+    let html = std::fs::read_to_string(dir.path().join("report.html")).unwrap();
+    for (width, body) in [(1280, "<body>"), (400, "<body style=\"max-width: 400px\">")] {
+        let page = dir.path().join(format!("{width}.html"));
+        std::fs::write(&page, html.replacen("<body>", body, 1)).unwrap();
+        for theme in ["light", "dark"] {
+            let (console, dom) = browsed("chromium", &page, theme);
+            assert_eq!(console, "", "{width} {theme}");
+            let root = dom.split_once("<html").unwrap().1.split_once('>').unwrap().0;
+            assert!(root.contains(&format!("data-theme=\"{theme}\"")) && !root.contains("data-errors"), "{width}: {root}");
+            assert!(root.contains("data-overflow=\"false\""), "{width} {theme}: {root}");
+            assert!(root.contains(&format!("data-ready=\"{}\"", OF_A_SEARCH.len())), "{width} {theme}: {root}");
+            for chart in OF_A_SEARCH {
+                let after = dom.split_once(&format!("id=\"chart-{chart}\"")).unwrap_or_else(|| panic!("{width}: no {chart}")).1;
+                let place = after.split_once("<figcaption").unwrap().0;
+                assert!(place.contains("data-drawn=\"true\""), "{width} {theme}: {chart} is not drawn");
+                assert!(place.contains("<canvas") || place.matches("<path").count() > 3, "{width} {theme}: {chart} is empty");
+            }
+        }
+    }
+}
