@@ -160,7 +160,7 @@ fn write_best(
         return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
     }
     let mappings: Vec<Mapped> = mappings.iter().map(Mapped::from).collect();
-    write::first(framework, job, &answer.best, &mappings)
+    write::first(framework, &arguments.job.model, job, &answer.best, &mappings)
 }
 
 /// Prints the best plans and the neighbours of the first, and writes its trace.

@@ -195,6 +195,18 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
+/// The text of a built-in model's configuration, by name, or of a `config.json` by path (or by the folder that holds it); `None` where there is
+/// none. It has what says nothing of the work, such as the base of rotary embeddings.
+#[must_use]
+pub fn config_text(name_or_path: &str) -> Option<String> {
+    if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
+        return Some((*text).to_owned());
+    }
+    let path = Path::new(name_or_path);
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+    sim::files::text::read(&file).ok()
+}
+
 impl Model {
     /// A built-in model by name, or a `config.json` by path (or by the folder that holds it).
     ///

@@ -1,7 +1,7 @@
 //! MaxText's settings (`src/maxtext/configs/base.yml` and `types.py` of AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026), as
 //! `key=value` arguments.
 
-use super::{Inexpressible, Lines, Recipe, Written};
+use super::{Inexpressible, Lines, Numerics, Recipe, Written};
 use crate::planned::schedule_name;
 use search::planner::{PlanSpace, Splits};
 use sim::kernel::{DataType, Function};
@@ -25,7 +25,7 @@ pub fn maxtext(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     let block = Block::of(recipe)?;
     let mut settings = Settings(recipe.comments("maxtext"));
     settings.shape(model, plan);
-    settings.block(model, block);
+    settings.block(model, recipe.numerics, block);
     settings.batch(model, plan);
     settings.mesh(recipe);
     settings.sharing(recipe);
@@ -105,7 +105,7 @@ impl Settings {
         }
     }
 
-    fn block(&mut self, model: &Model, block: Block) {
+    fn block(&mut self, model: &Model, numerics: Numerics, block: Block) {
         let (name, activations) = match block {
             Block::Llama => ("llama2", "['silu','linear']"),
             Block::Mixtral => ("mixtral", "['silu','linear']"),
@@ -120,10 +120,16 @@ impl Settings {
             self.set("fused_qkv", true);
             self.set("normalize_embedding_logits", false);
         }
-        self.0.note(
-            model.position == Position::Rotary,
-            "rope_max_timescale: the model's own (10000 where it is left out); it changes no time",
-        );
+        match numerics.rotary_base.filter(|_| model.position == Position::Rotary) {
+            Some(base) => self.set("rope_max_timescale", base),
+            None => self.0.note(
+                model.position == Position::Rotary,
+                "rope_max_timescale: the model's own (10000 where it is left out); it changes no time",
+            ),
+        }
+        if let Some(epsilon) = numerics.norm_epsilon {
+            self.set("normalization_layer_epsilon", epsilon);
+        }
         self.set("enable_dropout", model.dropout.residual > 0.0);
         if model.dropout.residual > 0.0 {
             self.set("dropout_rate", model.dropout.residual);

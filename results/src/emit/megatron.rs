@@ -1,7 +1,7 @@
 //! Megatron-LM's command-line arguments, as `megatron/training/arguments.py` of NVIDIA/Megatron-LM has them at commit 000c4ac24f61 (2025):
 //! their names, what `validate_args` asserts of their combinations, and what it switches on by itself.
 
-use super::{Inexpressible, Lines, Recipe, Written};
+use super::{Inexpressible, Lines, Numerics, Recipe, Written};
 use crate::planned::schedule_name;
 use sim::kernel::{DataType, Function};
 use sim::pipeline::Schedule;
@@ -46,7 +46,7 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
         ],
     )?;
     let mut out = Arguments(recipe.comments("megatron"));
-    out.model(model, plan);
+    out.model(model, recipe.numerics, plan);
     out.experts(model, &plan.layout, plan);
     out.numerics(plan);
     out.layout(model, &plan.layout);
@@ -97,7 +97,7 @@ impl Arguments {
         }
     }
 
-    fn model(&mut self, model: &Model, plan: &TrainingPlan) {
+    fn model(&mut self, model: &Model, numerics: Numerics, plan: &TrainingPlan) {
         self.0.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
         self.set("num-layers", model.all_layers());
         self.set("hidden-size", model.hidden);
@@ -126,7 +126,13 @@ impl Arguments {
             if let Some(rotated) = model.variations.rotated {
                 self.set("rotary-percent", rotated as f64 / model.head_dim as f64);
             }
-            self.0.note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time");
+            match numerics.rotary_base {
+                Some(base) => self.set("rotary-base", base),
+                None => self.0.note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time"),
+            }
+        }
+        if let Some(epsilon) = numerics.norm_epsilon {
+            self.set("norm-epsilon", epsilon);
         }
         self.flag("untie-embeddings-and-output-weights", !model.tied_head);
         self.flag("disable-bias-linear", !model.mlp_bias);

@@ -26,8 +26,32 @@ pub struct Recipe<'a> {
     pub chip: &'a str,
     /// Devices of a fast domain (a node, a slice).
     pub fast_domain: u32,
+    /// What the model's configuration says besides.
+    pub numerics: Numerics,
     /// Where its ranks run, on a fabric of measured links.
     pub mapping: Option<&'a Mapped>,
+}
+
+/// What a model's configuration says that changes what is trained and no time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Numerics {
+    /// The base of rotary embeddings.
+    pub rotary_base: Option<f64>,
+    /// What norms add to the variance.
+    pub norm_epsilon: Option<f64>,
+}
+
+impl Numerics {
+    /// Of a `config.json`; nothing of what is no such file.
+    #[must_use]
+    pub fn of(config: &str) -> Self {
+        let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+        let number = |keys: &[&str]| keys.iter().find_map(|key| config.pointer(key)?.as_f64());
+        Self {
+            rotary_base: number(&["/rope_theta", "/rope_parameters/rope_theta", "/rotary_emb_base", "/rotary_base"]),
+            norm_epsilon: number(&["/rms_norm_eps", "/layer_norm_eps", "/layer_norm_epsilon", "/norm_epsilon", "/norm_eps"]),
+        }
+    }
 }
 
 /// A plan in a framework's words.

@@ -44,7 +44,8 @@ impl Case {
     fn write(&self, framework: usize, plan: &TrainingPlan) -> Result<Written, Inexpressible> {
         let (model, stack) = (Model::load(self.model).unwrap(), SoftwareStack::load(self.stack).unwrap());
         let (chip, fast_domain) = (self.chip, self.fast_domain);
-        let recipe = Recipe { model: &model, plan, stack: &stack, chip, fast_domain, mapping: None };
+        let recipe =
+            Recipe { model: &model, plan, stack: &stack, chip, fast_domain, numerics: Numerics::default(), mapping: None };
         FRAMEWORKS[framework](&recipe)
     }
 
@@ -228,4 +229,13 @@ fn nodes_are_named_in_the_order_of_their_ranks() {
     };
     assert!(placed(&mapped(&[4, 5, 0, 1, 2, 3])).ends_with("from 0: 2,0,1"));
     assert!(placed(&mapped(&[4, 0, 5, 1, 2, 3])).ends_with("from 0: 4,0,5,1,2,3"));
+}
+
+#[test]
+fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
+    let config = workloads::model::config_text("llama3-70b").unwrap();
+    let numerics = Numerics::of(&config);
+    assert_eq!(numerics, Numerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5) });
+    assert_eq!(Numerics::of("{\"rope_parameters\": {\"rope_theta\": 1e6}}").rotary_base, Some(1e6));
+    assert_eq!((Numerics::of("no JSON"), workloads::model::config_text("no-model")), (Numerics::default(), None));
 }

@@ -3,10 +3,12 @@
 use crate::answer;
 use crate::failure::{Failure, OrInput};
 use clap::ValueEnum;
-use results::emit::{self, Recipe, Written};
+use results::emit::{self, Numerics, Recipe, Written};
 use results::mapped::Mapped;
+use results::report::{rate, seconds};
 use search::planner::{Job, PlanSpace, RankedPlan};
 use step::{SoftwareStack, TrainingPlan};
+use workloads::model::config_text;
 
 /// The framework to write a plan for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,16 +44,18 @@ pub fn choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpa
 /// # Errors
 /// Bad input where the framework has no layers like the model's; an incomplete answer, after it has been written, where it has no words for all of
 /// the plan.
-pub fn first(framework: Framework, job: &Job<'_>, plans: &[RankedPlan], mappings: &[Mapped]) -> Result<(), Failure> {
+pub fn first(framework: Framework, model: &str, job: &Job<'_>, plans: &[RankedPlan], mappings: &[Mapped]) -> Result<(), Failure> {
+    let numerics = config_text(model).map_or_else(Numerics::default, |text| Numerics::of(&text));
     let all: Vec<Written> = plans
         .iter()
         .enumerate()
-        .map(|(i, ranked)| write(framework, job, &ranked.plan, mappings.get(i)))
+        .map(|(i, ranked)| write(framework, (job, numerics), &ranked.plan, mappings.get(i)))
         .collect::<Result<_, _>>()?;
     let (Some(fastest), name) = (all.first(), framework.name()) else { return Ok(()) };
     let whole = all.iter().position(|written| written.lacking.is_empty());
     let lacking = fastest.lacking.join("; ");
-    answer::text(&all[whole.unwrap_or(0)].text)?;
+    let chosen = whole.unwrap_or(0);
+    answer::text(&format!("{}{}", all[chosen].text, predicted(job, &plans[chosen])))?;
     match whole {
         Some(0) => Ok(()),
         Some(place) => {
@@ -69,9 +73,28 @@ pub fn first(framework: Framework, job: &Job<'_>, plans: &[RankedPlan], mappings
     }
 }
 
-fn write(framework: Framework, job: &Job<'_>, plan: &TrainingPlan, mapping: Option<&Mapped>) -> Result<Written, Failure> {
+/// What is predicted of a plan, as a comment of every framework's files.
+fn predicted(job: &Job<'_>, ranked: &RankedPlan) -> String {
+    let (step, tokens) = (ranked.time.total, job.global_batch as f64 * job.sequence_length as f64);
+    let peak = ranked.memory.stages.iter().map(|stage| stage.need().gib()).fold(0.0, f64::max);
+    format!(
+        "# predicted by coplace {}: a step of {}, {} tokens/s, {peak:.1} GiB on the fullest of {} x {}\n",
+        env!("CARGO_PKG_VERSION"),
+        seconds(step),
+        rate(tokens / step.0),
+        job.devices,
+        job.chip.name
+    )
+}
+
+fn write(
+    framework: Framework,
+    (job, numerics): (&Job<'_>, Numerics),
+    plan: &TrainingPlan,
+    mapping: Option<&Mapped>,
+) -> Result<Written, Failure> {
     let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain());
-    let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, mapping };
+    let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, numerics, mapping };
     match framework {
         Framework::Megatron => emit::megatron(&recipe).or_input(),
         Framework::Maxtext | Framework::Piper => emit::maxtext(&recipe).or_input(),
