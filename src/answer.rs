@@ -20,6 +20,11 @@ pub fn text(text: &str) -> Result<(), Failure> {
     std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).map_err(unwritten)
 }
 
+/// Writes words for people to standard output, in lines that fit the reader's screen.
+pub fn words(words: &str) -> Result<(), Failure> {
+    text(&results::report::fitting(words))
+}
+
 /// The failure of an answer that standard output does not take.
 pub fn unwritten(why: std::io::Error) -> Failure {
     match why.kind() {
@@ -34,7 +39,7 @@ pub fn give<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -
         Format::Json => json(value),
         Format::Text => {
             finite::check(value).or_other()?;
-            text(&in_words(value))
+            words(&in_words(value))
         }
     }
 }
@@ -52,6 +57,6 @@ pub fn line<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -
     finite::check(value).or_other()?;
     match format {
         Format::Json => text(&(serde_json::to_string(value).or_other()? + "\n")),
-        Format::Text => text(&in_words(value)),
+        Format::Text => words(&in_words(value)),
     }
 }

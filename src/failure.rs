@@ -28,6 +28,14 @@ impl Failure {
         }
     }
 
+    /// Its message.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => format!("{e:#}"),
+            Self::ClosedPipe => "the reader of the answer went away".to_owned(),
+        }
+    }
+
     /// Prints the message on standard error and says which exit code it is.
     pub fn report(&self) -> ExitCode {
         let (code, error) = match self {

@@ -5,7 +5,8 @@ mod failure;
 mod input;
 mod verb;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// The planner makes millions of short-lived lists; this allocator serves them in a fraction of the system's time.
@@ -38,6 +39,11 @@ enum Verb {
     Calculon(verb::calculon::Arguments),
     Techniques(Box<verb::techniques::Arguments>),
     List(verb::list::Arguments),
+    Doctor(verb::doctor::Arguments),
+    #[command(hide = true)]
+    Completions(verb::shell::CompletionArguments),
+    #[command(hide = true)]
+    Man(verb::shell::ManArguments),
 }
 
 /// Prints what is said instead of a verb's answer: the help, the version, what is wrong with the arguments. Help that cannot be written is a failure.
@@ -51,9 +57,18 @@ fn explained(error: &clap::Error) -> ExitCode {
     }
 }
 
+/// Characters of a line of the reader's screen: what COLUMNS says, or the terminal; nothing where the answer goes into a file or a pipe.
+fn columns() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)))
+        .filter(|columns| *columns > 0)
+}
+
 fn main() -> ExitCode {
     let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| "warn".into());
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // https://no-color.org
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt()
         .with_env_filter(log)
         .with_writer(std::io::stderr)
@@ -61,6 +76,9 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
+    if let Some(columns) = columns() {
+        results::report::fit(columns);
+    }
     let arguments = match Arguments::try_parse_from(verb::search::again::completed(std::env::args_os().collect())) {
         Ok(arguments) => arguments,
         Err(error) => return explained(&error),
@@ -80,6 +98,9 @@ fn main() -> ExitCode {
         Verb::Calculon(a) => verb::calculon::run(&a),
         Verb::Techniques(a) => verb::techniques::run(&a),
         Verb::List(a) => verb::list::run(&a),
+        Verb::Doctor(a) => verb::doctor::run(&a),
+        Verb::Completions(a) => verb::shell::completions(&a, Arguments::command()),
+        Verb::Man(a) => verb::shell::man(&a, Arguments::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

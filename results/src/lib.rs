@@ -3,6 +3,7 @@
 
 pub mod baseline;
 pub mod calculon;
+pub mod chakra;
 pub mod claim;
 
 pub mod compare;

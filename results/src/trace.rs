@@ -144,4 +144,4 @@ fn tracks(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<Track> {
 
 #[cfg(test)]
 #[path = "trace_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -8,7 +8,7 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
 /// BERT-large on two stages of two tensor-parallel devices each.
-fn explained(chip: &Accelerator, stack: &str) -> Explained {
+pub(crate) fn explained(chip: &Accelerator, stack: &str) -> Explained {
     let (model, fabric) = (Model::load("bert-large").unwrap(), Fabric::template("ideal_switch").unwrap());
     let (stack, fabric) = (SoftwareStack::load(stack).unwrap(), fabric.for_devices(8).unwrap());
     let job = Job {

@@ -7,7 +7,7 @@ use crate::verb::plan;
 use results::evaluated::Evaluated;
 use results::report::Kernels;
 use results::step_record::Explained;
-use results::{files, report, trace};
+use results::{chakra, files, report, trace};
 use search::planner::{Job, PlanSpace, search_plans};
 use std::path::PathBuf;
 
@@ -41,6 +41,9 @@ pub struct Arguments {
     /// Write the step as a trace for Chrome or Perfetto: every stage pass by pass, and the slowest stage's passes kernel by kernel
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
+    /// Write a micro-batch on the slowest stage, kernel by kernel, as a Chakra execution trace (MLCommons), which ASTRA-sim and others replay
+    #[arg(long, value_name = "FILE.et")]
+    chakra: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -62,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(failure::input(refusal));
     }
     let explained = found.best.first().map(|ranked| Explained::new(&job, ranked)).transpose().or_input()?;
-    write_trace(arguments, &job, explained.as_ref())?;
+    write_traces(arguments, &job, explained.as_ref())?;
     let record = Evaluated::new(&job, &arguments.job.model, &found, explained.as_ref());
     let kernels = if arguments.kernels { Kernels::All } else { Kernels::Longest };
     answer::give(arguments.format, &record, |record| report::evaluated(record, kernels))
@@ -92,12 +95,17 @@ fn asked(arguments: &Arguments) -> Result<PlanSpace, Failure> {
     Ok(asked)
 }
 
-fn write_trace(arguments: &Arguments, job: &Job<'_>, explained: Option<&Explained>) -> Result<(), Failure> {
-    let Some(file) = &arguments.trace else { return Ok(()) };
-    let Some(explained) = explained else {
-        tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
-        return Ok(());
+/// Writes the traces that are asked for.
+fn write_traces(arguments: &Arguments, job: &Job<'_>, explained: Option<&Explained>) -> Result<(), Failure> {
+    let title = format!("{} on {} x {}", arguments.job.model, arguments.job.devices, job.chip.name);
+    let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&Explained) -> Vec<u8>| {
+        let Some(file) = file else { return Ok(()) };
+        let Some(explained) = explained else {
+            tracing::warn!("{flag} {}: no plan fits, nothing is written", file.display());
+            return Ok(());
+        };
+        files::write(file, &contents(explained)).or_unwritable()
     };
-    let title = format!("{} on {} x {}", arguments.job.model, job.devices, job.chip.name);
-    files::write(file, trace::trace(&title, explained, job.chip).as_bytes()).or_unwritable()
+    write("--trace", arguments.trace.as_ref(), &|explained| trace::trace(&title, explained, job.chip).into_bytes())?;
+    write("--chakra", arguments.chakra.as_ref(), &|explained| chakra::execution_trace(&title, &explained.why))
 }

@@ -64,12 +64,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         What::Dimensions => dimensions(arguments)?,
     };
     match arguments.format {
-        Format::Text => answer::text(&table.render()),
+        Format::Text => answer::words(&table.render()),
         Format::Json => answer::json(&entries),
     }
 }
 
 type Listing = (Table, Vec<serde_json::Value>);
+
+/// Reads all of a kind, and counts them.
+type Count = fn() -> Result<usize, Failure>;
+
+/// What is built in, by kind, with how many there are: each is read for it.
+pub const KINDS: [(&str, Count); 5] = [
+    ("models", || models().map(|(_, entries)| entries.len())),
+    ("chips", || chips().map(|(_, entries)| entries.len())),
+    ("fabrics", || fabrics().map(|(_, entries)| entries.len())),
+    ("studies", || studies().map(|(_, entries)| entries.len())),
+    ("stacks", || stacks().map(|(_, entries)| entries.len())),
+];
 
 fn models() -> Result<Listing, Failure> {
     let header = ["model", "family", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "sequence", "parameters"];
@@ -99,7 +111,20 @@ fn models() -> Result<Listing, Failure> {
 }
 
 fn chips() -> Result<Listing, Failure> {
-    let header = ["chip", "cores", "array", "lanes", "clock", "bf16 peak", "on-chip buffer", "HBM", "HBM bandwidth"];
+    let header = [
+        "chip",
+        "cores",
+        "array",
+        "lanes",
+        "clock",
+        "bf16 peak",
+        "on-chip buffer",
+        "HBM",
+        "HBM bandwidth",
+        "node",
+        "dies",
+        "TDP",
+    ];
     let mut table = Table::new(header);
     let mut entries = Vec::new();
     for name in sim::hardware::template_names() {
@@ -107,6 +132,7 @@ fn chips() -> Result<Listing, Failure> {
         let array = format!("{} x {}x{}", c.tensor.arrays_per_core, c.tensor.rows, c.tensor.columns);
         let peak = c.peak(DataType::Bf16).or(c.peak(DataType::Fp16));
         let buffer = c.global_buffer().map(|level| level.capacity);
+        let dies = sim::hardware::area(&c).ok().map(|areas| areas.total());
         table.row([
             name.to_owned(),
             c.tensor.cores.to_string(),
@@ -117,12 +143,16 @@ fn chips() -> Result<Listing, Failure> {
             buffer.map_or("-".into(), |b| format!("{:.0} MiB", b.gib() * 1024.0)),
             report::gib(c.memory_capacity()),
             format!("{:.0} GB/s", c.hbm.read_bandwidth.0 / 1e9),
+            c.node().map_or("-".into(), |node| node.to_string()),
+            dies.map_or("-".into(), report::area),
+            c.published.tdp.map_or("-".into(), |tdp| format!("{:.0} W", tdp.0)),
         ]);
         entries.push(json!({
             "name": name, "tensor_cores": c.tensor.cores, "arrays_per_core": c.tensor.arrays_per_core, "rows": c.tensor.rows,
             "columns": c.tensor.columns, "vector_cores": c.vector.cores, "vector_lanes": c.vector.lanes, "clock_mhz": c.clock.0 / 1e6,
             "peak_bf16_tflop_per_s": peak.map(|p| p.0 / 1e12), "global_buffer_mib": buffer.map(|b| b.gib() * 1024.0),
             "hbm_gib": c.memory_capacity().gib(), "hbm_gb_per_s": c.hbm.read_bandwidth.0 / 1e9,
+            "node_nm": c.node().map(sim::hardware::Node::nanometres), "area_mm2": dies.map(|area| area.0), "tdp_w": c.published.tdp.map(|tdp| tdp.0),
         }));
     }
     Ok((table, entries))

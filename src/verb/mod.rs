@@ -3,6 +3,7 @@
 pub mod calculon;
 pub mod calibrate;
 pub mod compare;
+pub mod doctor;
 pub mod evaluate;
 mod job;
 pub mod list;
@@ -13,5 +14,6 @@ pub mod report;
 pub mod scalesim;
 pub mod schedule;
 pub mod search;
+pub mod shell;
 pub mod techniques;
 pub mod validate;

@@ -160,9 +160,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (Format::Json, _) => answer::json(&run.record)?,
         (Format::Text, Ok(files)) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            answer::text(&format!("{}\nWritten: {}\n", report::run(&run.record), files.join(", ")))?;
+            answer::words(&format!("{}\nWritten: {}\n", report::run(&run.record), files.join(", ")))?;
         }
-        (Format::Text, Err(_)) => answer::text(&report::run(&run.record))?,
+        (Format::Text, Err(_)) => answer::words(&report::run(&run.record))?,
     }
     written.or_unwritable().map(drop)
 }

@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         finite::check(&reports).or_other()?;
         match arguments.format {
             Format::Json => answer::json(&validate::json(&reports))?,
-            Format::Text => answer::text(&text(&reports, &written(arguments, drawn.unwrap_or_default())))?,
+            Format::Text => answer::words(&text(&reports, &written(arguments, drawn.unwrap_or_default())))?,
         }
     }
     for report in reports.iter().filter(|report| !report.row_errors.is_empty()) {

@@ -7,6 +7,7 @@ mod hostile;
 mod instances;
 mod interchange;
 mod lists;
+mod manners;
 mod measured;
 mod plan;
 mod report;

@@ -1,8 +1,8 @@
 //! The designs of a search that a page shows: as many as a browser draws at once.
 
 use crate::design::{DesignRow, Outcome};
-use crate::report::count;
 use crate::run::Run;
+use crate::text::count;
 use serde::Serialize;
 use serde_json::{Value, json};
 

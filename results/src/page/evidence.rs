@@ -36,7 +36,7 @@ fn walk(value: &Value, path: &mut Vec<String>, found: &mut Vec<Fact>) {
 fn words(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |n| crate::report::significant(n, 4)),
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |n| crate::text::significant(n, 4)),
         Value::Array(items) => items.iter().map(words).collect::<Vec<_>>().join(" to "),
         Value::Object(map) => {
             map.iter().map(|(key, value)| format!("{} {}", key.replace('_', " "), words(value))).collect::<Vec<_>>().join(", ")

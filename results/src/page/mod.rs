@@ -108,9 +108,10 @@ impl Page {
     ) -> Self {
         let found = subject.found.as_ref();
         let record = subject.run.as_ref().map(|run| &run.record);
-        let (roofline, timeline, replayed) = match replay {
-            Some(replay) => (Some(replay.roofline), Some(replay.timeline), replay.decisions),
-            None => (None, None, Vec::new()),
+        let kept = found.map_or_else(Vec::new, |found| found.shares.clone());
+        let (roofline, timeline, replayed, shares) = match replay {
+            Some(replay) => (Some(replay.roofline), Some(replay.timeline), replay.decisions, replay.shares),
+            None => (None, None, Vec::new(), kept),
         };
         let decisions = if subject.decisions.is_empty() { replayed } else { subject.decisions.clone() };
         Self {
@@ -124,7 +125,7 @@ impl Page {
             designs: subject.run.as_ref().map(Designs::of),
             comparison: record.and_then(|r| r.comparison.as_ref()).map_or_else(Vec::new, |c| c.entries.clone()),
             step_s: found.map(|found| found.plan.step_s),
-            shares: found.map_or_else(Vec::new, |found| found.shares.clone()),
+            shares,
             roofline,
             timeline,
             stages_over_a_step: found.map_or_else(Vec::new, |found| found.timeline.clone()),

@@ -2,16 +2,17 @@
 //! and the plans one decision away. It counts only where it gives the time that was kept.
 
 use super::subject::FoundPlan;
-use crate::planned::{NeighbourRow, neighbour};
-use crate::report::{count, seconds};
+use crate::planned::{NeighbourRow, neighbour, part_name};
+use crate::record::Share;
 use crate::step_record::kernel_bound;
+use crate::text::{count, seconds};
 use search::planner::{Job, PlanSpace, RankedPlan, neighbours};
 use serde::Serialize;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::pipeline::{DeviceReport, EventKind, Timeline};
 use sim::units::{Bytes, Seconds};
-use step::explain::{Explanation, explain};
+use step::explain::{Explanation, Part, explain};
 use step::{ChipTimes, KernelDetail, Place};
 
 /// Passes that a page draws at most: a browser moves so many without stutter.
@@ -28,6 +29,8 @@ pub struct Replay {
     pub roofline: Roofline,
     /// Its passes.
     pub timeline: Played,
+    /// The step's time as fractions of it, kernels by what bounds them.
+    pub shares: Vec<Share>,
     /// The plans one decision away.
     pub decisions: Vec<NeighbourRow>,
 }
@@ -125,7 +128,9 @@ impl Replay {
         let why = explain(&mut chip, job.model, job.fabric, &ranked.plan)?;
         let space = PlanSpace::default().with_mixes_of(job.stack);
         let around = neighbours(job, &space, ranked)?;
+        let share = |part: &Part| Share { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
         Ok(Self {
+            shares: why.parts.iter().map(share).collect(),
             roofline: Roofline::new(job, &why),
             timeline: Played::new(&job.timeline(&ranked.plan)?),
             decisions: around.iter().map(|n| neighbour(n, ranked)).collect(),

@@ -4,7 +4,7 @@ use super::{Fact, Kind, Subject};
 use crate::design::DesignRow;
 use crate::planned::one_line;
 use crate::record::{Proof, Record};
-use crate::report::{area, count, percent, power_of_ten_rate, rate, seconds, significant};
+use crate::text::{area, count, percent, power_of_ten_rate, rate, seconds, significant};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The page's heading.

@@ -16,6 +16,6 @@ pub use run::{best_design, certificate, run};
 pub use techniques::techniques;
 
 pub use crate::text::{
-    Align, Table, area, assumptions, bytes, count, fields, folded, gib, heading, percent, power_of_ten_rate, rate, seconds,
-    signed_percent, significant,
+    Align, Table, area, assumptions, bytes, count, fields, fit, fitting, folded, gib, heading, percent, power_of_ten_rate, rate,
+    seconds, signed_percent, significant,
 };

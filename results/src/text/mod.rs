@@ -4,4 +4,4 @@ mod number;
 mod table;
 
 pub use number::{area, bytes, count, gib, percent, power_of_ten_rate, rate, seconds, signed_percent, significant};
-pub use table::{Align, Table, assumptions, fields, folded, heading};
+pub use table::{Align, Table, assumptions, fields, fit, fitting, folded, heading};

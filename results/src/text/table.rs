@@ -1,11 +1,26 @@
 //! Aligned text: tables, key-value blocks, headings; what would be wider than a screen goes on below.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The widest line of a report, in characters.
+/// The widest line of a report where nobody says how wide a screen is, in characters.
 const WIDEST: usize = 170;
+/// Narrower screens are written to as if they were so wide.
+const LEAST: usize = 60;
+/// The widest line of a report, in characters.
+static SCREEN: AtomicUsize = AtomicUsize::new(WIDEST);
 /// The narrowest column of words that a table is folded to.
 const NARROWEST: usize = 24;
+
+/// Says how many characters a line of the reader's screen has: from then on reports fit it.
+pub fn fit(columns: usize) {
+    SCREEN.store(columns.max(LEAST), Ordering::Relaxed);
+}
+
+/// The widest line of a report, in characters.
+fn widest() -> usize {
+    SCREEN.load(Ordering::Relaxed)
+}
 
 /// Where a column's cells lean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,10 +87,36 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text, one line per row, ending in a line break. Where that is wider than a screen, cells and heads go on below.
+    /// The table as text, one line per row, ending in a line break. Where that is wider than a screen, cells and heads go on below, and where that is
+    /// not enough, columns are left out from the right and named.
     #[must_use]
     pub fn render(&self) -> String {
-        let widths = self.widths();
+        self.render_within(widest())
+    }
+
+    fn render_within(&self, widest: usize) -> String {
+        let mut shown = self.clone();
+        let mut left_out = Vec::new();
+        while shown.excess(&shown.widths(widest), widest) > 0 && shown.header.len() > 2 {
+            shown.align.pop();
+            shown.rows.iter_mut().for_each(|row| drop(row.pop()));
+            left_out.extend(shown.header.pop());
+        }
+        let mut text = shown.whole(widest);
+        if !left_out.is_empty() {
+            left_out.reverse();
+            let names = left_out.join(", ");
+            text.push_str(&folded_within(
+                &format!("Left out for want of width: {names}; a wider screen or --format json has them."),
+                widest,
+            ));
+        }
+        text
+    }
+
+    /// Every column.
+    fn whole(&self, widest: usize) -> String {
+        let widths = self.widths(widest);
         let mut text = String::new();
         self.lines(&mut text, &self.header, &widths);
         let rule: Vec<String> = widths.iter().map(|w| "-".repeat(*w)).collect();
@@ -88,14 +129,16 @@ impl Table {
 
     /// The columns' widths: of their cells and heads. Where they are too wide together, the widest columns of words but the first are folded, and
     /// then the heads that are wider than their cells.
-    fn widths(&self) -> Vec<usize> {
+    fn widths(&self, widest: usize) -> Vec<usize> {
         let cells = |column: usize| self.rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
         let head = |column: usize| self.header[column].chars().count();
         let mut widths: Vec<usize> = (0..self.header.len()).map(|column| cells(column).max(head(column))).collect();
-        let excess =
-            |widths: &[usize]| (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(WIDEST);
+        let excess = |widths: &[usize]| self.excess(widths, widest);
         let mut words: Vec<usize> = (1..widths.len()).filter(|column| self.align[*column] == Align::Left).collect();
         words.sort_by_key(|column| std::cmp::Reverse(widths[*column]));
+        if widest < WIDEST {
+            words.push(0);
+        }
         for column in words {
             let longest =
                 self.rows.iter().flat_map(|row| pieces(&row[column])).map(|piece| piece.trim_end().chars().count()).max();
@@ -109,6 +152,11 @@ impl Table {
             }
         }
         widths
+    }
+
+    /// By how many characters columns of these widths are wider than a line.
+    fn excess(&self, widths: &[usize], widest: usize) -> usize {
+        (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(widest)
     }
 
     /// A row, of as many lines as its highest cell.
@@ -176,9 +224,13 @@ fn fold(text: &str, width: usize) -> Vec<String> {
 /// A line as it is, or, wider than a screen, in several of which those that follow stand two blanks further in.
 #[must_use]
 pub fn folded(line: &str) -> String {
+    folded_within(line, widest())
+}
+
+fn folded_within(line: &str, widest: usize) -> String {
     let words = line.trim_start();
     let indent = line.len() - words.len();
-    let lines = fold(words, WIDEST - indent.min(WIDEST / 2) - 2);
+    let lines = fold(words, widest - indent.min(widest / 2) - 2);
     let mut text = String::new();
     for (i, part) in lines.iter().enumerate() {
         let blanks = " ".repeat(if i == 0 { indent } else { indent + 2 });
@@ -188,13 +240,20 @@ pub fn folded(line: &str) -> String {
     text
 }
 
+/// A text whose lines that are wider than a screen go on below.
+#[must_use]
+pub fn fitting(text: &str) -> String {
+    let of = |line: &str| if line.chars().count() > widest() { folded(line) } else { format!("{line}\n") };
+    text.lines().map(of).collect()
+}
+
 /// `name   value` lines with the values aligned, indented by two spaces; values wider than a screen, and those of several lines, go on below.
 #[must_use]
 pub fn fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     let width = pairs.iter().map(|(key, _)| key.as_ref().chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for (key, value) in pairs {
-        let room = WIDEST.saturating_sub(width + 4).max(NARROWEST);
+        let room = widest().saturating_sub(width + 4).max(NARROWEST);
         let lines = value.as_ref().split('\n').flat_map(|line| fold(line, room));
         for (i, part) in lines.enumerate() {
             let name = if i == 0 { key.as_ref() } else { "" };
@@ -284,6 +343,27 @@ mod tests {
         let text = table.render();
         assert!(widest(&text) <= WIDEST && text.lines().count() > 3, "{text}");
         assert!(text.lines().last().is_some_and(|line| words(line).len() == 14), "{text}");
+    }
+
+    #[test]
+    fn on_a_narrow_screen_columns_are_left_out_and_named() {
+        let mut table = Table::new(["design", "area", "peak W", "sequences/s", "first is", "bound by"]).align(5, Align::Left);
+        table.row([
+            "smallest that is within 1 % of the best",
+            "150.4 mm²",
+            "334",
+            "542.1",
+            "1.00x",
+            "fused attention, bound by cores",
+        ]);
+        // 24 + 9 + 6 + 11 + 8 + 24 with two blanks between: what is folded fits 92 characters.
+        let text = table.render_within(92);
+        assert!(widest(&text) <= 92 && !text.contains("Left out"), "folding is enough: {text}");
+        let text = table.render_within(80);
+        assert!(widest(&text) <= 80 && text.contains("sequences/s") && text.contains("542.1"), "{text}");
+        let said: String = text.lines().skip_while(|line| !line.starts_with("Left out")).collect::<Vec<_>>().join(" ");
+        assert!(said.starts_with("Left out for want of width: bound by; a wider"), "{said}");
+        assert_eq!(table.render_within(170), table.render());
     }
 
     #[test]

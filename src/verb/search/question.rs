@@ -301,6 +301,6 @@ fn named<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<Named<T>, String> {
     let found = names.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| Named(*value)).ok_or_else(|| {
         let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        format!("use one of {}", known.join(", "))
+        sim::names::hint(text, &known.join(", "), "use one of")
     })
 }

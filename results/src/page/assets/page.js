@@ -142,7 +142,7 @@
           tooltip: { formatter: (at) => lines([['', die.name], [at.name, `${significant(at.value)} mm²`], ['of the dies', percent(at.value / die.area_mm2)]]) },
         });
         titles.push({ text: die.name, subtext: `${significant(die.area_mm2)} mm², ${die.node}`, left: left - 5, top: top - title, itemGap: 6,
-          textStyle: { fontSize: 13, color: theme.ink, width: Math.max(size, 90), overflow: 'truncate' }, subtextStyle: { fontSize: 12, color: theme.faint } });
+          textStyle: { fontSize: 13, lineHeight: 18, color: theme.ink, width: Math.max(size, 90), overflow: 'truncate' }, subtextStyle: { fontSize: 12, lineHeight: 16, color: theme.faint } });
         if (row) left += Math.max(size, 100) + gap; else top += size + title + 12;
       });
       return { height: row ? largest * scale + title + 8 : top - title, title: titles, tooltip: {}, series };

@@ -1,0 +1,221 @@
+//! A micro-batch on the slowest stage as a Chakra execution trace, kernel by kernel: what simulators such as ASTRA-sim replay.
+//!
+//! The schema is MLCommons Chakra's `schema/protobuf/et_def.proto` (github.com/mlcommons/chakra, commit 6dc63e1; Sridharan et al., *Chakra:
+//! Advancing Performance Benchmarking and Co-design using Standardized Execution Traces*, 2023): a file holds a `GlobalMetadata` and then `Node`s,
+//! each behind its length as a varint. Attributes have the names and types that Chakra's feeder reads.
+
+use prost::Message;
+use sim::kernel::{CollectiveKind, Kernel};
+use sim::units::Seconds;
+use step::KernelDetail;
+use step::explain::{Explanation, PassDetail};
+
+/// The version of the schema that the trace says it follows: what Chakra's own generators write.
+const SCHEMA: &str = "0.0.4";
+/// Times closer than this are one moment: a thousandth of the schedule's tick of a picosecond.
+const MOMENT: f64 = 1e-15;
+
+/// `ChakraProtoMsg.GlobalMetadata`.
+#[derive(Clone, PartialEq, Message)]
+struct GlobalMetadata {
+    #[prost(string, tag = "1")]
+    version: String,
+    #[prost(message, repeated, tag = "2")]
+    attr: Vec<Attribute>,
+}
+
+/// `ChakraProtoMsg.Node`.
+#[derive(Clone, PartialEq, Message)]
+struct Node {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(enumeration = "NodeType", tag = "3")]
+    r#type: i32,
+    #[prost(uint64, repeated, tag = "5")]
+    data_deps: Vec<u64>,
+    #[prost(uint64, tag = "6")]
+    start_time_micros: u64,
+    #[prost(uint64, tag = "7")]
+    duration_micros: u64,
+    #[prost(message, repeated, tag = "10")]
+    attr: Vec<Attribute>,
+}
+
+/// `ChakraProtoMsg.AttributeProto`.
+#[derive(Clone, PartialEq, Message)]
+struct Attribute {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(oneof = "Value", tags = "7, 9, 13, 27, 29")]
+    value: Option<Value>,
+}
+
+/// The types of attributes that are written.
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Value {
+    #[prost(int32, tag = "7")]
+    Int32(i32),
+    #[prost(int64, tag = "9")]
+    Int64(i64),
+    #[prost(uint64, tag = "13")]
+    Uint64(u64),
+    #[prost(bool, tag = "27")]
+    Bool(bool),
+    #[prost(string, tag = "29")]
+    Text(String),
+}
+
+/// `ChakraProtoMsg.NodeType`, as far as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+enum NodeType {
+    Invalid = 0,
+    MemLoad = 2,
+    MemStore = 3,
+    Comp = 4,
+    CommSend = 5,
+    CommColl = 7,
+}
+
+/// The trace of a micro-batch on the slowest stage of a step: every pass as often as a device of the stage runs it, forward passes in the order of
+/// the model and backward passes against it. A kernel waits for those that ended last before it starts. Times are microseconds from the
+/// micro-batch's start. Copies to the host are stores in forward and loads in backward passes.
+#[must_use]
+pub fn execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
+    let forward = why.passes.iter().filter(|pass| pass.pass == "forward");
+    let backward = why.passes.iter().filter(|pass| pass.pass != "forward").rev();
+    let metadata = GlobalMetadata {
+        version: SCHEMA.to_owned(),
+        attr: vec![
+            text("title", title),
+            text("schema", SCHEMA),
+            Attribute { name: "stage".into(), value: Some(Value::Uint64(why.slowest_stage.into())) },
+        ],
+    };
+    let mut file = metadata.encode_length_delimited_to_vec();
+    let mut writer = Writer { at: Seconds::ZERO, next: 1, last: Vec::new() };
+    for pass in forward.chain(backward) {
+        for time in 0..pass.count {
+            for node in writer.pass(pass, time) {
+                file.extend(node.encode_length_delimited_to_vec());
+            }
+        }
+    }
+    file
+}
+
+/// Where a trace has come to.
+struct Writer {
+    /// When the next pass starts.
+    at: Seconds,
+    /// The next node's number.
+    next: u64,
+    /// The nodes that the next pass waits for.
+    last: Vec<u64>,
+}
+
+impl Writer {
+    /// The nodes of a pass that runs for the `time`-th time.
+    fn pass(&mut self, pass: &PassDetail, time: u64) -> Vec<Node> {
+        let kernels: Vec<&KernelDetail> = pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO).collect();
+        let first = self.next;
+        let number = |at: usize| first + at as u64;
+        let mut nodes = Vec::with_capacity(kernels.len());
+        for (at, kernel) in kernels.iter().enumerate() {
+            let before = latest(&kernels, kernel.start.0);
+            let (start, end) = (micros(self.at + kernel.start), micros(self.at + kernel.end()));
+            let (kind, attr) = work(kernel, pass);
+            nodes.push(Node {
+                id: number(at),
+                name: format!("{} {time} {}: {}", pass.segment, pass.pass, kernel.name),
+                r#type: kind.into(),
+                data_deps: if before.is_empty() { self.last.clone() } else { before.into_iter().map(number).collect() },
+                start_time_micros: start,
+                duration_micros: end - start,
+                attr,
+            });
+        }
+        let end = kernels.iter().map(|kernel| kernel.end()).fold(pass.time, Seconds::max);
+        if !kernels.is_empty() {
+            self.last = latest(&kernels, f64::INFINITY).into_iter().map(number).collect();
+        }
+        self.next += kernels.len() as u64;
+        self.at += end;
+        nodes
+    }
+}
+
+/// Of the kernels that have ended at a moment those after whose end no other of them starts: all others are before these.
+fn latest(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
+    let ended = || kernels.iter().enumerate().filter(|(_, kernel)| kernel.end().0 <= moment + MOMENT);
+    let last = ended().map(|(_, kernel)| kernel.start.0).fold(f64::NEG_INFINITY, f64::max);
+    ended().filter(|(_, kernel)| kernel.end().0 > last + MOMENT).map(|(at, _)| at).collect()
+}
+
+/// What a kernel is in the schema, with the attributes that Chakra's feeder reads.
+fn work(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<Attribute>) {
+    let integer = |name: &str, value: u64| Attribute {
+        name: name.into(),
+        value: Some(Value::Int64(i64::try_from(value).unwrap_or(i64::MAX))),
+    };
+    let size = |value: u64| Attribute { name: "tensor_size".into(), value: Some(Value::Uint64(value)) };
+    let mut attributes = vec![Attribute { name: "is_cpu_op".into(), value: Some(Value::Bool(false)) }];
+    match kernel.kernel {
+        Kernel::Collective(collective) => {
+            attributes.push(integer("comm_size", collective.bytes.0));
+            attributes.push(integer("group_ranks", collective.group.ranks.into()));
+            attributes.push(integer("group_stride", collective.group.stride.into()));
+            let rank = |name: &str, value: u32| Attribute {
+                name: name.into(),
+                value: Some(Value::Int32(i32::try_from(value).unwrap_or(i32::MAX))),
+            };
+            match comm_type(collective.kind) {
+                Some(number) => {
+                    attributes.push(integer("comm_type", number));
+                    (NodeType::CommColl, attributes)
+                }
+                None => {
+                    attributes.extend([rank("comm_src", 0), rank("comm_dst", collective.group.stride)]);
+                    (NodeType::CommSend, attributes)
+                }
+            }
+        }
+        Kernel::Transfer(transfer) => {
+            attributes.push(size(transfer.bytes.0));
+            (if pass.pass == "forward" { NodeType::MemStore } else { NodeType::MemLoad }, attributes)
+        }
+        _ => {
+            // Matrix products' operations: what "model FLOPs" count.
+            attributes.push(integer("num_ops", kernel.kernel.flops().as_f64() as u64));
+            attributes.push(size(kernel.hbm.0));
+            (NodeType::Comp, attributes)
+        }
+    }
+}
+
+/// The number of a collective in `ChakraProtoMsg.CollectiveCommType`; `None` for what goes from one rank to one other.
+fn comm_type(kind: CollectiveKind) -> Option<u64> {
+    match kind {
+        CollectiveKind::AllReduce => Some(0),
+        CollectiveKind::AllGather => Some(2),
+        CollectiveKind::Broadcast => Some(5),
+        CollectiveKind::AllToAll => Some(6),
+        CollectiveKind::ReduceScatter => Some(7),
+        CollectiveKind::SendRecv => None,
+    }
+}
+
+fn text(name: &str, value: &str) -> Attribute {
+    Attribute { name: name.into(), value: Some(Value::Text(value.into())) }
+}
+
+/// A moment in whole microseconds. Starts and ends are rounded, not lengths, so that a long trace does not drift.
+fn micros(moment: Seconds) -> u64 {
+    (moment.0 * 1e6).round() as u64
+}
+
+#[cfg(test)]
+#[path = "chakra_tests.rs"]
+mod tests;

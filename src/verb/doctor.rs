@@ -1,0 +1,120 @@
+//! `coplace doctor`: what the machine offers, whether what is built in is sound, and where runs lie.
+
+use crate::answer::{self, Format};
+use crate::failure::{Failure, OrOther};
+use crate::verb::list;
+use results::report::{fields, heading};
+use results::run::{RECORD, Run};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Check the installation: the machine, the built-in files, and the runs that lie here
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  coplace doctor --runs runs\n\n\
+    Reads every built-in model, chip, fabric, study and stack, and every run in the directory of runs with its digests. Exit code 3 where something\n\
+    is not sound.\n\n\
+    JSON: version, threads, built_in, runs_in, runs, unsound.")]
+pub struct Arguments {
+    /// Where runs lie
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What was found.
+#[derive(Serialize)]
+struct Found {
+    version: &'static str,
+    /// Threads that a search uses.
+    threads: usize,
+    /// Whether the build has the second solver.
+    highs: bool,
+    built_in: Vec<BuiltIn>,
+    runs_in: String,
+    runs: Vec<RunFound>,
+    /// What is not sound, each with why.
+    unsound: Vec<String>,
+}
+
+/// Built-in files of a kind.
+#[derive(Serialize)]
+struct BuiltIn {
+    kind: &'static str,
+    sound: usize,
+}
+
+/// A run directory.
+#[derive(Serialize)]
+struct RunFound {
+    directory: String,
+    model: String,
+    study: String,
+}
+
+/// Looks, and tells.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut unsound = Vec::new();
+    let mut built_in = Vec::new();
+    for (kind, count) in list::KINDS {
+        match count() {
+            Ok(sound) => built_in.push(BuiltIn { kind, sound }),
+            Err(failure) => unsound.push(format!("built-in {kind}: {}", failure.words())),
+        }
+    }
+    let found = Found {
+        version: env!("CARGO_PKG_VERSION"),
+        threads: std::thread::available_parallelism().or_other()?.get(),
+        highs: cfg!(feature = "highs"),
+        built_in,
+        runs_in: arguments.runs.display().to_string(),
+        runs: runs(&arguments.runs, &mut unsound),
+        unsound,
+    };
+    answer::give(arguments.format, &found, text)?;
+    match found.unsound.len() {
+        0 => Ok(()),
+        n => {
+            Err(Failure::Incomplete(anyhow::anyhow!("{n} of what was looked at is not sound; the answer names it with its cure")))
+        }
+    }
+}
+
+/// The runs in a directory, by name; what is no run is passed over, a damaged one is named.
+fn runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunFound> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.join(RECORD).exists()).collect();
+    paths.sort();
+    let mut found = Vec::new();
+    for path in paths {
+        match Run::read(&path) {
+            Ok(run) => {
+                let study = run.record.study;
+                found.push(RunFound { directory: path.display().to_string(), model: study.model, study: study.name });
+            }
+            Err(why) => unsound.push(why.to_string()),
+        }
+    }
+    found
+}
+
+fn text(found: &Found) -> String {
+    let mut text = fields(&[
+        ("coplace", found.version.to_owned()),
+        ("threads", format!("{}, all of which a search uses", found.threads)),
+        ("solvers", if found.highs { "microlp and HiGHS" } else { "microlp; HiGHS with the feature `highs`" }.to_owned()),
+    ]);
+    text.push_str(&heading("Built in, read and sound"));
+    let built_in: Vec<(&str, String)> = found.built_in.iter().map(|kind| (kind.kind, kind.sound.to_string())).collect();
+    text.push_str(&fields(&built_in));
+    text.push_str(&heading(&format!("Runs in {}", found.runs_in)));
+    let runs: Vec<(&str, String)> =
+        found.runs.iter().map(|run| (run.directory.as_str(), format!("{}, study {}", run.model, run.study))).collect();
+    text.push_str(&if runs.is_empty() { "  none\n".to_owned() } else { fields(&runs) });
+    if !found.unsound.is_empty() {
+        text.push_str(&heading("Not sound"));
+        text.extend(found.unsound.iter().map(|what| format!("  {what}\n")));
+    }
+    text
+}

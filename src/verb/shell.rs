@@ -1,0 +1,53 @@
+//! Hidden verbs for who packages the command: completions for shells, and manual pages.
+
+use crate::answer;
+use crate::failure::{Failure, OrOther, of_io};
+use clap::Command;
+use clap_complete::Shell;
+use std::path::{Path, PathBuf};
+
+/// Print completions for a shell
+#[derive(clap::Args)]
+pub struct CompletionArguments {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Write the manual pages, one per verb
+#[derive(clap::Args)]
+pub struct ManArguments {
+    /// Directory of the pages; made if need be
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Prints a shell's completions of the command.
+pub fn completions(arguments: &CompletionArguments, mut command: Command) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "coplace", &mut script);
+    answer::text(&String::from_utf8_lossy(&script))
+}
+
+/// Writes `coplace.1` and `coplace-VERB.1` for every verb that help shows.
+pub fn man(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
+    let out = &arguments.out;
+    let unwritten = |path: &Path, why: &std::io::Error| {
+        of_io(why, format!("--out {}: cannot be written: {why}; give a directory you may write to", path.display()))
+    };
+    std::fs::create_dir_all(out).map_err(|why| unwritten(out, &why))?;
+    let mut pages = vec![("coplace".to_owned(), command.clone())];
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
+        // clap keeps names for as long as the process lives, which ends with these pages.
+        let name: &'static str = format!("coplace-{}", verb.get_name()).leak();
+        pages.push((name.to_owned(), verb.clone().name(name)));
+    }
+    let count = pages.len();
+    for (name, command) in pages {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page).or_other()?;
+        let path = out.join(format!("{name}.1"));
+        std::fs::write(&path, page).map_err(|why| unwritten(&path, &why))?;
+    }
+    answer::text(&format!("Written: {count} pages in {}\n", out.display()))
+}

@@ -1,0 +1,130 @@
+//! Everyday manners: width, completions, manual pages, the doctor, names nearly right.
+
+use crate::support::{coplace, coplace_in};
+use std::process::Command;
+
+/// The command's answer on a screen so many characters wide.
+fn on_screen(columns: &str, arguments: &[&str]) -> String {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+    let output = command.env("COLUMNS", columns).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn answers_fit_eighty_columns_and_say_what_they_left_out() {
+    let calls = [
+        "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 --kernels",
+        "plan llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --tensor 2 --pipeline 2",
+        "list fabrics",
+        "list models",
+        "list chips",
+        "techniques llama2-7b --chip a100_80gb_sxm --sequence-length 4096",
+    ];
+    for call in calls {
+        let arguments: Vec<&str> = call.split(' ').collect();
+        let narrow = on_screen("80", &arguments);
+        let widest = narrow.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(widest.chars().count() <= 80, "{call}: {widest}");
+        assert!(!on_screen("170", &arguments).contains("Left out for want of width"), "{call}");
+    }
+    assert!(on_screen("80", &["list", "models"]).contains("Left out for want of width: "));
+}
+
+#[test]
+fn completions_and_manual_pages_have_every_verb() {
+    let help = coplace(&["--help"]).result();
+    assert!(!help.contains("completions") && !help.contains("manual pages"), "{help}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = coplace(&["completions", shell]).result();
+        assert!(script.contains("report") && script.contains("global-batch"), "{shell}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let text = coplace_in(dir.path(), &["man", "--out", "man"]).result();
+    assert!(text.starts_with("Written: "), "{text}");
+    let page = std::fs::read_to_string(dir.path().join("man/coplace-plan.1")).unwrap();
+    assert!(page.contains(".TH coplace-plan 1") && page.contains("\\-\\-global\\-batch"), "{page}");
+    assert!(dir.path().join("man/coplace.1").is_file() && !dir.path().join("man/coplace-man.1").exists());
+}
+
+#[test]
+fn the_doctor_reads_what_is_built_in_and_names_a_damaged_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = coplace_in(dir.path(), &["doctor", "--format", "json"]).json();
+    assert_eq!((found["runs"].as_array().unwrap().len(), found["unsound"].as_array().unwrap().len()), (0, 0));
+    let counts = found["built_in"].as_array().unwrap().iter().map(|kind| kind["sound"].as_u64().unwrap());
+    assert!(counts.min().unwrap() >= 5 && found["threads"].as_u64().unwrap() >= 1);
+    std::fs::create_dir_all(dir.path().join("runs/broken")).unwrap();
+    std::fs::write(dir.path().join("runs/broken/record.json"), "{").unwrap();
+    let called = coplace_in(dir.path(), &["doctor"]);
+    assert_eq!(called.code, 3, "{}", called.stderr);
+    assert!(called.stdout.contains("Not sound") && called.stdout.contains("runs/broken/"), "{}", called.stdout);
+}
+
+#[test]
+fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
+    let calls = [
+        ("search lama2-7b", "llama2-7b"),
+        ("search llama2-7b --study phase", "phaze"),
+        ("search llama2-7b --objective throughputt", "throughput"),
+        ("search llama2-7b --front powr", "power"),
+        ("evaluate llama2-7b --chip tpu_v44", "tpu_v4"),
+        ("evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_icy", "tpu_v4_ici"),
+        ("evaluate llama2-7b --chip tpu_v4 --stack maxtxt", "maxtext"),
+        ("evaluate llama2-7b --chip tpu_v4 --stack-option overlap.tensr=0", "overlap.tensor"),
+        ("evaluate llama2-7b --chip tpu_v4 --technique galor", "galore"),
+        ("evaluate llama2-7b --chip tpu_v4 --recompute selctive", "selective"),
+    ];
+    for (call, meant) in calls {
+        let said = coplace(&call.split(' ').collect::<Vec<_>>());
+        assert_eq!(said.code, 2, "{call}");
+        let hint = said.stderr.to_lowercase();
+        assert!(hint.contains(&format!("did you mean `{meant}`?")), "{call}: {}", said.stderr);
+    }
+}
+
+/// Whether a Python reader is there and what it says: run by `.ci/run`, which names what cannot be installed.
+fn read_by(script: &str, file: &std::path::Path) -> String {
+    let output = Command::new("python3").arg("-c").arg(script).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const SMALL: &str =
+    "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 --format json";
+
+#[test]
+#[ignore = "needs Perfetto's trace processor (PyPI perfetto, which downloads it)"]
+fn perfetto_s_own_reader_finds_every_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let call: Vec<&str> = SMALL.split(' ').chain(["--trace", "step.json"]).collect();
+    let answer = coplace_in(dir.path(), &call).json();
+    let script = "import sys; from perfetto.trace_processor import TraceProcessor; tp = TraceProcessor(trace=sys.argv[1]); \
+        print(next(iter(tp.query(\"select count(*) c from slice where name like 'forward %' or name like 'backward %'\"))).c)";
+    let passes: u64 = read_by(script, &dir.path().join("step.json")).trim().parse().unwrap();
+    let plan = &answer["result"]["plan"]["plan"];
+    let micro_batches = 16 / plan["layout"]["data"].as_u64().unwrap() / plan["batch"]["micro_batch"].as_u64().unwrap();
+    assert_eq!(passes, 2 * 2 * micro_batches);
+}
+
+#[test]
+#[ignore = "needs MLCommons' chakra for Python, which is on no package index"]
+fn chakra_s_own_reader_finds_every_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let call: Vec<&str> = SMALL.split(' ').chain(["--chakra", "micro-batch.et"]).collect();
+    let answer = coplace_in(dir.path(), &call).json();
+    let script = "import sys\n\
+        from chakra.schema.protobuf.et_def_pb2 import GlobalMetadata, Node\n\
+        from chakra.src.third_party.utils.protolib import decodeMessage, openFileRd\n\
+        file, node, nodes = openFileRd(sys.argv[1]), Node(), 0\n\
+        assert decodeMessage(file, GlobalMetadata())\n\
+        while decodeMessage(file, node):\n    nodes += 1\n\
+        print(nodes)";
+    let nodes: u64 = read_by(script, &dir.path().join("micro-batch.et")).trim().parse().unwrap();
+    let passes = answer["result"]["passes"].as_array().unwrap().iter();
+    let kernels = passes.map(|pass| {
+        let run = pass["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["latency_s"].as_f64().unwrap() > 0.0);
+        pass["count"].as_u64().unwrap() * run.count() as u64
+    });
+    assert_eq!(nodes, kernels.sum::<u64>());
+}
