@@ -1,0 +1,108 @@
+//! Every command of the README and of the book is run. In blocks marked `console` lines that begin with `$ ` are commands; blocks marked
+//! `LANGUAGE,file=NAME` are files that they need; `console,long` is run with the ignored tests.
+
+use crate::support::{files, repository};
+use std::path::Path;
+use std::process::Command;
+
+/// A block between fences.
+struct Block {
+    /// What stands behind the opening fence.
+    info: String,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut found: Vec<Block> = Vec::new();
+    let mut open = false;
+    for line in page.lines() {
+        match line.strip_prefix("```") {
+            Some(info) if !open => {
+                found.push(Block { info: info.to_owned(), text: String::new() });
+                open = true;
+            }
+            Some(_) => open = false,
+            None if open => {
+                let block = found.last_mut().unwrap();
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            None => {}
+        }
+    }
+    assert!(!open, "a block is not closed");
+    found
+}
+
+/// The README and every page of the book.
+fn pages() -> Vec<String> {
+    let mut pages = files("docs/src", ".md");
+    pages.push(repository("README.md").display().to_string());
+    pages
+}
+
+/// Runs a page's commands in a directory of its own, in which the repository's folders are; how many there were.
+fn run(page: &str, long: bool) -> usize {
+    let text = std::fs::read_to_string(page).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["docs", "results", "search", "sim", "step", "workloads"] {
+        std::os::unix::fs::symlink(repository(folder), dir.path().join(folder)).unwrap();
+    }
+    let binary = assert_cmd::cargo::cargo_bin!("coplace");
+    let path = std::env::join_paths(
+        std::iter::once(binary.parent().unwrap().to_path_buf()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+    );
+    let (path, mut count) = (path.unwrap(), 0);
+    for block in blocks(&text) {
+        if let Some((_, name)) = block.info.split_once(",file=") {
+            std::fs::write(dir.path().join(name), &block.text).unwrap();
+        }
+        if block.info != (if long { "console,long" } else { "console" }) {
+            continue;
+        }
+        for command in block.text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+            let output = Command::new("sh").args(["-c", command]).current_dir(dir.path()).env("PATH", &path).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{page}: {command}\n{said}");
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn the_commands_of_the_readme_and_the_book_run() {
+    let pages = pages();
+    let counts: Vec<usize> = std::thread::scope(|scope| {
+        let runs: Vec<_> = pages.iter().map(|page| scope.spawn(move || run(page, false))).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    assert!(counts.iter().sum::<usize>() > 25, "{counts:?}");
+}
+
+/// Run by `.ci/run`.
+#[test]
+#[ignore = "takes minutes without optimisation"]
+fn the_long_commands_of_the_book_run() {
+    assert!(pages().iter().map(|page| run(page, true)).sum::<usize>() >= 3);
+}
+
+#[test]
+fn the_book_has_every_page_and_every_link_leads_somewhere() {
+    let summary = std::fs::read_to_string(repository("docs/src/SUMMARY.md")).unwrap();
+    for page in pages() {
+        let path = Path::new(&page);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(
+            ["SUMMARY.md", "README.md"].contains(&name) || summary.contains(&format!("({name})")),
+            "{name} is not in SUMMARY.md"
+        );
+        let text = std::fs::read_to_string(path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            let file = link.split('#').next().unwrap();
+            if !file.is_empty() && !file.starts_with("http") {
+                assert!(path.parent().unwrap().join(file).exists(), "{name}: {link} leads nowhere");
+            }
+        }
+    }
+}
