@@ -3,6 +3,7 @@
 //! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
 //! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
 
+mod addresses;
 mod arrangement;
 mod assembly;
 mod chip_times;
@@ -37,6 +38,7 @@ mod tests;
 mod timeline;
 mod work;
 
+pub use addresses::{AddressPlan, plan_addresses};
 pub use arrangement::{Alike, Arrangement};
 pub use assembly::Assembly;
 pub use chip_times::{ChipTimes, Fidelity};

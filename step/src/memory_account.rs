@@ -8,7 +8,7 @@ pub use self::chunks::StageRoom;
 use super::SoftwareStack;
 use super::arrangement::{Alike, Arrangement, DEVICE_KINDS};
 use super::memory_static::{Resident, Sharding};
-use super::memory_techniques::{AwayBytes, Changed};
+use super::memory_techniques::{AwayBytes, Changed, lost_part, working_set};
 use super::schedule::interleaving_group;
 use super::stage_memory::{Moment, StageMemory};
 use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
@@ -121,11 +121,12 @@ impl MemoryProfile {
         let embedding_kept = training.segment(SegmentKind::Embedding).map_or(self.embedding_kept, |embedding| {
             policy.treatment_under(&embedding.graph, replay).kept_bytes(&embedding.graph)
         });
+        let transient = working_set(&treatment, &layer.graph, self.changed.as_deref(), stack);
         Self {
             embedding_kept,
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
-            transient: treatment.transient_bytes(&layer.graph),
+            transient,
             ..self.clone()
         }
     }
@@ -222,8 +223,7 @@ impl<'a> Account<'a> {
     fn live(&self, held: &Holding, [gathered, activations, transient, gradients]: [Bytes; 4]) -> ([Bytes; 6], Bytes, Bytes) {
         let live = [held.resident.weights, gradients, held.resident.states, gathered, activations, transient];
         let sum: Bytes = live.iter().copied().sum();
-        let planned = self.profile.changed.as_ref().is_some_and(|changed| changed.planned_addresses);
-        let lost = if planned { 0.0 } else { self.stack.memory.fragmentation };
+        let lost = lost_part(self.profile.changed.as_deref(), self.stack);
         (live, sum, Bytes((sum.as_f64() * lost) as u64))
     }
 

@@ -2,10 +2,12 @@
 //! the loss, planned addresses.
 
 use super::SoftwareStack;
+use super::addresses::plan_addresses;
 use super::memory_static::{Resident, Sharding};
 use sim::units::Bytes;
+use workloads::graph::OperatorGraph;
 use workloads::memory::{PlacedBytes, SegmentStatics, Statics};
-use workloads::{SegmentKind, TrainingGraph};
+use workloads::{SegmentKind, TrainingGraph, Treatment};
 
 /// Of a lowered model.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -91,5 +93,30 @@ impl Changed {
             }),
             away,
         )
+    }
+}
+
+/// Whether addresses are planned ahead, by a technique or by the stack.
+fn planned(changed: Option<&Changed>, stack: &SoftwareStack) -> bool {
+    stack.memory.planned_addresses || changed.is_some_and(|changed| changed.planned_addresses)
+}
+
+/// The part of the live bytes that is lost to fragmentation.
+pub(super) fn lost_part(changed: Option<&Changed>, stack: &SoftwareStack) -> f64 {
+    if planned(changed, stack) { 0.0 } else { stack.memory.fragmentation }
+}
+
+/// What a layer's passes take besides what is kept: the most that is alive at once, or what it packs into where addresses are planned. Blocks that
+/// layers keep are alike and take each other's places, so that planned ones leave no gaps.
+pub(super) fn working_set(
+    treatment: &Treatment,
+    layer: &OperatorGraph,
+    changed: Option<&Changed>,
+    stack: &SoftwareStack,
+) -> Bytes {
+    if planned(changed, stack) {
+        treatment.lifetimes(layer).iter().map(|pass| plan_addresses(pass).peak).max().unwrap_or_default()
+    } else {
+        treatment.transient_bytes(layer)
     }
 }

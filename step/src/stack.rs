@@ -173,6 +173,10 @@ pub struct MemoryOptions {
     pub allocator_slack: f64,
     /// Fraction of the live bytes that fragmentation wastes under pressure.
     pub fragmentation: f64,
+    /// Whether the addresses of a pass's tensors are planned ahead ([`crate::plan_addresses`]): what packing leaves unused then counts, and nothing is
+    /// lost to fragmentation besides.
+    #[serde(default)]
+    pub planned_addresses: bool,
     /// Whether the stored weights are the master copy, and products read a converted one (FSDP, MaxText); else the optimizer has a
     /// master copy of its own (Megatron-LM).
     pub stored_master: bool,

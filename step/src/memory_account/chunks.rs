@@ -1,6 +1,7 @@
 //! What the chunks of a device keep where stages have policies of their own.
 
 use super::{Account, Holding, MemoryProfile};
+use crate::memory_techniques::lost_part;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use workloads::{ActivationPolicy, LayerMix};
@@ -96,7 +97,7 @@ impl Account<'_> {
         let [framework, collectives, workspace] = self.fixed;
         let free = capacity.0.checked_sub((framework + collectives + workspace).0)?;
         // Of what is live so much is lost to fragmentation; what rounding may have added is given back.
-        let live = Bytes((free as f64 / (1.0 + self.stack.memory.fragmentation)) as u64);
+        let live = Bytes((free as f64 / (1.0 + lost_part(self.profile.changed.as_deref(), self.stack))) as u64);
         let left = |[gathered, activations, transient, gradients]: [Bytes; 4]| {
             let others = held.resident.weights + held.resident.states + gathered + activations + transient + gradients;
             live.0.checked_sub(others.0).map(Bytes)

@@ -1,0 +1,198 @@
+//! Addresses planned ahead: where every tensor of a pass lies, so that what is alive together does not overlap and the memory used in all is least.
+//!
+//! This is offline storage allocation (MEMO plans with it, Zhao et al. 2025, section 4.3): sizes and lifetimes are given, addresses are chosen. What is
+//! alive at once is a bound below. A plan comes from best fit in several orders; where that does not reach the bound and requests are few, all orders
+//! are tried: an optimal plan can be pushed down until every tensor stands on one below it or on the ground, and is then what placing tensors in the
+//! order of their addresses, each as low as those before it allow, gives.
+
+use sim::units::Bytes;
+use workloads::Lifetime;
+
+/// Requests for which every order is tried.
+const EXACT: usize = 9;
+
+/// Addresses of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressPlan {
+    /// Where each begins, in their order.
+    pub offsets: Vec<u64>,
+    /// Where the highest ends.
+    pub peak: Bytes,
+    /// What no plan is below: the most that is alive at once.
+    pub bound: Bytes,
+    /// Whether no plan is lower.
+    pub optimal: bool,
+}
+
+/// Plans the addresses of requests.
+#[must_use]
+pub fn plan_addresses(requests: &[Lifetime]) -> AddressPlan {
+    let live = |at: u32| requests.iter().filter(|r| r.from <= at && at < r.until).map(|r| r.bytes).sum::<Bytes>();
+    let bound = requests.iter().map(|r| live(r.from)).max().unwrap_or_default();
+    let mut best = orders(requests)
+        .into_iter()
+        .map(|order| best_fit(requests, &order))
+        .min_by_key(|offsets| top(requests, offsets))
+        .unwrap_or_default();
+    let mut optimal = top(requests, &best) == bound.0;
+    if !optimal && requests.len() <= EXACT {
+        let mut trial = Trial { requests, best: top(requests, &best), offsets: best };
+        trial.stack(&mut vec![None; requests.len()], 0, 0);
+        best = trial.offsets;
+        optimal = true;
+    }
+    let peak = Bytes(top(requests, &best));
+    AddressPlan { offsets: best, peak, bound, optimal }
+}
+
+/// What an order goes by, largest first.
+type Key<'a> = &'a dyn Fn(&Lifetime) -> (u128, u128);
+
+/// Orders in which best fit is tried: large first, long-lived first, large times long first, as they come.
+fn orders(requests: &[Lifetime]) -> Vec<Vec<usize>> {
+    let span = |r: &Lifetime| u64::from(r.until - r.from);
+    let keys: [Key<'_>; 4] = [
+        &|r| (u128::from(r.bytes.0), u128::from(span(r))),
+        &|r| (u128::from(span(r)), u128::from(r.bytes.0)),
+        &|r| (u128::from(r.bytes.0) * u128::from(span(r)), 0),
+        &|r| (u128::from(u32::MAX - r.from), u128::from(r.bytes.0)),
+    ];
+    let sorted = |key: Key<'_>| {
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        order.sort_by_key(|i| (std::cmp::Reverse(key(&requests[*i])), *i));
+        order
+    };
+    keys.into_iter().map(sorted).collect()
+}
+
+fn overlap(a: &Lifetime, b: &Lifetime) -> bool {
+    a.from < b.until && b.from < a.until
+}
+
+fn top(requests: &[Lifetime], offsets: &[u64]) -> u64 {
+    requests.iter().zip(offsets).map(|(r, offset)| offset + r.bytes.0).max().unwrap_or(0)
+}
+
+/// Every request in the smallest gap between those placed before it that holds it, or on top of them.
+fn best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
+    let mut offsets: Vec<Option<u64>> = vec![None; requests.len()];
+    for &i in order {
+        let placed = offsets.iter().zip(requests).filter_map(|(offset, r)| offset.map(|offset| (offset, r)));
+        let mut taken: Vec<(u64, u64)> =
+            placed.filter(|(_, r)| overlap(r, &requests[i])).map(|(offset, r)| (offset, offset + r.bytes.0)).collect();
+        taken.sort_unstable();
+        let (mut ground, mut chosen) = (0, None);
+        for (start, end) in taken {
+            let gap = start.saturating_sub(ground);
+            if gap >= requests[i].bytes.0 && chosen.is_none_or(|(_, known)| gap < known) {
+                chosen = Some((ground, gap));
+            }
+            ground = ground.max(end);
+        }
+        offsets[i] = Some(chosen.map_or(ground, |(offset, _)| offset));
+    }
+    offsets.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// A search through all orders.
+struct Trial<'a> {
+    requests: &'a [Lifetime],
+    best: u64,
+    offsets: Vec<u64>,
+}
+
+impl Trial<'_> {
+    /// Places one more on those placed; `lowest` is the address of the last, below which none in order of addresses follows.
+    fn stack(&mut self, placed: &mut Vec<Option<u64>>, lowest: u64, highest: u64) {
+        if placed.iter().all(Option::is_some) {
+            self.best = highest;
+            self.offsets = placed.iter().copied().map(Option::unwrap_or_default).collect();
+            return;
+        }
+        for i in 0..self.requests.len() {
+            if placed[i].is_some() {
+                continue;
+            }
+            let own = &self.requests[i];
+            let below = placed.iter().zip(self.requests).filter(|(_, r)| overlap(r, own));
+            let offset = below.filter_map(|(offset, r)| offset.map(|offset| offset + r.bytes.0)).max().unwrap_or(0);
+            let end = highest.max(offset + own.bytes.0);
+            if offset >= lowest && end < self.best {
+                placed[i] = Some(offset);
+                self.stack(placed, offset, end);
+                placed[i] = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request(bytes: u64, from: u32, until: u32) -> Lifetime {
+        Lifetime { bytes: Bytes(bytes), from, until }
+    }
+
+    /// The least peak of all addresses up to that of everything side by side, by trying them.
+    fn least(requests: &[Lifetime], offsets: &mut Vec<u64>, limit: u64) -> u64 {
+        let at = offsets.len();
+        if at == requests.len() {
+            return top(requests, offsets);
+        }
+        let mut best = u64::MAX;
+        for offset in 0..=limit - requests[at].bytes.0 {
+            let clash = offsets.iter().zip(requests).any(|(other, r)| {
+                overlap(r, &requests[at]) && *other < offset + requests[at].bytes.0 && offset < other + r.bytes.0
+            });
+            if !clash {
+                offsets.push(offset);
+                best = best.min(least(requests, offsets, limit));
+                offsets.pop();
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn no_plan_is_below_what_is_alive_and_some_must_be_above() {
+        assert_eq!(plan_addresses(&[]).peak, Bytes::ZERO);
+        // One after the other in the same place.
+        let plan = plan_addresses(&[request(5, 0, 1), request(7, 1, 2)]);
+        assert_eq!((plan.peak, plan.bound, plan.optimal), (Bytes(7), Bytes(7), true));
+        // Two small ones, of which one must stay while a large one comes: fine if it lies at an end.
+        let plan = plan_addresses(&[request(2, 0, 1), request(2, 0, 2), request(6, 1, 2)]);
+        assert_eq!((plan.peak, plan.optimal), (Bytes(8), true));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(150))]
+        #[test]
+        fn few_requests_are_placed_as_low_as_trying_every_address_can(
+            drawn in prop::collection::vec((1_u64..4, 0_u32..5, 1_u32..4), 1..5),
+        ) {
+            let requests: Vec<Lifetime> = drawn.iter().map(|(bytes, from, span)| request(*bytes, *from, from + span)).collect();
+            let plan = plan_addresses(&requests);
+            let all = requests.iter().map(|r| r.bytes.0).sum();
+            prop_assert!(plan.optimal);
+            prop_assert_eq!(plan.peak.0, least(&requests, &mut Vec::new(), all));
+        }
+
+        #[test]
+        fn plans_do_not_overlap_and_lie_between_the_bound_and_side_by_side(
+            drawn in prop::collection::vec((1_u64..1000, 0_u32..60, 1_u32..20), 1..60),
+        ) {
+            let requests: Vec<Lifetime> = drawn.iter().map(|(bytes, from, span)| request(*bytes, *from, from + span)).collect();
+            let plan = plan_addresses(&requests);
+            prop_assert!(plan.bound <= plan.peak && plan.peak.0 <= requests.iter().map(|r| r.bytes.0).sum());
+            prop_assert!(plan.optimal || plan.peak > plan.bound);
+            for (i, a) in requests.iter().enumerate() {
+                for (j, b) in requests.iter().enumerate().take(i) {
+                    let apart = plan.offsets[i] + a.bytes.0 <= plan.offsets[j] || plan.offsets[j] + b.bytes.0 <= plan.offsets[i];
+                    prop_assert!(apart || !overlap(a, b), "{i} {j} {plan:?}");
+                }
+            }
+        }
+    }
+}
