@@ -31,6 +31,7 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         elementwise_fusion: stack.kernels.elementwise_fusion,
         separate_projections: stack.kernels.separate_projections,
         cached_conversions: stack.kernels.cached_conversions,
+        weighted_experts: stack.kernels.weighted_experts,
         separate_accumulation: stack.kernels.separate_accumulation && plan.micro_batches() > 1,
         fused_loss: stack.kernels.fused_loss,
         ..Lowering::new(model)

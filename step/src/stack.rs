@@ -80,9 +80,12 @@ pub struct KernelOptions {
     /// Whether weight gradients are added to those in memory by a pass of their own.
     pub separate_accumulation: bool,
     /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients once for both of
-    /// the products that read them.
+    /// the products that read them; the converted inputs are kept for the backward pass.
     #[serde(default)]
     pub cached_conversions: bool,
+    /// Whether experts' results are weighed in the activation before their last product (see `Lowering::weighted_experts`).
+    #[serde(default)]
+    pub weighted_experts: bool,
     /// Whether the loss is one kernel per direction.
     pub fused_loss: bool,
     /// Whether query, key and value, and gate and up, are products of their own.

@@ -57,7 +57,7 @@ pub struct Precision {
     /// Weight gradients in memory.
     pub gradient: DataType,
     /// Operands of the products with layers' weights, where they are narrower (fp8, int8): converted before each product; activations are
-    /// kept in `operand`, and scores, head and router stay in it.
+    /// kept in `operand` but for products' inputs where conversions are cached, and scores, head and router stay in it.
     pub product: Option<DataType>,
     /// The optimiser's own copy of the weights, and its states; without one, states have the weights' type.
     pub master: Option<DataType>,

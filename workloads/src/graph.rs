@@ -314,7 +314,8 @@ impl OperatorGraph {
         let mut alive = vec![false; self.tensors.len()];
         alive[self.output.index()] = true;
         let mut peak = Bytes::ZERO;
-        for op in self.operators.iter().rev() {
+        // An operator without a backward pass (a conversion) hands no gradient on.
+        for op in self.operators.iter().rev().filter(|op| !op.backward.is_empty()) {
             // A further contribution to a gradient that is there already is a tensor of its own until it is added.
             let further: Bytes =
                 op.inputs.iter().filter(|t| alive[t.index()]).map(|t| self.tensors[t.index()].gradient_bytes).sum();
@@ -329,6 +330,9 @@ impl OperatorGraph {
         self.tensors.iter().filter(|t| alive[t.id.index()]).map(bytes).sum()
     }
 }
+
+/// What the name of a tensor converted for products ends with, after that of the tensor that it is made of.
+pub(crate) const NARROW: &str = ".narrow";
 
 /// What the parts of an operator are, before it has a place.
 #[derive(Debug, Clone, Default)]
@@ -403,6 +407,29 @@ impl GraphBuilder {
 
     pub(crate) fn bytes(&self, id: TensorId) -> Bytes {
         self.tensors[id.index()].bytes
+    }
+
+    /// The tensor's name.
+    pub(crate) fn name(&self, id: TensorId) -> String {
+        self.tensors[id.index()].name.clone()
+    }
+
+    /// The tensor of a name.
+    pub(crate) fn tensor(&self, name: &str) -> Option<TensorId> {
+        self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
+    }
+
+    /// Lets the last operator multiply its rows by weights, in the same kernels: it reads them forward and backward and makes their gradient.
+    pub(crate) fn weigh_last(&mut self, weights: TensorId) {
+        let Some(op) = self.operators.last_mut() else { return };
+        op.inputs.push(weights);
+        for chain in &mut op.backward {
+            chain.reads.push(weights);
+            if let Gradient::Inputs(inputs) = &mut chain.gradient {
+                inputs.push(weights);
+            }
+        }
+        self.tensors[weights.index()].saved = true;
     }
 
     /// Adds an operator; its outputs stop being segment inputs, what its chains read is saved.

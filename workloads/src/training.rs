@@ -80,8 +80,12 @@ pub struct Lowering {
     /// memory (Megatron-LM's fused gradient accumulation); the kernel then has no separate pass, and that read is not counted.
     pub separate_accumulation: bool,
     /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step (their conversion is left out of the passes),
-    /// inputs and gradients in one pass over them that writes both layouts, so that the weight gradient finds its input converted.
+    /// inputs and gradients in one pass over them that writes both layouts, so that the weight gradient finds its input converted, and the
+    /// converted input is what stays in memory for it.
     pub cached_conversions: bool,
+    /// Whether experts' results are weighed before their last product, in the kernel of the activation, so that they need not be kept for the
+    /// gradient of the weights.
+    pub weighted_experts: bool,
     /// Whether the loss is one kernel per direction that converts logits on the fly. Off is eager PyTorch: fp32 logits in memory, and
     /// conversions as passes of their own.
     pub fused_loss: bool,
@@ -109,6 +113,7 @@ impl Lowering {
             epilogues: false,
             separate_accumulation: false,
             cached_conversions: false,
+            weighted_experts: false,
             fused_loss: true,
         }
     }

@@ -30,9 +30,10 @@ impl Treatment {
         gradients[graph.output.index()] = true;
         let mut peak = Bytes::ZERO;
         for op in graph.operators.iter().rev() {
-            let further: Bytes =
-                op.inputs.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
-            op.inputs.iter().for_each(|t| gradients[t.index()] = true);
+            // An operator without a backward pass (a conversion) hands no gradient on.
+            let given = if op.backward.is_empty() { &[][..] } else { &op.inputs[..] };
+            let further: Bytes = given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
+            given.iter().for_each(|t| gradients[t.index()] = true);
             let held: Bytes = graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
             let waiting: Bytes = rebuilt.iter().filter(|(last, _)| *last <= op.id.index()).map(|(_, bytes)| *bytes).sum();
             peak = peak.max(held + waiting + op.workspace);

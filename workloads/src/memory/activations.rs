@@ -2,7 +2,7 @@
 
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, Basis, Reader, Representation, Rule};
-use crate::graph::{BackwardChain, Gradient, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
+use crate::graph::{BackwardChain, Gradient, NARROW, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
 use sim::kernel::{Contraction, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -125,6 +125,7 @@ impl<'a> Rewriting<'a> {
         form: &Representation,
         asked: bool,
     ) -> Result<bool, TechniqueError> {
+        self.widen((at, chain));
         let op = &self.graph.operators[at];
         let reads = op.backward[chain].reads.clone();
         if *form == Representation::SharedWithOutput {
@@ -150,6 +151,16 @@ impl<'a> Rewriting<'a> {
             self.replace((at, chain), read, form)?;
         }
         Ok(found)
+    }
+
+    /// A form is made of a product's input as it was before its conversion to a narrow type.
+    fn widen(&mut self, (at, chain): (usize, usize)) {
+        let Some(wide) = self.graph.operators[at].inputs.first().copied() else { return };
+        let narrow = format!("{}{NARROW}", self.tensor(wide).name);
+        let Some(narrow) = self.graph.tensor(&narrow) else { return };
+        for read in self.graph.operators[at].backward[chain].reads.iter_mut().filter(|read| **read == narrow) {
+            *read = wide;
+        }
     }
 
     fn replace(&mut self, (at, chain): (usize, usize), read: TensorId, form: &Representation) -> Result<(), TechniqueError> {

@@ -5,7 +5,7 @@
 //! from); its gradient is a sum over the tokens.
 
 use super::{Shape, elementwise, input_chain, reduction, step, weight_chain};
-use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use crate::graph::{GraphBuilder, NARROW, NewOperator, Parameters, Step, TensorId};
 use sim::kernel::{Contraction, DataType, Direction, Function, Kernel, RowFunction};
 use sim::units::Bytes;
 
@@ -43,6 +43,8 @@ impl Linear<'_> {
         let width = self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w));
         let tokens = if self.split == Split::Replicated { shape.local_tokens() } else { shape.tokens() };
         let result_tokens = if self.split == Split::Columns { tokens } else { shape.local_tokens() };
+        // What the weights' gradient reads is converted already, where the conversion is kept.
+        let copy = if self.narrow { kept_conversion(graph, shape, tokens.saturating_mul(self.input), input) } else { None };
         let outputs = self.results(graph, result_tokens);
         let full_input = shape.bytes(tokens.saturating_mul(self.input));
         let full_output = shape.bytes(tokens.saturating_mul(width));
@@ -55,9 +57,10 @@ impl Linear<'_> {
         let [convert_input, convert_weight, convert_gradient] =
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
                 .map(|elements| self.narrow.then(|| conversion(shape, elements)).flatten());
-        let (convert_weight, again) = if shape.cached_conversions { (None, None) } else { (convert_weight, convert_input) };
+        let convert_weight = convert_weight.filter(|_| !shape.cached_conversions);
         // One that shares its input finds it converted.
-        let [convert_input, again] = [convert_input, again].map(|kernel| kernel.filter(|_| !self.shares_input));
+        let convert_input = convert_input.filter(|_| !self.shares_input && copy.is_none());
+        let again = convert_input;
         let columns = self.split == Split::Columns && !self.shares_input;
         let rows = self.split == Split::Rows;
 
@@ -88,11 +91,11 @@ impl Linear<'_> {
         let gathered = [columns.then_some(full_input), rows.then_some(full_output)].into_iter().flatten().max();
         graph.add(NewOperator {
             name: self.name,
-            inputs: vec![input],
+            inputs: std::iter::once(input).chain(copy).collect(),
             outputs: outputs.clone(),
             forward: forward_steps,
             backward_prepare: prepare,
-            backward: vec![input_chain(&[input], &[], input_steps), weight_chain(&[input], weight_steps)],
+            backward: vec![input_chain(&[input], &[], input_steps), weight_chain(&[copy.unwrap_or(input)], weight_steps)],
             parameters: parameters(self.split, weights, if self.bias { width } else { 0 }),
             workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
         });
@@ -124,6 +127,27 @@ pub(crate) fn conversion(shape: &Shape, elements: u64) -> Option<Kernel> {
     let read = shape.bytes(elements) * reads;
     let written = shape.product.packed(elements) * writes;
     (shape.product != shape.operand).then(|| elementwise(Function::Convert, Direction::Forward, elements, read, written))
+}
+
+/// The converted copy of a product's input where Transformer Engine's rules hold: it, and not the input, is what the weights' gradient reads and
+/// the backward pass keeps (`transformer_engine/pytorch/module/linear.py` saves the quantised input alone). `elements` are converted: after the
+/// gathering under sequence parallelism, while what is kept is this device's share. One operator per input, however many products read it.
+pub(crate) fn kept_conversion(graph: &mut GraphBuilder, shape: &Shape, elements: u64, input: TensorId) -> Option<TensorId> {
+    let kernel = conversion(shape, elements).filter(|_| shape.cached_conversions)?;
+    let name = format!("{}{NARROW}", graph.name(input));
+    if let Some(made) = graph.tensor(&name) {
+        return Some(made);
+    }
+    let numbers = graph.bytes(input).0 / shape.operand.bytes().max(1);
+    let copy = graph.constant(&name, shape.product.packed(numbers));
+    graph.add(NewOperator {
+        name: format!("{name}.convert"),
+        inputs: vec![input],
+        outputs: vec![copy],
+        forward: vec![step("forward", kernel)],
+        ..NewOperator::default()
+    });
+    Some(copy)
 }
 
 /// The new gradient added to the one in memory.

@@ -5,7 +5,7 @@
 //! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad). Experts are split over the expert-parallel
 //! devices, and each expert's width over the tensor-parallel ones.
 
-use super::linear::{Linear, Split, accumulation, bias_gradient, conversion};
+use super::linear::{Linear, Split, accumulation, bias_gradient, conversion, kept_conversion};
 use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, shared_expert, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
 use crate::model::Experts;
@@ -94,9 +94,13 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
         let parts = expert("layer.moe.fc1", (model.hidden, width), Split::Columns).add(graph, &slots, tokens, &["out"]);
         activation::add(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
     };
+    let early = plan.lowering.weighted_experts;
+    if early {
+        graph.weigh_last(weights);
+    }
     let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
     let results = expert(last, (width, model.hidden), Split::Rows).add(graph, &slots, y, &["out"])[0];
-    let routed = add_combine(graph, shape, &dispatch, (results, weights));
+    let routed = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
     match experts.shared {
         Some(shared) => shared_expert::add(graph, plan, shared, (x, routed)),
         None => routed,
@@ -150,17 +154,19 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &Shape, dispatch: &Dispatch, x:
     output
 }
 
-/// Results back to their tokens' devices, summed by weight. The weights' gradient needs the results.
+/// Results back to their tokens' devices, summed by weight. The weights' gradient needs the results; where they were weighed before the experts'
+/// last product, nobody does.
 fn add_combine(
     graph: &mut GraphBuilder,
     shape: &Shape,
     dispatch: &Dispatch,
-    (results, weights): (TensorId, TensorId),
+    results: TensorId,
+    weights: Option<TensorId>,
 ) -> TensorId {
     let tokens = shape.local_tokens();
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
     let returned = graph.activation("layer.moe.return.out", elements);
-    let (size, row) = (shape.bytes(elements), graph.bytes(weights));
+    let (size, row) = (shape.bytes(elements), weights.map_or(Bytes::ZERO, |weights| graph.bytes(weights)));
     let exchange = |label: &str| dispatch.exchange(shape, label).into_iter().collect::<Vec<_>>();
     graph.add(NewOperator {
         name: "layer.moe.return".to_owned(),
@@ -176,15 +182,15 @@ fn add_combine(
     let spread = elementwise(Function::Gather, Direction::Backward, elements, written + row, size);
     let choices = tokens.saturating_mul(dispatch.experts.top_k);
     let weigh = reduction(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
+    let read: Vec<TensorId> = weights.into_iter().collect();
+    let mut backward = vec![input_chain(&[returned], &read, vec![step("backward_input", spread)])];
+    backward.extend(weights.map(|weights| input_chain(&[weights], &[returned], vec![step("backward_routing", weigh)])));
     graph.add(NewOperator {
         name: "layer.moe.combine".to_owned(),
-        inputs: vec![returned, weights],
+        inputs: std::iter::once(returned).chain(weights).collect(),
         outputs: vec![output],
         forward: vec![step("forward", sum)],
-        backward: vec![
-            input_chain(&[returned], &[weights], vec![step("backward_input", spread)]),
-            input_chain(&[weights], &[returned], vec![step("backward_routing", weigh)]),
-        ],
+        backward,
         ..NewOperator::default()
     });
     output
@@ -216,7 +222,10 @@ impl Grouped {
         let convert = |elements: u64, label: &str| conversion(shape, elements).map(|kernel| step(label, kernel));
         let columns = self.split == Split::Columns;
         let mut forward: Vec<Step> = columns.then(|| shape.gather_step("forward", full_input)).flatten().into_iter().collect();
-        forward.extend(convert(slots.saturating_mul(from), "forward.convert_input"));
+        let copy = kept_conversion(graph, shape, slots.saturating_mul(from), input);
+        if copy.is_none() {
+            forward.extend(convert(slots.saturating_mul(from), "forward.convert_input"));
+        }
         let again = |elements: u64, label: &str| if shape.cached_conversions { None } else { convert(elements, label) };
         forward.extend(again(weights, "forward.convert_weight"));
         forward.push(step("forward", product(rows, to, from, shape.operand)));
@@ -237,11 +246,11 @@ impl Grouped {
         let gathered = if columns { full_input } else { full_output };
         graph.add(NewOperator {
             name: self.name.to_owned(),
-            inputs: vec![input],
+            inputs: std::iter::once(input).chain(copy).collect(),
             outputs: outputs.clone(),
             forward,
             backward_prepare: prepare,
-            backward: vec![input_chain(&[input], &[], gradient), weight_chain(&[input], own)],
+            backward: vec![input_chain(&[input], &[], gradient), weight_chain(&[copy.unwrap_or(input)], own)],
             parameters: Parameters { expert: weights.saturating_add(biases), ..Parameters::default() },
             workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
         });

@@ -1,0 +1,70 @@
+//! What Transformer Engine keeps where products are narrow, and experts weighed before their last product, against closed forms.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use coplace_workloads as workloads;
+use sim::kernel::DataType;
+use workloads::footprint::Precision;
+use workloads::{Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
+
+fn layer(model: &Model, change: impl Fn(Lowering) -> Lowering) -> Segment {
+    let training = TrainingGraph::new(model, &change(Lowering::new(model))).unwrap();
+    training.segment(SegmentKind::Layer).unwrap().clone()
+}
+
+fn kept(segment: &Segment) -> u64 {
+    segment.graph.saved_bytes(&RecomputeSet::none()).0
+}
+
+fn narrow(product: DataType) -> impl Fn(Lowering) -> Lowering {
+    move |lowering| Lowering {
+        precision: Precision::MIXED_BF16.with_products(product),
+        cached_conversions: true,
+        sequence_length: 4096,
+        ..lowering
+    }
+}
+
+#[test]
+fn of_a_products_input_the_narrow_copy_is_kept() {
+    let (model, s) = (Model::load("llama3-8b").unwrap(), 4096);
+    let wide = kept(&layer(&model, |l| Lowering { sequence_length: s, ..l }));
+    let (h, ffn) = (model.hidden, model.ffn);
+    // Inputs of qkv, gate and up, and down are narrow instead of wide; the output projection's is kept beside the wide one that attention reads.
+    let copies = s * (3 * h + ffn);
+    let gone = 2 * s * (2 * h + ffn);
+    assert_eq!(kept(&layer(&model, narrow(DataType::Fp8))), wide - gone + copies);
+    // A scale per 32 numbers; half a byte and a scale per 16.
+    assert_eq!(kept(&layer(&model, narrow(DataType::Mxfp8))), wide - gone + copies + copies / 32);
+    assert_eq!(kept(&layer(&model, narrow(DataType::Nvfp4))), wide - gone + copies / 2 + copies / 16);
+    // Converted before each product, as torchao does: nothing changes.
+    let again = |l| Lowering { cached_conversions: false, ..narrow(DataType::Fp8)(l) };
+    assert_eq!(kept(&layer(&model, again)), wide);
+}
+
+#[test]
+fn the_passes_take_the_conversions_that_they_took() {
+    let model = Model::load("llama3-8b").unwrap();
+    let segment = layer(&model, narrow(DataType::Fp8));
+    let converts = segment.graph.operators.iter().filter(|op| op.name.ends_with(".narrow.convert"));
+    assert_eq!(converts.clone().count(), 4);
+    assert!(converts.clone().all(|op| op.backward.is_empty() && op.forward.len() == 1));
+    // Beside what is kept nothing is alive for them in the backward pass: a conversion hands no gradient on.
+    let wide = layer(&model, |l| Lowering { sequence_length: 4096, ..l });
+    let gradients = |segment: &Segment| segment.graph.tensors.iter().map(|t| t.gradient_bytes.0).sum::<u64>();
+    assert_eq!(gradients(&segment), gradients(&wide));
+}
+
+#[test]
+fn experts_weighed_before_their_last_product_keep_no_results() {
+    let model = Model::load("mixtral-8x7b").unwrap();
+    let of = |weighted_experts| layer(&model, |l| Lowering { weighted_experts, sequence_length: 4096, ..l });
+    let (late, early) = (of(false), of(true));
+    let experts = model.experts.unwrap();
+    assert_eq!(kept(&late) - kept(&early), 2 * 4096 * experts.top_k * model.hidden);
+    let reads = |segment: &Segment, name: &str| {
+        let weights = segment.graph.tensor("layer.moe.top_k.weights").unwrap();
+        segment.graph.operator(name).unwrap().backward.iter().any(|chain| chain.reads.contains(&weights))
+    };
+    assert!(reads(&late, "layer.moe.combine") && !reads(&late, "layer.moe.gated"));
+    assert!(reads(&early, "layer.moe.gated") && !reads(&early, "layer.moe.combine"));
+}
