@@ -279,3 +279,47 @@ fn a_last_node_that_is_filled_in_part_is_noted() {
         assert!(none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole, "{nodes}: {one} {whole} {partly}");
     }
 }
+
+#[test]
+fn what_a_row_says_of_its_layers_counts_and_what_it_leaves_open_is_chosen() {
+    const HEADER: &str = "id,dataset,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,chip,chips,chips_per_node,fabric,tp,pp,dp,\
+                          micro_batch,global_batch,recompute,recompute_modules,precision,iteration_s,peak_gib,fits,framework\n";
+    let row = |id: &str, micro: u32, recompute: &str, modules: &str| {
+        format!(
+            "{id},d,32,4096,14336,32,8,128,128256,8192,1,h100_80gb_sxm,8,8,nvlink4_node,8,1,1,{micro},{},{recompute},{modules},bf16,1,50,1,\
+             megatron_bridge\n",
+            micro * 4
+        )
+    };
+    let rows = [
+        row("none", 16, "none", ""),
+        row("small", 1, "", ""),
+        row("open", 16, "", ""),
+        row("five", 16, "", "full_layers:5"),
+        row("away", 16, "", "cpu_offload_layers:16"),
+        row("mlp", 16, "selective", "mlp"),
+        row("other", 16, "none", "everything"),
+        row("wrong", 16, "none", "full_layers:x"),
+    ];
+    let report = check(&format!("{HEADER}{}", rows.concat()));
+    let value = |id: &str, quantity: &str| {
+        report.predictions.iter().find(|p| p.id == id && p.quantity == quantity).map(|p| p.predicted).unwrap()
+    };
+    // Keeping everything does not fit; left open, as little is run again as fits, which takes longer.
+    assert_eq!((value("none", "fits"), value("open", "fits"), value("small", "fits")), (0.0, 1.0, 1.0));
+    assert!(value("open", "iteration_s") > value("none", "iteration_s"));
+    let assumed = |id: &str| {
+        let of_row = report.assumed.iter().filter(|a| a.rows.iter().any(|row| row == id)).map(|a| a.what.as_str());
+        of_row.filter(|what| what.starts_with("recompute")).collect::<Vec<_>>().join(";")
+    };
+    assert_eq!(assumed("small"), "recompute is empty, taken as none");
+    assert!(assumed("open").ends_with("fits"), "{}", assumed("open"));
+    assert!(assumed("other").contains("`everything` is not modelled"));
+    for told in ["five", "away", "mlp"] {
+        assert_eq!(assumed(told), "");
+        assert!(value(told, "peak_gib") < value("other", "peak_gib"), "{told}");
+        assert!(value(told, "iteration_s") >= value("none", "iteration_s"), "{told}");
+    }
+    assert_eq!(value("other", "peak_gib"), value("none", "peak_gib"));
+    assert_eq!(report.row_errors.len(), 1);
+}

@@ -1,9 +1,9 @@
 //! Memory peaks, and whether a run fits: `step::step_memory` of the plan that the row describes.
 
-use super::Prepared;
 use super::run::Run;
+use super::{Prepared, recompute};
 use crate::validate::row::{Row, RowFailure};
-use step::{DeviceMemory, Reading, StepMemory, step_memory};
+use step::{Reading, StepMemory};
 
 /// Predicts the peak in GiB, as the row's instrument shows it, and whether the run fits (1 or 0).
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
@@ -11,6 +11,8 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     if row.cell("virtual_stages").is_none() && run.plan.layout.pipeline > 1 {
         prepared.assume("virtual_stages is empty, taken as 1".to_owned());
     }
+    let run = recompute::settled(prepared, row, run)?;
+    recompute::assume(prepared, row, &run);
     of_run(prepared, row, &run)
 }
 
@@ -20,12 +22,7 @@ pub(in crate::validate) fn of_run(
     row: &Row<'_>,
     run: &Run,
 ) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let stack = prepared.chip(&run.chip, run.stack)?.stack().clone();
-    let room = DeviceMemory::of(prepared.model(&run.chip)?.accelerator());
-    // Hybrid sharding: parameters are shared inside a fast domain, and domains hold copies.
-    let domain = step::sharing_domain(&stack, run.fabric.fast_domain(), &run.plan.layout);
-    let memory =
-        step_memory(&run.model, &run.plan, &stack, room, domain).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    let memory = recompute::memory(prepared, run)?;
     let peak = peak(row, run, &memory);
     Ok(vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.fits().is_ok())))])
 }

@@ -1,6 +1,6 @@
 //! A row of measured training: the model, the plan, the hardware and the software that it describes.
 
-use super::{Prepared, cluster, stages};
+use super::{Prepared, cluster, recompute, stages};
 use crate::validate::row::{Row, RowFailure};
 use sim::kernel::{DataType, Function};
 use sim::network::Fabric;
@@ -42,7 +42,8 @@ impl Run {
         let model = model(row, stack)?;
         let leading = model.variations.leading_dense.map_or(0, |dense| dense.layers);
         let layout = Layout { ends: stages::ends(prepared, row, &layout, (model.all_layers(), leading))?, ..layout };
-        modules(prepared, row);
+        recompute::untold(prepared, row);
+        further_tokens(prepared, row);
         let plan = TrainingPlan {
             layout,
             batch: Batch {
@@ -224,16 +225,7 @@ fn latent(row: &Row<'_>) -> Result<Option<LatentAttention>, RowFailure> {
 }
 
 /// What of the row's own columns no plan has yet.
-fn modules(prepared: &mut Prepared, row: &Row<'_>) {
-    if let Some(modules) = row.cell("recompute_modules") {
-        prepared.assume(format!(
-            "recompute_modules `{}` is not modelled, taken as the policy of `recompute`",
-            modules.escape_debug()
-        ));
-    }
-    if row.cell("recompute").is_none() {
-        prepared.assume("recompute is empty, taken as none".to_owned());
-    }
+fn further_tokens(prepared: &mut Prepared, row: &Row<'_>) {
     if row.cell("mtp_layers").is_some_and(|layers| layers.parse() != Ok(0.0)) {
         prepared.assume("mtp_layers is not modelled: layers for further tokens are left out".to_owned());
     }
