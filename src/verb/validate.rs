@@ -3,7 +3,7 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::finite;
-use results::validate::{self, FileReport};
+use results::validate::{self, ClaimReport, FileReport};
 use std::path::{Path, PathBuf};
 
 /// Predict every row of measured data and say how far off the predictions are
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
     (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
-    (global_batch, peak_gib); results/README.md describes them all.\n\
+    (global_batch, peak_gib), published_claims (system, metric, value, confidence: claims of papers about memory techniques);\n\
+    results/README.md describes them all.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error. What rows leave open is listed with what was assumed.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
@@ -20,7 +21,8 @@ use std::path::{Path, PathBuf};
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
-    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent."
+    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent. Of claims: [{\"file\", \"claims\":\n\
+    [{the columns, \"predicted\", \"error_pct\", \"why\"}]}]."
 )]
 pub struct Arguments {
     /// CSV files of measured data
@@ -29,7 +31,7 @@ pub struct Arguments {
     /// Compute the published figures of memory techniques (results/reference/techniques.toml) instead, and how near they come
     #[arg(long, conflicts_with_all = ["files", "predictions", "plot", "breakdown", "stacks"])]
     techniques: bool,
-    /// Write id,quantity,measured,predicted: a line per row and predicted column
+    /// Write id,quantity,measured,predicted: a line per row and predicted column; of published claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<PathBuf>,
     /// Draw predicted against measured into this directory (SVG and PNG); made if need be
@@ -66,11 +68,25 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(failure::input(format!("--chips {}: {why}", directory.display())));
     }
     let options = validate::Options { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() };
+    let mut claimed = Vec::new();
     for path in &arguments.files {
-        match validate::file(path, &options) {
-            Ok(report) => reports.push(report),
-            Err(error) => faults.push(error.to_string()),
+        match sim::files::text::bytes(path) {
+            Ok(text) if validate::is_claims(&text) => match validate::claims(path, &text) {
+                Ok(report) => claimed.push(report),
+                Err(error) => faults.push(error.to_string()),
+            },
+            _ => match validate::file(path, &options) {
+                Ok(report) => reports.push(report),
+                Err(error) => faults.push(error.to_string()),
+            },
         }
+    }
+    if !claimed.is_empty() {
+        if !reports.is_empty() {
+            let why = "published claims and measured data are answered in different forms; give the files of claims apart";
+            return Err(failure::input(format!("{}: {why}", claimed[0].file.display())));
+        }
+        give_claims(arguments, &claimed)?;
     }
     if !reports.is_empty() {
         if let Some(path) = &arguments.predictions {
@@ -93,6 +109,25 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+}
+
+/// What is computed beside published claims.
+fn give_claims(arguments: &Arguments, reports: &[ClaimReport]) -> Result<(), Failure> {
+    if let Some(path) = &arguments.predictions {
+        validate::write_claims(path, reports).or_unwritable()?;
+    }
+    if arguments.plot.is_some() || arguments.breakdown.is_some() {
+        return Err(failure::input(
+            "published claims have no figure and no breakdown; leave out --plot and --breakdown".to_owned(),
+        ));
+    }
+    answer::give(arguments.format, &reports, |reports| {
+        let mut text = reports.iter().map(results::report::claims).collect::<Vec<_>>().join("\n");
+        if let Some(path) = &arguments.predictions {
+            text.push_str(&format!("\nWritten: {}\n", path.display()));
+        }
+        text
+    })
 }
 
 /// How many wrong rows of a file standard error names.

@@ -1,6 +1,7 @@
 //! Reports for people, of [`crate::text`]. Pure functions; nothing here prints.
 
 mod calculon;
+mod claims;
 mod evaluated;
 mod mapped;
 mod papers;
@@ -9,6 +10,7 @@ mod run;
 mod techniques;
 
 pub use calculon::calculon;
+pub use claims::claims;
 pub use evaluated::{Kernels, evaluated};
 pub use papers::papers;
 pub use planned::planned;

@@ -4,6 +4,7 @@
 //! chip, kernel or data type), are counted and named, never dropped silently; the rest are scored. What is predicted is
 //! never fitted here: the adapters only call `sim`.
 
+mod claims;
 mod dataset;
 mod figures;
 mod measurements;
@@ -14,6 +15,7 @@ mod row;
 mod score;
 mod text;
 
+pub use claims::{Claim, ClaimReport, PredictedClaim, claims, is_claims, write_claims};
 pub use dataset::{Dataset, Range, Target};
 pub use figures::plots;
 pub use measurements::{Measurements, measurements};

@@ -1,0 +1,174 @@
+//! Figures of papers about memory techniques, and the studies that reproduce them: `results/reference/techniques.toml`.
+
+mod study;
+
+pub use study::Quantity;
+pub(crate) use study::{Study, named_model};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+static REFERENCE: &str = include_str!("../../reference/techniques.toml");
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Why a figure cannot be computed.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {why}")]
+pub struct PaperError {
+    /// The figure or the study.
+    pub place: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// A figure of a paper.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaperFigure {
+    /// Its name.
+    pub id: String,
+    /// The paper's system.
+    pub system: String,
+    /// What it is of.
+    pub what: String,
+    /// The study that reproduces it.
+    pub study: String,
+    /// What of the study.
+    pub quantity: Quantity,
+    /// The paper's value.
+    pub published: f64,
+    /// Its unit.
+    pub unit: String,
+    /// How near it must come, in percent of the published value.
+    #[serde(default)]
+    pub tolerance_percent: Option<f64>,
+    /// How near it must come, in units.
+    #[serde(default)]
+    pub tolerance_points: Option<f64>,
+    /// Why so near, and what is known about it.
+    pub why: String,
+    /// Where it is published.
+    pub source: String,
+    /// Whether something was chosen after seeing it.
+    #[serde(default)]
+    pub fitted: bool,
+    /// Whether it is not reproduced.
+    #[serde(default)]
+    pub missed: bool,
+}
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    studies: BTreeMap<String, Study>,
+    figures: Vec<PaperFigure>,
+}
+
+/// A figure beside what is computed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reproduced {
+    /// Its name.
+    pub id: String,
+    /// The paper's system.
+    pub system: String,
+    /// What it is of.
+    pub what: String,
+    /// The paper's value.
+    pub published: f64,
+    /// The computed value.
+    pub predicted: f64,
+    /// The unit of both.
+    pub unit: String,
+    /// How far off, in percent of the published value.
+    pub error_pct: f64,
+    /// What was allowed: percent of the published value, or units.
+    pub tolerance: String,
+    /// Whether it is within.
+    pub within: bool,
+    /// Whether something was chosen after seeing it.
+    pub fitted: bool,
+    /// Whether it is known not to be reproduced.
+    pub missed: bool,
+    /// Why this tolerance.
+    pub why: String,
+    /// Where it is published.
+    pub source: String,
+}
+
+/// Computes all figures of the reference.
+///
+/// # Errors
+/// A study that cannot be run: a fault of the reference.
+pub fn reproduce() -> Result<Vec<Reproduced>, PaperError> {
+    let file = reference()?;
+    file.figures.iter().map(|figure| reproduced(figure, &file.studies)).collect()
+}
+
+/// The studies of the reference by name.
+///
+/// # Errors
+/// A fault of the reference.
+pub(crate) fn studies() -> Result<BTreeMap<String, Study>, PaperError> {
+    reference().map(|file| file.studies)
+}
+
+fn reference() -> Result<File, PaperError> {
+    let place = "results/reference/techniques.toml".to_owned();
+    toml::from_str(REFERENCE).map_err(|e| PaperError { place, why: e.to_string() })
+}
+
+fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result<Reproduced, PaperError> {
+    let place = |why: String| PaperError { place: figure.id.clone(), why };
+    let study = studies.get(&figure.study).ok_or_else(|| place(format!("no study {}", figure.study)))?;
+    let value = study.whole(studies).prepared().and_then(|run| run.value(figure.quantity)).map_err(place)?;
+    let predicted = match figure.unit.as_str() {
+        "GiB" => value / GIB,
+        "GB" => value / 1e9,
+        _ => value,
+    };
+    let off = predicted - figure.published;
+    let (within, tolerance) = match (figure.tolerance_points, figure.tolerance_percent) {
+        (Some(points), _) => (off.abs() <= points, format!("{points} {}", figure.unit)),
+        (None, percent) => {
+            let percent = percent.unwrap_or(0.0);
+            (off.abs() <= percent / 100.0 * figure.published.abs(), format!("{percent} %"))
+        }
+    };
+    Ok(Reproduced {
+        id: figure.id.clone(),
+        system: figure.system.clone(),
+        what: figure.what.clone(),
+        published: figure.published,
+        predicted,
+        unit: figure.unit.clone(),
+        error_pct: if off == 0.0 { 0.0 } else { off / figure.published.abs().max(1e-12) * 100.0 },
+        tolerance,
+        within,
+        fitted: figure.fitted,
+        missed: figure.missed,
+        why: figure.why.clone(),
+        source: figure.source.clone(),
+    })
+}
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn published_figures_are_reproduced() {
+        let all = reproduce().unwrap();
+        assert!(all.len() >= 45);
+        let wrong: Vec<String> = all
+            .iter()
+            .filter(|r| r.within == r.missed)
+            .map(|r| {
+                format!(
+                    "{}: {} predicted, {} published ({:+.1} %), allowed {}",
+                    r.id, r.predicted, r.published, r.error_pct, r.tolerance
+                )
+            })
+            .collect();
+        assert!(wrong.is_empty(), "out of tolerance, or marked as missed and within:\n{}", wrong.join("\n"));
+    }
+}

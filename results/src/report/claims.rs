@@ -1,0 +1,54 @@
+//! Published claims beside what is computed, as text.
+
+use super::{Align, Table, folded, heading};
+use crate::validate::{ClaimReport, PredictedClaim};
+use std::collections::BTreeMap;
+
+/// The claims with their predictions, the errors by paper, and why some have none.
+#[must_use]
+pub fn claims(report: &ClaimReport) -> String {
+    let mut table = Table::new(["system", "model", "setting", "metric", "claimed", "predicted", "unit", "error"]);
+    for column in [1, 2, 3, 6] {
+        table = table.align(column, Align::Left);
+    }
+    let predicted = |c: &&PredictedClaim| !c.predicted.is_empty();
+    for PredictedClaim { claim, predicted, error_pct, .. } in report.claims.iter().filter(predicted) {
+        let error = error_pct.map_or_else(String::new, |error| format!("{error:.1} %"));
+        let cells = [&claim.system, &claim.model, &claim.setting, &claim.metric, &claim.value, predicted, &claim.unit];
+        table.row(cells.map(Clone::clone).into_iter().chain([error]).collect::<Vec<_>>());
+    }
+    let mut text = format!("{}: published claims\n\n{}", report.file.display(), table.render());
+    text.push_str(&by_system(&report.claims));
+    text.push_str(&heading("Not predicted"));
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for claim in &report.claims {
+        if let Some(why) = claim.why.as_deref() {
+            reasons.entry(why).or_default().push(&claim.claim.id);
+        }
+    }
+    for (why, ids) in reasons {
+        text.push_str(&folded(&format!("  {why}: {}", ids.join(", "))));
+    }
+    text
+}
+
+/// How many claims of every system are predicted, and how far off they are.
+fn by_system(claims: &[PredictedClaim]) -> String {
+    let mut systems: BTreeMap<&str, (usize, usize, Vec<f64>)> = BTreeMap::new();
+    for claim in claims {
+        let (all, predicted, errors) = systems.entry(&claim.claim.system).or_default();
+        *all += 1;
+        *predicted += usize::from(!claim.predicted.is_empty());
+        errors.extend(claim.error_pct);
+    }
+    let mut table = Table::new(["system", "claims", "predicted", "with an error", "mean", "median"]);
+    for (system, (all, predicted, mut errors)) in systems {
+        errors.sort_by(f64::total_cmp);
+        let percent = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.1} %"));
+        let mean = (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64);
+        let median = errors.get(errors.len() / 2).copied();
+        let counts = [all, predicted, errors.len()].map(|count| count.to_string());
+        table.row(std::iter::once(system.to_owned()).chain(counts).chain([percent(mean), percent(median)]).collect::<Vec<_>>());
+    }
+    format!("\n{}", table.render())
+}

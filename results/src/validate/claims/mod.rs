@@ -1,0 +1,259 @@
+//! Published claims about memory techniques (`system,model,hardware,setting,metric,value,unit,source,confidence`): what is computed beside what is
+//! claimed. A claim becomes runs by rules about its paper, model, setting and metric ([`rules`]); nothing is looked up row by row, so that claims about
+//! other models and sizes of the same papers can be tried.
+
+mod models;
+mod rules;
+mod text;
+
+use self::text::Between;
+use super::ValidateError;
+use crate::files::{self, WriteError};
+use crate::papers::{Quantity, Study, studies};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The columns, in order; the source's name goes on in parentheses in some files.
+const COLUMNS: [&str; 9] = ["system", "model", "hardware", "setting", "metric", "value", "unit", "source", "confidence"];
+
+/// A row as it is read.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Claim {
+    /// Its `id` where the file has such a column, else `line-N`.
+    pub id: String,
+    /// The paper's system.
+    pub system: String,
+    /// The model that it is of.
+    pub model: String,
+    /// What it ran on.
+    pub hardware: String,
+    /// How.
+    pub setting: String,
+    /// What was measured or counted.
+    pub metric: String,
+    /// The value in the paper's words.
+    pub value: String,
+    /// Its unit.
+    pub unit: String,
+    /// Where it stands.
+    pub source: String,
+    /// How surely it stands there.
+    pub confidence: String,
+}
+
+/// A claim beside what is computed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PredictedClaim {
+    /// The claim.
+    #[serde(flatten)]
+    pub claim: Claim,
+    /// What is computed, as the value is written: `12.6 / 0.24 / 0`. Empty where nothing can be.
+    pub predicted: String,
+    /// Mean of the errors of the value's numbers, sign dropped, in percent; none where either side has no number.
+    pub error_pct: Option<f64>,
+    /// Why there is no prediction, or none for a part.
+    pub why: Option<String>,
+}
+
+/// What became of a file of claims.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClaimReport {
+    /// The file.
+    pub file: PathBuf,
+    /// Every claim, in the file's order.
+    pub claims: Vec<PredictedClaim>,
+}
+
+/// A run and what is read off it.
+#[derive(Debug, Clone)]
+pub(super) struct Figure {
+    study: Study,
+    quantity: Quantity,
+}
+
+/// How figures of runs make a number of a claim.
+#[derive(Debug, Clone)]
+enum Made {
+    /// Known from the model alone.
+    Value(f64),
+    /// A figure over its unit.
+    Over(f64),
+    /// The first over the second.
+    Ratio,
+    /// What the first has less than the second, in percent of that.
+    Saved,
+    /// The largest of all.
+    Most,
+    /// From the least to the largest of all.
+    Spread,
+}
+
+/// What a number of a claim asks.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    figures: Vec<Figure>,
+    made: Made,
+    /// The number is a part saved in percent, and asked is how many times more fit.
+    gain: bool,
+}
+
+impl Question {
+    fn new(figures: Vec<Figure>, made: Made) -> Self {
+        Self { figures, made, gain: false }
+    }
+
+    fn value(value: f64) -> Self {
+        Self::new(Vec::new(), Made::Value(value))
+    }
+
+    fn of(figure: Figure, unit: f64) -> Self {
+        Self::new(vec![figure], Made::Over(unit))
+    }
+
+    fn ratio(above: Figure, below: Figure) -> Self {
+        Self::new(vec![above, below], Made::Ratio)
+    }
+
+    fn saved(less: Figure, whole: Figure) -> Self {
+        Self::new(vec![less, whole], Made::Saved)
+    }
+
+    fn most(figures: Vec<Figure>) -> Self {
+        Self::new(figures, Made::Most)
+    }
+
+    fn spread(figures: Vec<Figure>) -> Self {
+        Self::new(figures, Made::Spread)
+    }
+
+    fn gained(self) -> Self {
+        Self { gain: true, ..self }
+    }
+
+    /// Its numbers: one, or two of a spread.
+    fn answer(&self, studies: &BTreeMap<String, Study>) -> Result<Vec<f64>, String> {
+        let value = |figure: &Figure| figure.study.whole(studies).prepared()?.value(figure.quantity);
+        let values = self.figures.iter().map(value).collect::<Result<Vec<f64>, String>>()?;
+        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let numbers = match (&self.made, values.as_slice()) {
+            (Made::Value(value), _) => vec![*value],
+            (Made::Over(unit), [value]) => vec![value / unit],
+            (Made::Ratio, [above, below]) => vec![above / below],
+            (Made::Saved, [less, whole]) => vec![(1.0 - less / whole) * 100.0],
+            (Made::Spread, [_, _, ..]) => vec![least, most],
+            (Made::Most | Made::Spread, [_, ..]) => vec![most],
+            _ => return Err("no run".to_owned()),
+        };
+        let of_cut = |cut: f64| if self.gain { 1.0 / (1.0 - cut / 100.0) } else { cut };
+        let numbers: Vec<f64> = numbers.into_iter().map(of_cut).collect();
+        if numbers.iter().all(|n| n.is_finite()) { Ok(numbers) } else { Err("nothing fits, or nothing is kept".to_owned()) }
+    }
+}
+
+/// Whether a file is one of claims, by its header.
+#[must_use]
+pub fn is_claims(text: &[u8]) -> bool {
+    let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
+    reader.headers().is_ok_and(|header| COLUMNS.iter().all(|column| place(header, column).is_some()))
+}
+
+fn place(header: &csv::StringRecord, column: &str) -> Option<usize> {
+    header.iter().position(|name| name == column || name.starts_with(&format!("{column}(")))
+}
+
+/// Predicts every claim of a file; `path` names it in the report.
+///
+/// # Errors
+/// No CSV with the columns of claims.
+pub fn claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
+    let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
+    let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
+    let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
+    let studies = studies().map_err(|e| malformed(e.to_string()))?;
+    let mut claims = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|e| malformed(e.to_string()))?;
+        let cell = |column: &str| place(&header, column).and_then(|at| record.get(at)).unwrap_or_default().to_owned();
+        let line = record.position().map_or(0, csv::Position::line);
+        let own = cell("id");
+        let [system, model, hardware, setting, metric, value, unit, source, confidence] = COLUMNS.map(cell);
+        let id = if own.is_empty() { format!("line-{line}") } else { own };
+        claims.push(predicted(Claim { id, system, model, hardware, setting, metric, value, unit, source, confidence }, &studies));
+    }
+    Ok(ClaimReport { file: path.into(), claims })
+}
+
+fn predicted(claim: Claim, studies: &BTreeMap<String, Study>) -> PredictedClaim {
+    let nothing = |claim: Claim, why: String| PredictedClaim { claim, predicted: String::new(), error_pct: None, why: Some(why) };
+    let answers: Vec<Result<Vec<f64>, String>> = match rules::questions(&claim) {
+        Ok(questions) => questions.into_iter().map(|question| question?.answer(studies)).collect(),
+        Err(why) => return nothing(claim, why),
+    };
+    let refused = answers.iter().filter_map(|answer| answer.as_ref().err()).next().cloned();
+    if answers.iter().all(Result::is_err) {
+        return nothing(claim, refused.unwrap_or_else(|| "no quantity".to_owned()));
+    }
+    let claimed = text::numbers(&claim.value);
+    let between = match answers.as_slice() {
+        [Ok(spread)] if spread.len() > 1 => Between::Range,
+        _ => claimed.as_ref().map_or(Between::List, |(_, between)| *between),
+    };
+    let numbers: Vec<Option<f64>> = answers
+        .iter()
+        .flat_map(|answer| answer.as_ref().map_or_else(|_| vec![None], |numbers| numbers.iter().copied().map(Some).collect()))
+        .collect();
+    let written = |number: &Option<f64>| number.map_or_else(|| "?".to_owned(), six_digits);
+    let text = numbers.iter().map(written).collect::<Vec<_>>().join(between.sign());
+    let error_pct = claimed.and_then(|(claimed, _)| error(&claimed, &numbers));
+    PredictedClaim { claim, predicted: text, error_pct, why: refused }
+}
+
+/// A number in six digits, without those that say nothing.
+fn six_digits(number: f64) -> String {
+    format!("{number:.5e}").parse::<f64>().map_or_else(|_| number.to_string(), |rounded| rounded.to_string())
+}
+
+/// The mean error of the numbers that both sides have, in percent; one number against a range is held against the nearer end.
+fn error(claimed: &[f64], predicted: &[Option<f64>]) -> Option<f64> {
+    let off = |claimed: f64, predicted: f64| match (claimed == 0.0, predicted == 0.0) {
+        (true, true) => Some(0.0),
+        (true, false) => None,
+        _ => Some(((predicted - claimed) / claimed * 100.0).abs()),
+    };
+    if let ([claimed], [Some(low), Some(high)]) = (claimed, predicted) {
+        return off(*claimed, claimed.clamp(*low, *high));
+    }
+    if claimed.len() != predicted.len() {
+        return None;
+    }
+    let errors: Vec<f64> = claimed.iter().zip(predicted).filter_map(|(c, p)| off(*c, (*p)?)).collect();
+    (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
+}
+
+/// Writes the claims, each with its id, what is predicted, the error and why not, atomically.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn write_claims(path: &Path, reports: &[ClaimReport]) -> Result<(), WriteError> {
+    let text = claims_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
+    files::write(path, &text)
+}
+
+fn claims_csv(reports: &[ClaimReport]) -> io::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let last = ["predicted", "error_pct", "why"];
+    writer.write_record(std::iter::once("id").chain(COLUMNS).chain(last))?;
+    for PredictedClaim { claim: c, predicted, error_pct, why } in reports.iter().flat_map(|report| &report.claims) {
+        let error = error_pct.map(|error| format!("{error:.2}")).unwrap_or_default();
+        let cells = [&c.id, &c.system, &c.model, &c.hardware, &c.setting, &c.metric, &c.value, &c.unit, &c.source, &c.confidence];
+        let own = cells.into_iter().map(String::as_str);
+        writer.write_record(own.chain([predicted.as_str(), &error, why.as_deref().unwrap_or_default()]))?;
+    }
+    writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests;
