@@ -242,6 +242,10 @@ pub struct FusedAttention {
     pub head_dim: u64,
     /// Whether only the causal half of the scores is computed.
     pub causal: bool,
+    /// Most keys that a query sees (its own and those before it where attention is causal, half of them on either side where it is not); all
+    /// where none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u64>,
     /// Type of Q, K, V and the output.
     pub operand: DataType,
 }
@@ -250,14 +254,28 @@ impl FusedAttention {
     /// Forward: two products per score; backward: five (scores again, dV, dP, dQ, dK). Causal masking halves the scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
-        let dimensions = [self.heads, self.queries, self.keys];
-        let scores = dimensions.into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
+        let scores = self.scores();
         let products = match self.direction {
             Direction::Forward => 2,
             Direction::Backward => 5,
         };
-        let full = scores.saturating_mul(2 * products).saturating_mul(self.head_dim.into());
-        Flops(if self.causal { full / 2 } else { full })
+        Flops(scores.saturating_mul(2 * products).saturating_mul(self.head_dim.into()))
+    }
+
+    /// The scores that a mask leaves. Of n keys a causal query sees n / 2 on average; through a window of w it sees w, less the w / 2 which the first
+    /// w queries lack on average: w - w^2 / (2n).
+    #[must_use]
+    pub fn scores(&self) -> u128 {
+        let rows =
+            [self.heads, self.queries].into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
+        let keys = u128::from(self.keys);
+        let all = rows.saturating_mul(keys);
+        match (self.window.filter(|window| *window < self.keys).map(u128::from), self.causal) {
+            (None, true) => all / 2,
+            (None, false) => all,
+            (Some(window), true) => rows.saturating_mul(2 * keys * window - window * window) / (2 * keys),
+            (Some(window), false) => rows.saturating_mul(window),
+        }
     }
 
     /// Compulsory bytes: forward Q, K, V in, O and the fp32 log-sum-exp out; backward those and dO in, dQ, dK, dV out.

@@ -104,8 +104,9 @@ fn kernels() -> impl Strategy<Value = Kernel> {
         let bytes = Bytes(rows * columns * 2);
         Kernel::Reduction(Reduction { function: ROWS[f], direction, rows, columns, read: bytes, written: bytes })
     });
-    let attention = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>()).prop_map(
-        |(direction, batch, heads, queries, keys, head_dim, causal)| {
+    let window = proptest::option::of(1_u64..513);
+    let attention = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>(), window).prop_map(
+        |(direction, batch, heads, queries, keys, head_dim, causal, window)| {
             Kernel::FusedAttention(FusedAttention {
                 direction,
                 batch,
@@ -115,6 +116,7 @@ fn kernels() -> impl Strategy<Value = Kernel> {
                 keys,
                 head_dim,
                 causal,
+                window,
                 operand: DataType::Bf16,
             })
         },
@@ -239,6 +241,7 @@ fn no_kernel_is_too_small_or_too_large() {
                 keys: k,
                 head_dim: m,
                 causal: true,
+                window: None,
                 operand: DataType::Bf16,
             };
             let bytes = Bytes(m).max(Bytes(k));

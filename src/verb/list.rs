@@ -13,6 +13,7 @@ use sim::hardware::{Accelerator, Setting};
 use sim::kernel::DataType;
 use sim::network::{Fabric, FabricDocument};
 use step::SoftwareStack;
+use workloads::import::hugging_face::{Coverage, coverage};
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 
@@ -36,12 +37,15 @@ pub enum What {
 /// List the built-in models, chips, fabrics, studies or software stacks, or the dimensions that a study may vary
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  coplace list chips\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
+    after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
 )]
 pub struct Arguments {
     /// What to list
     #[arg(value_enum)]
     what: What,
+    /// Of models: the families whose config.json files are read, and the checkpoints on which each is checked
+    #[arg(long)]
+    family: bool,
     /// Of dimensions: the base chip, a built-in one or a chip file (.toml)
     #[arg(long, default_value = "tpu_v4")]
     chip: String,
@@ -56,6 +60,7 @@ pub struct Arguments {
 /// Lists.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (table, entries) = match arguments.what {
+        What::Models if arguments.family => families(),
         What::Models => models()?,
         What::Chips => chips()?,
         What::Fabrics => fabrics()?,
@@ -108,6 +113,17 @@ fn models() -> Result<Listing, Failure> {
         }));
     }
     Ok((table, entries))
+}
+
+/// Families that are read, with the checkpoints whose published numbers of parameters are tested.
+fn families() -> Listing {
+    let mut table = Table::new(["model_type", "checked"]).align(1, Align::Right);
+    let mut entries = Vec::new();
+    for Coverage { model_types, checked } in coverage() {
+        table.row([model_types.join(", "), checked.len().to_string()]);
+        entries.push(json!({ "model_types": model_types, "checkpoints_checked": checked }));
+    }
+    (table, entries)
 }
 
 fn chips() -> Result<Listing, Failure> {

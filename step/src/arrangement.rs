@@ -157,9 +157,11 @@ impl Arrangement {
     }
 
     /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
-    pub fn units(&self) -> [u64; KINDS] {
-        let ends = if self.split.chunks == 1 { 2 } else { 1 };
-        [self.split.first + ends, self.split.inner, self.split.last + 1, self.split.inner + 1]
+    pub fn units(&self, profile: &StepProfile) -> [u64; KINDS] {
+        let ChunkSplit { chunks, first, inner, last, .. } = self.split;
+        let [embedding, layer, head] = profile.units;
+        let alone = if chunks == 1 { head } else { 0 };
+        [embedding + first * layer + alone, inner * layer, last * layer + head, (inner + 1) * layer]
     }
 
     /// The pieces of each kind of chunk.

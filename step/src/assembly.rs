@@ -125,7 +125,7 @@ impl Assembly {
         exchanges: &Exchanges,
         sends: &Sends,
     ) -> Self {
-        let (pieces, units) = (arrangement.pieces(profile), arrangement.units());
+        let (pieces, units) = (arrangement.pieces(profile), arrangement.units(profile));
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.kinds() {
             let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
@@ -145,7 +145,7 @@ impl Assembly {
         sends: &Sends,
     ) -> Self {
         let Some(mixes) = policies.chunks() else { return Self::new(arrangement, stack, profile, exchanges, sends) };
-        let units = arrangement.units();
+        let units = arrangement.units(profile);
         let chunk = |kind: usize, piece: PieceProfile| {
             let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
             Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), piece), gathers)

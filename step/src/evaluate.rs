@@ -90,7 +90,7 @@ impl<N: Network> Step<'_, N> {
 
     /// What the degrees ask of the network and of the update.
     pub fn exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> Exchanges {
-        let (pieces, units) = (arrangement.pieces(self.profile), arrangement.units());
+        let (pieces, units) = (arrangement.pieces(self.profile), arrangement.units(self.profile));
         let mut exchanges = Exchanges { tied: self.tied(chip), ..Exchanges::default() };
         for Alike { kind, counts, .. } in arrangement.devices() {
             let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();

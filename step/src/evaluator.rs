@@ -246,13 +246,14 @@ impl<'a> Evaluator<'a> {
     #[must_use]
     pub fn least_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Seconds {
         let profile = &shape.profile;
-        let pieces = [&profile.embedding, &profile.layer, &profile.head];
-        let Some(least) = pieces.into_iter().min_by_key(|piece| (piece.parameters, piece.expert_parameters)) else {
+        let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
+        let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
+        let Some((least, units)) = pieces.min_by_key(each) else {
             return Seconds::ZERO;
         };
         // Experts are in layers only.
         let dense = PieceProfile { expert_parameters: 0, ..*least };
-        let (gather, scatter) = Step { fabric: self.fabric, plan, profile }.gathers(chip, &dense, 1);
+        let (gather, scatter) = Step { fabric: self.fabric, plan, profile }.gathers(chip, &dense, units);
         gather.time * 2.0 + scatter.time
     }
 

@@ -1,6 +1,8 @@
 //! A plan's model as graphs of operators, as the stack's framework writes it.
 
 use super::{SoftwareStack, StepError, TrainingPlan};
+use std::borrow::Cow;
+use workloads::model::Experts;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, TrainingGraph};
 
@@ -9,8 +11,21 @@ use workloads::{Lowering, Model, TrainingGraph};
 /// # Errors
 /// A plan that the model cannot be lowered for, techniques that cannot be used with it or with each other.
 pub fn lowered(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
-    let graph = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    let graph = TrainingGraph::new(&routed(model, plan, stack), &lowering(model, plan, stack))?;
     Ok(plan.techniques.apply(model, graph, plan.micro_batches())?)
+}
+
+/// The model with experts as uneven as the stack has them, where there are devices to wait for and no capacity limits it.
+fn routed<'m>(model: &'m Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Cow<'m, Model> {
+    let factor = stack.kernels.expert_imbalance;
+    match model.experts {
+        Some(experts) if factor > 1.0 && plan.layout.expert > 1 && experts.capacity_factor.is_none() => {
+            let most = (experts.count as f64 / experts.top_k.max(1) as f64).max(1.0);
+            let experts = Some(Experts { imbalance: Some(factor.min(most)), ..experts });
+            Cow::Owned(Model { experts, ..model.clone() })
+        }
+        _ => Cow::Borrowed(model),
+    }
 }
 
 /// How a plan is lowered under a stack.
@@ -25,6 +40,7 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         context_method: plan.layout.context_method,
         expert_parallel: plan.layout.expert,
         expert_tensor_parallel: plan.layout.expert_tensor(),
+        expert_all_gather: stack.kernels.expert_all_gather,
         attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },
         precision: plan.precision,
         optimizer: plan.optimizer,

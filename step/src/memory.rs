@@ -123,7 +123,8 @@ pub fn with_fullest_experts(model: &Model, plan: &TrainingPlan, stack: &Software
     let mut filled = model.clone();
     if let Some(experts) = filled.experts.as_mut().filter(|experts| experts.capacity_factor.is_none()) {
         let others = 1.0 - 1.0 / f64::from(plan.layout.expert.max(1));
-        experts.capacity_factor = Some(1.0 + stack.memory.expert_imbalance * others);
+        let fullest = 1.0 + stack.memory.expert_imbalance * others;
+        experts.capacity_factor = Some(fullest.max(experts.imbalance.unwrap_or(1.0)));
     }
     filled
 }

@@ -14,8 +14,8 @@ use super::stage_memory::{Moment, StageMemory};
 use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
-use workloads::graph::{Parameters, TensorInfo};
-use workloads::{ActivationPolicy, LayerMix, Layout, RecomputeSet, Replay, SegmentKind, StagePolicies, TrainingGraph};
+use workloads::graph::{OperatorGraph, Parameters, TensorInfo};
+use workloads::{ActivationPolicy, LayerMix, Layout, RecomputeSet, Replay, SegmentKind, StagePolicies, TensorId, TrainingGraph};
 
 pub(super) const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
@@ -46,6 +46,8 @@ pub struct MemoryProfile {
 pub(crate) struct PieceParameters {
     embedding: Parameters,
     layer: Parameters,
+    /// Of a block of layers the mean of one.
+    one_layer: Parameters,
     head: Parameters,
     /// The head away from the embedding that it is tied to.
     head_apart: Parameters,
@@ -59,20 +61,14 @@ impl MemoryProfile {
         // A training graph has all three kinds; the first is as good as any if it had not.
         let segment = |kind| training.segment(kind).unwrap_or(&training.segments[0]);
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
-        let ends_kept = |kind| {
-            let graph = &segment(kind).graph;
-            let large = |t: &TensorInfo| {
-                t.producer.is_some_and(|op| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str()))
-            };
-            let kept = graph.kept(&RecomputeSet::none());
-            kept.iter().map(|t| &graph.tensors[t.index()]).filter(|t| !large(t)).map(|t| t.bytes).sum::<Bytes>()
-        };
-        let ends = [ends_kept(SegmentKind::Embedding), ends_kept(SegmentKind::Head)];
+        let ends =
+            [&embedding.graph, &head.graph].map(|graph| without_logits(graph, graph.kept(&RecomputeSet::none()).into_iter()));
         let logits = head.graph.tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
         Self {
             parameters: PieceParameters {
                 embedding: embedding.parameters,
                 layer: layer.parameters,
+                one_layer: layer.parameters.part(layer.units()),
                 head: head.parameters,
                 head_apart: head.with_tied_copy().parameters,
                 per: layer.bytes_per_parameter(),
@@ -117,19 +113,33 @@ impl MemoryProfile {
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
         let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
         let treatment = policy.treatment_under(&layer.graph, replay);
+        let transient = working_set(&treatment, &layer.graph, self.changed.as_deref(), stack);
         // Without layers in it, the embedding keeps the same under every policy.
         let embedding_kept = training.segment(SegmentKind::Embedding).map_or(self.embedding_kept, |embedding| {
             policy.treatment_under(&embedding.graph, replay).kept_bytes(&embedding.graph)
         });
-        let transient = working_set(&treatment, &layer.graph, self.changed.as_deref(), stack);
+        // Neither does the head.
+        let head_kept = training.segment(SegmentKind::Head).map_or(self.head_kept, |head| {
+            let treatment = policy.treatment_under(&head.graph, replay);
+            without_logits(&head.graph, treatment.kept.iter().copied())
+        });
         Self {
             embedding_kept,
+            head_kept,
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
             transient,
             ..self.clone()
         }
     }
+}
+
+/// Bytes of what an end of the model keeps, without logits and loss.
+fn without_logits(graph: &OperatorGraph, kept: impl Iterator<Item = TensorId>) -> Bytes {
+    let large = |t: &TensorInfo| {
+        t.producer.is_some_and(|op| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str()))
+    };
+    kept.map(|t| &graph.tensors[t.index()]).filter(|t| !large(t)).map(|t| t.bytes).sum()
 }
 
 /// What a stage has: pieces, and what their parameters take whatever the micro-batch, the policy and the schedule.
@@ -190,11 +200,11 @@ impl<'a> Account<'a> {
             None => (sharding.resident(all, &pieces.per), AwayBytes::default()),
             Some(changed) => changed.resident(&sharding, layers, [embedding, head], self.stack.memory.stored_master),
         };
-        let window = pieces.layer.times(layers.min(u64::from(self.stack.memory.gathered_layers)));
+        let window = pieces.one_layer.times(layers.min(u64::from(self.stack.memory.gathered_layers)));
         let root = self.root(embedding, head);
         let gathered = sharding.gathered(window.plus(root), &pieces.per, &resident);
-        let reducing = sharding.reducing(pieces.layer.plus(root), &resident);
-        let loss = pieces.layer.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
+        let reducing = sharding.reducing(pieces.one_layer.plus(root), &resident);
+        let loss = pieces.one_layer.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
         let open_loss = sharding.gathered(loss, &pieces.per, &resident);
         Holding { layers, embedding, head, resident, away, open: gathered + reducing, open_loss }
     }

@@ -141,6 +141,8 @@ pub struct StepProfile {
     pub layer: PieceProfile,
     /// After the last layer.
     pub head: PieceProfile,
+    /// Layers and ends in each of the three: what is gathered at a time.
+    pub units: [u64; 3],
     /// Parameters that a head away from the embedding holds a copy of.
     pub tied_parameters: u64,
     /// Bytes between two pieces on one device.
@@ -153,6 +155,8 @@ pub struct StepProfile {
     pub(super) layer_segment: Arc<Segment>,
     /// The embedding's graph, where layers are in it that follow the policy.
     pub(super) leading_segment: Option<Arc<Segment>>,
+    /// The head's, likewise.
+    pub(super) trailing_segment: Option<Arc<Segment>>,
     /// Where the plan has several policies, a layer under each; [`Self::layer`] is then under the first.
     pub(super) by_policy: Vec<LayerProfile>,
 }

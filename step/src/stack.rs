@@ -98,10 +98,22 @@ pub struct KernelOptions {
     /// Whether a fully recomputed layer runs all of its forward pass again, as a checkpointed function does. Off, what the backward pass
     /// does not read is left out (a compiler's dead code elimination, PyTorch's early stop).
     pub recompute_whole_layer: bool,
+    /// Whether expert-parallel devices gather the tokens of all and sum their shares of the results, in place of all-to-alls.
+    #[serde(default)]
+    pub expert_all_gather: bool,
+    /// Tokens of the fullest expert-parallel device compared with an even share, in time: what all others wait for (hot experts). 1 is even routing,
+    /// which published runs force. What memory has to hold is `memory.expert_imbalance`.
+    #[serde(default = "even")]
+    pub expert_imbalance: f64,
     /// Passes over the gradients that read them, besides the update: global norm, scaling, overflow check.
     pub gradient_reads: f64,
     /// Passes over the gradients that write them, besides the update: clipping, unscaling, conversion.
     pub gradient_writes: f64,
+}
+
+/// Even routing.
+fn even() -> f64 {
+    1.0
 }
 
 /// What starting kernels costs.
@@ -343,6 +355,7 @@ impl SoftwareStack {
             ("memory.reduced_bytes_per_parameter", m.reduced_bytes_per_parameter, 0.0, 64.0),
             ("memory.update_bytes_per_parameter", m.update_bytes_per_parameter, 0.0, 64.0),
             ("memory.expert_imbalance", m.expert_imbalance, 0.0, 64.0),
+            ("kernels.expert_imbalance", self.kernels.expert_imbalance, 1.0, 64.0),
             ("memory.bytes_per_logit", m.bytes_per_logit, 2.0, 64.0),
         ]
     }

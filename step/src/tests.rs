@@ -459,3 +459,68 @@ fn tensor_parallel_sums_are_hidden_inside_a_fast_domain_only() {
     assert!(step(8, &hidden) < step(8, &exposed), "a node of eight");
     assert_eq!(step(16, &hidden), step(16, &exposed), "two nodes");
 }
+
+/// A model whose layers come in blocks of two alike ones.
+fn in_blocks(model: &Model) -> Model {
+    let kind = model.own_kind();
+    let list = workloads::LayerList { block: vec![kind; 2], ..workloads::LayerList::default() };
+    Model { layers: model.layers / 2, list, ..model.clone() }
+}
+
+#[test]
+fn blocks_of_alike_layers_take_what_the_layers_take() {
+    use super::{DeviceMemory, step_memory};
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let blocks = in_blocks(&model);
+    assert_eq!((blocks.parameters(), blocks.all_layers()), (model.parameters(), model.all_layers()));
+    for stack in ["megatron", "pytorch_fsdp"] {
+        let stack = SoftwareStack::load(stack).unwrap();
+        for (pipeline, zero) in [(1, ZeroStage::None), (4, ZeroStage::OptimizerStates), (1, ZeroStage::Parameters)] {
+            for policy in ["none", "selective", "selective_per_operator", "full", "minimal", "custom:device(qkv_proj)"] {
+                let layout = Layout { tensor: 2, pipeline, data: 4, sequence_parallel: true, zero, ..Layout::default() };
+                let plan =
+                    TrainingPlan { activations: policy.parse::<ActivationPolicy>().unwrap().into(), ..plan(layout, 1, 32) };
+                let times = [&model, &blocks].map(|model| {
+                    let mut chip = ChipTimes::new(&chip, &stack).unwrap();
+                    step_time(&mut chip, model, &fabric, &plan).unwrap().total.0
+                });
+                assert!((times[0] - times[1]).abs() <= 1e-9 * times[0], "{policy}, pp = {pipeline}, {zero:?}: {times:?}");
+                let memory = DeviceMemory::of(&chip);
+                let needs = [&model, &blocks].map(|model| {
+                    let stages = step_memory(model, &plan, &stack, memory, None).unwrap().stages;
+                    stages.iter().map(|stage| stage.need().0).collect::<Vec<_>>()
+                });
+                assert_eq!(needs[0], needs[1], "{policy}, pp = {pipeline}, {zero:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hot_expert_and_gathered_tokens_take_longer() {
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let layout = Layout { expert: 8, data: 8, ..Layout::default() };
+    let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout, 1, 64) };
+    let under = |options: &[&str]| {
+        let mut stack = SoftwareStack::load("megatron_core").unwrap();
+        for option in options {
+            stack = stack.with_option(option).unwrap();
+        }
+        let chip = Accelerator::template("h100_80gb_sxm").unwrap();
+        let mut chip = ChipTimes::new(&chip, &stack).unwrap();
+        step_time(&mut chip, &Model::load("mixtral-8x7b").unwrap(), &fabric, &plan).unwrap()
+    };
+    let even = under(&[]);
+    assert_eq!(under(&["kernels.expert_imbalance=1.0"]).total, even.total);
+    let hot = under(&["kernels.expert_imbalance=1.5"]);
+    // Experts are most of Mixtral's work: half as many tokens more at the fullest device, in products and in the exchange.
+    assert!(hot.forward > even.forward * 1.2 && hot.forward < even.forward * 1.5, "{even:?} {hot:?}");
+    // Latencies stay.
+    let longer = hot.expert / even.expert;
+    assert!(longer > 1.2 && longer <= 1.5, "{even:?} {hot:?}");
+    let gathered = under(&["kernels.expert_all_gather=true"]);
+    // Seven parts of all tokens come in place of seven eighths of two tokens' worth.
+    assert!(gathered.expert > even.expert * 2.0, "{even:?} {gathered:?}");
+    assert_eq!(gathered.forward, even.forward);
+}

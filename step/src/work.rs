@@ -277,18 +277,22 @@ impl ChipTimes {
         let layer_segment = Arc::new(graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?);
         let per = layer_segment.bytes_per_parameter();
         let [embedding, layer, head] = [PieceProfile::default(); 3];
+        let with_layers = |kind, without: bool| graph.segment(kind).filter(|_| !without).map(|segment| Arc::new(segment.clone()));
         let rest = StepProfile {
             embedding,
             layer,
             head,
+            units: [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
+                // An end is a unit beside the layers that are with it.
+                let ends = u64::from(kind != SegmentKind::Layer && graph.segment(kind).is_some_and(Segment::has_layers));
+                graph.segment(kind).map_or(0, Segment::units) + ends
+            }),
             tied_parameters: graph.segment(SegmentKind::Head).map_or(0, |s| s.tied_parameters),
             boundary: layer_segment.boundary_bytes,
             weight_bytes: per.weight,
             gradient_bytes: per.gradient,
-            leading_segment: graph
-                .segment(SegmentKind::Embedding)
-                .filter(|_| model.variations.leading_dense.is_some())
-                .map(|segment| Arc::new(segment.clone())),
+            leading_segment: with_layers(SegmentKind::Embedding, model.list.leading.is_empty()),
+            trailing_segment: with_layers(SegmentKind::Head, model.list.trailing.is_empty()),
             layer_segment,
             by_policy: Vec::new(),
         };
@@ -316,6 +320,10 @@ impl ChipTimes {
             Some(segment) => again(segment, known.embedding.forward, first)?,
             None => known.embedding,
         };
+        let head = match &known.trailing_segment {
+            Some(segment) => again(segment, known.head.forward, first)?,
+            None => known.head,
+        };
         let mut by_policy = Vec::new();
         if plan.activations.alike().is_none() {
             for policy in plan.activations.distinct() {
@@ -323,7 +331,7 @@ impl ChipTimes {
                 by_policy.push(LayerProfile { policy: policy.clone(), layer });
             }
         }
-        Ok(StepProfile { embedding, layer, by_policy, ..known.clone() })
+        Ok(StepProfile { embedding, layer, head, by_policy, ..known.clone() })
     }
 
     /// Where the activations that a plan moves go.

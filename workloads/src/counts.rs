@@ -1,7 +1,8 @@
 //! What a model counts: its parameters, those that a token meets, and the matrix operations of a training step.
 
+use crate::layer_list::{Feed, Mixer, Side};
 use crate::model::{Experts, Model, Norm, NormPlacement, Position};
-use crate::variations::{ParallelBranches, QueryKeyNorm};
+use crate::variations::{ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
 
 fn if_so(condition: bool, count: u64) -> u64 {
@@ -36,14 +37,29 @@ impl Model {
     /// The widths that tensor parallelism divides: of the MLP or of one expert, of an expert for every token, of leading layers' MLPs.
     pub(crate) fn mlp_widths(&self) -> impl Iterator<Item = u64> {
         let shared = self.experts.and_then(|experts| experts.shared).map(|shared| shared.ffn);
-        let leading = self.variations.leading_dense.map(|dense| dense.ffn);
-        [Some(self.ffn), shared, leading].into_iter().flatten()
+        let others = self.layer_kinds().into_iter().filter_map(|(kind, _)| match kind.feed {
+            Feed::Mlp(width) => Some(width),
+            Feed::Own | Feed::None => None,
+        });
+        [Some(self.ffn), shared].into_iter().flatten().chain(others)
     }
 
-    /// All layers, leading dense ones included.
+    /// The different ones of [`Self::mlp_widths`], for a message.
+    pub(crate) fn widths_named(&self) -> String {
+        let mut widths: Vec<String> = Vec::new();
+        for width in self.mlp_widths().map(|width| width.to_string()) {
+            if !widths.contains(&width) {
+                widths.push(width);
+            }
+        }
+        widths.join(" and ")
+    }
+
+    /// All layers, whatever they hold.
     #[must_use]
     pub fn all_layers(&self) -> u64 {
-        self.layers.saturating_add(self.variations.leading_dense.map_or(0, |dense| dense.layers))
+        let ends = self.list.leading.len() + self.list.trailing.len();
+        self.layers.saturating_mul(self.block_layers()).saturating_add(ends as u64)
     }
 
     /// The embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
@@ -53,27 +69,39 @@ impl Model {
         self.vocabulary.next_multiple_of(self.vocabulary_multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
     }
 
-    /// Weights of a layer that take part in matrix products.
+    /// Weights of a layer that take part in matrix products, where all are alike.
     #[must_use]
     pub fn layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.count)
     }
 
-    /// Weights of a layer that one token meets in matrix products: of the experts only those it goes to.
+    /// Weights of a layer that one token meets in matrix products, where all are alike: of the experts only those it goes to.
     #[must_use]
     pub fn active_layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.top_k)
     }
 
     fn layer_matrices(&self, met: impl Fn(Experts) -> u64) -> u64 {
-        let mlp = self.mlp_matrices(self.ffn);
+        let mlp = if_so(!self.variations.without_mlp, self.mlp_matrices(self.ffn));
         let mlps = self.experts.map_or(mlp, |experts| {
             let shared = experts
                 .shared
                 .map_or(0, |shared| self.mlp_matrices(shared.ffn).saturating_add(if_so(shared.weighed, self.hidden)));
             mlp.saturating_mul(met(experts)).saturating_add(self.hidden.saturating_mul(experts.count)).saturating_add(shared)
         });
-        self.attention_matrices().saturating_add(mlps)
+        let mixer = match self.variations.mixer {
+            Mixer::Attention => self.attention_matrices(),
+            Mixer::Scan => self.scan_matrices(),
+            Mixer::None => 0,
+        };
+        let cross = if_so(self.variations.side == Side::Decoder, self.attention_matrices());
+        mixer.saturating_add(cross).saturating_add(mlps)
+    }
+
+    /// The products into and out of a state-space scan.
+    fn scan_matrices(&self) -> u64 {
+        let into = |scan: StateSpace| 2 * scan.width() + 2 * scan.groups * scan.state + scan.heads;
+        self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.width())))
     }
 
     fn attention_matrices(&self) -> u64 {
@@ -95,23 +123,17 @@ impl Model {
         self.hidden.saturating_mul(products * width)
     }
 
-    /// Weights of all leading dense layers that take part in matrix products.
-    fn leading_matrices(&self) -> u64 {
-        let layer = |ffn| self.attention_matrices().saturating_add(self.mlp_matrices(ffn));
-        self.variations.leading_dense.map_or(0, |dense| dense.layers.saturating_mul(layer(dense.ffn)))
-    }
-
     /// Weights of all matrices, embedding included, in 128 bits: what [`crate::limits::MAX_WEIGHTS`] bounds.
     pub(crate) fn weights(&self) -> u128 {
-        let layers = u128::from(self.layers) * u128::from(self.layer_matrix_parameters()) + u128::from(self.leading_matrices());
-        layers + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
+        u128::from(self.over_layers(Self::layer_matrix_parameters))
+            + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
     }
 
     /// Elements of the largest tensor that `tokens` tokens make, scores apart: what [`crate::limits::MAX_ELEMENTS`] bounds.
     pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
         let places = self.experts.map_or(tokens, |experts| experts.slots(tokens).max(tokens));
-        let shared = self.experts.and_then(|experts| experts.shared).map_or(0, |shared| shared.ffn);
-        let beside = shared.max(self.variations.leading_dense.map_or(0, |dense| dense.ffn));
+        let scanned = self.variations.scan.map_or(0, |scan| scan.width().saturating_add(scan.convolved()));
+        let beside = self.mlp_widths().max().unwrap_or(0).max(scanned);
         let mlp = 2 * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
             u128::from(self.query_width()) + u128::from(self.kv_width()) + u128::from(self.kv_heads * self.value_dim());
@@ -122,22 +144,27 @@ impl Model {
     /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
     #[must_use]
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
-        self.with_layers(self.layer_matrix_parameters(), vocabulary_rows)
+        self.with_ends(self.over_layers(Self::layer_matrix_parameters), vocabulary_rows)
     }
 
     /// Weights of the whole model that one token meets in matrix products: [`Self::matrix_parameters`] less the experts that it does
     /// not go to.
     #[must_use]
     pub fn active_matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
-        self.with_layers(self.active_layer_matrix_parameters(), vocabulary_rows)
+        self.with_ends(self.over_layers(Self::active_layer_matrix_parameters), vocabulary_rows)
     }
 
-    fn with_layers(&self, per_layer: u64, vocabulary_rows: u64) -> u64 {
+    fn with_ends(&self, layers: u64, vocabulary_rows: u64) -> u64 {
+        let patches = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
+        layers.saturating_add(self.head_matrices(vocabulary_rows)).saturating_add(patches)
+    }
+
+    /// Weights of products at the model's ends: logits, BERT's transform, OPT's projections.
+    fn head_matrices(&self, vocabulary_rows: u64) -> u64 {
         let transform = if_so(self.head_transform, self.hidden * self.hidden);
         let projections = if_so(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
-        let logits = self.embedding_width.saturating_mul(vocabulary_rows);
-        let layers = self.layers.saturating_mul(per_layer).saturating_add(self.leading_matrices());
-        layers.saturating_add(logits + transform + projections)
+        let rows = self.variations.pooled_head.map_or(vocabulary_rows, |head| head.outputs);
+        self.embedding_width.saturating_mul(rows).saturating_add(transform + projections)
     }
 
     /// All trained parameters, the vocabulary without padding, a tied head's matrix once.
@@ -156,21 +183,60 @@ impl Model {
         let norm = self.norm_parameters(self.hidden);
         let positions = match self.position {
             Position::Learned { rows } => rows,
-            Position::Rotary | Position::Alibi => 0,
+            Position::Rotary | Position::Alibi | Position::None => 0,
         };
         let tables = (positions + self.token_types).saturating_mul(self.hidden);
-        let norms = if_so(self.embedding_norm, norm) + if_so(self.final_norm, norm) + if_so(self.head_transform, norm);
-        let head_biases = if_so(self.head_transform, self.hidden) + if_so(self.head_bias, self.vocabulary);
-        let untied_table = if_so(!self.tied_head, self.embedding_width.saturating_mul(self.vocabulary));
-        let attention = self.attention_vectors();
-        let layer = attention.saturating_add(match self.experts {
+        let sides = if_so(self.variations.side == Side::Decoder, norm);
+        let norms = if_so(self.embedding_norm, norm) + if_so(self.final_norm, norm) + if_so(self.head_transform, norm) + sides;
+        let head_biases = if_so(self.head_transform && !self.variations.transform_without_bias, self.hidden)
+            + if_so(self.head_bias, self.vocabulary);
+        let pooled = self.variations.pooled_head.map_or(0, |head| if_so(head.bias, head.outputs));
+        // The table of tokens, or in its place the vector of the first token of every sequence, and the patches' biases.
+        let table = match self.variations.patches {
+            Some(patches) => self.hidden + if_so(patches.bias, self.hidden),
+            None if self.tied_head => 0,
+            None => self.embedding_width.saturating_mul(self.vocabulary),
+        };
+        let sides = if self.variations.side == Side::Decoder { 2 } else { 1 };
+        let relative = sides * self.variations.relative_rows * self.heads;
+        let layers = self.over_layers(|alike| alike.layer_vectors(&met));
+        matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative)
+    }
+
+    /// Parameters of a layer that are in no matrix, where all are alike.
+    fn layer_vectors(&self, met: impl Fn(Experts) -> u64) -> u64 {
+        let mixer = match self.variations.mixer {
+            Mixer::Attention => self.attention_vectors(),
+            Mixer::Scan => self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)),
+            Mixer::None => 0,
+        };
+        let biases = match self.experts {
             Some(experts) => met(experts).saturating_mul(self.mlp_biases(self.ffn)) + if_so(experts.router_bias, experts.count),
-            None => self.mlp_biases(self.ffn),
-        });
-        let leading =
-            self.variations.leading_dense.map_or(0, |dense| dense.layers.saturating_mul(attention + self.mlp_biases(dense.ffn)));
-        let layers = self.layers.saturating_mul(layer).saturating_add(leading);
-        matrices.saturating_add(layers + tables + norms + head_biases + untied_table)
+            None => if_so(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
+        };
+        mixer.saturating_add(self.layer_norms()).saturating_add(biases)
+    }
+
+    /// Norms around a layer's branches.
+    fn layer_norms(&self) -> u64 {
+        let variations = &self.variations;
+        let branches = u64::from(variations.mixer != Mixer::None)
+            + u64::from(!variations.without_mlp)
+            + u64::from(variations.side == Side::Decoder)
+            - u64::from(variations.without_first_norm);
+        let norms = match (self.norm_placement, variations.parallel) {
+            (NormPlacement::Sandwich, _) => 2 * branches,
+            (_, Some(ParallelBranches::OneNorm)) => 1,
+            _ => branches,
+        };
+        norms * self.norm_parameters(self.hidden)
+    }
+
+    /// A scan's vectors: the convolution, decay, step and skip of every head, the norm of the result, biases.
+    fn scan_vectors(&self, scan: StateSpace) -> u64 {
+        let convolution = scan.convolved() * (scan.convolution + u64::from(scan.convolution_bias));
+        let biases = if_so(scan.bias, 2 * scan.width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
+        convolution + 3 * scan.heads + scan.width() + biases
     }
 
     fn norm_parameters(&self, width: u64) -> u64 {
@@ -185,22 +251,16 @@ impl Model {
         if_so(self.mlp_bias, if_so(self.gated, width) + width + self.hidden)
     }
 
-    /// Parameters of a layer's norms and of its attention that are in no matrix.
+    /// Parameters of a layer's attention that are in no matrix.
     fn attention_vectors(&self) -> u64 {
         let variations = &self.variations;
-        let norms = match (self.norm_placement, variations.parallel) {
-            (NormPlacement::Sandwich, _) => 4,
-            (_, Some(ParallelBranches::OneNorm)) => 1,
-            _ => 2,
-        };
         let query_key = match variations.query_key_norm {
             Some(QueryKeyNorm::Head) => 2 * self.head_dim,
             Some(QueryKeyNorm::OwnHead | QueryKeyNorm::Whole) => self.query_width() + self.kv_width(),
             None => 0,
         };
         let latent = variations.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0) + latent.kv_rank);
-        norms * self.norm_parameters(self.hidden)
-            + if_so(self.norm_affine, query_key + latent)
+        if_so(self.norm_affine, query_key + latent)
             + if_so(self.qkv_bias, self.query_width() + 2 * self.kv_width())
             + if_so(self.attention_output_bias, self.hidden)
             + if_so(variations.sinks, self.heads)
@@ -211,24 +271,58 @@ impl Model {
     /// 6 * matrix parameters that a token meets * tokens, and 6 * layers * heads * (dimension of a query + of a value) * sequence per token for
     /// scores and context, which is 12 * layers * query width * sequence where the two are alike.
     /// For GPT this is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without recomputation's quarter).
+    /// A state-space scan does [`StateSpace::operations`] per token and direction. Patches and a head on one token are counted as often as they are.
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        self.flops_over(sequences, sequence_length, vocabulary_rows, u128::from(sequence_length))
+        self.flops_over(sequences, sequence_length, vocabulary_rows, |_| sequence_length.into())
     }
 
-    /// [`Self::training_flops`] of the scores that the result depends on: a token of a causal model sees (s + 1) / 2 tokens on average. What
+    /// [`Self::training_flops`] of the scores that the result depends on: a token of a causal model sees (s + 1) / 2 tokens on average, one that
+    /// looks through a window of w sees w - w^2 / (2 s). What
     /// utilisation divides: a kernel that skips the masked half would pass 100 % of its peak by the convention that counts all scores.
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        let seen = if self.causal { u128::from(sequence_length).div_ceil(2) } else { u128::from(sequence_length) };
-        self.flops_over(sequences, sequence_length, vocabulary_rows, seen)
+        let s = u128::from(sequence_length);
+        self.flops_over(sequences, sequence_length, vocabulary_rows, |layer| {
+            match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
+                (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
+                (Some(window), false) => window,
+                (None, true) => s.div_ceil(2),
+                (None, false) => s,
+            }
+        })
     }
 
-    /// The closed form with `seen` tokens per token in scores and context.
-    fn flops_over(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64, seen: u128) -> Flops {
+    /// The closed form where every token of a layer sees so many tokens in scores and context.
+    fn flops_over(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64, seen: impl Fn(&Self) -> u128) -> Flops {
         let tokens = u128::from(sequences) * u128::from(sequence_length);
-        let products = 6 * u128::from(self.active_matrix_parameters(vocabulary_rows));
-        let attention = 6 * u128::from(self.all_layers()) * u128::from(self.query_width() + self.context_width()) * seen;
-        Flops(tokens * (products + attention))
+        let mut each = 0;
+        for (kind, count) in self.layer_kinds() {
+            let layer = if self.list.is_empty() { self.clone() } else { self.of_kind(&kind) };
+            each += u128::from(count) * layer.layer_operations(seen(&layer), sequence_length);
+        }
+        let head = 6 * u128::from(self.head_matrices(vocabulary_rows));
+        let pooled = self.variations.pooled_head.is_some();
+        let heads = if pooled { u128::from(sequences) } else { tokens };
+        Flops(tokens * each + heads * head + self.patch_operations(sequences, sequence_length))
+    }
+
+    /// Operations of the product that makes tokens of patches, whose input has no gradient: 4 per weight. The first token of a sequence is no patch.
+    fn patch_operations(&self, sequences: u64, sequence_length: u64) -> u128 {
+        let weights = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
+        4 * u128::from(weights) * u128::from(sequences) * u128::from(sequence_length.saturating_sub(1))
+    }
+
+    /// Operations of a layer for one token, where all are alike.
+    fn layer_operations(&self, seen: u128, sequence_length: u64) -> u128 {
+        let products = 6 * u128::from(self.active_layer_matrix_parameters());
+        let widths = 6 * u128::from(self.query_width() + self.context_width());
+        let mixer = match self.variations.mixer {
+            Mixer::Attention => widths * seen,
+            Mixer::Scan => self.variations.scan.map_or(0, |scan| 3 * scan.operations()),
+            Mixer::None => 0,
+        };
+        let cross = if self.variations.side == Side::Decoder { widths * u128::from(sequence_length) } else { 0 };
+        products + mixer + cross
     }
 }

@@ -118,6 +118,17 @@ impl Parameters {
         }
     }
 
+    /// Those of one of `count` equal parts, rounded up.
+    #[must_use]
+    pub fn part(self, count: u64) -> Self {
+        let count = count.max(1);
+        Self {
+            sharded: self.sharded.div_ceil(count),
+            replicated: self.replicated.div_ceil(count),
+            expert: self.expert.div_ceil(count),
+        }
+    }
+
     /// Those of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -363,9 +374,9 @@ impl GraphBuilder {
         Self { operators: Vec::new(), tensors: Vec::new(), operand, layer: None }
     }
 
-    /// Names that begin with `layer.` begin with another word from here on.
-    pub(crate) fn call_layers(&mut self, word: String) {
-        self.layer = Some(word);
+    /// Names that begin with `layer.` begin with another word from here on, or with that one again.
+    pub(crate) fn call_layers(&mut self, word: Option<String>) {
+        self.layer = word;
     }
 
     fn called(&self, name: &str) -> String {
@@ -389,6 +400,11 @@ impl GraphBuilder {
     /// A tensor without a gradient: a mask, statistics, token ids.
     pub(crate) fn constant(&mut self, name: &str, bytes: Bytes) -> TensorId {
         self.push(name, bytes, Bytes::ZERO)
+    }
+
+    /// A tensor that another segment keeps: it takes no bytes, its gradient does.
+    pub(crate) fn borrowed(&mut self, name: &str, gradient: Bytes) -> TensorId {
+        self.push(name, Bytes::ZERO, gradient)
     }
 
     fn push(&mut self, name: &str, bytes: Bytes, gradient_bytes: Bytes) -> TensorId {

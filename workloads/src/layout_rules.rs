@@ -61,10 +61,7 @@ impl Layout {
         limits::check(self, model, batch)?;
         self.check_order()?;
         let t = u64::from(self.tensor);
-        let obeys = |t: u64| {
-            let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
-            model.heads.is_multiple_of(t) && model.mlp_widths().all(|width| width.is_multiple_of(t)) && kv
-        };
+        let obeys = |t: u64| crate::parallel::obeys(model, t);
         if !obeys(t) {
             return Err(LayoutError {
                 key: "tp",
@@ -72,7 +69,7 @@ impl Layout {
                 limit: format!(
                     "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} key/value heads",
                     model.heads,
-                    model.mlp_widths().map(|width| width.to_string()).collect::<Vec<_>>().join(" and "),
+                    model.widths_named(),
                     model.kv_heads
                 ),
                 cure: nearest(t, model.heads, "tp", obeys),

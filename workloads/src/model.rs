@@ -2,6 +2,7 @@
 
 use crate::error::WorkloadError;
 use crate::import::hugging_face;
+use crate::layer_list::LayerList;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Function;
@@ -21,8 +22,11 @@ pub enum Position {
     },
     /// A rotation of queries and keys in every layer; no parameters.
     Rotary,
-    /// A bias on the scores that falls with distance (ALiBi, Press et al. 2022); no parameters.
+    /// A bias on the scores that falls with distance (ALiBi, Press et al. 2022; T5's table is in
+    /// [`crate::variations::Variations::relative_rows`]); no parameters.
     Alibi,
+    /// Nothing: scans know the order, and attention beside them needs no more (Mamba 2, Nemotron-H).
+    None,
 }
 
 /// The normalisation of a family.
@@ -95,6 +99,10 @@ pub struct Experts {
     /// How much room an expert has compared with its even share of the tokens (GShard); none where no token is dropped and none
     /// is padded.
     pub capacity_factor: Option<f64>,
+    /// How many tokens the fullest expert-parallel device has compared with an even share, where no capacity limits them: what all others wait for.
+    /// None is an even share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imbalance: Option<f64>,
     /// The expert that every token goes to.
     #[serde(default)]
     pub shared: Option<SharedExpert>,
@@ -104,12 +112,15 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Places that `tokens` tokens take at their experts, all experts together: `top_k` each, or every expert's capacity.
+    /// Places that `tokens` tokens take at their experts, all experts together: `top_k` each, as uneven as routing is, or every expert's capacity.
     #[must_use]
     pub fn slots(&self, tokens: u64) -> u64 {
         let even = tokens.saturating_mul(self.top_k);
         match self.capacity_factor {
-            None => even,
+            None => match self.imbalance {
+                None => even,
+                Some(factor) => (factor * even as f64).ceil() as u64,
+            },
             Some(factor) => {
                 let capacity = (factor * even as f64 / self.count.max(1) as f64).ceil() as u64;
                 capacity.saturating_mul(self.count)
@@ -125,7 +136,7 @@ pub struct Model {
     pub name: String,
     /// The family it was read as: Hugging Face's `model_type`.
     pub family: String,
-    /// Transformer layers.
+    /// Layers; where they differ, how often the block of layers in [`Self::list`] follows itself.
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden: u64,
@@ -185,6 +196,9 @@ pub struct Model {
     /// What its family does otherwise than GPT-2, BERT and Llama.
     #[serde(default)]
     pub variations: Variations,
+    /// Which layers there are, where they differ.
+    #[serde(default, skip_serializing_if = "LayerList::is_empty")]
+    pub list: LayerList,
     /// What its file says that is not modelled, and what was taken instead, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,

@@ -47,6 +47,9 @@ impl Slice {
         for width in model.mlp_widths() {
             check_divides(model, t, "MLP width", width)?;
         }
+        if let Some(scan) = model.variations.scan {
+            check_divides(model, t, "heads of the scan", scan.heads)?;
+        }
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
             let (product, limit) = if c == 1 {
@@ -99,6 +102,15 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let cure = format!("use {}", neighbours(lowering.sequence_length, c));
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
+    }
+    if c > 1 && model.variations.scan.is_some() {
+        let limit = "1: a scan goes along the whole sequence".to_owned();
+        return error(
+            "the context-parallel degree",
+            c.to_string(),
+            limit,
+            "use tensor parallelism for long sequences".to_owned(),
+        );
     }
     let t = u64::from(lowering.tensor_parallel);
     let heads = kv_heads_of_device(model, t);
@@ -156,9 +168,10 @@ pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
     (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys(model, u64::from(*t))).collect()
 }
 
-fn obeys(model: &Model, t: u64) -> bool {
+pub(crate) fn obeys(model: &Model, t: u64) -> bool {
     let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
-    model.heads.is_multiple_of(t) && kv && model.mlp_widths().all(|width| width.is_multiple_of(t))
+    let scan = model.variations.scan.is_none_or(|scan| scan.heads.is_multiple_of(t));
+    model.heads.is_multiple_of(t) && kv && scan && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

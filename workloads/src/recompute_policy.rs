@@ -29,7 +29,7 @@
 
 use crate::error::{WorkloadError, nearest};
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
-use crate::leading_layers::{in_layer, layers_in};
+use crate::leading_layers::{handed_on, in_layer, layer_of, layers_in};
 use crate::memory::Partly;
 use crate::tensor_names::{self, by_name};
 use serde::{Deserialize, Serialize};
@@ -104,15 +104,23 @@ impl NamedTensor {
         // The routed experts' or the MLP's, and those of an expert for every token.
         let both = |names: &[&str], shared: &[&str]| first(names).into_iter().chain(first(shared)).collect::<Vec<_>>();
         match self {
-            Self::DecoderLayerInput => first(&["input"]),
+            Self::DecoderLayerInput => graph.tensor("layer.input").into_iter().collect(),
             Self::QueryProj => first(&["attention.rope.query", "attention.query.out", "attention.qkv.query"]),
             Self::KeyProj => first(&["attention.rope.key", "attention.key.out", "attention.qkv.key"]),
             Self::ValueProj => first(&["attention.value.out", "attention.qkv.value", "attention.kv_up.value"]),
             Self::QkvProj => {
                 [Self::QueryProj, Self::KeyProj, Self::ValueProj].into_iter().flat_map(|t| t.resolve_in(graph, layer)).collect()
             }
-            Self::Context => all(&["attention.core.out", "attention.core.log_sum_exp", "attention.context.out"]),
-            Self::OutProj => first(&["attention.output.out"]),
+            Self::Context => all(&[
+                "attention.core.out",
+                "attention.core.log_sum_exp",
+                "attention.context.out",
+                "cross.core.out",
+                "cross.core.log_sum_exp",
+                "cross.context.out",
+                "scan.core.out",
+            ]),
+            Self::OutProj => all(&["attention.output.out", "cross.output.out", "scan.out.out"]),
             Self::Mlpwi0 => both(
                 &["mlp.gate.out", "mlp.gate_up.gate", "mlp.fc1.out", "moe.gate_up.gate", "moe.fc1.out"],
                 &["moe.shared.gate.out", "moe.shared.gate_up.gate", "moe.shared.fc1.out"],
@@ -308,20 +316,30 @@ impl ActivationPolicy {
             }
             return self.of_leading_layers(graph, replay);
         }
+        let handed = handed_on(graph);
         let resolve = |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve(graph)).collect::<BTreeSet<_>>();
+        // What the layers of a block hand to each other stays where their input does.
+        let with_inputs = |device: BTreeSet<TensorId>, mut host: BTreeSet<TensorId>| {
+            let input = graph.tensor("layer.input");
+            if input.is_some_and(|input| host.contains(&input)) {
+                host.extend(handed.difference(&device));
+            }
+            let device = device.union(&handed).filter(|t| !host.contains(t)).copied().collect();
+            keeping(graph, &device, &host)
+        };
         match self {
             Self::None => keeping(graph, &everything(graph), &none),
             Self::Selective => without_attention_core(graph, replay),
             Self::SelectivePerOperator => {
                 let cached = per_operator(graph);
-                let mut treatment = keeping(graph, &cached, &none);
+                let mut treatment = with_inputs(cached.clone(), none);
                 if replay == Replay::WholeRegion {
                     treatment.kept.extend(cached);
                 }
                 treatment
             }
             Self::Full => {
-                let mut treatment = keeping(graph, &none, &none);
+                let mut treatment = with_inputs(BTreeSet::new(), none);
                 if replay == Replay::WholeRegion {
                     treatment.recompute = graph.operators.iter().map(|op| op.id).collect();
                 }
@@ -329,11 +347,11 @@ impl ActivationPolicy {
             }
             Self::Named { policy, offloaded } => {
                 let tensors = resolve(&policy.tensors().iter().copied().collect());
-                let (device, host) = if *offloaded { (&none, &tensors) } else { (&tensors, &none) };
-                keeping(graph, device, host)
+                let (device, host) = if *offloaded { (none, tensors) } else { (tensors, none) };
+                with_inputs(device, host)
             }
-            Self::Custom { host, device } => keeping(graph, &resolve(device), &resolve(host)),
-            Self::Tensors { host, device } => keeping(graph, &by_name(graph, device), &by_name(graph, host)),
+            Self::Custom { host, device } => with_inputs(resolve(device), resolve(host)),
+            Self::Tensors { host, device } => with_inputs(by_name(graph, device), by_name(graph, host)),
         }
     }
 }
@@ -362,7 +380,12 @@ pub(crate) fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: 
 /// the output projection, so that only a whole-region replay runs the last product again.
 pub(crate) fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> Treatment {
     let core = |op: &OperatorNode| {
-        let part = op.name.split_once(".attention.").filter(|_| in_layer(op)).map_or("", |(_, part)| part);
+        let part = op
+            .name
+            .split_once(".attention.")
+            .or_else(|| op.name.split_once(".cross."))
+            .filter(|_| in_layer(op))
+            .map_or("", |(_, part)| part);
         ["scores", "softmax", "dropout", "context", "core"].contains(&part)
     };
     let inside: BTreeSet<TensorId> = graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
@@ -383,7 +406,7 @@ pub(crate) fn per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
     let weighs = |op: &OperatorNode| op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
     for layer in layers_in(graph) {
-        let own = |op: &&OperatorNode| op.name.split('.').next() == Some(&layer);
+        let own = |op: &&OperatorNode| layer_of(&op.name) == Some(&layer);
         let products =
             graph.operators.iter().filter(own).filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
         for (i, op) in products.enumerate() {

@@ -12,7 +12,9 @@ const INPUT: &str = "input";
 
 /// The tensors of the graph's layers that have one of these names.
 pub(crate) fn by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeSet<TensorId> {
-    let layers = layers_in(graph);
+    let mut layers = layers_in(graph);
+    // Of a block of layers a name is of all of them, or with its number of one.
+    layers.push("layer".to_owned());
     let of_layer = |layer: &String| names.iter().filter_map(|name| graph.tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>();
     layers.iter().flat_map(of_layer).collect()
 }
@@ -82,7 +84,12 @@ impl ActivationPolicy {
     pub fn check_names(&self, layer: &OperatorGraph) -> Result<(), WorkloadError> {
         let Self::Tensors { host, device } = self else { return Ok(()) };
         let known: Vec<&str> = layer.tensors.iter().filter_map(|t| t.name.strip_prefix("layer.")).collect();
-        match host.union(device).find(|name| !known.contains(&name.as_str())) {
+        let of_all = |name: &str| {
+            known
+                .iter()
+                .any(|known| known.split_once('.').is_some_and(|(number, rest)| rest == name && number.parse::<u32>().is_ok()))
+        };
+        match host.union(device).find(|name| !known.contains(&name.as_str()) && !of_all(name)) {
             Some(name) => Err(unknown("tensor", name, &known)),
             None => Ok(()),
         }

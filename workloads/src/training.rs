@@ -4,6 +4,8 @@
 use crate::error::WorkloadError;
 use crate::footprint::{BytesPerParameter, Optimizer, Precision};
 use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, TensorInfo};
+use crate::layer_list::Side;
+use crate::leading_layers::layers_in;
 use crate::lower::Lowerer;
 use crate::memory::{Applied, PlacedBytes, SegmentStatics};
 use crate::model::Model;
@@ -60,6 +62,9 @@ pub struct Lowering {
     /// Devices over which every expert is split by width; the whole tensor-parallel group where none is given. Fewer where
     /// expert-parallel devices are of that group too.
     pub expert_tensor_parallel: Option<u32>,
+    /// Whether every expert-parallel device gathers all tokens of the group and sums its share of the results (Megatron-LM's dispatcher `allgather`).
+    /// Off, tokens travel to their experts' devices alone, by all-to-alls.
+    pub expert_all_gather: bool,
     /// How attention is computed.
     pub attention: Attention,
     /// Number formats.
@@ -105,6 +110,7 @@ impl Lowering {
             context_method: ContextMethod::Ring,
             expert_parallel: 1,
             expert_tensor_parallel: None,
+            expert_all_gather: false,
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
@@ -125,7 +131,7 @@ impl Lowering {
 pub enum SegmentKind {
     /// Before the first layer.
     Embedding,
-    /// The layers, all alike.
+    /// The layers, all alike, or a block of layers that repeats.
     Layer,
     /// After the last layer: final norm, logits, loss.
     Head,
@@ -200,6 +206,18 @@ impl Segment {
         copy.parameters.sharded = copy.parameters.sharded.saturating_add(copy.tied_parameters);
         copy.tied_parameters = 0;
         copy
+    }
+
+    /// Layers of one piece: of a block of them several, of an end without any 1, as a unit of its own.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        layers_in(&self.graph).len().max(1) as u64
+    }
+
+    /// Whether there are layers in it.
+    #[must_use]
+    pub fn has_layers(&self) -> bool {
+        !layers_in(&self.graph).is_empty()
     }
 
     /// Operators in an order in which they can run.
@@ -372,8 +390,14 @@ impl TrainingGraph {
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
         let slice = Slice::new(model, lowering)?;
         let plan = Plan::new(model, lowering, slice);
-        let embedding = Segment::new(SegmentKind::Embedding, 1, plan.embedding(), lowering);
-        let layer = Segment::new(SegmentKind::Layer, model.layers, plan.layer(), lowering);
+        let mut embedding = Segment::new(SegmentKind::Embedding, 1, plan.embedding(), lowering);
+        let mut layer = Segment::new(SegmentKind::Layer, model.layers, plan.layer(), lowering);
+        if model.variations.side == Side::Decoder {
+            // The encoder's result goes along to every stage.
+            for segment in [&mut embedding, &mut layer] {
+                segment.boundary_bytes = segment.boundary_bytes * 2;
+            }
+        }
         let mut head = Segment::new(SegmentKind::Head, 1, plan.head(), lowering);
         if model.tied_head {
             let shared = slice.vocabulary.saturating_mul(model.embedding_width);

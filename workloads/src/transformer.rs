@@ -1,18 +1,20 @@
 //! Where the operators go: embedding, one layer, head, for every family.
 
 use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
-use crate::leading_layers::LEADING_LAYER;
+use crate::layer_list::{LayerKind, Mixer, Side};
+use crate::leading_layers::{LEADING_LAYER, TRAILING_LAYER};
 use crate::model::{Model, NormPlacement, Position};
+use crate::op::fused_attention::Core;
 use crate::op::linear::{Linear, Split};
 use crate::op::norm::NormOperator;
 use crate::op::scores::Heads;
 use crate::op::{
-    Shape, activation, context, dropout, embedding, fused_attention, gated, latent, loss, moe, query_key_norm, residual, rope,
-    scores, softmax, ulysses,
+    Shape, activation, context, cross, dropout, embedding, fused_attention, gated, latent, loss, moe, patches, pooling,
+    query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::parallel::Slice;
 use crate::training::{Attention, ContextMethod, Lowering};
-use crate::variations::ParallelBranches;
+use crate::variations::{ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 
 /// What building any segment needs.
@@ -47,57 +49,101 @@ impl<'a> Plan<'a> {
         self.shape.local_tokens().saturating_mul(self.model.hidden)
     }
 
-    /// Token lookup, projection to the residual stream where narrower, positions, token types, norm, dropout; and the leading layers that have
-    /// an MLP in place of experts: they stay with the embedding, on the pipeline's first stage.
+    /// Token lookup (or the product of patches), projection to the residual stream where narrower, positions, token types, norm, dropout; and the
+    /// leading layers, which stay with the embedding, on the pipeline's first stage. Of an encoder-decoder these are the encoder, with a norm behind
+    /// it, and what leaves is the decoder's embedding: the encoder's result goes along.
     pub(crate) fn embedding(&self) -> OperatorGraph {
-        let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
-        let ids = graph.constant("embedding.tokens", Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-        let rows = (self.slice.vocabulary, model.embedding_width);
-        let mut x = embedding::add_token(&mut graph, shape, "embedding.token", rows, ids);
-        if model.embedding_width != model.hidden {
-            x = self.replicated(&mut graph, "embedding.projection", (model.embedding_width, model.hidden), false, x);
+        let mut x = self.embedded(&mut graph, "embedding");
+        for (i, kind) in self.model.list.leading.iter().enumerate() {
+            x = self.layer_of(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
-        if let Position::Learned { rows } = model.position {
-            let table = (rows, shape.local_sequence(), model.hidden);
-            x = embedding::add_table(&mut graph, shape, "embedding.position", table, x);
-        }
-        if model.token_types > 0 {
-            let table = (model.token_types, model.token_types, model.hidden);
-            x = embedding::add_table(&mut graph, shape, "embedding.token_type", table, x);
-        }
-        if model.embedding_norm {
-            x = self.norm(&mut graph, "embedding.norm", model.hidden, x);
-        }
-        if model.dropout.embedding > 0.0 {
-            x = dropout::add(&mut graph, shape, "embedding.dropout", self.stream(), x);
-        }
-        if let Some(dense) = model.variations.leading_dense {
-            let layer = Model { experts: None, ..model.clone() };
-            let slice = Slice { ffn: dense.ffn / u64::from(shape.ranks.max(1)), ..self.slice };
-            let plan = Plan { model: &layer, slice, ..*self };
-            for i in 0..dense.layers {
-                graph.call_layers(format!("{LEADING_LAYER}{i}"));
-                x = plan.branches(&mut graph, x);
-            }
+        if self.model.variations.side == Side::Decoder {
+            let encoded = self.norm(&mut graph, "encoder.norm", self.model.hidden, x);
+            let bias = self.slice.heads.saturating_mul(2 * self.model.variations.relative_rows);
+            cross::add_result(&mut graph, "encoder.result", bias, encoded);
+            x = self.embedded(&mut graph, "decoder_embedding");
         }
         graph.finish(x)
     }
 
-    /// One transformer layer.
-    pub(crate) fn layer(&self) -> OperatorGraph {
-        let mut graph = GraphBuilder::new(self.shape.operand);
-        let x = graph.activation("layer.input", self.stream());
-        let after = self.branches(&mut graph, x);
-        graph.finish(after)
+    /// Tokens or patches embedded, under a name.
+    fn embedded(&self, graph: &mut GraphBuilder, name: &str) -> TensorId {
+        let (model, shape) = (self.model, &self.shape);
+        let called = |part: &str| format!("{name}.{part}");
+        let mut x = match model.variations.patches {
+            Some(patches) => patches::add(graph, shape, &called("patches"), patches, model.hidden),
+            None => {
+                let ids = graph.constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
+                // Of an encoder-decoder both sides look up the same table.
+                let rows = if name == "embedding" { self.slice.vocabulary } else { 0 };
+                embedding::add_token(graph, shape, &called("token"), (rows, model.embedding_width), ids)
+            }
+        };
+        if model.embedding_width != model.hidden {
+            x = self.replicated(graph, &called("projection"), (model.embedding_width, model.hidden), false, x);
+        }
+        if let Position::Learned { rows } = model.position {
+            let table = (rows, shape.local_sequence(), model.hidden);
+            x = embedding::add_table(graph, shape, &called("position"), table, x);
+        }
+        if model.token_types > 0 {
+            let table = (model.token_types, model.token_types, model.hidden);
+            x = embedding::add_table(graph, shape, &called("token_type"), table, x);
+        }
+        if model.embedding_norm {
+            x = self.norm(graph, &called("norm"), model.hidden, x);
+        }
+        if model.dropout.embedding > 0.0 {
+            x = dropout::add(graph, shape, &called("dropout"), self.stream(), x);
+        }
+        x
     }
 
-    /// Attention and MLP, or experts, of a layer.
-    fn branches(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
-        if let Some(branches) = self.model.variations.parallel {
+    /// One layer, or a block of layers that differ: `layer.0`, `layer.1` and on.
+    pub(crate) fn layer(&self) -> OperatorGraph {
+        let mut graph = GraphBuilder::new(self.shape.operand);
+        let mut x = graph.activation("layer.input", self.stream());
+        let block = &self.model.list.block;
+        if block.is_empty() {
+            x = self.branches(&mut graph, x);
+        }
+        for (i, kind) in block.iter().enumerate() {
+            x = self.layer_of(&mut graph, kind, &format!("layer.{i}"), x);
+        }
+        graph.finish(x)
+    }
+
+    /// A layer of a kind, whose operators are called by `name`.
+    fn layer_of(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
+        let alike = self.model.of_kind(kind);
+        let slice = Slice { ffn: alike.ffn / u64::from(self.shape.ranks.max(1)), ..self.slice };
+        let plan = Plan { model: &alike, slice, ..*self };
+        graph.call_layers(Some(name.to_owned()));
+        let x = plan.branches(graph, x);
+        graph.call_layers(None);
+        x
+    }
+
+    /// Attention or scan, and MLP or experts, of a layer.
+    fn branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+        let variations = &self.model.variations;
+        if let Some(branches) = variations.parallel {
             return self.parallel_branches(graph, branches, x);
         }
-        let x = self.block(graph, "layer.attention", x, |graph, x| self.attention(graph, x));
+        x = match (variations.mixer, variations.scan) {
+            (Mixer::Attention, _) => self.block(graph, "layer.attention", x, |graph, x| self.attention(graph, x)),
+            (Mixer::Scan, Some(dimensions)) => {
+                self.block(graph, "layer.scan", x, |graph, x| scan::add(graph, self, dimensions, x))
+            }
+            (Mixer::Scan | Mixer::None, _) => x,
+        };
+        if variations.side == Side::Decoder {
+            x = self.block(graph, "layer.cross", x, |graph, x| cross::add(graph, self, x));
+        }
+        if variations.without_mlp {
+            return x;
+        }
         self.block(graph, self.second_branch(), x, |graph, x| self.mlp_or_experts(graph, x))
     }
 
@@ -135,7 +181,8 @@ impl<'a> Plan<'a> {
         branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
     ) -> TensorId {
         let (width, placement) = (self.model.hidden, self.model.norm_placement);
-        let input = if placement.before() { self.norm(graph, &format!("{name}.norm"), width, x) } else { x };
+        let bare = self.model.variations.without_first_norm && name == "layer.attention";
+        let input = if placement.before() && !bare { self.norm(graph, &format!("{name}.norm"), width, x) } else { x };
         let mut result = branch(graph, input);
         if placement.on_result() {
             result = self.norm(graph, &format!("{name}.output_norm"), width, result);
@@ -189,10 +236,11 @@ impl<'a> Plan<'a> {
 
     fn attention_core(&self, graph: &mut GraphBuilder, shape: &Shape, heads: Heads, qkv: [TensorId; 3]) -> TensorId {
         let [query, key, value] = qkv;
-        let sinks = self.model.variations.sinks;
+        let Variations { sinks, window, .. } = self.model.variations;
         match self.lowering.attention {
             Attention::Fused => {
-                fused_attention::add(graph, shape, "layer.attention.core", (heads, self.model.causal, sinks), qkv)
+                let core = Core { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
+                fused_attention::add(graph, shape, "layer.attention.core", core, qkv)
             }
             Attention::Unfused => {
                 let count = heads.scores(shape);
@@ -232,17 +280,24 @@ impl<'a> Plan<'a> {
         let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
         let mut x = graph.activation("head.input", self.stream());
+        for (i, kind) in model.list.trailing.iter().enumerate() {
+            x = self.layer_of(&mut graph, kind, &format!("{TRAILING_LAYER}{i}"), x);
+        }
         if model.final_norm {
             x = self.norm(&mut graph, "head.norm", model.hidden, x);
         }
         if model.head_transform {
-            x = self.replicated(&mut graph, "head.transform", (model.hidden, model.hidden), true, x);
+            let bias = !model.variations.transform_without_bias;
+            x = self.replicated(&mut graph, "head.transform", (model.hidden, model.hidden), bias, x);
             let elements_shape = self.local_shape();
             x = activation::add(&mut graph, &elements_shape, "head.transform_activation", model.activation, model.hidden, x);
             x = self.norm(&mut graph, "head.transform_norm", model.hidden, x);
         }
         if model.embedding_width != model.hidden {
             x = self.replicated(&mut graph, "head.projection", (model.hidden, model.embedding_width), false, x);
+        }
+        if let Some(head) = model.variations.pooled_head {
+            return self.pooled(graph, head, x);
         }
         let logits = Linear {
             name: "head.logits".to_owned(),
@@ -255,6 +310,19 @@ impl<'a> Plan<'a> {
         };
         let logits = logits.add(&mut graph, shape, x)[0];
         let loss = loss::add(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
+        graph.finish(loss)
+    }
+
+    /// Logits and loss of one token of every sequence: on every device the same.
+    fn pooled(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
+        let shape = Shape { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape };
+        let x = pooling::add(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
+        let outputs = &[("out", head.outputs)];
+        let (name, split) = ("head.logits".to_owned(), Split::Replicated);
+        let product =
+            Linear { name, input: self.model.hidden, outputs, bias: head.bias, split, shares_input: false, narrow: false };
+        let logits = product.add(&mut graph, &shape, x)[0];
+        let loss = loss::add(&mut graph, &shape, "head.loss", head.outputs, logits);
         graph.finish(loss)
     }
 
@@ -271,7 +339,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A product back to the residual stream, split by rows.
-    fn rows(&self, graph: &mut GraphBuilder, name: &str, input: u64, bias: bool, x: TensorId) -> TensorId {
+    pub(crate) fn rows(&self, graph: &mut GraphBuilder, name: &str, input: u64, bias: bool, x: TensorId) -> TensorId {
         let outputs = &[("out", self.model.hidden)];
         let product =
             Linear { name: name.to_owned(), input, outputs, bias, split: Split::Rows, shares_input: false, narrow: true };
@@ -287,7 +355,7 @@ impl<'a> Plan<'a> {
 
     /// Products of one input, split by columns: one operator `prefix.joint`, or one per part (`prefix.part`) where projections
     /// are separate.
-    fn columns(
+    pub(crate) fn columns(
         &self,
         graph: &mut GraphBuilder,
         (prefix, joint): (&str, &str),

@@ -1,5 +1,6 @@
 //! What families of transformers do otherwise than GPT-2, BERT and Llama. The default is what those three do.
 
+use crate::layer_list::{Mixer, Side};
 use serde::{Deserialize, Serialize};
 
 /// Norms of queries and keys, before they are rotated.
@@ -38,13 +39,66 @@ pub struct LatentAttention {
     pub value_dim: u64,
 }
 
-/// The first layers, where they have an MLP in place of experts.
+/// A state-space layer by its selective scan (Mamba-2: Dao and Gu 2024, "Transformers are SSMs").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeadingDense {
-    /// How many.
-    pub layers: u64,
-    /// Width of their MLP.
-    pub ffn: u64,
+pub struct StateSpace {
+    /// Heads of the scan, each with one decay per token.
+    pub heads: u64,
+    /// Dimension of a head.
+    pub head_dim: u64,
+    /// Numbers of state per dimension.
+    pub state: u64,
+    /// Groups of heads that share the projections into and out of the state.
+    pub groups: u64,
+    /// Width of the convolution before the scan, in tokens.
+    pub convolution: u64,
+    /// Tokens of a chunk: within one the scan is a product, between chunks a recurrence.
+    pub chunk: u64,
+    /// Whether the products have biases.
+    pub bias: bool,
+    /// Whether the convolution has biases.
+    pub convolution_bias: bool,
+}
+
+impl StateSpace {
+    /// Width of what is scanned.
+    #[must_use]
+    pub fn width(&self) -> u64 {
+        self.heads.saturating_mul(self.head_dim)
+    }
+
+    /// Width of what is convolved: what is scanned, and the projections into and out of the state.
+    #[must_use]
+    pub fn convolved(&self) -> u64 {
+        self.width().saturating_add(2 * self.groups.saturating_mul(self.state))
+    }
+
+    /// Operations of a scan forward, per token, in products: of every chunk of q tokens the q x q scores of the state's projections, groups of heads
+    /// sharing them, what these make of the chunk, its state, and what the state before it adds (Dao and Gu 2024, section 6 and listing 1). The
+    /// recurrence between chunks, a q-th of the last two's, and the convolution are elementwise work.
+    #[must_use]
+    pub fn operations(&self) -> u128 {
+        let [groups, state, chunk, width] = [self.groups, self.state, self.chunk, self.width()].map(u128::from);
+        2 * (chunk * state * groups + chunk * width + 2 * state * width)
+    }
+}
+
+/// Images in place of tokens (ViT, Dosovitskiy et al. 2021): every patch becomes a token by one product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patches {
+    /// Numbers of a patch: its height x width x channels.
+    pub numbers: u64,
+    /// Whether the product has a bias.
+    pub bias: bool,
+}
+
+/// A head on one token of every sequence, in place of one on all of them (classes of an image, an embedding of a text).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PooledHead {
+    /// Its width.
+    pub outputs: u64,
+    /// Whether it has a bias.
+    pub bias: bool,
 }
 
 /// What a family does otherwise than GPT-2, BERT and Llama.
@@ -63,6 +117,24 @@ pub struct Variations {
     pub latent: Option<LatentAttention>,
     /// Whether every head has a learned logit beside its scores (GPT-OSS's sinks).
     pub sinks: bool,
-    /// The first layers, where they have no experts.
-    pub leading_dense: Option<LeadingDense>,
+    /// What mixes tokens in the layers.
+    pub mixer: Mixer,
+    /// Most keys that a query of attention sees; all where none is given.
+    pub window: Option<u64>,
+    /// The state-space layer, where there is one.
+    pub scan: Option<StateSpace>,
+    /// Whether layers have no MLP.
+    pub without_mlp: bool,
+    /// Whether the layers' first branch reads its input as it is.
+    pub without_first_norm: bool,
+    /// Whether the first product of BERT's head has no bias.
+    pub transform_without_bias: bool,
+    /// Which side of an encoder-decoder the layers are on.
+    pub side: Side,
+    /// Rows of a table of biases of the scores, one number a head each, that each side's layers share (T5's relative positions).
+    pub relative_rows: u64,
+    /// Images in place of tokens.
+    pub patches: Option<Patches>,
+    /// A head on one token of every sequence.
+    pub pooled_head: Option<PooledHead>,
 }

@@ -1,6 +1,7 @@
 //! What one piece's passes hold besides what is kept from forward to backward: the working set of a segment.
 
-use crate::graph::OperatorGraph;
+use crate::graph::{OpId, OperatorGraph};
+use crate::leading_layers::layer_of;
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 
@@ -8,7 +9,7 @@ impl Treatment {
     /// Most bytes alive at once in the backward pass of one piece besides what is kept on the device, operators running in order: what was
     /// rebuilt or brought back from the host, each until the last backward chain that reads it; gradients from their first contribution
     /// to their producer's backward pass; a further contribution to a gradient until it is added; workspaces. Everything rebuilt is there
-    /// when the backward pass starts, as a checkpointed region leaves it.
+    /// when the backward pass of its layer starts, as a checkpointed region leaves it.
     #[must_use]
     pub fn backward_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let mut readers = vec![usize::MAX; graph.tensors.len()];
@@ -21,7 +22,11 @@ impl Treatment {
         let moved = |t: &&crate::graph::TensorInfo| !self.kept.contains(&t.id) && readers[t.id.index()] != usize::MAX;
         // Slices share what is differentiated: all of it is rebuilt, however their gradients come.
         let size = |t: &crate::graph::TensorInfo| self.absent_bytes(t);
-        let rebuilt: Vec<(usize, Bytes)> = graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], size(t))).collect();
+        // Layers of a block are rebuilt one after the other.
+        let layer = |op: usize| layer_of(&graph.operators[op].name);
+        let region = |t: &crate::graph::TensorInfo| layer(t.producer.map_or(readers[t.id.index()], OpId::index));
+        let rebuilt: Vec<(usize, Option<&str>, Bytes)> =
+            graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], region(t), size(t))).collect();
         let gradient = |t: &crate::graph::TensorInfo| graph.settled.at_work(t.id, t.gradient_bytes);
         // What comes back from the host only to be recomputed from is there from the start to the end.
         let sources = self.offloaded.iter().filter(|t| readers[t.index()] == usize::MAX);
@@ -35,7 +40,9 @@ impl Treatment {
             let further: Bytes = given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
             given.iter().for_each(|t| gradients[t.index()] = true);
             let held: Bytes = graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
-            let waiting: Bytes = rebuilt.iter().filter(|(last, _)| *last <= op.id.index()).map(|(_, bytes)| *bytes).sum();
+            let here = layer_of(&op.name);
+            let waits = |last: usize, region: Option<&str>| last <= op.id.index() && (region == here || layer(last) == here);
+            let waiting: Bytes = rebuilt.iter().filter(|(last, region, _)| waits(*last, *region)).map(|(.., bytes)| *bytes).sum();
             peak = peak.max(held + waiting + op.workspace);
             op.outputs.iter().for_each(|t| gradients[t.index()] = false);
         }

@@ -305,10 +305,11 @@ fn a_split_model_sums_to_the_whole() {
             let t64 = u64::from(t);
             // Keys and values of all devices together, beyond the model's own.
             let copied = 2 * padded.head_dim * t64.saturating_sub(padded.kv_heads);
-            let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.layers;
+            let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.all_layers();
+            let own = padded.layer_kinds().into_iter().filter(|(kind, _)| kind.feed == workloads::layer_list::Feed::Own);
+            let sparse: u64 = own.map(|(_, count)| count).sum();
             // Every device adds experts' last bias in full.
-            let biases =
-                padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * padded.layers);
+            let biases = padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * sparse);
             let kv = kv + biases * (t64 - 1);
             let sum = part.parameters();
             let total = (sum.sharded + sum.expert) * t64 + sum.replicated;
@@ -318,11 +319,12 @@ fn a_split_model_sums_to_the_whole() {
             let tokens = u128::from(lowering.sequence_length);
             let again = if padded.head_transform { padded.hidden * padded.hidden } else { 0 }
                 + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width }
-                + padded.experts.map_or(0, |experts| experts.count * padded.hidden * padded.layers)
+                + padded.experts.map_or(0, |experts| experts.count * padded.hidden * sparse)
                 + padded.variations.latent.map_or(0, |latent| {
                     (latent.query_rank.unwrap_or(0) + latent.kv_rank + latent.rope_dim) * padded.hidden * padded.all_layers()
                 });
-            let more = 6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.layers));
+            let more =
+                6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.all_layers()));
             assert_eq!(part.kernel_flops().0 * u128::from(t), whole.kernel_flops().0 + more, "{name}, t = {t}");
         }
     }

@@ -264,13 +264,21 @@ fn every_built_in_models_flops_are_the_closed_form() {
         assert_eq!(graph.model_flops.0 + padded, closed.0, "{name}");
         // Fused: seven products of scores in place of six, half of each where causal.
         let fused = TrainingGraph::new(&model, &Lowering { attention: Attention::Fused, ..unfused }).unwrap();
-        let [b, s, l, a] = [unfused.micro_batch, unfused.sequence_length, model.all_layers(), model.heads].map(u128::from);
+        let [b, s, a] = [unfused.micro_batch, unfused.sequence_length, model.heads].map(u128::from);
         let [d, v] = [model.head_dim, model.value_dim()].map(u128::from);
-        let scores = 2 * b * s * s * a * l;
-        // Three products over the dimension of a query and three over that of a value; scores again backward, in a kernel of one dimension.
-        let six = scores * (3 * d + 3 * v);
-        let seven = scores * (d + v + 5 * (3 * d + 2 * v).div_ceil(5));
-        let seven = if model.causal { seven / 2 } else { seven };
+        let (mut six, mut seven) = (0, 0);
+        for (kind, count) in model.layer_kinds() {
+            // Scores, and of these what a mask leaves: half where causal, 2 s w - w^2 of 2 s^2 through a window.
+            let all = 2 * b * s * s * a;
+            let left = match kind.window.map(u128::from) {
+                Some(w) if w < s => b * a * (2 * s * w - w * w),
+                _ if model.causal => all / 2,
+                _ => all,
+            };
+            // Three products over the dimension of a query and three over that of a value; scores again backward, in a kernel of one dimension.
+            six += u128::from(count) * all * (3 * d + 3 * v);
+            seven += u128::from(count) * left * (d + v + 5 * (3 * d + 2 * v).div_ceil(5));
+        }
         assert_eq!(fused.kernel_flops().0, closed.0 - six + seven, "{name}");
     }
 }

@@ -79,6 +79,20 @@ const EXACT: &[(&str, u64)] = &[
     ("starcoder2_3b", 3_030_371_328),
     ("starcoder2_7b", 7_173_923_840),
     ("tinyllama_1_1b", 1_100_048_384),
+    ("clip_vit_base_patch32", 63_428_096),
+    ("clip_vit_base_patch32_vision", 87_849_216),
+    ("flan_t5_base", 247_577_856),
+    ("flan_t5_xxl", 11_135_332_352),
+    ("mamba2_130m", 128_989_632),
+    ("mamba2_2_7b", 2_702_599_680),
+    ("mamba_codestral_7b", 7_285_403_648),
+    ("modernbert_base", 149_655_232),
+    ("t5_11b", 11_307_321_344),
+    ("t5_base", 222_903_552),
+    ("t5_large", 737_668_096),
+    ("t5_small", 60_506_624),
+    ("vit_base_patch16_224", 86_567_656),
+    ("vit_large_patch16_224", 304_326_632),
 ];
 
 /// (file, parameters, of these the router's biases, which balance the experts and are not trained by gradients).
@@ -87,6 +101,9 @@ const WITH_BALANCE: &[(&str, u64, u64)] = &[("deepseek_v3", 671_026_419_200, 58 
 /// (file, billions of parameters, to the stated digits), where only a rounded count is published, or the checkpoint holds more.
 const ROUNDED: &[(&str, &str)] = &[
     ("llama_4_scout", "108"),
+    ("llama_4_maverick", "401"),
+    ("modernbert_large", "0.396"),
+    ("nemotron_h_8b", "8.1"),
     ("moonlight_16b_a3b", "16.0"),
     ("olmo_2_7b", "7.3"),
     ("olmo_2_13b", "13.7"),
@@ -113,6 +130,31 @@ fn parameters_are_the_published_ones() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(EXACT.len() + WITH_BALANCE.len() + ROUNDED.len() >= 60);
+}
+
+/// What `coplace list models --family` says is checked is every file here.
+#[test]
+fn every_checkpoint_is_listed_with_its_family() {
+    let mut listed = Vec::new();
+    for family in workloads::import::hugging_face::coverage() {
+        for name in family.checked {
+            let model = load(name);
+            let read = |kind: &str| kind == model.family || format!("{kind}_text") == model.family;
+            assert!(
+                family.model_types.iter().any(|kind| read(kind)),
+                "{name}: {} is not of {:?}",
+                model.family,
+                family.model_types
+            );
+            listed.push(name);
+        }
+    }
+    listed.sort_unstable();
+    let mut counted: Vec<&str> = EXACT.iter().map(|(name, _)| *name).collect();
+    counted.extend(WITH_BALANCE.iter().map(|(name, ..)| *name));
+    counted.extend(ROUNDED.iter().map(|(name, _)| *name));
+    counted.sort_unstable();
+    assert_eq!(listed, counted);
 }
 
 /// (file, billions of parameters that a token meets, as published; whether the lookup table is among them).
@@ -165,8 +207,11 @@ const SEQUENCE: u64 = 480;
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
     for (name, model) in all() {
         for fused in [false, true] {
+            // A scan's chunks, and Maverick's experts, are filled by another length.
+            let fills = model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
+            let length = if model.variations.scan.is_some() || !fills { 512 } else { SEQUENCE.min(model.max_sequence) };
             let lowering = Lowering {
-                sequence_length: SEQUENCE,
+                sequence_length: length,
                 micro_batch: 2,
                 attention: Attention::Unfused,
                 elementwise_fusion: fused,
@@ -174,9 +219,11 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
             };
             let graph = TrainingGraph::new(&model, &lowering).unwrap();
             assert_eq!(graph.parameters().per_device(), model.parameters(), "{name}");
-            assert_eq!(graph.kernel_flops(), model.training_flops(2, SEQUENCE, model.vocabulary), "{name}");
+            assert_eq!(graph.kernel_flops(), model.training_flops(2, length, model.vocabulary), "{name}");
             for segment in &graph.segments {
-                assert_eq!(segment.backward_flops(), segment.forward_flops() * 2, "{name} {}", segment.name);
+                // Images have no gradient.
+                let times = if model.variations.patches.is_some() && segment.name == "embedding" { 1 } else { 2 };
+                assert_eq!(segment.backward_flops(), segment.forward_flops() * times, "{name} {}", segment.name);
             }
         }
     }
@@ -255,6 +302,70 @@ fn operations_per_token_are_the_families_formulas() {
         let model = load(name);
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S), "{name}");
+    }
+}
+
+/// The same of models whose layers differ, from the published sizes; T5's sequences are as long on both sides.
+#[test]
+fn operations_per_token_of_layers_that_differ() {
+    const S: u128 = 512;
+    // An encoder's layer, a decoder's with attention twice, and the head; scores and context of three attentions.
+    let t5 = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 12 * (8 * 768 * 768 + 2 * 768 * 3072) + 768 * 32128;
+    let flan = 24 * (4 * 4096 * 4096 + 3 * 4096 * 10240) + 24 * (8 * 4096 * 4096 + 3 * 4096 * 10240) + 4096 * 32128;
+    // A scan's products per token and direction: scores of a chunk of q tokens, what they make of it, its state and what the last one adds.
+    let scan = |q: u128, groups: u128, state: u128, width: u128| 2 * (q * state * groups + q * width + 2 * state * width);
+    let codestral = 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096;
+    let small = 768 * (2 * 1536 + 2 * 128 + 24) + 1536 * 768;
+    let nemotron = 24 * codestral + 24 * 2 * 4096 * 21504 + 4 * 4096 * (2 * 4096 + 2 * 1024);
+    let maverick = 48 * 5120 * (2 * 5120 + 2 * 1024) + 24 * 3 * 5120 * 16384 + 24 * (5120 * 128 + 2 * 3 * 5120 * 8192);
+    let modernbert = 22 * (4 * 768 * 768 + 3 * 768 * 1152) + 768 * 768;
+    let cases: &[(&str, u128, u128, u128)] = &[
+        // (file, weights that a token multiplies with, query + value widths of all attentions, operations of all scans forward)
+        ("t5_base", t5, 36 * 2 * 768, 0),
+        ("flan_t5_xxl", flan, 72 * 2 * 4096, 0),
+        ("mamba2_130m", 24 * small + 768 * 50288, 0, 24 * scan(256, 1, 128, 1536)),
+        ("mamba_codestral_7b", 64 * codestral + 4096 * 32768, 0, 64 * scan(256, 8, 128, 8192)),
+        ("nemotron_h_8b", nemotron + 4096 * 131_072, 4 * 2 * 4096, 24 * scan(128, 8, 128, 8192)),
+        ("llama_4_maverick", maverick + 5120 * 202_048, 48 * 2 * 5120, 0),
+        ("modernbert_base", modernbert + 768 * 50368, 22 * 2 * 768, 0),
+    ];
+    for (name, weights, attention, scans) in cases {
+        let model = load(name);
+        let counted = model.training_flops(1, S as u64, model.vocabulary).0;
+        assert_eq!(counted, S * (6 * weights + 6 * attention * S + 3 * scans), "{name}");
+    }
+    // Images: 197 tokens, of which 196 are patches, whose product has no gradient of its input; classes of one token.
+    let vit = load("vit_base_patch16_224");
+    let layers = 197 * (6 * 12 * 12 * 768 * 768 + 6 * 12 * 2 * 768 * 197);
+    assert_eq!(vit.training_flops(1, 197, 1000).0, layers + 4 * 196 * 768 * 768 + 6 * 768 * 1000);
+}
+
+/// Scores that windows leave, from the published patterns: of s tokens w s - w^2 / 2 in a window of w, s^2 / 2 without; both sides of ModernBERT's.
+#[test]
+fn windows_leave_the_scores_that_they_leave() {
+    const S: u128 = 8192;
+    let seen = |window: u128| (2 * S * window - window * window) / (2 * S);
+    for (name, full, windowed, width, each) in [
+        ("gemma_2_9b", 21, 21, 2 * 4096, seen(4096)),
+        ("gemma_3_27b", 10, 52, 2 * 32 * 128, seen(1024)),
+        ("gpt_oss_20b", 12, 12, 2 * 4096, seen(128)),
+        ("mistral_7b_v0_1", 0, 32, 2 * 4096, seen(4096)),
+        ("modernbert_base", 8, 14, 2 * 768, 129),
+    ] {
+        let model = load(name);
+        let whole = if model.causal { S / 2 } else { S };
+        let all = model.training_flops(1, S as u64, model.vocabulary).0;
+        let necessary = model.necessary_training_flops(1, S as u64, model.vocabulary).0;
+        let left = full * (S - whole) + windowed * (S - each);
+        assert_eq!(all - necessary, 6 * S * width * left, "{name}");
+        // What kernels run is what windows leave: of seven products forward and backward in place of six.
+        let graph = |attention| {
+            let lowering = Lowering { sequence_length: S as u64, attention, ..Lowering::new(&model) };
+            TrainingGraph::new(&model, &lowering).unwrap().kernel_flops().0
+        };
+        let scores = full * whole + windowed * each;
+        let (query, products) = (width / 2, [Attention::Fused, Attention::Unfused].map(graph));
+        assert_eq!(products[1] - products[0], 12 * query * S * S * (full + windowed) - 14 * query * S * scores, "{name}");
     }
 }
 

@@ -62,9 +62,10 @@ impl Block {
                 (!llama && !gpt3, "layers that are neither Llama's nor GPT-3's"),
                 (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and MLP"),
                 (model.position == Position::Alibi, "positions by ALiBi"),
+                (model.position == Position::None, "attention without positions"),
                 (model.embedding_norm, "a norm of the embedding"),
                 (
-                    model.variations != Variations::default(),
+                    model.variations != Variations::default() || !model.list.is_empty(),
                     "another attention, or another order of layers or branches, than Llama's and GPT-3's",
                 ),
                 (model.experts.is_some_and(|experts| experts.shared.is_some()), "experts that every token goes to"),

@@ -7,6 +7,7 @@ use sim::kernel::{DataType, Function};
 use sim::pipeline::Schedule;
 use step::TrainingPlan;
 use workloads::footprint::Optimizer;
+use workloads::layer_list::{Mixer, Side};
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
@@ -28,12 +29,23 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
             (!model.gated && model.activation != Function::Gelu, "an MLP of another activation than GELU"),
             (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and MLP"),
             (model.position == Position::Alibi, "positions by ALiBi"),
+            (model.position == Position::None, "attention without positions"),
             (model.embedding_norm, "a norm of the embedding"),
             (model.head_bias && !model.head_transform, "a bias on the logits"),
             (
-                model.variations.leading_dense.is_some() && plan.layout.pipeline > 1,
+                !model.list.leading.is_empty() && plan.layout.pipeline > 1,
                 "leading layers without experts beside the embedding of a pipeline",
             ),
+            (
+                !model.list.block.is_empty()
+                    || !model.list.trailing.is_empty()
+                    || model.leading_dense().is_none() && !model.list.is_empty(),
+                "layers that differ in more than leading ones without experts",
+            ),
+            (model.variations.window.is_some(), "windows of attention"),
+            (model.variations.mixer != Mixer::Attention, "state-space scans"),
+            (model.variations.side != Side::Only, "an encoder and a decoder"),
+            (model.variations.patches.is_some() || model.variations.pooled_head.is_some(), "images, or a head on one token"),
             (model.variations.norm_without_bias, "LayerNorm without a bias"),
             (model.variations.parallel.is_some(), "attention and MLP beside each other"),
             (model.variations.sinks, "sinks beside the scores"),
@@ -101,7 +113,7 @@ impl Arguments {
         self.0.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
         self.set("num-layers", model.all_layers());
         self.set("hidden-size", model.hidden);
-        self.set("ffn-hidden-size", model.variations.leading_dense.map_or(model.ffn, |dense| dense.ffn));
+        self.set("ffn-hidden-size", model.leading_dense().map_or(model.ffn, |dense| dense.ffn));
         self.set("num-attention-heads", model.heads);
         self.set("kv-channels", model.head_dim);
         if model.kv_heads != model.heads {
@@ -159,7 +171,7 @@ impl Arguments {
     fn experts(&mut self, model: &Model, layout: &Layout, plan: &TrainingPlan) {
         let Some(experts) = &model.experts else { return };
         self.set("num-experts", experts.count);
-        if let Some(dense) = model.variations.leading_dense {
+        if let Some(dense) = model.leading_dense() {
             self.set("moe-layer-freq", format_args!("'([0]*{}+[1]*{})'", dense.layers, model.layers));
             self.set("moe-ffn-hidden-size", model.ffn);
         }

@@ -2,7 +2,7 @@
 
 use super::FileReport;
 use crate::figure::{Figure, FigureError, Group, PredictedPlot, predicted};
-use crate::report::count;
+use crate::text::count;
 use std::collections::BTreeMap;
 
 /// One figure per quantity of the report that has predictions, with a name for its files: `kernels-measured_us`.

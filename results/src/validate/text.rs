@@ -1,7 +1,7 @@
 //! Validation as text.
 
 use super::{FileReport, GroupScore};
-use crate::report::{Align, Table, count, folded, significant};
+use crate::text::{Align, Table, count, folded, significant};
 use std::collections::BTreeMap;
 
 /// How many ids a line names before it says how many more there are.

@@ -222,7 +222,8 @@ impl Search<'_> {
             _ => self.policies.iter().filter(|_| self.policies.len() <= NAMED).cloned().chain(default_policies()).collect(),
         };
         let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
-            (MixKind::PerStage, Some(layer)) => self.choices(chip, layer, &none),
+            // Of a block of layers that differ the named ones do: choices for all its tensors together are too many.
+            (MixKind::PerStage, Some(layer)) if layer.units() == 1 => self.choices(chip, layer, &none),
             _ => Vec::new(),
         };
         let others = named.into_iter().chain(chosen).filter(|policy| *policy != ActivationPolicy::None);

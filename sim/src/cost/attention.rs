@@ -108,7 +108,28 @@ fn vector_cycles(a: &FusedAttention) -> f64 {
 
 fn scores(a: &FusedAttention) -> f64 {
     let all = a.batch as f64 * a.heads as f64 * a.queries as f64 * a.keys as f64;
-    if a.causal { all / 2.0 } else { all }
+    match a.window.filter(|window| *window < a.keys) {
+        Some(_) => a.scores() as f64,
+        None if a.causal => all / 2.0,
+        None => all,
+    }
+}
+
+/// Pairs of tiles, `tq` x `tk` at most, of which the mask leaves something. Causal: the diagonal tile is computed whole, so the kept half has half a
+/// tile more per row of tiles. Through a window of w keys a tile of q queries sees w + q keys, but for the first w queries of a causal sequence.
+fn pairs(a: &FusedAttention, (q, k): (f64, f64), (tq, tk): (f64, f64)) -> f64 {
+    let all = if a.causal { (tq * tk * 0.5 + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
+    match a.window.filter(|window| *window < a.keys) {
+        None => all,
+        Some(window) => {
+            let w = window as f64;
+            // Where queries are a share of the keys, so are those that lack some.
+            let share = a.queries as f64 / a.keys as f64;
+            let lacking = if a.causal { share * w * w / (2.0 * q * k) } else { 0.0 };
+            // A row of tiles has one at least.
+            (tq * (w + q) / k - lacking).max(tq).min(all.max(tq))
+        }
+    }
 }
 
 /// Powers of two from 16 to 1024, cut at the dimension.
@@ -125,10 +146,8 @@ fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> P
     let machine = &model.machine;
     let (queries, keys, d, bytes) = (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.bytes() as f64);
     let heads = a.batch as f64 * a.heads as f64;
-    let half = if a.causal { 0.5 } else { 1.0 };
     let (tq, tk) = (ceil_div(queries, q), ceil_div(keys, k));
-    // Causal: the diagonal tile is computed whole, so the kept half has half a tile more per row of tiles.
-    let pairs = if a.causal { (tq * tk * half + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
+    let pairs = pairs(a, (q, k), (tq, tk));
     let arrays = &machine.arrays;
     let products = |m: f64, n: f64, c: f64| arrays.tile_cycles(m, n, c, arrays.count);
     let cycles = match a.direction {

@@ -95,6 +95,7 @@ impl CostModel {
             keys: call.window.map_or(call.keys, |window| window.min(call.keys)),
             head_dim: call.head_dim,
             causal: call.queries > 1 && call.window.is_none(),
+            window: None,
             operand: call.operand,
         };
         self.cost_alone(&Kernel::FusedAttention(kernel)).latency

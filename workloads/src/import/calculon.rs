@@ -5,6 +5,7 @@
 //! are the caller's, [`VOCABULARY`] where there is nothing better.
 
 use crate::footprint::Precision;
+use crate::layer_list::LayerList;
 use crate::layout::{Batch, Layout, ZeroStage};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
@@ -157,6 +158,7 @@ impl Application {
             head_transform: false,
             head_bias: false,
             variations: Variations::default(),
+            list: LayerList::default(),
             assumptions: Vec::new(),
         }
     }

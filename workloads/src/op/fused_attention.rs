@@ -11,12 +11,27 @@ use crate::graph::{BackwardChain, GraphBuilder, NewOperator, Parameters, Step, T
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 
+/// What a fused kernel computes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Core {
+    /// The heads of this device.
+    pub(crate) heads: Heads,
+    /// Keys of a sequence.
+    pub(crate) keys: u64,
+    /// Whether a query only sees its own key and earlier ones.
+    pub(crate) causal: bool,
+    /// Most keys that a query sees.
+    pub(crate) window: Option<u64>,
+    /// Whether every head has a learned logit beside its scores.
+    pub(crate) sinks: bool,
+}
+
 /// Adds the operator; returns the attention's output.
 pub(crate) fn add(
     graph: &mut GraphBuilder,
     shape: &Shape,
     name: &str,
-    (heads, causal, sinks): (Heads, bool, bool),
+    Core { heads, keys, causal, window, sinks }: Core,
     [query, key, value]: [TensorId; 3],
 ) -> TensorId {
     let rows = shape.tokens().saturating_mul(heads.query);
@@ -29,12 +44,13 @@ pub(crate) fn add(
             heads: heads.query,
             kv_heads: heads.kv,
             queries: shape.sequence,
-            keys: shape.full_sequence(),
+            keys,
             head_dim: match direction {
                 Direction::Forward => (heads.dim + heads.value).div_ceil(2),
                 Direction::Backward => (3 * heads.dim + 2 * heads.value).div_ceil(5),
             },
             causal,
+            window: window.filter(|window| *window < keys),
             operand: shape.operand,
         })
     };

@@ -3,6 +3,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod context;
+pub(crate) mod cross;
 pub(crate) mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod fused_attention;
@@ -12,9 +13,12 @@ pub(crate) mod linear;
 pub(crate) mod loss;
 pub(crate) mod moe;
 pub(crate) mod norm;
+pub(crate) mod patches;
+pub(crate) mod pooling;
 pub(crate) mod query_key_norm;
 pub(crate) mod residual;
 pub(crate) mod rope;
+pub(crate) mod scan;
 pub(crate) mod scores;
 pub(crate) mod shared_expert;
 pub(crate) mod softmax;

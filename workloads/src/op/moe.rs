@@ -2,7 +2,8 @@
 //! token, tokens travel to the devices of their experts, each expert is an MLP, and its results travel back and are summed by weight.
 //!
 //! Routing is taken as even: every expert gets its share of the tokens, or, with a capacity factor, exactly its capacity
-//! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad). Experts are split over the expert-parallel
+//! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad); an imbalance, which is 1 unless a stack's option says
+//! otherwise, fills the device that all others wait for. Tokens travel by all-to-alls, or are gathered by all devices of the group. Experts are split over the expert-parallel
 //! devices, and each expert's width over the tensor-parallel ones.
 
 use super::linear::{Linear, Split, accumulation, bias_gradient, conversion, kept_conversion};
@@ -31,6 +32,8 @@ struct Dispatch {
     /// Places for tokens of all experts together that this device sends (and, routing being even, receives), those of its own
     /// tokens under sequence parallelism.
     slots: u64,
+    /// Tokens that every device has of all in the expert-parallel group, where it gathers them.
+    gathered: Option<u64>,
 }
 
 impl Dispatch {
@@ -47,15 +50,25 @@ impl Dispatch {
             hidden: plan.model.hidden,
             local: experts.count / u64::from(ranks),
             slots: experts.slots(plan.shape.local_tokens()),
+            gathered: plan.lowering.expert_all_gather.then(|| plan.shape.local_tokens().saturating_mul(u64::from(ranks))),
         }
     }
 
-    /// Exchanges all slots among the expert-parallel devices.
-    fn exchange(&self, shape: &Shape, label: &str) -> Option<Step> {
-        let bytes = shape.bytes(self.slots.saturating_mul(self.hidden));
+    /// Exchanges all slots among the expert-parallel devices; or gathers the tokens of all, `back` the sums of their results.
+    fn exchange(&self, shape: &Shape, label: &str, back: bool) -> Option<Step> {
+        let (kind, name) = match (self.gathered, back) {
+            (None, _) => (CollectiveKind::AllToAll, "all_to_all"),
+            (Some(_), false) => (CollectiveKind::AllGather, "all_gather"),
+            (Some(_), true) => (CollectiveKind::ReduceScatter, "reduce_scatter"),
+        };
         let group = Group { ranks: self.ranks, stride: self.stride };
-        let collective = Collective { kind: CollectiveKind::AllToAll, bytes, group };
-        (self.ranks > 1).then(|| collective_step(&format!("{label}.all_to_all"), Axis::Expert, collective))
+        let collective = Collective { kind, bytes: self.exchanged(shape), group };
+        (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), Axis::Expert, collective))
+    }
+
+    /// Bytes on a device before or after an exchange, whichever are more.
+    fn exchanged(&self, shape: &Shape) -> Bytes {
+        shape.bytes(self.gathered.unwrap_or(self.slots).saturating_mul(self.hidden))
     }
 }
 
@@ -139,8 +152,8 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &Shape, dispatch: &Dispatch, x:
     let gather = elementwise(Function::Gather, Direction::Forward, elements, size, size);
     let scatter = elementwise(Function::Scatter, Direction::Backward, elements, size, input);
     let mut forward = vec![step("forward", gather)];
-    forward.extend(dispatch.exchange(shape, "forward"));
-    let mut backward: Vec<Step> = dispatch.exchange(shape, "backward_input").into_iter().collect();
+    forward.extend(dispatch.exchange(shape, "forward", false));
+    let mut backward: Vec<Step> = dispatch.exchange(shape, "backward_input", true).into_iter().collect();
     backward.push(step("backward_input", scatter));
     graph.add(NewOperator {
         name: "layer.moe.dispatch".to_owned(),
@@ -148,7 +161,7 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &Shape, dispatch: &Dispatch, x:
         outputs: vec![output],
         forward,
         backward: vec![input_chain(&[x], &[], backward)],
-        workspace: if dispatch.ranks > 1 { size } else { Bytes::ZERO },
+        workspace: if dispatch.ranks > 1 { dispatch.exchanged(shape) } else { Bytes::ZERO },
         ..NewOperator::default()
     });
     output
@@ -167,13 +180,13 @@ fn add_combine(
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
     let returned = graph.activation("layer.moe.return.out", elements);
     let (size, row) = (shape.bytes(elements), weights.map_or(Bytes::ZERO, |weights| graph.bytes(weights)));
-    let exchange = |label: &str| dispatch.exchange(shape, label).into_iter().collect::<Vec<_>>();
+    let exchange = |label: &str, back| dispatch.exchange(shape, label, back).into_iter().collect::<Vec<_>>();
     graph.add(NewOperator {
         name: "layer.moe.return".to_owned(),
         inputs: vec![results],
         outputs: vec![returned],
-        forward: exchange("forward"),
-        backward: vec![input_chain(&[results], &[], exchange("backward_input"))],
+        forward: exchange("forward", true),
+        backward: vec![input_chain(&[results], &[], exchange("backward_input", false))],
         ..NewOperator::default()
     });
     let output = graph.activation("layer.moe.combine.out", tokens.saturating_mul(dispatch.hidden));

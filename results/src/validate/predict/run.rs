@@ -7,12 +7,13 @@ use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::{Optimizer, Precision};
+use workloads::layer_list::Feed;
 use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position, SharedExpert};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::Attention;
-use workloads::variations::{LatentAttention, LeadingDense, Variations};
-use workloads::{ActivationPolicy, Batch, Layout, Model, WorkloadError, ZeroStage};
+use workloads::variations::{LatentAttention, Variations};
+use workloads::{ActivationPolicy, Batch, LayerKind, LayerList, Layout, Model, WorkloadError, ZeroStage};
 
 /// What a row describes.
 #[derive(Debug, Clone)]
@@ -40,7 +41,7 @@ impl Run {
         }
         let stack = stack(row, &chip, &layout);
         let model = model(row, stack)?;
-        let leading = model.variations.leading_dense.map_or(0, |dense| dense.layers);
+        let leading = model.list.leading.len() as u64;
         let layout = Layout { ends: stages::ends(prepared, row, &layout, (model.all_layers(), leading))?, ..layout };
         recompute::untold(prepared, row);
         further_tokens(prepared, row);
@@ -169,11 +170,9 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     let layers = layers.ok_or_else(|| {
         row.fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none")
     })?;
-    let variations = Variations {
-        latent,
-        leading_dense: (leading > 0).then_some(LeadingDense { layers: leading, ffn: dense }),
-        ..Variations::default()
-    };
+    let variations = Variations { latent, ..Variations::default() };
+    let before = LayerKind { feed: Feed::Mlp(dense), ..LayerKind::default() };
+    let list = LayerList { leading: vec![before; leading as usize], ..LayerList::default() };
     Ok(Model {
         name: row.cell("model").unwrap_or("model").to_owned(),
         family: if gated { "llama" } else { "gpt2" }.to_owned(),
@@ -207,6 +206,7 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
         head_transform: false,
         head_bias: false,
         variations,
+        list,
         assumptions: Vec::new(),
     })
 }

@@ -34,6 +34,14 @@ pub(super) fn ends(
     if layout.pipeline < 2 {
         return Ok(None);
     }
+    let most = all - leading.min(all) + 2;
+    if stages.len() as u64 > most {
+        return Err(row.fault(
+            STAGES,
+            &format!("must be at most {most} stages: only the first and the last may be without layers"),
+            "splits with several stages without layers are not modelled",
+        ));
+    }
     let mut stages = stages;
     stages[0] = stages[0].checked_sub(leading).ok_or_else(|| wrong("must hold the leading dense layers in the first stage"))?;
     let near = nearest(&stages, layout);

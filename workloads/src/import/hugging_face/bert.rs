@@ -4,6 +4,7 @@
 use super::Family;
 use super::reader::Reader;
 use crate::error::WorkloadError;
+use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use crate::variations::Variations;
@@ -91,6 +92,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         head_transform: true,
         head_bias: true,
         variations: Variations::default(),
+        list: LayerList::default(),
         assumptions: Vec::new(),
     })
 }

@@ -2,14 +2,14 @@
 //! have the same layers with ordinary attention.
 
 use super::Family;
-use super::experts::experts;
+use super::experts::{alternating, experts};
 use super::llama::{self, Defaults, read_with};
 use super::llama_like::with;
 use super::reader::Reader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_WIDTH};
 use crate::model::{Experts, Model, SharedExpert};
-use crate::variations::{LatentAttention, LeadingDense, QueryKeyNorm};
+use crate::variations::{LatentAttention, QueryKeyNorm};
 
 const EXPERT_KEYS: &[&str] = &[
     "capacity_factor",
@@ -78,10 +78,6 @@ fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadErro
         return Ok(model);
     }
     let frequency = reader.optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1);
-    if frequency > 1 {
-        let cure = "layers with and without experts in turn are not covered yet: give a model with experts in every layer but the first ones";
-        return Err(reader.error("moe_layer_freq", frequency, "1", cure));
-    }
     let width = reader.dimension("moe_intermediate_size", MAX_FFN)?;
     let shared = reader.count("n_shared_experts", MAX_EXPERTS, 0)?;
     let together = width.saturating_mul(shared);
@@ -91,16 +87,19 @@ fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadErro
     }
     let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
     let dense = reader.count("first_k_dense_replace", MAX_LAYERS, 0)?;
-    let Some(layers) = model.layers.checked_sub(dense).filter(|layers| *layers > 0) else {
-        let limit = format!("less than `num_hidden_layers` ({})", model.layers);
+    let sparse = |layer: u64| layer >= dense && layer.is_multiple_of(frequency);
+    let (layers, wide) = (model.layers, model.ffn);
+    if !(0..layers).any(sparse) {
+        let limit = format!("less than `num_hidden_layers` ({layers})");
         return Err(reader.error("first_k_dense_replace", dense, &limit, "these layers have no experts, at least one must have"));
-    };
-    let leading = (dense > 0).then_some(LeadingDense { layers: dense, ffn: model.ffn });
-    if dense > 0 {
+    }
+    let experts = Some(Experts { shared, ..experts(reader, "n_routed_experts")? });
+    let model = alternating(Model { ffn: width, experts, ..model }, layers, wide, sparse);
+    let leading = model.list.leading.len();
+    if leading > 0 {
         reader.assume(format!(
             "`first_k_dense_replace` = {dense}: the leading layers without experts stay with the embedding on the pipeline's first stage"
         ));
     }
-    let experts = Some(Experts { shared, ..experts(reader, "n_routed_experts")? });
-    Ok(with(Model { layers, ffn: width, experts, ..model }, |v| v.leading_dense = leading))
+    Ok(model)
 }

@@ -7,6 +7,7 @@ use super::llama_like::{upper_windows, with};
 use super::reader::Reader;
 use super::windows;
 use crate::error::WorkloadError;
+use crate::layer_list::{Feed, LayerKind};
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_POSITIONS};
 use crate::model::{Experts, Model, SharedExpert};
 use crate::variations::QueryKeyNorm;
@@ -21,9 +22,9 @@ pub(super) const MIXTRAL: Family = Family {
     defaults: &[("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults::LLAMA)?;
+        let mut model = read_with(reader, Defaults::LLAMA)?;
         if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            windows::note(reader, &model, "sliding_window", window, model.layers);
+            model = windows::with(model, window, |_| true);
         }
         Ok(Model { experts: Some(experts(reader, "num_local_experts")?), ..model })
     },
@@ -76,21 +77,42 @@ pub(super) const QWEN3_MOE: Family = Family {
 
 fn qwen(reader: &Reader<'_>, shared: Option<SharedExpert>) -> Result<Model, WorkloadError> {
     let model = read_with(reader, Defaults::LLAMA)?;
-    upper_windows(reader, &model)?;
     let step = reader.optional_dimension("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
-    if step > 1 {
-        return Err(reader.error("decoder_sparse_step", step, "1", MIXED));
-    }
-    if let Some(dense) = reader.get("mlp_only_layers").filter(|list| list.as_array().is_some_and(|list| !list.is_empty())) {
-        return Err(reader.error("mlp_only_layers", dense.clone(), "an empty list", MIXED));
-    }
+    let dense = listed(reader, "mlp_only_layers", model.layers)?.unwrap_or_default();
+    let mixed = step > 1 || !dense.is_empty();
+    let (layers, wide) = (model.layers, model.ffn);
     let ffn = reader.dimension("moe_intermediate_size", MAX_FFN)?;
-    Ok(Model { ffn, experts: Some(Experts { shared, ..experts(reader, "num_experts")? }), ..model })
+    let model = Model { ffn, experts: Some(Experts { shared, ..experts(reader, "num_experts")? }), ..model };
+    if !mixed {
+        return upper_windows(reader, model);
+    }
+    if reader.flag("use_sliding_window", false)? {
+        let cure = "windows beside layers with and without experts are not covered: set it to false";
+        return Err(reader.error("use_sliding_window", true, "false", cure));
+    }
+    Ok(alternating(model, layers, wide, |layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)))
 }
 
-/// What is missing where layers with and without experts alternate.
-const MIXED: &str = "layers with and without experts in turn are not covered yet, dense ones before the first expert are in DeepSeek's files alone: \
-    give a model with experts in every layer";
+/// The model whose layers have experts where `sparse` says so, and an MLP of width `wide` elsewhere.
+pub(super) fn alternating(model: Model, layers: u64, wide: u64, sparse: impl Fn(u64) -> bool) -> Model {
+    let own = model.own_kind();
+    let kind = |layer| LayerKind { feed: if sparse(layer) { Feed::Own } else { Feed::Mlp(wide) }, ..own };
+    let kinds: Vec<LayerKind> = (0..layers).map(kind).collect();
+    model.with_layers(&[], &kinds)
+}
+
+/// A list of layers' numbers, from 0.
+fn listed(reader: &Reader<'_>, key: &'static str, layers: u64) -> Result<Option<Vec<u64>>, WorkloadError> {
+    let Some(value) = reader.get(key) else { return Ok(None) };
+    let numbers = value.as_array().and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<u64>>>());
+    match numbers.filter(|list| list.iter().all(|layer| *layer < layers)) {
+        Some(list) => Ok(Some(list)),
+        None => {
+            let limit = format!("a list of layers' numbers below `num_hidden_layers` ({layers})");
+            Err(reader.error(key, value.clone(), &limit, "correct one of the two"))
+        }
+    }
+}
 
 /// OLMoE: many narrow experts, norms of whole queries and keys.
 pub(super) const OLMOE: Family = Family {
@@ -115,16 +137,16 @@ pub(super) const GPT_OSS: Family = Family {
     defaults: &[("head_dim", 64), ("max_position_embeddings", 131_072), ("num_key_value_heads", 8), ("sliding_window", 128)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults { attention_bias: true, ..Defaults::LLAMA })?;
+        let mut model = read_with(reader, Defaults { attention_bias: true, ..Defaults::LLAMA })?;
         if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            windows::note(reader, &model, "sliding_window", window, windows::layers(reader, &model, 2));
+            model = windows::by_type(reader, model, window, 2)?;
         }
         let experts = Some(Experts { router_bias: true, ..experts(reader, "num_local_experts")? });
         Ok(with(Model { experts, mlp_bias: true, ..model }, |v| v.sinks = true))
     },
 };
 
-/// The text model of Llama 4, where every layer has experts (Scout): one routed and one shared expert of the same width, norms of queries and
+/// The text model of Llama 4, where every layer (Scout) or every second one (Maverick) has experts: one routed and one shared expert of the same width, norms of queries and
 /// keys without parameters.
 pub(super) const LLAMA4: Family = Family {
     model_types: &["llama4_text", "llama4"],
@@ -145,16 +167,20 @@ pub(super) const LLAMA4: Family = Family {
     read: |reader| {
         let model = read_with(reader, Defaults::LLAMA)?;
         let step = reader.optional_dimension("interleave_moe_layer_step", MAX_LAYERS)?.unwrap_or(1);
-        if step > 1 {
-            return Err(reader.error("interleave_moe_layer_step", step, "1", MIXED));
-        }
+        let sparse = listed(reader, "moe_layers", model.layers)?;
+        let wide = reader.optional_dimension("intermediate_size_mlp", MAX_FFN)?.unwrap_or(model.ffn);
         if reader.flag("use_qk_norm", true)? {
             reader.assume(
                 "`use_qk_norm` = true: norms of queries and keys without parameters are taken as part of the rotation".to_owned(),
             );
         }
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
-        Ok(Model { experts: Some(Experts { shared, ..experts(reader, "num_local_experts")? }), ..model })
+        let layers = model.layers;
+        let model = Model { experts: Some(Experts { shared, ..experts(reader, "num_local_experts")? }), ..model };
+        Ok(alternating(model, layers, wide, |layer| match &sparse {
+            Some(sparse) => sparse.contains(&layer),
+            None => (layer + 1).is_multiple_of(step),
+        }))
     },
 };
 

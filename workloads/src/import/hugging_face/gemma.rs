@@ -27,8 +27,7 @@ pub(super) const GEMMA2: Family = Family {
     synonyms: SYNONYMS,
     read: |reader| {
         let model = Model { norm_placement: NormPlacement::Sandwich, ..read_gemma(reader)? };
-        note_windows(reader, &model, 2)?;
-        Ok(model)
+        with_windows(reader, model, 2)
     },
 };
 
@@ -54,7 +53,7 @@ pub(super) const GEMMA3: Family = Family {
     read: |reader| {
         let model = Model { norm_placement: NormPlacement::Sandwich, ..read_gemma(reader)? };
         let word = reader.word(&["sliding_window_pattern", "_sliding_window_pattern"]);
-        note_windows(reader, &model, reader.optional_dimension(word, MAX_POSITIONS)?.unwrap_or(6))?;
+        let model = with_windows(reader, model, reader.optional_dimension(word, MAX_POSITIONS)?.unwrap_or(6))?;
         Ok(with(model, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
     },
 };
@@ -66,9 +65,9 @@ fn read_gemma(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     Ok(Model { activation, ..model })
 }
 
-fn note_windows(reader: &Reader<'_>, model: &Model, period: u64) -> Result<(), WorkloadError> {
-    if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-        windows::note(reader, model, "sliding_window", window, windows::layers(reader, model, period));
+fn with_windows(reader: &Reader<'_>, model: Model, period: u64) -> Result<Model, WorkloadError> {
+    match reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
+        Some(window) => windows::by_type(reader, model, window, period),
+        None => Ok(model),
     }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use super::Family;
 use super::reader::Reader;
 use crate::error::WorkloadError;
+use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
 use crate::variations::Variations;
@@ -113,6 +114,7 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
         head_transform: false,
         head_bias: false,
         variations: Variations::default(),
+        list: LayerList::default(),
         assumptions: Vec::new(),
     })
 }

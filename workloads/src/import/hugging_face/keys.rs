@@ -43,7 +43,9 @@ fn disabled(value: &Value) -> bool {
 /// Token ids, angles of rotations, pooling for other tasks, and what Hugging Face marks as its own.
 fn belongs_to_others(key: &str) -> bool {
     ["_token_id", "_token_ids", "_token_index", "_coef", "_coeff", "_std"].iter().any(|end| key.ends_with(end))
-        || ["_", "rope_", "summary_", "pooler_", "initializer", "init_", "use_init"].iter().any(|start| key.starts_with(start))
+        || ["_", "rope_", "time_step_", "summary_", "pooler_", "initializer", "init_", "use_init"]
+            .iter()
+            .any(|start| key.starts_with(start))
 }
 
 const LEFT_OUT: Effect = Effect::Assumed("only the text model is trained, this part is left out");
@@ -71,6 +73,7 @@ const EFFECTS: &[(&str, Effect)] = &[
         "num_nextn_predict_layers",
         Effect::Assumed("the layers that predict further tokens are left out, as transformers leaves them out"),
     ),
+    ("residual_in_fp32", Effect::Assumed("the residual stream is taken in the activations' own type")),
     ("router_jitter_noise", Effect::Assumed("noise on the router's input is left out")),
     ("no_rope_layers", Effect::Assumed("layers without rotation are costed with it")),
     ("no_rope_layer_interval", Effect::Assumed("layers without rotation are costed with it")),
@@ -145,6 +148,8 @@ const IRRELEVANT: &[&str] = &[
     "num_beam_groups",
     "num_beams",
     "num_labels",
+    "num_logits_to_keep",
+    "norm_before_gate",
     "num_return_sequences",
     "offset_alibi",
     "original_max_position_embeddings",
@@ -164,6 +169,7 @@ const IRRELEVANT: &[&str] = &[
     "remove_invalid_values",
     "reorder_and_upcast_attn",
     "repetition_penalty",
+    "rescale_prenorm_residual",
     "return_dict",
     "return_dict_in_generate",
     "rms_norm_eps",
@@ -201,5 +207,6 @@ const IRRELEVANT: &[&str] = &[
     "use_bfloat16",
     "use_cache",
     "use_flash_attn",
+    "use_mamba_kernels",
     "verbose",
 ];

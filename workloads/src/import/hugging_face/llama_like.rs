@@ -20,10 +20,10 @@ pub(super) const MISTRAL: Family = Family {
         let model = read_with(reader, Defaults::LLAMA)?;
         // MistralConfig: 4096 where the key is absent, none where it is null.
         let absent = (!reader.gives("sliding_window")).then_some(4096);
-        if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)?.or(absent) {
-            windows::note(reader, &model, "sliding_window", window, windows::layers(reader, &model, 0));
+        match reader.optional_dimension("sliding_window", MAX_POSITIONS)?.or(absent) {
+            Some(window) => windows::by_type(reader, model, window, 0),
+            None => Ok(model),
         }
-        Ok(model)
     },
 };
 
@@ -35,7 +35,7 @@ pub(super) const QWEN2: Family = Family {
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_with(reader, Defaults::LLAMA)?;
-        upper_windows(reader, &model)?;
+        let model = upper_windows(reader, model)?;
         Ok(Model { qkv_bias: true, attention_output_bias: false, ..model })
     },
 };
@@ -48,7 +48,7 @@ pub(super) const QWEN3: Family = Family {
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_with(reader, Defaults::LLAMA)?;
-        upper_windows(reader, &model)?;
+        let model = upper_windows(reader, model)?;
         Ok(with(model, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
     },
 };
@@ -60,9 +60,9 @@ pub(super) const PHI3: Family = Family {
     defaults: &[],
     synonyms: SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults::LLAMA)?;
+        let mut model = read_with(reader, Defaults::LLAMA)?;
         if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            windows::note(reader, &model, "sliding_window", window, model.layers);
+            model = windows::with(model, window, |_| true);
         }
         let (embedding, residual) = (reader.probability("embd_pdrop", 0.0)?, reader.probability("resid_pdrop", 0.0)?);
         let dropout = Dropout { embedding, residual, ..model.dropout };
@@ -77,9 +77,7 @@ pub(super) const GRANITE: Family = Family {
     defaults: &[],
     synonyms: SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults { tied: reader.model_type == "smollm3", ..Defaults::LLAMA })?;
-        upper_windows(reader, &model)?;
-        Ok(model)
+        upper_windows(reader, read_with(reader, Defaults { tied: reader.model_type == "smollm3", ..Defaults::LLAMA })?)
     },
 };
 
@@ -99,9 +97,9 @@ pub(super) const OLMO2: Family = Family {
     defaults: &[],
     synonyms: SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults::LLAMA)?;
+        let mut model = read_with(reader, Defaults::LLAMA)?;
         if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            windows::note(reader, &model, "sliding_window", window, windows::layers(reader, &model, 4));
+            model = windows::by_type(reader, model, window, 4)?;
         }
         let model = Model { norm_placement: NormPlacement::Output, ..model };
         Ok(with(model, |v| v.query_key_norm = Some(QueryKeyNorm::Whole)))
@@ -116,10 +114,10 @@ pub(super) const COHERE: Family = Family {
     defaults: &[],
     synonyms: SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults { tied: true, ..Defaults::LLAMA })?;
+        let mut model = read_with(reader, Defaults { tied: true, ..Defaults::LLAMA })?;
         if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
             let period = reader.optional_dimension("sliding_window_pattern", MAX_POSITIONS)?.unwrap_or(4);
-            windows::note(reader, &model, "sliding_window", window, windows::layers(reader, &model, period));
+            model = windows::by_type(reader, model, window, period)?;
         }
         let norms = reader.flag("use_qk_norm", false)?.then_some(QueryKeyNorm::OwnHead);
         Ok(with(Model { norm: Norm::LayerNorm, ..model }, |v| {
@@ -165,9 +163,9 @@ pub(super) const STARCODER2: Family = Family {
     defaults: &[("num_key_value_heads", 2)],
     synonyms: SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults { tied: true, activation: Function::Gelu, ..Defaults::LLAMA })?;
+        let mut model = read_with(reader, Defaults { tied: true, activation: Function::Gelu, ..Defaults::LLAMA })?;
         if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            windows::note(reader, &model, "sliding_window", window, windows::layers(reader, &model, 0));
+            model = windows::by_type(reader, model, window, 0)?;
         }
         reader.require("mlp_type", "default", "only MLPs without a gate are covered for StarCoder 2")?;
         reader.require("norm_type", "layer_norm", "only LayerNorm is covered for StarCoder 2")?;
@@ -192,11 +190,14 @@ pub(super) fn with(mut model: Model, change: impl FnOnce(&mut Variations)) -> Mo
 }
 
 /// Qwen's windows: off unless `use_sliding_window`, then in the layers from `max_window_layers` on.
-pub(super) fn upper_windows(reader: &Reader<'_>, model: &Model) -> Result<(), WorkloadError> {
+pub(super) fn upper_windows(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let window = reader.optional_dimension("sliding_window", MAX_POSITIONS)?.unwrap_or(4096);
     let whole = reader.count("max_window_layers", MAX_POSITIONS, 28)?;
-    if reader.flag("use_sliding_window", false)? {
-        windows::note(reader, model, "sliding_window", window, model.all_layers().saturating_sub(whole));
+    if !reader.flag("use_sliding_window", false)? {
+        return Ok(model);
     }
-    Ok(())
+    match windows::types(reader, model.layers)? {
+        Some(_) => windows::by_type(reader, model, window, 0),
+        None => Ok(windows::with(model, window, |layer| layer >= whole)),
+    }
 }

@@ -4,6 +4,7 @@
 
 mod bert;
 mod bloom;
+mod coverage;
 mod deepseek;
 mod experts;
 mod falcon;
@@ -13,13 +14,18 @@ mod gpt_neox;
 mod keys;
 mod llama;
 mod llama_like;
+mod mamba;
+mod modernbert;
 mod mpt;
 mod opt;
 mod reader;
+mod t5;
+mod vit;
 mod windows;
 
 use crate::error::WorkloadError;
 use crate::model::Model;
+pub use coverage::{Coverage, coverage};
 use reader::{Entries, Reader};
 
 /// A family of models: how its `config.json` is read. A new family is a file here and a line in [`FAMILIES`].
@@ -69,8 +75,15 @@ static FAMILIES: &[Family] = &[
     llama_like::QWEN3,
     llama_like::STABLELM,
     llama_like::STARCODER2,
+    mamba::MAMBA2,
+    mamba::NEMOTRON_H,
+    modernbert::FAMILY,
     mpt::FAMILY,
     opt::FAMILY,
+    t5::FAMILY,
+    vit::CLIP_TEXT,
+    vit::CLIP_VISION,
+    vit::FAMILY,
 ];
 
 /// The object of a multimodal configuration that holds its text model, by the names there are.
@@ -82,33 +95,28 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 /// Families that people ask for and that are not covered: the value of `model_type`, and what it would take.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
-    ("bamba", "state-space scans"),
+    ("bamba", BESIDE),
     ("bart", ENCODER_DECODER),
-    ("clip", IMAGES),
     ("codegen", "its own order of heads in the product of queries, keys and values"),
     ("deberta-v2", "relative positions in the scores"),
-    ("falcon_h1", "state-space scans"),
-    ("falcon_mamba", "state-space scans"),
+    ("falcon_h1", "attention and a scan beside each other"),
+    ("falcon_mamba", FIRST_SCAN),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
-    ("jamba", "state-space scans"),
-    ("mamba", "state-space scans"),
-    ("mamba2", "state-space scans"),
+    ("jamba", FIRST_SCAN),
+    ("mamba", FIRST_SCAN),
     ("minimax", "layers of linear attention"),
     ("mllama", "layers of cross attention"),
-    ("modernbert", "layers that differ in their windows and an MLP of its own"),
-    ("nemotron_h", "state-space scans"),
     ("qwen3_next", "layers of linear attention"),
     ("rwkv", "linear recurrences"),
     ("siglip", IMAGES),
-    ("t5", ENCODER_DECODER),
-    ("mt5", ENCODER_DECODER),
-    ("umt5", ENCODER_DECODER),
-    ("vit", IMAGES),
+    ("umt5", "a table of relative positions in every layer"),
     ("whisper", ENCODER_DECODER),
-    ("zamba2", "state-space scans"),
+    ("zamba2", "attention whose weights several layers share"),
 ];
-const ENCODER_DECODER: &str = "an encoder and a decoder with cross attention";
-const IMAGES: &str = "an embedding of image patches and a loss of its own";
+const ENCODER_DECODER: &str = "an encoder and a decoder with learned positions and biases (T5 and mT5 are covered)";
+const FIRST_SCAN: &str = "the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are covered)";
+const BESIDE: &str = "scans and attention with rotation in layers that have MLPs too";
+const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
 
 /// Reads the text of a `config.json`. `name` is what the model will be called, `file` what errors name.
 ///
@@ -132,12 +140,13 @@ fn model(name: &str, file: &str, entries: &Entries) -> Result<Model, WorkloadErr
         return Err(reader::unknown_type(file, &model_type, missing, known()));
     };
     let reader = Reader::new(name, file, model_type, family, entries)?;
-    reader.forbid(
-        "is_encoder_decoder",
-        "only encoder-only and decoder-only models are supported: give a decoder's or an encoder's configuration",
-    )?;
+    if !t5::FAMILY.model_types.contains(&reader.model_type.as_str()) {
+        let cure = "of encoder-decoders only T5 and mT5 are covered: give a decoder's or an encoder's configuration";
+        reader.forbid("is_encoder_decoder", cure)?;
+    }
     reader.forbid("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;
     let mut model = (family.read)(&reader)?;
     model.assumptions = reader.assumptions();
+    model.assumptions.extend(model.block_assumption());
     Ok(model)
 }

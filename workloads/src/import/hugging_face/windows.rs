@@ -1,50 +1,44 @@
-//! Attention that sees a window of the sequence. It is costed over whole sequences; how much that over-counts is said.
+//! Attention that sees a window of the sequence, in some layers or in all.
 
 use super::reader::Reader;
+use crate::error::WorkloadError;
+use crate::layer_list::LayerKind;
 use crate::model::Model;
+use serde_json::Value;
 
-/// A sequence length that people train at, to say what windows would save there.
-const USUAL_SEQUENCE: u64 = 4096;
-
-/// Notes that `layers` of the model's layers see at most `window` earlier tokens (the key `key`), where that is less than its longest sequence.
-pub(super) fn note(reader: &Reader<'_>, model: &Model, key: &str, window: u64, layers: u64) {
-    if window >= model.max_sequence || layers == 0 {
-        return;
+/// The model with `window` in the layers that see one. A window that no sequence fills changes nothing.
+pub(super) fn with(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
+    if window >= model.max_sequence || !(0..model.layers).any(&sees) {
+        return model;
     }
-    let over = |sequence| 100.0 * over_count(model, window, layers, sequence);
-    let (longest, all) = (model.max_sequence, model.all_layers());
-    let usual = if USUAL_SEQUENCE < longest && over(USUAL_SEQUENCE) >= 0.05 {
-        format!("by {:.1} % at {USUAL_SEQUENCE} and ", over(USUAL_SEQUENCE))
-    } else {
-        String::new()
+    let own = model.own_kind();
+    let kind = |layer: u64| LayerKind { window: sees(layer).then_some(window), ..own };
+    let layers: Vec<LayerKind> = (0..model.layers).map(kind).collect();
+    model.with_layers(&[], &layers)
+}
+
+/// The model with `window` in the layers that `layer_types` names, otherwise in all but every `period`-th; in all where that is 0.
+pub(super) fn by_type(reader: &Reader<'_>, model: Model, window: u64, period: u64) -> Result<Model, WorkloadError> {
+    let Some(types) = types(reader, model.layers)? else {
+        return Ok(with(model, window, |layer| period == 0 || !(layer + 1).is_multiple_of(period)));
     };
-    let which = if layers == all { "all layers".to_owned() } else { format!("{layers} of {all} layers") };
-    reader.assume(format!(
-        "`{key}` = {window} in {which}: attention is costed over whole sequences, exact up to {window} tokens; beyond, operations are over-counted, {usual}by \
-         {:.1} % at {longest} tokens",
-        over(longest)
-    ));
+    let windowed = |layer: u64| types.get(layer as usize).is_some_and(|kind| *kind != "full_attention");
+    Ok(with(model, window, windowed))
 }
 
-/// The layers that see windows: those of kind `sliding_attention` (or chunked) in `layer_types`, otherwise all but every `period`-th.
-pub(super) fn layers(reader: &Reader<'_>, model: &Model, period: u64) -> u64 {
-    let kinds = reader.get("layer_types").and_then(|kinds| kinds.as_array());
-    match kinds {
-        Some(kinds) => kinds.iter().filter(|kind| kind.as_str().is_some_and(|kind| kind != "full_attention")).count() as u64,
-        None if period == 0 => model.all_layers(),
-        None => model.all_layers() - model.all_layers() / period,
+/// The kinds of attention that a file lists for its layers.
+pub(super) fn types<'r>(reader: &Reader<'r>, layers: u64) -> Result<Option<Vec<&'r str>>, WorkloadError> {
+    let Some(value) = reader.get("layer_types") else { return Ok(None) };
+    let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    let known = ["full_attention", "sliding_attention", "chunked_attention"];
+    let Some(list) = list.filter(|list| list.iter().all(|kind| known.contains(kind))) else {
+        let cure = "other kinds of layers are not covered in this family: correct the list";
+        return Err(reader.error("layer_types", value.clone(), "a list of \"full_attention\" and \"sliding_attention\"", cure));
+    };
+    if list.len() as u64 != layers {
+        let limit = format!("a list of as many as `num_hidden_layers` ({layers})");
+        let cure = format!("it has {}: correct one of the two", list.len());
+        return Err(reader.error("layer_types", value.clone(), &limit, &cure));
     }
-}
-
-/// The share of a step's necessary operations that windows leave out: of the s / 2 tokens that a token sees on average, w - w^2 / (2 s) remain.
-fn over_count(model: &Model, window: u64, layers: u64, sequence: u64) -> f64 {
-    if window >= sequence {
-        return 0.0;
-    }
-    let (s, w) = (sequence as f64, window as f64);
-    let unseen = s / 2.0 - (w - w * w / (2.0 * s));
-    let widths = (model.query_width() + model.context_width()) as f64;
-    let left_out = 6.0 * layers as f64 * widths * unseen * s;
-    let counted = model.necessary_training_flops(1, sequence, model.vocabulary).as_f64();
-    left_out / (counted - left_out).max(1.0)
+    Ok(Some(list))
 }

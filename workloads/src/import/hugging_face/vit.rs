@@ -1,0 +1,137 @@
+//! ViT (Dosovitskiy et al. 2021) and the two towers of CLIP (Radford et al. 2021): pre-norm layers with biases; images as patches behind a token of
+//! their own, and a head on one token of every sequence.
+
+use super::Family;
+use super::llama::bare;
+use super::reader::Reader;
+use crate::error::WorkloadError;
+use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
+use crate::model::{Dropout, Model, Norm, Position};
+use crate::variations::{Patches, PooledHead, Variations};
+use sim::kernel::Function;
+
+const LAYERS: &[&str] =
+    &["attention_dropout", "hidden_act", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"];
+
+const IMAGES: &[&str] = &["image_size", "num_channels", "patch_size"];
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["vit"],
+    keys: &[LAYERS, IMAGES, &["attention_probs_dropout_prob", "hidden_dropout_prob", "id2label", "num_labels", "qkv_bias"]],
+    defaults: &[
+        ("hidden_size", 768),
+        ("image_size", 224),
+        ("intermediate_size", 3072),
+        ("num_attention_heads", 12),
+        ("num_channels", 3),
+        ("num_hidden_layers", 12),
+        ("patch_size", 16),
+    ],
+    synonyms: &[],
+    read: |reader| {
+        let labels = reader.get("id2label").and_then(|labels| labels.as_object()).map(|labels| labels.len() as u64);
+        let outputs = labels.or(reader.optional_dimension("num_labels", MAX_VOCABULARY)?).unwrap_or(2);
+        let model = images(reader, PooledHead { outputs, bias: true }, true)?;
+        let residual = reader.probability("hidden_dropout_prob", 0.0)?;
+        let attention = reader.probability("attention_probs_dropout_prob", 0.0)?;
+        let dropout = Dropout { embedding: residual, attention, residual, ..model.dropout };
+        Ok(Model { qkv_bias: reader.flag("qkv_bias", true)?, dropout, ..model })
+    },
+};
+
+/// The image tower: a norm before the layers, a projection in place of classes.
+pub(super) const CLIP_VISION: Family = Family {
+    model_types: &["clip_vision_model"],
+    keys: &[LAYERS, IMAGES, &["projection_dim"]],
+    defaults: &[
+        ("hidden_size", 768),
+        ("image_size", 224),
+        ("intermediate_size", 3072),
+        ("num_attention_heads", 12),
+        ("num_channels", 3),
+        ("num_hidden_layers", 12),
+        ("patch_size", 32),
+        ("projection_dim", 512),
+    ],
+    synonyms: &[],
+    read: |reader| {
+        let outputs = reader.dimension("projection_dim", MAX_WIDTH)?;
+        contrast(reader);
+        Ok(Model { embedding_norm: true, ..images(reader, PooledHead { outputs, bias: false }, false)? })
+    },
+};
+
+/// The text tower: causal.
+pub(super) const CLIP_TEXT: Family = Family {
+    model_types: &["clip_text_model", "clip"],
+    keys: &[LAYERS, &["max_position_embeddings", "projection_dim", "vocab_size"]],
+    defaults: &[
+        ("hidden_size", 512),
+        ("intermediate_size", 2048),
+        ("max_position_embeddings", 77),
+        ("num_attention_heads", 8),
+        ("num_hidden_layers", 12),
+        ("projection_dim", 512),
+        ("vocab_size", 49_408),
+    ],
+    synonyms: &[],
+    read: |reader| {
+        let head = PooledHead { outputs: reader.dimension("projection_dim", MAX_WIDTH)?, bias: false };
+        contrast(reader);
+        let positions = reader.dimension("max_position_embeddings", MAX_POSITIONS)?;
+        let model = layers(reader, positions, head)?;
+        Ok(Model { causal: true, vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?, ..model })
+    },
+};
+
+fn contrast(reader: &Reader<'_>) {
+    reader.assume(
+        "one tower is trained by itself: its loss is over the projection's numbers, the scores of all pairs of a batch are left out"
+            .to_owned(),
+    );
+}
+
+/// A model of images; the product of patches may have a bias.
+fn images(reader: &Reader<'_>, head: PooledHead, bias: bool) -> Result<Model, WorkloadError> {
+    let (image, patch) = (reader.dimension("image_size", MAX_WIDTH)?, reader.dimension("patch_size", MAX_WIDTH)?);
+    reader.divides(("patch_size", patch), ("image_size", image))?;
+    let numbers = patch.saturating_mul(patch).saturating_mul(reader.dimension("num_channels", MAX_WIDTH)?);
+    let side = image / patch;
+    let tokens = side.saturating_mul(side).saturating_add(1);
+    if tokens > MAX_POSITIONS {
+        return Err(reader.error(
+            "image_size",
+            image,
+            &format!("such that there are at most {MAX_POSITIONS} patches"),
+            "correct it",
+        ));
+    }
+    let mut model = layers(reader, tokens, head)?;
+    model.variations.patches = Some(Patches { numbers, bias });
+    Ok(Model { vocabulary: head.outputs, ..model })
+}
+
+fn layers(reader: &Reader<'_>, tokens: u64, head: PooledHead) -> Result<Model, WorkloadError> {
+    let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
+    let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
+    reader.divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+    Ok(Model {
+        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
+        max_sequence: tokens,
+        position: Position::Learned { rows: tokens },
+        norm: Norm::LayerNorm,
+        activation: reader.activation("hidden_act", Function::Gelu)?,
+        gated: false,
+        qkv_bias: true,
+        attention_output_bias: true,
+        mlp_bias: true,
+        causal: false,
+        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, ..Dropout::default() },
+        variations: Variations { pooled_head: Some(head), ..Variations::default() },
+        ..bare(reader, hidden)
+    })
+}

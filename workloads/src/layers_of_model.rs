@@ -1,0 +1,135 @@
+//! What a model's list of layers means for it: a model of alike layers for each kind, and sums over all of them.
+
+use crate::layer_list::{Feed, LayerKind, LayerList, Side};
+use crate::model::Model;
+use crate::variations::Variations;
+use serde::{Deserialize, Serialize};
+
+/// The first layers, where they have an MLP in place of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeadingDense {
+    /// How many.
+    pub layers: u64,
+    /// Width of their MLP.
+    pub ffn: u64,
+}
+
+impl Model {
+    /// The kind of layer that the model itself describes.
+    #[must_use]
+    pub fn own_kind(&self) -> LayerKind {
+        let feed = if self.variations.without_mlp { Feed::None } else { Feed::Own };
+        let Variations { mixer, window, side, without_first_norm, .. } = self.variations;
+        LayerKind { mixer, window, feed, side, without_first_norm }
+    }
+
+    /// The model with such layers, first to last, behind `before` that stay with the embedding. At least one layer is needed; none changes nothing.
+    #[must_use]
+    pub fn with_layers(self, before: &[LayerKind], layers: &[LayerKind]) -> Self {
+        if layers.is_empty() {
+            return self;
+        }
+        let (mut list, repeats) = LayerList::of(layers);
+        list.leading.splice(0..0, before.iter().copied());
+        let mut model = Self { layers: repeats, list, ..self };
+        if let [kind] = model.list.block[..]
+            && !matches!(kind.feed, Feed::Mlp(_))
+        {
+            // A block of one layer is the model's own.
+            let (experts, ffn, kind) = (model.experts, model.ffn, kind);
+            let list = LayerList { block: Vec::new(), ..std::mem::take(&mut model.list) };
+            model = Self { list, experts, ffn, ..model.of_kind(&kind) };
+        }
+        model
+    }
+
+    /// A model all of whose layers are of a kind of this one's.
+    #[must_use]
+    pub fn of_kind(&self, kind: &LayerKind) -> Self {
+        let mut alike = Self { list: LayerList::default(), ..self.clone() };
+        let variations = &mut alike.variations;
+        (variations.mixer, variations.window, variations.side) = (kind.mixer, kind.window, kind.side);
+        (variations.without_mlp, variations.without_first_norm) = (kind.feed == Feed::None, kind.without_first_norm);
+        match kind.side {
+            Side::Only => {}
+            Side::Encoder => alike.causal = false,
+            Side::Decoder => alike.causal = true,
+        }
+        match kind.feed {
+            Feed::Own => {}
+            Feed::Mlp(width) => (alike.experts, alike.ffn) = (None, width),
+            Feed::None => alike.experts = None,
+        }
+        alike
+    }
+
+    /// The kinds of layers of one block.
+    #[must_use]
+    pub fn block(&self) -> Vec<LayerKind> {
+        if self.list.block.is_empty() { vec![self.own_kind()] } else { self.list.block.clone() }
+    }
+
+    /// What is taken of a model whose layers come in blocks of several.
+    pub(crate) fn block_assumption(&self) -> Option<String> {
+        let LayerList { leading, block, trailing } = &self.list;
+        let ends = [(leading.len(), "embedding"), (trailing.len(), "head")];
+        let beside: Vec<String> = ends
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, end)| {
+                format!("; {count} more {} with the {end}", if *count == 1 { "layer stays" } else { "layers stay" })
+            })
+            .collect();
+        (block.len() > 1).then(|| {
+            format!(
+                "layers differ and come in blocks of {}, {} of them: a pipeline's chunk holds whole blocks, and numbers of layers of a plan's chunks \
+                 count blocks{}",
+                block.len(),
+                self.layers,
+                beside.concat()
+            )
+        })
+    }
+
+    /// Layers of a block: what a pipeline's stage holds whole.
+    #[must_use]
+    pub fn block_layers(&self) -> u64 {
+        self.list.block.len().max(1) as u64
+    }
+
+    /// The kinds of layers that there are, with their numbers, in the order in which they come first.
+    #[must_use]
+    pub fn layer_kinds(&self) -> Vec<(LayerKind, u64)> {
+        let mut kinds: Vec<(LayerKind, u64)> = Vec::new();
+        let once = |list: &[LayerKind]| list.iter().map(|kind| (*kind, 1)).collect::<Vec<_>>();
+        let block = self.block().into_iter().map(|kind| (kind, self.layers));
+        for (kind, count) in once(&self.list.leading).into_iter().chain(block).chain(once(&self.list.trailing)) {
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, known)) => *known = known.saturating_add(count),
+                None => kinds.push((kind, count)),
+            }
+        }
+        kinds
+    }
+
+    /// The sum of a figure over all layers; `of` is asked for a model of alike layers of each kind.
+    pub(crate) fn over_layers(&self, of: impl Fn(&Self) -> u64) -> u64 {
+        if self.list.is_empty() {
+            return self.layers.saturating_mul(of(self));
+        }
+        let kinds = self.layer_kinds();
+        kinds.iter().fold(0, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.of_kind(kind)))))
+    }
+
+    /// The leading layers where they all have MLPs of one width in place of experts (DeepSeek).
+    #[must_use]
+    pub fn leading_dense(&self) -> Option<LeadingDense> {
+        let mlp = |kind: &LayerKind| match kind.feed {
+            Feed::Mlp(width) if self.experts.is_some() => Some(width),
+            _ => None,
+        };
+        let ffn = self.list.leading.first().and_then(mlp)?;
+        let alike = self.list.leading.iter().all(|kind| mlp(kind) == Some(ffn));
+        alike.then_some(LeadingDense { layers: self.list.leading.len() as u64, ffn })
+    }
+}

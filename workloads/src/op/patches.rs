@@ -1,0 +1,37 @@
+//! Patches of images made tokens: one product of their numbers (ViT's convolution, whose windows do not overlap, is such a product), behind a learned
+//! token of its own. The images have no gradient.
+
+use super::linear::{accumulation, bias_gradient};
+use super::{Shape, step, weight_chain};
+use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
+use crate::variations::Patches;
+use sim::kernel::{Contraction, Kernel};
+
+/// Adds the product to the width of the residual stream; returns the tokens. Every tensor-parallel device makes those that it has.
+pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, patches: Patches, hidden: u64) -> TensorId {
+    let tokens = shape.local_tokens();
+    // The first token of a sequence is no patch.
+    let made = tokens.saturating_sub(shape.batch);
+    let numbers = made.saturating_mul(patches.numbers);
+    let images = graph.constant(&format!("{name}.images"), shape.bytes(numbers));
+    let output = graph.activation(&format!("{name}.out"), tokens.saturating_mul(hidden));
+    let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand: shape.operand, result });
+    let weights = patches.numbers.saturating_mul(hidden);
+    let mut gradient = vec![step("backward_weight", product(patches.numbers, hidden, made, shape.gradient))];
+    if shape.separate_accumulation {
+        gradient.push(accumulation(shape, weights));
+    }
+    gradient.extend(patches.bias.then(|| bias_gradient(shape, hidden, made)));
+    // The token in front is a vector.
+    let vectors = hidden.saturating_mul(1 + u64::from(patches.bias));
+    graph.add(NewOperator {
+        name: name.to_owned(),
+        inputs: vec![images],
+        outputs: vec![output],
+        forward: vec![step("forward", product(made, hidden, patches.numbers, shape.operand))],
+        backward: vec![weight_chain(&[images], gradient)],
+        parameters: Parameters { replicated: weights.saturating_add(vectors), ..Parameters::default() },
+        ..NewOperator::default()
+    });
+    output
+}

@@ -1,0 +1,166 @@
+//! A state-space layer (Mamba-2, Dao and Gu 2024): one product makes gate, input, the projections into and out of the state and the steps; a short
+//! convolution along the sequence; the selective scan; a gated norm; one product back.
+//!
+//! The scan runs in chunks of q tokens (the paper's section 6, listing 1; `mamba_ssm`'s kernels are these): scores of the projections within a chunk,
+//! one q x q matrix a group; what they make of the chunk's tokens, masked by the decays between them; the chunk's own state; a recurrence that
+//! hands states from chunk to chunk; what the state that arrives adds. Scores and states pass through memory. Fused, the backward pass makes
+//! both again, as `mamba_ssm`'s does; unfused, both are kept.
+//!
+//! Tensor parallelism splits the heads; a group of projections that heads of several devices share is on each of these.
+
+use super::linear::product;
+use super::norm::NormOperator;
+use super::{Shape, elementwise, gated, input_chain, reduction, step, weight_chain};
+use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use crate::training::Attention;
+use crate::transformer::Plan;
+use crate::variations::StateSpace;
+use sim::kernel::{Direction, Function, Kernel, RowFunction};
+use sim::units::Bytes;
+
+/// Bytes of a state's number and of a decay: both stay in fp32.
+const WIDE: u64 = 4;
+
+/// Adds the branch; returns its result.
+pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, whole: StateSpace, x: TensorId) -> TensorId {
+    let shape = &plan.shape;
+    let ranks = u64::from(shape.ranks.max(1));
+    let own = StateSpace { heads: whole.heads / ranks, groups: (whole.groups / ranks).max(1), ..whole };
+    let (width, convolved) = (own.width(), own.convolved());
+    let parts = [("gate", width), ("convolved", convolved), ("step", own.heads)];
+    let made = plan.columns(graph, ("layer.scan", "in"), &parts, own.bias, x);
+    let [gate, input, steps] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
+    let mixed = convolution(graph, shape, &own, input);
+    let scanned = core(graph, plan, &own, (mixed, steps));
+    let unit = gated::add(graph, shape, "layer.scan.gated", Function::Silu, width, (gate, scanned));
+    let rows = Shape { ranks: 1, sequence_parallel: false, ..*shape };
+    let norm = NormOperator {
+        name: "layer.scan.gated_norm".to_owned(),
+        norm: crate::model::Norm::RmsNorm,
+        width,
+        affine: true,
+        bias: false,
+        split: true,
+    };
+    let normed = norm.add(graph, &rows, unit);
+    plan.rows(graph, "layer.scan.out", width, own.bias, normed)
+}
+
+/// The convolution along the sequence, a channel by itself, and its nonlinearity: a pass over memory that multiplies as often as it is wide.
+fn convolution(graph: &mut GraphBuilder, shape: &Shape, own: &StateSpace, input: TensorId) -> TensorId {
+    let elements = shape.tokens().saturating_mul(own.convolved());
+    let size = shape.bytes(elements);
+    let output = graph.activation("layer.scan.convolution.out", elements);
+    let work = elements.saturating_mul(own.convolution);
+    let weights = own.convolved().saturating_mul(own.convolution + u64::from(own.convolution_bias));
+    let sum =
+        reduction(RowFunction::Sum, Direction::Backward, (weights, shape.tokens()), size * 2, shape.gradient_bytes(weights));
+    graph.add(NewOperator {
+        name: "layer.scan.convolution".to_owned(),
+        inputs: vec![input],
+        outputs: vec![output],
+        forward: vec![step("forward", elementwise(Function::Mul, Direction::Forward, work, size, size))],
+        backward: vec![
+            input_chain(
+                &[input],
+                &[input],
+                vec![step("backward_input", elementwise(Function::Mul, Direction::Backward, work, size * 2, size))],
+            ),
+            weight_chain(&[input], vec![step("backward_weight", sum)]),
+        ],
+        parameters: Parameters { sharded: weights, ..Parameters::default() },
+        ..NewOperator::default()
+    });
+    output
+}
+
+/// The products and passes of a scan on one device.
+struct Scan {
+    scores: Kernel,
+    decays: Kernel,
+    states: Kernel,
+    recurrence: Kernel,
+    within: Kernel,
+    across: Kernel,
+}
+
+/// The scan itself, with decay, step and skip of every head as parameters.
+fn core(graph: &mut GraphBuilder, plan: &Plan<'_>, own: &StateSpace, (mixed, steps): (TensorId, TensorId)) -> TensorId {
+    let shape = &plan.shape;
+    let q = own.chunk.min(shape.sequence).max(1);
+    // A sequence's last chunk is filled up.
+    let chunks = |per: u64| shape.batch.saturating_mul(shape.sequence.div_ceil(q)).saturating_mul(per);
+    let (of_heads, of_groups) = (chunks(own.heads), chunks(own.groups));
+    let output = graph.activation("layer.scan.core.out", shape.tokens().saturating_mul(own.width()));
+    let decays = graph.constant("layer.scan.core.decays", Bytes(WIDE) * shape.tokens().saturating_mul(own.heads));
+    let state_numbers = of_heads.saturating_mul(own.head_dim * own.state);
+    let states_size = Bytes(WIDE) * state_numbers;
+    let per_head = shape.tokens().saturating_mul(own.heads);
+    let pass = |function, elements, read, written| elementwise(function, Direction::Forward, elements, read, written);
+    let (n, p) = (own.state, own.head_dim);
+    let forward = Scan {
+        decays: pass(Function::Exp, per_head, shape.bytes(per_head), Bytes(WIDE) * per_head),
+        scores: product(of_groups, (q, q, n), shape.operand),
+        states: product(of_heads, (p, n, q), shape.operand),
+        recurrence: pass(Function::Mul, state_numbers, states_size, states_size),
+        within: product(of_heads, (q, p, q), shape.operand),
+        across: product(of_heads, (q, p, n), shape.operand),
+    };
+    let kept = plan.lowering.attention == Attention::Unfused;
+    let scores_bytes = shape.bytes(of_groups.saturating_mul(q * q));
+    let between = kept
+        .then(|| [graph.constant("layer.scan.core.scores", scores_bytes), graph.constant("layer.scan.core.states", states_size)]);
+    let made = [step("states", forward.states), step("recurrence", forward.recurrence), step("scores", forward.scores)];
+    let mut run: Vec<Step> = vec![step("forward.decays", forward.decays)];
+    run.extend(made.iter().map(|made| Step { label: format!("forward.{}", made.label), ..made.clone() }));
+    run.push(step("forward.within", forward.within));
+    run.push(step("forward", forward.across));
+    let mut back: Vec<Step> = Vec::new();
+    if !kept {
+        back.extend(made.iter().map(|made| Step { label: format!("backward_input.again_{}", made.label), ..made.clone() }));
+    }
+    // Of every product the gradients of both its factors.
+    let both = |label: &str, batch: u64, [m, n, k]: [u64; 3]| {
+        [
+            step(&format!("backward_input.{label}_left"), product(batch, (m, k, n), shape.operand)),
+            step(&format!("backward_input.{label}_right"), product(batch, (k, n, m), shape.operand)),
+        ]
+    };
+    back.extend(both("across", of_heads, [q, p, n]));
+    back.extend(both("within", of_heads, [q, p, q]));
+    let size = |read: Bytes| elementwise(Function::Mul, Direction::Backward, state_numbers, read * 2, states_size);
+    back.push(step("backward_input.recurrence", size(states_size)));
+    back.extend(both("states", of_heads, [p, n, q]));
+    back.extend(both("scores", of_groups, [q, q, n]));
+    let decay_bytes = graph.bytes(decays);
+    back.push(step(
+        "backward_input",
+        elementwise(Function::Exp, Direction::Backward, per_head, decay_bytes * 2, shape.bytes(per_head)),
+    ));
+    let vectors = 3 * own.heads;
+    let sum = reduction(
+        RowFunction::Sum,
+        Direction::Backward,
+        (vectors, shape.tokens()),
+        decay_bytes * 3,
+        shape.gradient_bytes(vectors),
+    );
+    let mut reads = vec![mixed, steps, decays];
+    reads.extend(between.iter().flatten());
+    let mut outputs = vec![output, decays];
+    outputs.extend(between.iter().flatten());
+    graph.add(NewOperator {
+        name: "layer.scan.core".to_owned(),
+        inputs: vec![mixed, steps],
+        outputs,
+        forward: run,
+        backward: vec![
+            input_chain(&[mixed, steps], &reads, back),
+            weight_chain(&[mixed, decays], vec![step("backward_weight", sum)]),
+        ],
+        parameters: Parameters { sharded: vectors, ..Parameters::default() },
+        workspace: if kept { Bytes::ZERO } else { scores_bytes + states_size },
+        ..NewOperator::default()
+    });
+    output
+}
