@@ -10,4 +10,5 @@ pub mod rank_mapping;
 pub mod runner;
 pub mod space;
 pub mod study;
+pub mod sweep;
 pub mod techniques;

@@ -22,6 +22,13 @@ pub(super) struct GridPoint {
     fabric: u32,
 }
 
+impl GridPoint {
+    /// Its number among all combinations.
+    pub(super) fn combination(&self) -> u64 {
+        self.combination
+    }
+}
+
 /// What a chip's file sets, and a fabric's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -35,7 +42,7 @@ pub struct Settings {
 #[derive(Debug, Clone)]
 pub struct Grid {
     base: ChipDocument,
-    formulas: Formulas,
+    pub(super) formulas: Formulas,
     /// What each of [`Formulas::keys`] sets.
     places: Vec<Place>,
     pub(super) points: Vec<GridPoint>,
@@ -136,7 +143,7 @@ impl Grid {
     }
 
     fn build(&self, combination: u64, limits: &ChipLimits) -> Result<Built, String> {
-        let (settings, chip) = match self.chip_of(combination) {
+        let (settings, chip) = match self.built(combination) {
             Ok(found) => found,
             Err(Unbuilt::Fault(why)) => return Err(why),
             Err(Unbuilt::Refused(why)) => return Ok(Built::Refused(why)),
@@ -148,7 +155,7 @@ impl Grid {
         })
     }
 
-    fn chip_of(&self, combination: u64) -> Result<(Settings, Accelerator), Unbuilt> {
+    pub(super) fn built(&self, combination: u64) -> Result<(Settings, Accelerator), Unbuilt> {
         let mut slots = self.formulas.values(combination).map_err(Unbuilt::Fault)?;
         let mut document = self.base.clone();
         self.apply(&mut document, &slots, false)?;
@@ -194,7 +201,7 @@ impl Grid {
     }
 
     pub(super) fn chip(&self, point: usize) -> Result<Accelerator, String> {
-        self.chip_of(self.points[point].combination).map(|(_, chip)| chip).map_err(Unbuilt::why)
+        self.built(self.points[point].combination).map(|(_, chip)| chip).map_err(Unbuilt::why)
     }
 
     pub(super) fn fabric(&self, point: usize) -> usize {
@@ -230,7 +237,7 @@ impl Grid {
     /// The chip's file.
     pub(super) fn document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
         let combination = self.points[point].combination;
-        let (settings, chip) = self.chip_of(combination).map_err(Unbuilt::why)?;
+        let (settings, chip) = self.built(combination).map_err(Unbuilt::why)?;
         let mut document = self.base.clone();
         let mut keys = Vec::new();
         for (key, value) in settings.chip {
@@ -243,7 +250,7 @@ impl Grid {
 }
 
 /// Why a combination is no chip.
-enum Unbuilt {
+pub(super) enum Unbuilt {
     /// The study is wrong.
     Fault(String),
     /// These values do not go together.

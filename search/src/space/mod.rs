@@ -4,6 +4,7 @@
 //! ([`Dimensions`]), read by the reader of chip files, so that a new dimension is a line of a study and no code.
 
 mod dimension;
+mod every;
 mod formula;
 mod grid;
 mod limits;
@@ -11,6 +12,7 @@ mod phaze;
 mod spec;
 
 pub use dimension::{Dimension, Values, read as read_dimensions};
+pub use every::{Built, Combination, Dial, number, places};
 pub use formula::AREA;
 pub use grid::{FABRIC, Grid, Settings};
 pub use limits::{ChipLimits, Figures, Outside, Why};
@@ -33,6 +35,8 @@ pub struct Space {
     pub max_area: Option<SquareMillimeters>,
     /// Combinations that are no chips of the space.
     pub outside: Outside,
+    /// What its chips may take; of PHAZE's grid the reference's area where no area is given.
+    limits: ChipLimits,
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +77,7 @@ impl Space {
         }
         space.points = kept;
         let (hbm, max_area) = (space.hbm.clone(), Some(space.max_area));
-        Ok(Self { kind: Kind::Phaze(Box::new(space), grid.clone()), figures, hbm, max_area, outside })
+        Ok(Self { kind: Kind::Phaze(Box::new(space), grid.clone()), figures, hbm, max_area, outside, limits: *limits })
     }
 
     /// A base chip's relatives within limits.
@@ -83,7 +87,7 @@ impl Space {
     pub fn grid(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         let (figures, outside) = grid.enumerate(limits)?;
         let max_area = limits.max_area_mm2.map(SquareMillimeters);
-        Ok(Self { kind: Kind::Grid(Box::new(grid)), figures, hbm: Vec::new(), max_area, outside })
+        Ok(Self { kind: Kind::Grid(Box::new(grid)), figures, hbm: Vec::new(), max_area, outside, limits: *limits })
     }
 
     /// Chips.

@@ -31,6 +31,8 @@ pub struct HardwareSpace {
     pub hbm: Vec<Bytes>,
     /// The largest area allowed.
     pub max_area: SquareMillimeters,
+    /// The smallest area allowed, for chips with several cores of both kinds.
+    pub min_area: SquareMillimeters,
     /// Grid points outside the area limits.
     pub outside: usize,
 }
@@ -48,20 +50,24 @@ impl HardwareSpace {
         let mut hbm: Vec<Bytes> = spec.hbm_gib.iter().map(|&gib| Bytes::from_gib(gib)).collect();
         hbm.sort_unstable();
         hbm.dedup();
-        let mut points = Vec::new();
-        let mut outside = 0;
+        let mut space = Self { points: Vec::new(), hbm, max_area, min_area, outside: 0 };
         // A value listed twice makes no second chip.
         let mut seen = BTreeSet::new();
-        for config in grid(spec, hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c)) {
+        for config in grid(spec, space.hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c)) {
             let area = area(&design(&config))?.total();
-            let exempt = config.num_tc == 1 || config.num_vc == 1;
-            if area <= max_area && (exempt || area >= min_area) {
-                points.push(HardwarePoint { config, area });
+            if space.admits(&config, area) {
+                space.points.push(HardwarePoint { config, area });
             } else {
-                outside += 1;
+                space.outside += 1;
             }
         }
-        Ok(Self { points, hbm, max_area, outside })
+        Ok(space)
+    }
+
+    /// Whether a chip of this area is inside the limits.
+    pub(super) fn admits(&self, config: &PhazeConfig, area: SquareMillimeters) -> bool {
+        let exempt = config.num_tc == 1 || config.num_vc == 1;
+        area <= self.max_area && (exempt || area >= self.min_area)
     }
 
     /// Chips times HBM capacities.

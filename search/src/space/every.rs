@@ -1,0 +1,164 @@
+//! Every combination of a study's values, those outside its limits among them: what a sweep looks at, one by one.
+
+use super::{ChipLimits, DesignId, Figures, Kind, Space, Why, config};
+use sim::hardware::phaze::{PhazeConfig, design};
+use sim::hardware::{Accelerator, Setting};
+use sim::units::Bytes;
+use std::collections::BTreeSet;
+
+/// A dimension with the values that a study lists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dial {
+    /// The dimension's key.
+    pub key: String,
+    /// Its values, in the study's order, each once.
+    pub values: Vec<Setting>,
+}
+
+/// A chip of a combination, within the limits or not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Built {
+    /// The chip.
+    pub chip: Accelerator,
+    /// What it takes.
+    pub figures: Figures,
+    /// Which of [`Space::fabrics`] joins such chips; `None` where no chip within the limits is on its fabric.
+    pub fabric: Option<usize>,
+}
+
+/// What a combination of values is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Combination {
+    /// A chip of the space.
+    Chip(Box<Built>),
+    /// A chip outside the limits.
+    Outside(Why, Box<Built>),
+    /// No chip: the values do not go together, and why.
+    NoChip(String),
+}
+
+impl Space {
+    /// The listed dimensions; combinations are numbered with the first changing least often.
+    #[must_use]
+    pub fn dials(&self) -> Vec<Dial> {
+        match &self.kind {
+            Kind::Grid(grid) => {
+                let listed = grid.formulas.keys().iter().zip(grid.formulas.listed());
+                listed.map(|(key, values)| Dial { key: key.clone(), values: values.clone() }).collect()
+            }
+            Kind::Phaze(_, spec) => {
+                let mut hbm = spec.hbm_gib.clone();
+                hbm.sort_by(f64::total_cmp);
+                let whole = |list: &[u32]| list.iter().copied().map(f64::from).collect::<Vec<_>>();
+                let dials = [
+                    ("tensor_cores", whole(&spec.tensor_cores)),
+                    ("vector_cores", whole(&spec.vector_cores)),
+                    ("array_widths", whole(&spec.array_widths)),
+                    ("array_depths", whole(&spec.array_depths)),
+                    ("global_buffer_mib", spec.global_buffer_mib.iter().map(|&mib| mib as f64).collect()),
+                    ("hbm_gib", hbm),
+                ];
+                dials.into_iter().map(|(key, values)| Dial { key: key.to_owned(), values: once(&values) }).collect()
+            }
+        }
+    }
+
+    /// Combinations of the listed values, within the limits or not.
+    #[must_use]
+    pub fn combinations(&self) -> u64 {
+        self.dials().iter().map(|dial| dial.values.len() as u64).product()
+    }
+
+    /// What a combination is.
+    ///
+    /// # Errors
+    /// None that the space's enumeration has not had.
+    pub fn combination(&self, number: u64) -> Result<Combination, String> {
+        match &self.kind {
+            Kind::Grid(grid) => {
+                let (settings, chip) = match grid.built(number) {
+                    Ok(built) => built,
+                    Err(super::grid::Unbuilt::Refused(why)) => return Ok(Combination::NoChip(why)),
+                    Err(super::grid::Unbuilt::Fault(why)) => return Err(why),
+                };
+                let fabric = grid.fabrics.iter().position(|fabric| *fabric == settings.fabric);
+                let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
+                Ok(placed(self.limits.exceeded(&figures), Built { chip, figures, fabric }))
+            }
+            Kind::Phaze(space, _) => {
+                let config = self.phaze_config(number);
+                let chip = design(&config);
+                let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
+                let limits = ChipLimits { max_area_mm2: None, ..self.limits };
+                let window = (!space.admits(&config, figures.area)).then_some(Why::Area);
+                let why = window.or_else(|| limits.exceeded(&figures));
+                Ok(placed(why, Built { chip, figures, fabric: Some(0) }))
+            }
+        }
+    }
+
+    /// The design of a combination, where it is one of the space.
+    #[must_use]
+    pub fn design_of(&self, number: u64) -> Option<DesignId> {
+        match &self.kind {
+            Kind::Grid(grid) => {
+                let point = grid.points.binary_search_by_key(&number, |point| point.combination()).ok()?;
+                Some(DesignId { point, hbm: None })
+            }
+            Kind::Phaze(space, _) => {
+                let wanted = self.phaze_config(number);
+                let of_point = |point| PhazeConfig { hbm: wanted.hbm, ..config(space, DesignId { point, hbm: None }) };
+                let point = (0..space.points.len()).find(|&point| of_point(point) == wanted)?;
+                Some(DesignId { point, hbm: Some(wanted.hbm) })
+            }
+        }
+    }
+
+    /// PHAZE's dimensions of a combination.
+    fn phaze_config(&self, number: u64) -> PhazeConfig {
+        let dials = self.dials();
+        let at = places(&dials, number);
+        let value = |dial: usize| dials[dial].values[at[dial]].number().unwrap_or_default();
+        let width = value(2) as u32;
+        PhazeConfig {
+            num_tc: value(0) as u32,
+            num_vc: value(1) as u32,
+            width,
+            depth: value(3) as u32,
+            width_vc: width,
+            global_buffer: Bytes((value(4) as u64) << 20),
+            hbm: Bytes::from_gib(value(5)),
+        }
+    }
+}
+
+fn placed(outside: Option<Why>, built: Built) -> Combination {
+    match outside {
+        Some(why) => Combination::Outside(why, Box::new(built)),
+        None => Combination::Chip(Box::new(built)),
+    }
+}
+
+/// Numbers, each once.
+fn once(values: &[f64]) -> Vec<Setting> {
+    let mut seen = BTreeSet::new();
+    values.iter().filter(|value| seen.insert(value.to_bits())).map(|value| Setting::Number(*value)).collect()
+}
+
+/// Places of a combination's values in the dials' lists; the first dial changes least often.
+#[must_use]
+pub fn places(dials: &[Dial], mut number: u64) -> Vec<usize> {
+    let mut places = vec![0; dials.len()];
+    for (place, dial) in places.iter_mut().zip(dials).rev() {
+        let count = dial.values.len().max(1) as u64;
+        *place = (number % count) as usize;
+        number /= count;
+    }
+    places
+}
+
+/// The number of the combination of these places: what [`places`] takes apart.
+#[must_use]
+pub fn number(dials: &[Dial], places: &[usize]) -> u64 {
+    dials.iter().zip(places).fold(0, |number, (dial, place)| number * dial.values.len().max(1) as u64 + *place as u64)
+}

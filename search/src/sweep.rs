@@ -1,0 +1,194 @@
+//! Sweeps: every combination of a study's values looked at exactly, none rejected by a bound, for maps and sensitivities.
+//!
+//! What a combination gives depends on its number alone: neither threads nor the order in which combinations are looked at change it.
+
+use crate::design::{Evaluation, Rejection, best_plan};
+use crate::planner::Prepared;
+use crate::space::{Built, Combination, Space, Why};
+use sim::status::SolveStatus;
+use sim::units::Seconds;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is kept is kept after so long at most: less than a second is lost with a process.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Results that wait to be kept, at most: what bounds the memory where keeping is slow.
+const WAITING: usize = 1024;
+
+/// Combinations that follow each other in one shard.
+const RUN: u64 = 64;
+
+/// One of several parts of a sweep: runs of combinations dealt out in turn, so that every part has some of all regions of the space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part, from 1.
+    pub part: u32,
+    /// Parts.
+    pub of: u32,
+}
+
+impl Shard {
+    /// The whole sweep.
+    pub const WHOLE: Self = Self { part: 1, of: 1 };
+
+    /// Whether a combination belongs to the part.
+    #[must_use]
+    pub fn holds(self, number: u64) -> bool {
+        number / RUN % u64::from(self.of) == u64::from(self.part - 1)
+    }
+
+    /// How many of the combinations below `total` belong to the part.
+    #[must_use]
+    pub fn size(self, total: u64) -> u64 {
+        let (round, own) = (RUN * u64::from(self.of), RUN * u64::from(self.part - 1));
+        total / round * RUN + (total % round).saturating_sub(own).min(RUN)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.part, self.of)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write PART/PARTS, 1/8 to 8/8 for instance".to_owned();
+        let (part, of) = text.split_once('/').ok_or_else(wrong)?;
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let shard = Self { part: number(part)?, of: number(of)? };
+        if shard.part == 0 || shard.part > shard.of || shard.of > 1 << 16 {
+            return Err(format!("parts are counted from 1 to their number, at most 65536; {}", wrong()));
+        }
+        Ok(shard)
+    }
+}
+
+/// What became of a combination.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fate {
+    /// No chip: its values do not go together, and why.
+    NoChip(String),
+    /// Outside the limits.
+    Outside(Why, Box<Built>),
+    /// A chip with its fastest plan, or why it has none.
+    Evaluated(Box<Built>, Box<Evaluation>),
+}
+
+/// A sweep: the job's plans on each of the space's fabrics, and its chips.
+#[derive(Debug, Clone, Copy)]
+pub struct Sweep<'a> {
+    /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
+    pub prepared: &'a [Prepared<'a>],
+    /// The chips.
+    pub space: &'a Space,
+    /// Steps may take at most so long.
+    pub max_step: Option<Seconds>,
+}
+
+impl Sweep<'_> {
+    /// What a combination is, and its fastest plan where it is a chip of the space.
+    ///
+    /// # Errors
+    /// None that the space's enumeration has not had.
+    pub fn look(&self, number: u64) -> Result<Fate, String> {
+        Ok(match self.space.combination(number)? {
+            Combination::NoChip(why) => Fate::NoChip(why),
+            Combination::Outside(why, built) => Fate::Outside(why, built),
+            Combination::Chip(built) => {
+                let evaluation = self.evaluate(&built);
+                Fate::Evaluated(built, Box::new(evaluation))
+            }
+        })
+    }
+
+    /// A chip under its fastest plan.
+    #[must_use]
+    pub fn evaluate(&self, built: &Built) -> Evaluation {
+        let Some(prepared) = built.fabric.and_then(|fabric| self.prepared.get(fabric)) else {
+            let why = "no chip of the space is on its fabric".to_owned();
+            return Evaluation { status: SolveStatus::Infeasible { why: why.clone() }, outcome: Err(Rejection::Unusable(why)) };
+        };
+        let evaluation = best_plan(prepared, &built.chip);
+        match (&evaluation.outcome, self.max_step) {
+            (Ok(plan), Some(most)) if plan.time.total > most => {
+                let why = Rejection::TooSlow(plan.time.total, most);
+                Evaluation { status: SolveStatus::Infeasible { why: why.to_string() }, outcome: Err(why) }
+            }
+            _ => evaluation,
+        }
+    }
+}
+
+/// Does `one` for each of the numbers on all of rayon's threads, and has `keep` keep what comes of them, some at a time, on the calling thread. Stops
+/// at the first error of either; what was kept before stays kept.
+///
+/// # Errors
+/// The first of `one` or `keep`.
+pub fn run<T: Send, E: Send>(
+    numbers: impl Iterator<Item = u64> + Send,
+    one: &(dyn Fn(u64) -> Result<T, E> + Sync),
+    keep: &mut dyn FnMut(Vec<(u64, T)>) -> Result<(), E>,
+) -> Result<(), E> {
+    let numbers = Mutex::new(numbers);
+    let stop = AtomicBool::new(false);
+    let next = || numbers.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let (sender, receiver) = sync_channel(WAITING);
+    let (next, stop) = (&next, &stop);
+    rayon::in_place_scope(move |scope| {
+        for _ in 0..rayon::current_num_threads() {
+            let sender = sender.clone();
+            scope.spawn(move |_| {
+                while !stop.load(Ordering::Relaxed)
+                    && let Some(number) = next()
+                {
+                    // Nobody listens any more after an error.
+                    if sender.send(one(number).map(|found| (number, found))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut outcome = Ok(());
+        let (mut found, mut last) = (Vec::new(), Instant::now());
+        loop {
+            let ended = match receiver.recv_timeout(PAUSE.saturating_sub(last.elapsed())) {
+                Ok(Ok(one)) => {
+                    found.push(one);
+                    false
+                }
+                Ok(Err(error)) => {
+                    outcome = Err(error);
+                    true
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => true,
+            };
+            if ended || last.elapsed() >= PAUSE || found.len() >= WAITING {
+                if !found.is_empty()
+                    && let Err(error) = keep(std::mem::take(&mut found))
+                {
+                    outcome = outcome.and(Err(error));
+                }
+                last = Instant::now();
+            }
+            if ended || outcome.is_err() {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+use super::*;
+use crate::design::{Aim, DesignSearch};
+use crate::planner::{Job, PlanSpace};
+use crate::runner::Outcome;
+use crate::space::{ChipLimits, Grid, PhazeGrid, number, places};
+use proptest::prelude::*;
+use sim::hardware::{Accelerator, ChipDocument};
+use sim::network::{Fabric, FabricDocument};
+use step::SoftwareStack;
+use workloads::Model;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+
+/// Relatives of TPU v4 of which some are too large, some no chips (buffers larger than the memory around them) and some on other fabrics.
+const RELATIVES: &str = "\"tensor.cores\" = [1, 2]\n\"area.cores\" = \"tensor.cores\"\n\"vector.cores\" = \"tensor.cores\"\n\
+    \"memory.cmem.capacity_mib\" = [32, 128]\n\"memory.hbm.capacity_gib\" = [0.05, 1, 16]\n\"area.hbm_stacks\" = [1, 8]\nlinks = [6, 12]\n\
+    \"fabric.tier.ici.bandwidth_gb_per_s\" = \"45 * links\"\n";
+
+fn relatives() -> Space {
+    let dimensions = crate::space::read_dimensions(&toml::from_str(RELATIVES).unwrap()).unwrap();
+    let fabric = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
+    let base = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
+    let limits = ChipLimits { max_area_mm2: Some(520.0), ..ChipLimits::default() };
+    Space::grid(Grid::new(base, &dimensions, &|key| fabric.get(key)).unwrap(), &limits).unwrap()
+}
+
+fn fabrics(space: &Space) -> Vec<Fabric> {
+    let build = |settings: Vec<(String, sim::hardware::Setting)>| {
+        let mut document = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
+        settings.iter().for_each(|(key, value)| document.set(key, value).unwrap());
+        document.fabric().unwrap().for_devices(8).unwrap()
+    };
+    space.fabrics().into_iter().map(build).collect()
+}
+
+#[test]
+fn a_sweep_has_every_combination_and_the_search_s_best() {
+    let space = relatives();
+    let (fabrics, model) = (fabrics(&space), Model::load("opt-350m").unwrap());
+    let (chip, stack) = (Accelerator::template("tpu_v4").unwrap(), SoftwareStack::load("ideal").unwrap());
+    let job = |fabric| Job {
+        model: &model,
+        chip: &chip,
+        fabric,
+        stack: &stack,
+        devices: 8,
+        global_batch: 64,
+        sequence_length: 1024,
+        attention: Attention::Fused,
+        precision: Precision::default(),
+        optimizer: Optimizer::Adam,
+        headroom: sim::units::Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
+    };
+    let plans =
+        PlanSpace { tensor: Some(vec![1, 2]), micro_batch: Some(vec![1, 4]), context: Some(vec![1]), ..PlanSpace::default() };
+    let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
+    let sweep = Sweep { prepared: &prepared, space: &space, max_step: None };
+    let mut fates = Vec::new();
+    let one = |number| sweep.look(number);
+    run(0..space.combinations(), &one, &mut |found| {
+        fates.extend(found);
+        Ok::<(), String>(())
+    })
+    .unwrap();
+    fates.sort_by_key(|(number, _)| *number);
+    assert_eq!(fates.len(), 48);
+    let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|(_, fate)| wanted(fate)).count();
+    assert_eq!(count(|fate| matches!(fate, Fate::Outside(Why::Area, _))), space.outside.area);
+    assert_eq!(count(|fate| matches!(fate, Fate::NoChip(_))), space.outside.refused);
+    assert!(space.outside.area > 0 && space.outside.refused > 0 && space.points() > 8, "{:?}", space.outside);
+    let searched = DesignSearch { prepared: &prepared, space: &space, aim: Aim { evaluations: usize::MAX, ..Aim::default() } };
+    let answer = searched.run(&|_| {});
+    let (mut least, mut infeasible) = (f64::INFINITY, 0);
+    for (number, fate) in &fates {
+        let Fate::Evaluated(built, evaluation) = fate else {
+            assert_eq!(space.design_of(*number), None);
+            continue;
+        };
+        let design = space.design_of(*number).unwrap();
+        assert_eq!(space.chip(design).unwrap(), built.chip);
+        assert_eq!(space.figures[design.point], built.figures);
+        assert_eq!(Some(space.fabric(design)), built.fabric);
+        match (&evaluation.outcome, &answer.designs[design.point].outcome) {
+            (Ok(plan), Outcome::Evaluated { value, .. }) => {
+                assert_eq!(plan.time.total.0, *value);
+                least = least.min(*value);
+            }
+            (Ok(plan), Outcome::Pruned { bound, .. }) => assert!(plan.time.total.0 >= *bound, "a bound that is none"),
+            (Err(_), _) => infeasible += 1,
+            (Ok(_), other) => assert!(matches!(other, Outcome::Pruned { .. }), "{other:?}"),
+        }
+    }
+    assert_eq!(least, answer.value(answer.best.unwrap()));
+    assert!(infeasible > 0);
+}
+
+#[test]
+fn phaze_s_combinations_are_its_space_s() {
+    let grid = PhazeGrid {
+        tensor_cores: vec![16, 8, 8],
+        vector_cores: vec![2, 1],
+        array_widths: vec![64, 128],
+        array_depths: vec![128],
+        global_buffer_mib: vec![8, 128],
+        hbm_gib: vec![64.0, 32.0],
+        min_area_fraction: 0.3,
+    };
+    let reference = Accelerator::template("phaze_tpuv4").unwrap();
+    let space = Space::phaze(&grid, &ChipLimits { max_power_w: Some(300.0), ..ChipLimits::default() }, &reference).unwrap();
+    assert_eq!(space.combinations(), 32);
+    let mut inside = 0;
+    for number in 0..space.combinations() {
+        match (space.combination(number).unwrap(), space.design_of(number)) {
+            (Combination::Chip(built), Some(design)) => {
+                assert_eq!(space.chip(design).unwrap(), built.chip);
+                inside += 1;
+            }
+            (Combination::Outside(..), None) => {}
+            other => panic!("{number}: {other:?}"),
+        }
+    }
+    assert_eq!(inside, space.designs());
+    assert_eq!(32 - inside, space.outside.total() * 2);
+    assert!(inside > 0 && inside < 32);
+}
+
+#[test]
+fn an_error_of_keeping_stops_the_sweep() {
+    let one = |number: u64| Ok::<u64, String>(number);
+    let mut kept = 0;
+    let outcome = run(0..u64::MAX, &one, &mut |found| {
+        kept += found.len();
+        if kept > 3000 { Err("the disk is full".to_owned()) } else { Ok(()) }
+    });
+    assert_eq!(outcome.unwrap_err(), "the disk is full");
+    let mut kept = 0;
+    let odd = |number: u64| if number < 5000 { Ok(number) } else { Err("5000".to_owned()) };
+    let outcome = run(0..1 << 40, &odd, &mut |found| {
+        kept += found.len();
+        Ok(())
+    });
+    assert_eq!(outcome.unwrap_err(), "5000");
+    assert!(kept > 4000, "what was found before an error is kept: {kept}");
+}
+
+#[test]
+fn parts_are_read_and_refused() {
+    assert_eq!("3/8".parse::<Shard>().unwrap(), Shard { part: 3, of: 8 });
+    for wrong in ["", "3", "0/8", "9/8", "1/0", "a/b", "1/70000"] {
+        assert!(wrong.parse::<Shard>().unwrap_err().contains("1/8 to 8/8"), "{wrong}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_combination_is_in_one_part(total in 0_u64..3000, of in 1_u32..20) {
+        let parts: Vec<Shard> = (1..=of).map(|part| Shard { part, of }).collect();
+        for number in 0..total {
+            prop_assert_eq!(parts.iter().filter(|part| part.holds(number)).count(), 1);
+        }
+        for part in parts {
+            prop_assert_eq!(part.size(total), (0..total).filter(|number| part.holds(*number)).count() as u64);
+        }
+    }
+
+    #[test]
+    fn places_and_numbers_are_one_to_one(sizes in prop::collection::vec(1_usize..5, 0..5)) {
+        let dials: Vec<crate::space::Dial> = sizes.iter().map(|&size| crate::space::Dial {
+            key: "a".into(), values: (0..size).map(|value| sim::hardware::Setting::Number(value as f64)).collect(),
+        }).collect();
+        let total: u64 = sizes.iter().map(|&size| size as u64).product();
+        for at in 0..total {
+            prop_assert_eq!(number(&dials, &places(&dials, at)), at);
+        }
+    }
+}
