@@ -47,6 +47,28 @@ impl Claim {
     /// # Errors
     /// A directory that is somebody else's, that another search has, or that cannot be written into: a long search must not end before a closed door.
     pub fn new(path: &Path) -> Result<Self, ClaimError> {
+        Self::take(path, &FILES, |path| {
+            let record = path.join(crate::run::RECORD);
+            let sealed = Sums::read(path).is_ok_and(|sums| sums.name(&[crate::run::RECORD, crate::run::DESIGNS]));
+            match (sealed || is_record(&record), record.exists()) {
+                (true, _) => Ok(()),
+                (false, true) => Err(ClaimError::Occupied { name: crate::run::RECORD, what: "is not a record of coplace" }),
+                (false, false) => Err(ClaimError::Foreign),
+            }
+        })
+    }
+
+    /// Takes a directory (made if need be) for a sweep: an empty one, or one with a sweep's store, whosever that is.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn for_sweep(path: &Path) -> Result<Self, ClaimError> {
+        let held = |path: &Path| if path.join(crate::sweep::STORE).exists() { Ok(()) } else { Err(ClaimError::Foreign) };
+        Self::take(path, &crate::sweep::directory::FILES, held)
+    }
+
+    /// Takes a directory for these files; `own` refuses one with others that it does not know for ours.
+    fn take(path: &Path, files: &[&'static str], own: impl Fn(&Path) -> Result<(), ClaimError>) -> Result<Self, ClaimError> {
         if path.is_file() {
             return Err(ClaimError::File);
         }
@@ -56,10 +78,11 @@ impl Claim {
         let mut leftovers = Vec::new();
         for entry in fs::read_dir(path)? {
             let name = entry?.file_name();
-            if is_leftover(&name) { leftovers.push(path.join(name)) } else { others = true }
+            if is_leftover(&name, files) { leftovers.push(path.join(name)) } else { others = true }
         }
         if others {
-            occupied(path)?;
+            occupied(path, files)?;
+            own(path)?;
         }
         // Without the lock they may be another search's at work.
         if lock.is_some() {
@@ -81,14 +104,14 @@ impl Claim {
 const PROBE: &str = ".writable-";
 
 /// Whether a file is one that a killed search left: staged under its process's number (see [`crate::files`]), or the probe.
-fn is_leftover(name: &OsStr) -> bool {
+fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
     let name = name.to_string_lossy();
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let staged = |file: &str| {
         let of = name.strip_prefix('.').and_then(|n| n.strip_prefix(file)?.strip_prefix('.')?.strip_suffix(".partial"));
         of.is_some_and(number)
     };
-    name.strip_prefix(PROBE).is_some_and(number) || FILES.iter().any(|file| staged(file))
+    name.strip_prefix(PROBE).is_some_and(number) || files.iter().any(|file| staged(file))
 }
 
 /// Locks a directory, where the system does that.
@@ -101,9 +124,9 @@ fn lock(path: &Path) -> Result<Option<File>, ClaimError> {
     }
 }
 
-/// Refuses a directory that holds files and no run, or a run's file that is no plain file.
-fn occupied(path: &Path) -> Result<(), ClaimError> {
-    for name in FILES {
+/// Refuses a directory in which one of the files to be written is no plain file.
+fn occupied(path: &Path, files: &[&'static str]) -> Result<(), ClaimError> {
+    for &name in files {
         match fs::symlink_metadata(path.join(name)) {
             Ok(found) if found.is_symlink() => {
                 return Err(ClaimError::Occupied { name, what: "is a link, through which a run is never written" });
@@ -112,13 +135,7 @@ fn occupied(path: &Path) -> Result<(), ClaimError> {
             _ => {}
         }
     }
-    let record = path.join(crate::run::RECORD);
-    let sealed = Sums::read(path).is_ok_and(|sums| sums.name(&[crate::run::RECORD, crate::run::DESIGNS]));
-    match (sealed || is_record(&record), record.exists()) {
-        (true, _) => Ok(()),
-        (false, true) => Err(ClaimError::Occupied { name: crate::run::RECORD, what: "is not a record of coplace" }),
-        (false, false) => Err(ClaimError::Foreign),
-    }
+    Ok(())
 }
 
 /// Whether coplace wrote a record, of whatever format.
@@ -139,7 +156,7 @@ mod tests {
     #[test]
     fn leftovers_are_the_files_of_killed_searches_alone() {
         for name in [".designs.parquet.7.partial", ".record.json.123.partial", ".SHA256SUMS.1.partial", ".writable-42"] {
-            assert!(is_leftover(OsStr::new(name)), "{name}");
+            assert!(is_leftover(OsStr::new(name), &FILES), "{name}");
         }
         for name in [
             ".designs.parquet..partial",
@@ -148,7 +165,7 @@ mod tests {
             ".writable-",
             ".record.json.7.partial~",
         ] {
-            assert!(!is_leftover(OsStr::new(name)), "{name}");
+            assert!(!is_leftover(OsStr::new(name), &FILES), "{name}");
         }
     }
 

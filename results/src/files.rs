@@ -28,7 +28,7 @@ impl Unwritable for WriteError {
 
 /// Where a file lies while it is being written: beside its destination, so that the final rename stays on one file
 /// system and is atomic. The process id keeps two runs into one directory apart.
-fn temporary(path: &Path) -> PathBuf {
+pub(crate) fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
@@ -74,6 +74,58 @@ pub fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
         files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary(&destination(path)))));
     }
     done
+}
+
+/// A file that is written piece by piece beside its destination, and appears there when it is whole.
+#[derive(Debug)]
+pub struct Staged {
+    destination: PathBuf,
+    file: File,
+    kept: bool,
+}
+
+impl Staged {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn new(path: &Path) -> Result<Self, WriteError> {
+        let destination = destination(path);
+        let file = File::create(temporary(&destination)).map_err(|why| WriteError { file: path.into(), why })?;
+        Ok(Self { destination, file, kept: false })
+    }
+
+    /// Where its bytes go.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Flushes it to the disk.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn sync(&mut self) -> Result<(), WriteError> {
+        self.file.sync_all().map_err(|why| WriteError { file: self.destination.clone(), why })
+    }
+
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn keep(mut self) -> Result<(), WriteError> {
+        let renamed = fs::rename(temporary(&self.destination), &self.destination);
+        self.kept = renamed.is_ok();
+        renamed.map_err(|why| WriteError { file: self.destination.clone(), why })
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.kept {
+            // What failed has been reported; a temporary file that cannot be removed either changes nothing.
+            drop(fs::remove_file(temporary(&self.destination)));
+        }
+    }
 }
 
 /// Writes the temporary file and flushes it to the disk.

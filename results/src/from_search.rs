@@ -98,7 +98,8 @@ impl<'a> Searched<'a> {
     }
 }
 
-fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) {
+/// Fills in what the fastest plan of a design takes.
+pub(crate) fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
     let (plan, layout) = (plan_row(job, ranked), &ranked.plan.layout);
     let sequences = |step: f64| job.global_batch as f64 / step;

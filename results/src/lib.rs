@@ -27,6 +27,7 @@ mod seal;
 pub mod step_record;
 pub mod store;
 pub mod sums;
+pub mod sweep;
 pub mod techniques;
 pub mod text;
 pub mod timeline;

@@ -105,7 +105,7 @@ pub enum StoreError {
     },
 }
 
-fn physical(kind: Kind) -> PhysicalType {
+pub(crate) fn physical(kind: Kind) -> PhysicalType {
     match kind {
         Kind::Int => PhysicalType::INT64,
         Kind::Float => PhysicalType::DOUBLE,
@@ -205,7 +205,7 @@ fn encode(rows: impl Iterator<Item = DesignRow>) -> Result<Vec<u8>, EncodeError>
     Ok(writer.into_inner()?)
 }
 
-fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<Cell>, required: bool) -> Result<(), ParquetError> {
+pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<Cell>, required: bool) -> Result<(), ParquetError> {
     let levels: Vec<i16> = cells.iter().map(|cell| i16::from(!matches!(cell, Cell::Null))).collect();
     let levels = (!required).then_some(levels.as_slice());
     match writer {

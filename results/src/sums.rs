@@ -61,7 +61,22 @@ pub enum SumsError {
 
 /// The digest of bytes, in hexadecimal letters.
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    letters(&Sha256::digest(bytes))
+}
+
+/// The digest of a file, in hexadecimal letters, read piece by piece.
+pub(crate) fn of_file(file: &Path) -> io::Result<String> {
+    let (mut hasher, mut open, mut piece) = (Sha256::new(), std::fs::File::open(file)?, vec![0; 1 << 16]);
+    loop {
+        match io::Read::read(&mut open, &mut piece)? {
+            0 => return Ok(letters(&hasher.finalize())),
+            read => hasher.update(&piece[..read]),
+        }
+    }
+}
+
+fn letters(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A short digest of a text: eight letters, enough to tell questions apart.

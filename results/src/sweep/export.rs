@@ -1,0 +1,298 @@
+//! `sweep.parquet` and `sweep.csv`: every combination of a finished sweep, for maps and sensitivities in any tool.
+//!
+//! One row per combination in the order of the numbers; the columns of `designs.parquet` (a combination that is no chip has none of them), one column
+//! per dimension, the outcome and the reason. The bytes depend on the rows alone. Rows are streamed: the memory taken does not grow with the sweep.
+
+use super::facts::{Facts, Swept};
+use super::row::{Fate, SweptRow};
+use super::store::{SweepError, SweepStore};
+use crate::design::{Cell, Column, DesignRow, Kind};
+use crate::files::{Staged, WriteError};
+use crate::store::{physical, write_column};
+use parquet::basic::{Compression, LogicalType, Repetition};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{Type, TypePtr};
+use search::design::Aim;
+use search::objective::{Axis, Objective};
+use search::space::{Dial, Figures, places};
+use serde::Serialize;
+use sim::hardware::Setting;
+use sim::units::{SquareMillimeters, Watts};
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The Parquet file's name.
+pub const PARQUET: &str = "sweep.parquet";
+/// The CSV file's name.
+pub const CSV: &str = "sweep.csv";
+
+/// The version of the exports' columns, in the Parquet file's metadata under `coplace.sweep`.
+pub const FORMAT: &str = "1";
+
+/// Rows per row group: some tens of megabytes of memory while writing.
+const ROW_GROUP: usize = 16_384;
+
+/// Columns of [`DesignRow`] that an export has in words of its own.
+const OWN: [&str; 4] = ["index", "outcome", "reason", "dimensions"];
+
+/// What a finished sweep comes to.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Summary {
+    /// Combinations of the part.
+    pub designs: u64,
+    /// How many met which fate, by its name.
+    pub fates: BTreeMap<&'static str, u64>,
+    /// The best design by the objective; of equals the one that takes least along the front's axis, of these the first.
+    pub best: Option<DesignRow>,
+    /// The best value of the objective, in what is minimised.
+    pub value: Option<f64>,
+    /// No plan of any design has a smaller one: below the value where a schedule is not proven.
+    pub bound: Option<f64>,
+    /// What bounds the step of how many evaluated designs, in words.
+    pub bound_by: BTreeMap<String, u64>,
+}
+
+/// The columns of a sweep's exports.
+struct Columns {
+    /// Names and types, in the order of [`Self::cells`].
+    all: Vec<(String, Kind, bool)>,
+    dials: Vec<Dial>,
+    /// Of each dial, whether it has a column.
+    shown: Vec<bool>,
+}
+
+impl Columns {
+    fn new(facts: &Facts) -> Self {
+        let mut all = vec![("index".to_owned(), Kind::Int, true), ("outcome".to_owned(), Kind::Text, true)];
+        all.push(("reason".to_owned(), Kind::Text, false));
+        let taken = |key: &str| DesignRow::COLUMNS.iter().any(|column| column.name == key);
+        for swept in facts.dimensions.iter().filter(|swept| swept.column) {
+            let name = if taken(&swept.key) { format!("dimension.{}", swept.key) } else { swept.key.clone() };
+            let kind = if swept.values.iter().all(serde_json::Value::is_number) { Kind::Float } else { Kind::Text };
+            all.push((name, kind, true));
+        }
+        all.extend(design_columns().map(|(_, column)| (column.name.to_owned(), column.kind, false)));
+        let shown = facts.dimensions.iter().map(|swept| swept.column).collect();
+        Self { all, dials: facts.dimensions.iter().map(Swept::dial).collect(), shown }
+    }
+
+    fn cells(&self, row: &SweptRow) -> Vec<Cell> {
+        let reason = row.reason.clone().or_else(|| row.design.as_ref().and_then(|design| design.reason.clone()));
+        let mut cells = vec![Cell::Int(row.number as i64), Cell::Text(row.fate.name().to_owned())];
+        cells.push(reason.map_or(Cell::Null, Cell::Text));
+        for ((dial, place), shown) in self.dials.iter().zip(places(&self.dials, row.number)).zip(&self.shown) {
+            if *shown {
+                cells.push(match (&dial.values[place], numbers(dial)) {
+                    (Setting::Number(number), true) => Cell::Float(*number),
+                    (other, _) => Cell::Text(other.to_string()),
+                });
+            }
+        }
+        match &row.design {
+            Some(design) => {
+                let own = design.cells();
+                cells.extend(design_columns().map(|(at, _)| own[at].clone()));
+            }
+            None => cells.extend(design_columns().map(|_| Cell::Null)),
+        }
+        cells
+    }
+
+    fn schema(&self) -> Result<TypePtr, ParquetError> {
+        let field = |(name, kind, required): &(String, Kind, bool)| {
+            let repetition = if *required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
+            let logical = (*kind == Kind::Text).then_some(LogicalType::String);
+            let field = Type::primitive_type_builder(name, physical(*kind)).with_repetition(repetition);
+            field.with_logical_type(logical).build().map(Arc::new)
+        };
+        let fields = self.all.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+        Ok(Arc::new(Type::group_type_builder("sweep").with_fields(fields).build()?))
+    }
+}
+
+/// The columns of a design that exports take over, with their places.
+fn design_columns() -> impl Iterator<Item = (usize, &'static Column)> {
+    DesignRow::COLUMNS.iter().enumerate().filter(|(_, column)| !OWN.contains(&column.name))
+}
+
+fn numbers(dial: &Dial) -> bool {
+    dial.values.iter().all(|value| matches!(value, Setting::Number(_)))
+}
+
+/// Which design is best so far, and what the others came to.
+struct Counting {
+    summary: Summary,
+    aim: Aim,
+    /// What the best design takes along the front's axis.
+    least: f64,
+}
+
+impl Counting {
+    fn take(&mut self, row: &SweptRow) {
+        *self.summary.fates.entry(row.fate.name()).or_default() += 1;
+        self.summary.designs += 1;
+        let Some(design) = row.design.as_ref().filter(|_| row.fate == Fate::Evaluated) else { return };
+        if let Some(bound) = &design.bound_by {
+            *self.summary.bound_by.entry(bound.clone()).or_default() += 1;
+        }
+        let Some(value) = value(self.aim.objective, design) else { return };
+        // Of a design's plans the fastest is taken, whose schedules may be improved by so much.
+        let proven = design.throughput_sequences_per_s.zip(design.bound_sequences_per_s).map_or(1.0, |(is, most)| is / most);
+        let bound = value * proven;
+        self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
+        let cost =
+            self.aim.axis.of(&figures(design)).or_else(|| design.energy_per_step_j.filter(|_| self.aim.axis == Axis::Energy));
+        let cost = cost.unwrap_or_default();
+        if self.summary.value.is_none_or(|least| value < least || value == least && cost < self.least) {
+            self.least = cost;
+            self.summary.value = Some(value);
+            self.summary.best = Some(DesignRow::clone(design));
+        }
+    }
+}
+
+fn figures(design: &DesignRow) -> Figures {
+    Figures {
+        area: SquareMillimeters(design.area_mm2),
+        peak_power: Watts(design.peak_power_w.unwrap_or_default()),
+        cost_usd: design.cost_usd,
+    }
+}
+
+/// What is minimised, of an evaluated design.
+#[must_use]
+pub fn value(objective: Objective, design: &DesignRow) -> Option<f64> {
+    let figures = figures(design);
+    match objective {
+        Objective::EnergyPerToken => design.energy_per_step_j,
+        _ => Some(design.step_time_s? * objective.factor(&figures)?),
+    }
+}
+
+/// What a store's rows come to, without writing anything.
+///
+/// # Errors
+/// A row that cannot be read.
+pub fn summary(store: &SweepStore, aim: Aim) -> Result<Summary, SweepError> {
+    let mut counting = counting(aim);
+    store.each(|row| {
+        counting.take(&row);
+        Ok::<(), SweepError>(())
+    })?;
+    Ok(counting.summary)
+}
+
+fn counting(aim: Aim) -> Counting {
+    let summary = Summary::default();
+    Counting { summary, aim, least: f64::INFINITY }
+}
+
+/// Writes a store's rows as Parquet and CSV into a directory, each under its name once it is whole and on the disk.
+///
+/// # Errors
+/// A row that cannot be read, a number that is not finite, or whatever the system reports.
+pub fn write(store: &SweepStore, directory: &Path, aim: Aim) -> Result<Summary, SweepError> {
+    let columns = Columns::new(store.facts());
+    let (mut parquet, mut csv) = (Staged::new(&directory.join(PARQUET))?, Staged::new(&directory.join(CSV))?);
+    let mut counting = counting(aim);
+    let unwritable = |name: &str| {
+        let file = directory.join(name);
+        move |why: io::Error| SweepError::Export(WriteError { file: file.clone(), why })
+    };
+    {
+        let of = unwritable(PARQUET);
+        let of_parquet = |why: ParquetError| of(as_io(why));
+        let properties = Arc::new(properties(store.facts()));
+        let schema = columns.schema().map_err(&of_parquet)?;
+        let mut writer = SerializedFileWriter::new(BufWriter::new(parquet.file()), schema, properties).map_err(&of_parquet)?;
+        let mut lines = csv::Writer::from_writer(BufWriter::new(csv.file()));
+        let of_line = |why: csv::Error| unwritable(CSV)(csv_io(why));
+        lines.write_record(columns.all.iter().map(|(name, ..)| name)).map_err(of_line)?;
+        let mut waiting: Vec<Vec<Cell>> = vec![Vec::new(); columns.all.len()];
+        store.each(|row| {
+            counting.take(&row);
+            let cells = columns.cells(&row);
+            finite(row.number, &columns, &cells)?;
+            lines.write_record(cells.iter().map(word)).map_err(of_line)?;
+            waiting.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
+            if waiting[0].len() == ROW_GROUP {
+                group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
+            }
+            Ok::<(), SweepError>(())
+        })?;
+        if !waiting[0].is_empty() {
+            group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
+        }
+        lines.flush().map_err(unwritable(CSV))?;
+        let mut file = writer.into_inner().map_err(&of_parquet)?;
+        io::Write::flush(&mut file).map_err(unwritable(PARQUET))?;
+    }
+    parquet.sync()?;
+    csv.sync()?;
+    parquet.keep()?;
+    csv.keep()?;
+    Ok(counting.summary)
+}
+
+fn properties(facts: &Facts) -> WriterProperties {
+    let key = |key: &str, value: &str| KeyValue::new(key.to_owned(), value.to_owned());
+    let keys = vec![key("coplace.sweep", FORMAT), key("coplace.question", &facts.question)];
+    WriterProperties::builder()
+        .set_created_by("coplace".into())
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(keys))
+        .build()
+}
+
+fn group<W: io::Write + Send>(
+    writer: &mut SerializedFileWriter<W>,
+    waiting: &mut [Vec<Cell>],
+    columns: &Columns,
+) -> Result<(), ParquetError> {
+    let mut group = writer.next_row_group()?;
+    for (cells, (_, _, required)) in waiting.iter_mut().zip(&columns.all) {
+        let Some(mut open) = group.next_column()? else { break };
+        write_column(open.untyped(), std::mem::take(cells), *required)?;
+        open.close()?;
+    }
+    group.close()?;
+    Ok(())
+}
+
+fn finite(number: u64, columns: &Columns, cells: &[Cell]) -> Result<(), SweepError> {
+    let wild = cells.iter().zip(&columns.all).find(|(cell, _)| matches!(cell, Cell::Float(value) if !value.is_finite()));
+    match wild {
+        Some((Cell::Float(value), (name, ..))) => Err(SweepError::Row { number, why: format!("{name} = {value} is not finite") }),
+        _ => Ok(()),
+    }
+}
+
+/// A cell as CSV has it: numbers in the shortest digits that read back as they are, nothing where there is none.
+fn word(cell: &Cell) -> String {
+    match cell {
+        Cell::Null => String::new(),
+        Cell::Int(value) => value.to_string(),
+        Cell::Float(value) => value.to_string(),
+        Cell::Text(text) => text.clone(),
+    }
+}
+
+fn as_io(why: ParquetError) -> io::Error {
+    match why {
+        ParquetError::External(inner) => inner.downcast::<io::Error>().map_or_else(io::Error::other, |why| *why),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+fn csv_io(why: csv::Error) -> io::Error {
+    match why.into_kind() {
+        csv::ErrorKind::Io(why) => why,
+        other => io::Error::other(format!("{other:?}")),
+    }
+}

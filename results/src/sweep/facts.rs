@@ -1,0 +1,104 @@
+//! Of which question, space and part a store is: what a sweep is held against before it goes on.
+
+use crate::record::StudyRecord;
+use search::space::Dial;
+use search::sweep::Shard;
+use serde::{Deserialize, Serialize};
+use sim::hardware::Setting;
+
+/// Of which question, space and part a store is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The version of coplace.
+    pub coplace: String,
+    /// Digest of all that was asked.
+    pub question: String,
+    /// The words of the command that ask it again, after the verb.
+    pub asked_with: Vec<String>,
+    /// What was asked.
+    pub study: StudyRecord,
+    /// Combinations of the whole sweep.
+    pub combinations: u64,
+    /// The dimensions that have columns of their own, with their values; the first changes least often.
+    pub dimensions: Vec<Swept>,
+    /// The part, and parts in all.
+    pub part: u32,
+    /// Parts in all.
+    pub parts: u32,
+}
+
+/// A dimension of a sweep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Swept {
+    /// Its key.
+    pub key: String,
+    /// Its values: numbers, words or flags.
+    pub values: Vec<serde_json::Value>,
+    /// Whether exports have a column of it.
+    pub column: bool,
+}
+
+impl Facts {
+    /// The part.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        Shard { part: self.part, of: self.parts }
+    }
+
+    /// In what a store differs from what is asked.
+    pub(crate) fn difference(&self, asked: &Self) -> Option<String> {
+        let (own, other) = (&self.study, &asked.study);
+        let pairs = [
+            ("model", &own.model, &other.model),
+            ("study", &own.name, &other.name),
+            ("fabric", &own.fabric, &other.fabric),
+            ("stack", &own.stack, &other.stack),
+            ("objective", &own.objective, &other.objective),
+            ("question", &self.question, &asked.question),
+        ];
+        if let Some((what, found, _)) = pairs.into_iter().find(|(_, found, asked)| found != asked) {
+            return Some(format!("{what} {found}"));
+        }
+        if self.shard() != asked.shard() {
+            return Some(format!("part {} of its designs", self.shard()));
+        }
+        let same_words = Self { asked_with: asked.asked_with.clone(), ..self.clone() };
+        (same_words != *asked).then(|| "its facts differ".to_owned())
+    }
+
+    /// Whether two are of the same sweep and part.
+    #[must_use]
+    pub fn is_of(&self, asked: &Self) -> bool {
+        self.difference(asked).is_none()
+    }
+
+    /// Combinations of the part.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.shard().size(self.combinations)
+    }
+}
+
+impl Swept {
+    /// The dimension as a space has it.
+    #[must_use]
+    pub fn dial(&self) -> Dial {
+        let setting = |value: &serde_json::Value| match value {
+            serde_json::Value::Bool(flag) => Setting::Flag(*flag),
+            serde_json::Value::String(word) => Setting::Word(word.clone()),
+            other => Setting::Number(other.as_f64().unwrap_or(f64::NAN)),
+        };
+        Dial { key: self.key.clone(), values: self.values.iter().map(setting).collect() }
+    }
+
+    /// A dimension of a space; `column` says whether exports have a column of it.
+    #[must_use]
+    pub fn of(dial: &Dial, column: bool) -> Self {
+        let value = |setting: &Setting| match setting {
+            Setting::Number(number) => serde_json::Value::from(*number),
+            Setting::Flag(flag) => serde_json::Value::from(*flag),
+            Setting::Word(word) => serde_json::Value::from(word.clone()),
+        };
+        Self { key: dial.key.clone(), values: dial.values.iter().map(value).collect(), column }
+    }
+}

@@ -1,0 +1,154 @@
+//! The parts of a sweep put together: whatever the order of the directories and however often, the store of the whole.
+
+use super::facts::Facts;
+use super::row::SweptRow;
+use super::store::{SweepError, SweepStore};
+use search::sweep::Shard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Rows that are kept in one transaction.
+const AT_ONCE: usize = 4096;
+
+/// Why parts are no whole.
+#[derive(Debug, thiserror::Error)]
+pub enum MergeError {
+    /// A store.
+    #[error(transparent)]
+    Store(#[from] SweepError),
+    /// There is no part at all.
+    #[error("no directory is given; give those of all parts")]
+    Nothing,
+    /// Two directories are of different sweeps.
+    #[error("{} and {} hold parts of different sweeps; give the directories of one", first.display(), other.display())]
+    Different {
+        /// The first directory.
+        first: PathBuf,
+        /// One that differs from it.
+        other: PathBuf,
+    },
+    /// Some parts are missing.
+    #[error("{} of {of} parts: none of the directories holds {}; run {} with --shard {}, and merge again", missing.len(), listed(missing, *of), if missing.len() == 1 { "it" } else { "each" }, one(missing, *of))]
+    Lost {
+        /// The parts.
+        missing: Vec<u32>,
+        /// Parts in all.
+        of: u32,
+    },
+    /// A part is not finished.
+    #[error("{}: part {part} has {found} of {wanted} designs; go on with it (--resume), and merge again", directory.display())]
+    Unfinished {
+        /// Its directory.
+        directory: PathBuf,
+        /// The part.
+        part: Shard,
+        /// Designs that it has.
+        found: u64,
+        /// Designs that it should have.
+        wanted: u64,
+    },
+}
+
+/// Parts as `--shard` takes them.
+fn listed(parts: &[u32], of: u32) -> String {
+    let all: Vec<String> = parts.iter().map(|part| format!("{part}/{of}")).collect();
+    all.join(", ")
+}
+
+fn one(parts: &[u32], of: u32) -> String {
+    parts.first().map_or_else(String::new, |part| format!("{part}/{of}"))
+}
+
+/// A part with its store.
+#[derive(Debug)]
+pub struct Part {
+    directory: PathBuf,
+    store: SweepStore,
+}
+
+/// All parts of a sweep, each complete.
+#[derive(Debug)]
+pub struct Parts {
+    parts: Vec<Part>,
+    facts: Facts,
+}
+
+impl Parts {
+    /// Opens the stores of directories and holds every row against its checksum.
+    ///
+    /// # Errors
+    /// A store that is damaged, unfinished or of another sweep, a part that none of them holds.
+    pub fn open(directories: &[PathBuf]) -> Result<Self, MergeError> {
+        let mut held: BTreeMap<u32, Part> = BTreeMap::new();
+        let mut facts: Option<(PathBuf, Facts)> = None;
+        let mut of = 1;
+        let mut seen = BTreeSet::new();
+        // A directory given twice is one.
+        let new = |directory: &&PathBuf| seen.insert(directory.canonicalize().unwrap_or_else(|_| PathBuf::clone(directory)));
+        for directory in directories.iter().filter(new) {
+            let store = SweepStore::open(directory)?;
+            let whole = Facts { part: 1, parts: 1, ..store.facts().clone() };
+            match &facts {
+                Some((first, known)) if !known.is_of(&whole) || of != store.facts().parts => {
+                    return Err(MergeError::Different { first: first.clone(), other: directory.clone() });
+                }
+                Some(_) => {}
+                None => (of, facts) = (store.facts().parts, Some((directory.clone(), whole))),
+            }
+            let part = Part { directory: directory.clone(), store };
+            let number = part.store.facts().part;
+            // Of two with one part the one that has more of it.
+            if held.get(&number).is_none_or(|known| known.store.present().count() < part.store.present().count()) {
+                held.insert(number, part);
+            }
+        }
+        let Some((_, facts)) = facts else { return Err(MergeError::Nothing) };
+        let missing: Vec<u32> = (1..=of).filter(|part| !held.contains_key(part)).collect();
+        if !missing.is_empty() {
+            return Err(MergeError::Lost { missing, of });
+        }
+        if let Some(part) = held.values().find(|part| !part.store.is_complete()) {
+            let (found, wanted) = (part.store.present().count(), part.store.facts().size());
+            let directory = part.directory.clone();
+            return Err(MergeError::Unfinished { directory, part: part.store.facts().shard(), found, wanted });
+        }
+        Ok(Self { parts: held.into_values().collect(), facts })
+    }
+
+    /// What the whole is of.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Takes all rows into the store of the whole; those that are there stay.
+    ///
+    /// # Errors
+    /// A row that cannot be read, or whatever the system reports.
+    pub fn into_store(self, whole: &mut SweepStore) -> Result<(), SweepError> {
+        for part in &self.parts {
+            let mut waiting: Vec<SweptRow> = Vec::new();
+            part.store.each(|row| {
+                waiting.push(row);
+                if waiting.len() == AT_ONCE {
+                    whole.keep(&std::mem::take(&mut waiting))?;
+                }
+                Ok::<(), SweepError>(())
+            })?;
+            whole.keep(&waiting)?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens the store of the whole in a directory, or makes it.
+///
+/// # Errors
+/// A store that is damaged or of something else; whatever the system reports.
+pub fn whole(directory: &Path, facts: &Facts) -> Result<SweepStore, SweepError> {
+    if directory.join(super::STORE).exists() {
+        SweepStore::open_for(directory, facts)
+    } else {
+        SweepStore::create(directory, facts)
+    }
+}

@@ -1,0 +1,104 @@
+//! What a sweep keeps of a combination.
+
+use crate::design::{DesignRow, Outcome};
+use crate::from_search::{bound_by, dimensions, fill};
+use search::planner::Job;
+use search::space::{Built, Why};
+use search::sweep;
+use serde::{Deserialize, Serialize};
+use step::StepError;
+
+/// What became of a combination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// Its fastest plan was found.
+    Evaluated,
+    /// No plan fits it, or none is fast enough.
+    Infeasible,
+    /// Outside the area limits.
+    OverArea,
+    /// Over the power limit.
+    OverPower,
+    /// Over the cost limit, or of no known cost.
+    OverCost,
+    /// Its values do not go together.
+    NoChip,
+}
+
+impl Fate {
+    /// All fates, in the order used for counting.
+    pub const ALL: [Self; 6] = [Self::Evaluated, Self::Infeasible, Self::OverArea, Self::OverPower, Self::OverCost, Self::NoChip];
+
+    /// The name used in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evaluated => "evaluated",
+            Self::Infeasible => "infeasible",
+            Self::OverArea => "over_area",
+            Self::OverPower => "over_power",
+            Self::OverCost => "over_cost",
+            Self::NoChip => "no_chip",
+        }
+    }
+}
+
+/// A combination and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweptRow {
+    /// The combination's number.
+    pub number: u64,
+    /// What became of it.
+    pub fate: Fate,
+    /// Why it is no chip.
+    pub reason: Option<String>,
+    /// Its chip and plan; `None` where it is no chip.
+    pub design: Option<Box<DesignRow>>,
+}
+
+impl SweptRow {
+    /// The row of a combination; `jobs` are those on the space's fabrics.
+    ///
+    /// # Errors
+    /// A plan that the model, the fabric or the schedule does not allow.
+    pub fn new(number: u64, fate: &sweep::Fate, jobs: &[Job<'_>]) -> Result<Self, StepError> {
+        let kept = |fate, design: DesignRow| Self { number, fate, reason: None, design: Some(Box::new(design)) };
+        Ok(match fate {
+            sweep::Fate::NoChip(why) => Self { number, fate: Fate::NoChip, reason: Some(why.clone()), design: None },
+            sweep::Fate::Outside(why, built) => {
+                let fate = match why {
+                    Why::Area => Fate::OverArea,
+                    Why::Power => Fate::OverPower,
+                    Why::Cost => Fate::OverCost,
+                };
+                kept(fate, chip_row(number, built))
+            }
+            sweep::Fate::Evaluated(built, evaluation) => {
+                let mut row = chip_row(number, built);
+                match (&evaluation.outcome, built.fabric.and_then(|fabric| jobs.get(fabric))) {
+                    (Ok(plan), Some(job)) => {
+                        let job = Job { chip: &built.chip, ..*job };
+                        fill(&mut row, &job, evaluation);
+                        row.bound_by = bound_by(&job, plan)?;
+                        kept(Fate::Evaluated, row)
+                    }
+                    (Err(why), _) => {
+                        (row.outcome, row.reason) = (Outcome::Infeasible, Some(why.to_string()));
+                        kept(Fate::Infeasible, row)
+                    }
+                    (Ok(_), None) => kept(Fate::Infeasible, row),
+                }
+            }
+        })
+    }
+}
+
+/// A chip and what it takes.
+fn chip_row(number: u64, built: &Built) -> DesignRow {
+    let mut row = DesignRow::undecided(number as i64, dimensions(&built.chip, &built.figures));
+    row.node = built.chip.node().map(|node| node.to_string());
+    row.peak_power_w = Some(built.figures.peak_power.0);
+    row.cost_usd = built.figures.cost_usd;
+    row
+}

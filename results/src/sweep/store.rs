@@ -1,0 +1,435 @@
+//! `sweep.sqlite`: what a sweep has found so far, transaction by transaction.
+//!
+//! A SQLite database in write-ahead mode; every transaction is carried into the database file before the next begins, so that the log beside it never
+//! holds more than the last. A process killed at any moment leaves what was committed. SQLite trusts the bytes of its pages, so every row has a
+//! checksum, and so has the sum of all rows: a changed, a lost and a doubled row are found when the store is opened. The facts beside the rows say of
+//! which question, space and part the store is.
+
+use super::facts::Facts;
+use super::row::SweptRow;
+use crate::files::{self, Unwritable, WriteError};
+use crate::seal::{BASIS, fnv1a};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The store's file name.
+pub const STORE: &str = "sweep.sqlite";
+/// The files that SQLite keeps beside a store while it is open.
+pub const BESIDE: [&str; 2] = ["sweep.sqlite-wal", "sweep.sqlite-shm"];
+
+/// The version of the store's format that this build writes and reads.
+pub const FORMAT: i64 = 1;
+/// Marks the file as a store of coplace (SQLite's `application_id`): "copl".
+const APPLICATION: i64 = 0x636f_706c;
+
+/// What is wrong with a store.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The disk is full, broken, or the file cannot be written.
+    #[error("{}: cannot be written: {why}; nothing that was committed is lost: make room and go on with --resume", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// What SQLite said.
+        why: String,
+        /// As an error of writing.
+        error: WriteError,
+    },
+    /// It cannot be opened.
+    #[error("{}: cannot be opened: {why}; give the directory of a sweep", file.display())]
+    Open {
+        /// The file.
+        file: PathBuf,
+        /// What SQLite said.
+        why: String,
+    },
+    /// It is truncated or damaged, or nothing that coplace wrote.
+    #[error("{}: damaged, or no store of coplace ({why}); remove it and sweep again, or give another directory", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What shows it.
+        why: String,
+    },
+    /// Another version of coplace wrote it.
+    #[error(
+        "{}: is of version {found}, this is version {expected} of coplace; go on with that version, or remove it and sweep again",
+        file.display()
+    )]
+    Version {
+        /// The file.
+        file: PathBuf,
+        /// What wrote it.
+        found: String,
+        /// What reads it.
+        expected: String,
+    },
+    /// It is of another question.
+    #[error("{}: holds another sweep: {difference}; give another directory, or remove it", file.display())]
+    Other {
+        /// The file.
+        file: PathBuf,
+        /// In what they differ.
+        difference: String,
+    },
+    /// Another process has it.
+    #[error("{}: another process writes into it; wait for its end, or give another directory", file.display())]
+    Busy {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A row cannot be kept.
+    #[error("design {number}: cannot be kept: {why}")]
+    Row {
+        /// The combination.
+        number: u64,
+        /// Why.
+        why: String,
+    },
+    /// An export cannot be written.
+    #[error(transparent)]
+    Export(#[from] WriteError),
+}
+
+impl Unwritable for SweepError {
+    fn write_error(&self) -> Option<&WriteError> {
+        match self {
+            Self::Write { error, .. } | Self::Export(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Which combinations a store has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Present {
+    bits: Vec<u64>,
+    count: u64,
+}
+
+impl Present {
+    fn new(combinations: u64) -> Self {
+        Self { bits: vec![0; combinations.div_ceil(64) as usize], count: 0 }
+    }
+
+    /// Whether a combination is there.
+    #[must_use]
+    pub fn has(&self, number: u64) -> bool {
+        self.bits.get((number / 64) as usize).is_some_and(|bits| bits >> (number % 64) & 1 == 1)
+    }
+
+    /// How many are there.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Takes a combination; `false` where it is there, or is none.
+    fn insert(&mut self, number: u64) -> bool {
+        let Some(bits) = self.bits.get_mut((number / 64) as usize) else { return false };
+        let new = *bits >> (number % 64) & 1 == 0;
+        *bits |= 1 << (number % 64);
+        self.count += u64::from(new);
+        new
+    }
+}
+
+/// The sum over all rows: how many there are, and their checksums combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Tally {
+    rows: u64,
+    mixed: u64,
+}
+
+impl Tally {
+    fn add(&mut self, checksum: u64) {
+        self.rows += 1;
+        self.mixed ^= checksum;
+    }
+}
+
+/// The checksum of a row: of its number and its bytes.
+fn checksum(number: u64, bytes: &[u8]) -> u64 {
+    fnv1a(fnv1a(BASIS, &number.to_le_bytes()), bytes)
+}
+
+/// A store, open for this process alone.
+#[derive(Debug)]
+pub struct SweepStore {
+    file: PathBuf,
+    connection: Connection,
+    facts: Facts,
+    present: Present,
+    tally: Tally,
+}
+
+impl SweepStore {
+    /// Makes a new store in a directory: beside its place, and whole before it is there.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn create(directory: &Path, facts: &Facts) -> Result<Self, SweepError> {
+        let file = directory.join(STORE);
+        let staged = files::temporary(&file);
+        let text = serde_json::to_string(facts).map_err(|why| SweepError::Row { number: 0, why: why.to_string() })?;
+        let made = made(&staged, &text).map_err(|why| failed(&file, &why)).and_then(|()| {
+            let renamed = std::fs::rename(&staged, &file);
+            renamed.map_err(|why| SweepError::Export(WriteError { file: file.clone(), why }))
+        });
+        if made.is_err() {
+            // The first error is the one to report.
+            drop(std::fs::remove_file(&staged));
+        }
+        made?;
+        Self::open(directory)
+    }
+
+    /// Opens the store of a directory and holds every row against its checksum.
+    ///
+    /// # Errors
+    /// A store that is missing, truncated, damaged, of another version, or another process's.
+    pub fn open(directory: &Path) -> Result<Self, SweepError> {
+        let file = directory.join(STORE);
+        let connection = connect(&file)?;
+        let damaged = |why: String| SweepError::Damaged { file: file.clone(), why };
+        let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let (application, format) = (
+            number("application_id").map_err(|why| read(&file, &why))?,
+            number("user_version").map_err(|why| read(&file, &why))?,
+        );
+        if application != APPLICATION {
+            return Err(damaged("it is another program's database".into()));
+        }
+        if format != FORMAT {
+            return Err(SweepError::Version { file, found: format!("store {format}"), expected: format!("store {FORMAT}") });
+        }
+        let sound: String =
+            connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|why| read(&file, &why))?;
+        if sound != "ok" {
+            return Err(damaged(sound));
+        }
+        let (text, sum): (String, i64) = connection
+            .query_row("SELECT text, checksum FROM facts", [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .map_err(|why| read(&file, &why))?;
+        if sum as u64 != checksum(0, text.as_bytes()) {
+            return Err(damaged("the checksum of what it is of does not match".into()));
+        }
+        let found: serde_json::Value = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
+        let expected = env!("CARGO_PKG_VERSION");
+        match found.get("coplace").and_then(serde_json::Value::as_str) {
+            Some(version) if version == expected => {}
+            version => {
+                let found = version.unwrap_or("unknown").to_owned();
+                return Err(SweepError::Version { file, found, expected: expected.into() });
+            }
+        }
+        let facts: Facts = serde_json::from_value(found).map_err(|why| damaged(why.to_string()))?;
+        let present = Present::new(facts.combinations);
+        let mut store = Self { file, connection, facts, present, tally: Tally::default() };
+        store.check()?;
+        store.carry()?;
+        Ok(store)
+    }
+
+    /// Opens the store of a directory, if it is of what is asked.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; a store of another question or part.
+    pub fn open_for(directory: &Path, asked: &Facts) -> Result<Self, SweepError> {
+        let store = Self::open(directory)?;
+        match store.facts.difference(asked) {
+            Some(difference) => Err(SweepError::Other { file: store.file, difference }),
+            None => Ok(store),
+        }
+    }
+
+    /// Reads every row's checksum, and the sum of all.
+    fn check(&mut self) -> Result<(), SweepError> {
+        let damaged = |why: String| SweepError::Damaged { file: self.file.clone(), why };
+        let (rows, mixed): (i64, i64) = self
+            .connection
+            .query_row("SELECT rows, mixed FROM tally", [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .map_err(|why| read(&self.file, &why))?;
+        let mut tally = Tally::default();
+        let mut statement = self
+            .connection
+            .prepare("SELECT number, row, checksum FROM design ORDER BY number")
+            .map_err(|why| read(&self.file, &why))?;
+        let mut cursor = statement.query([]).map_err(|why| read(&self.file, &why))?;
+        while let Some(row) = cursor.next().map_err(|why| read(&self.file, &why))? {
+            let of = |why: rusqlite::Error| read(&self.file, &why);
+            let number = row.get::<_, i64>(0).map_err(of)? as u64;
+            let bytes = row.get_ref(1).map_err(of)?.as_blob().map_err(|why| damaged(why.to_string()))?;
+            let sum = row.get::<_, i64>(2).map_err(of)? as u64;
+            if sum != checksum(number, bytes) {
+                return Err(damaged(format!("the checksum of design {number} does not match")));
+            }
+            if !self.facts.shard().holds(number) || !self.present.insert(number) {
+                return Err(damaged(format!("design {number} is none of its part")));
+            }
+            tally.add(sum);
+        }
+        drop(cursor);
+        drop(statement);
+        if tally != (Tally { rows: rows as u64, mixed: mixed as u64 }) {
+            return Err(damaged(format!("it has {} designs where {rows} were kept", tally.rows)));
+        }
+        self.tally = tally;
+        Ok(())
+    }
+
+    /// Of which question, space and part it is.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Which combinations it has.
+    #[must_use]
+    pub fn present(&self) -> &Present {
+        &self.present
+    }
+
+    /// Whether all combinations of its part are there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.present.count == self.facts.size()
+    }
+
+    /// Keeps rows in one transaction; rows that are there stay as they are.
+    ///
+    /// # Errors
+    /// A full or broken disk: none of these rows is kept then.
+    pub fn keep(&mut self, rows: &[SweptRow]) -> Result<(), SweepError> {
+        let (mut tally, mut present) = (self.tally, Vec::with_capacity(rows.len()));
+        let mut encoded = Vec::with_capacity(rows.len());
+        for row in rows.iter().filter(|row| !self.present.has(row.number)) {
+            let bytes = postcard::to_allocvec(row).map_err(|why| SweepError::Row { number: row.number, why: why.to_string() })?;
+            let sum = checksum(row.number, &bytes);
+            tally.add(sum);
+            present.push(row.number);
+            encoded.push((row.number as i64, bytes, sum as i64));
+        }
+        let kept = (|| {
+            let transaction = self.connection.transaction()?;
+            {
+                let mut insert = transaction.prepare("INSERT INTO design VALUES (?1, ?2, ?3)")?;
+                for (number, bytes, sum) in &encoded {
+                    insert.execute(params![number, bytes, sum])?;
+                }
+                let sums = params![tally.rows as i64, tally.mixed as i64];
+                transaction.execute("UPDATE tally SET rows = ?1, mixed = ?2", sums)?;
+            }
+            transaction.commit()
+        })();
+        kept.map_err(|why| failed(&self.file, &why))?;
+        self.tally = tally;
+        for number in present {
+            self.present.insert(number);
+        }
+        self.carry()
+    }
+
+    /// Carries the log into the database file, so that it never holds more than one transaction.
+    fn carry(&mut self) -> Result<(), SweepError> {
+        let carried = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+        carried.map(drop).map_err(|why| failed(&self.file, &why))
+    }
+
+    /// Gives every row in the order of the numbers.
+    ///
+    /// # Errors
+    /// A row that cannot be read, or what `take` says.
+    pub fn each<E: From<SweepError>>(&self, mut take: impl FnMut(SweptRow) -> Result<(), E>) -> Result<(), E> {
+        let of = |why: rusqlite::Error| E::from(read(&self.file, &why));
+        let mut statement = self.connection.prepare("SELECT number, row, checksum FROM design ORDER BY number").map_err(of)?;
+        let mut cursor = statement.query([]).map_err(of)?;
+        while let Some(row) = cursor.next().map_err(of)? {
+            let number = row.get::<_, i64>(0).map_err(of)? as u64;
+            let damaged = |why: String| E::from(SweepError::Damaged { file: self.file.clone(), why });
+            let bytes = row.get_ref(1).map_err(of)?.as_blob().map_err(|why| damaged(why.to_string()))?;
+            if row.get::<_, i64>(2).map_err(of)? as u64 != checksum(number, bytes) {
+                return Err(damaged(format!("the checksum of design {number} does not match")));
+            }
+            take(postcard::from_bytes(bytes).map_err(|why| damaged(format!("design {number}: {why}")))?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a store without rows. There is nothing to lose yet: no journal, which would be a second file.
+fn made(file: &Path, facts: &str) -> rusqlite::Result<()> {
+    let connection = Connection::open(file)?;
+    connection.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "application_id", APPLICATION)?;
+    connection.pragma_update(None, "user_version", FORMAT)?;
+    connection.execute_batch(
+        "BEGIN IMMEDIATE;
+         CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 0), text TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT;
+         CREATE TABLE tally (one INTEGER PRIMARY KEY CHECK (one = 0), rows INTEGER NOT NULL, mixed INTEGER NOT NULL) STRICT;
+         CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT;
+         INSERT INTO tally VALUES (0, 0, 0);",
+    )?;
+    let sum = checksum(0, facts.as_bytes()) as i64;
+    connection.execute("INSERT INTO facts VALUES (0, ?1, ?2)", params![facts, sum])?;
+    connection.execute_batch("COMMIT")?;
+    connection.close().map_err(|(_, why)| why)
+}
+
+/// Opens a database for this process alone.
+fn connect(file: &Path) -> Result<Connection, SweepError> {
+    let open = |why: &rusqlite::Error| SweepError::Open { file: file.into(), why: why.to_string() };
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(|why| open(&why))?;
+    let set = (|| {
+        // Exclusive before the log is first used: it needs no shared memory then, and works on network file systems.
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        // Some megabytes, whatever the size of the sweep.
+        connection.pragma_update(None, "cache_size", -16_384)
+    })();
+    set.map(|()| connection).map_err(|why| read(file, &why))
+}
+
+/// What an error of SQLite's while reading means.
+fn read(file: &Path, why: &rusqlite::Error) -> SweepError {
+    match why.sqlite_error_code() {
+        Some(
+            ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::ReadOnly
+            | ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked,
+        ) => failed(file, why),
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => SweepError::Open { file: file.into(), why: why.to_string() },
+        _ => SweepError::Damaged { file: file.into(), why: why.to_string() },
+    }
+}
+
+/// What an error of SQLite's while writing means.
+fn failed(file: &Path, why: &rusqlite::Error) -> SweepError {
+    let write = |kind: io::ErrorKind| {
+        let why = why.to_string();
+        let error = WriteError { file: file.into(), why: io::Error::new(kind, why.clone()) };
+        SweepError::Write { file: file.into(), why, error }
+    };
+    match why.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => SweepError::Busy { file: file.into() },
+        Some(ErrorCode::DiskFull) => write(io::ErrorKind::StorageFull),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => write(io::ErrorKind::PermissionDenied),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            SweepError::Damaged { file: file.into(), why: why.to_string() }
+        }
+        _ => write(io::ErrorKind::Other),
+    }
+}
