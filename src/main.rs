@@ -26,6 +26,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     Search(Box<verb::search::Arguments>),
+    Sweep(Box<verb::sweep::Arguments>),
+    Merge(verb::merge::Arguments),
     Evaluate(Box<verb::evaluate::Arguments>),
     Plan(Box<verb::plan::Arguments>),
     Compare(verb::compare::Arguments),
@@ -85,6 +87,8 @@ fn main() -> ExitCode {
     };
     let outcome = match arguments.verb {
         Verb::Search(a) => verb::search::run(&a),
+        Verb::Sweep(a) => verb::sweep::run(&a),
+        Verb::Merge(a) => verb::merge::run(&a),
         Verb::Evaluate(a) => verb::evaluate::run(&a),
         Verb::Plan(a) => verb::plan::run(&a),
         Verb::Compare(a) => verb::compare::run(&a),

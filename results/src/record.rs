@@ -78,6 +78,9 @@ pub struct Record {
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.
     pub comparison: Option<Comparison>,
+    /// The words of the command that ask the question again, after the verb; none in records of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked_with: Vec<String>,
     /// Wall-clock times in seconds, by phase. The only part that differs between two runs with one seed.
     pub times: BTreeMap<String, f64>,
 }

@@ -75,6 +75,7 @@ pub(crate) fn record() -> Record {
             evaluate_with: vec!["--devices".into(), "1024".into()],
         }),
         comparison: None,
+        asked_with: vec!["llama2-7b".into()],
         times: BTreeMap::from([("search".into(), 1.25)]),
     }
 }

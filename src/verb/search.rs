@@ -2,7 +2,7 @@
 
 pub mod again;
 mod baselines;
-mod question;
+pub mod question;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -14,14 +14,15 @@ use question::{Named, Question};
 use results::claim::Claim;
 use results::design::DesignRow;
 use results::from_search::{self as conversion, Searched};
-use results::record::{self, BestDesign, Record, StudyRecord, Versions};
+use results::record::{self, BestDesign, Record, Versions};
 use results::report;
 use results::run::{Found, Run};
 use results::step_record::StepRecord;
 use search::design::{DesignAnswer, DesignSearch};
 use search::objective::{Axis, Objective};
-use search::planner::{Job, Prepared};
+use search::planner::{Job, Prepared, RankedPlan};
 use search::runner::{Outcome, Progress};
+use search::space::DesignId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -40,22 +41,8 @@ const USED: f64 = 0.95;
     another question is never overwritten. JSON: the record, as in record.json."
 )]
 pub struct Arguments {
-    /// A built-in model (coplace list models) or a Hugging Face config.json
-    model: String,
-    /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or --hbm-stacks]
-    #[arg(long)]
-    study: Option<String>,
-    /// Software stack in place of the study's: a built-in one (coplace list stacks) or a stack file (.toml)
-    #[arg(long)]
-    stack: Option<String>,
-    /// GiB of every device's memory that plans leave free, besides what the stack takes
-    #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
-    headroom_gib: f64,
-    /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
-    sequence_length: Option<u64>,
     #[command(flatten)]
-    asked: Asked,
+    posed: Posed,
     /// Run directory [default: runs/MODEL-STUDY, with a digest of the question where it is not the study's own]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -65,6 +52,27 @@ pub struct Arguments {
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+/// The question as it is given: a model, a study, and what is asked otherwise than the study says.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Posed {
+    /// A built-in model (coplace list models) or a Hugging Face config.json
+    pub model: String,
+    /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or --hbm-stacks]
+    #[arg(long)]
+    pub study: Option<String>,
+    /// Software stack in place of the study's: a built-in one (coplace list stacks) or a stack file (.toml)
+    #[arg(long)]
+    pub stack: Option<String>,
+    /// GiB of every device's memory that plans leave free, besides what the stack takes
+    #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub headroom_gib: f64,
+    /// Tokens per sequence [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
+    pub sequence_length: Option<u64>,
+    #[command(flatten)]
+    pub asked: Asked,
 }
 
 /// What is asked otherwise than the study says.
@@ -112,7 +120,7 @@ pub struct Asked {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let start = Instant::now();
     let mut times = BTreeMap::new();
-    let question = Question::read(arguments)?;
+    let question = Question::read(&arguments.posed)?;
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let digest = question.digest(arguments.seed);
@@ -145,11 +153,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         format: record::FORMAT,
         versions: Versions::current(),
         question: digest,
-        study: study_record(arguments, &question),
+        study: question.record(&arguments.posed),
         seed: arguments.seed,
         certificate,
         best,
         comparison,
+        asked_with: arguments.posed.words(),
         times,
     };
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
@@ -168,7 +177,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// A job and the study's plans, prepared for chips.
-fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, Failure> {
+pub fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, Failure> {
     let space = question.study.plan.space();
     if let Some(fault) = space.emptiness(job, &question.cluster) {
         return Err(failure::input(format!("{}: plan: {fault}", question.name)));
@@ -178,11 +187,6 @@ fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, Failu
 
 /// The run directory, for this search alone: one that holds no other question's answer.
 fn run_directory(arguments: &Arguments, question: &Question, digest: &str) -> Result<Claim, Failure> {
-    let stem = |name: &str| {
-        let path = Path::new(name);
-        let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
-        path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
-    };
     let answers_another = |path: &Path| Record::question_in(path).is_some_and(|question| question.as_deref() != Some(digest));
     let out = match &arguments.out {
         Some(out) if answers_another(out) => {
@@ -191,15 +195,13 @@ fn run_directory(arguments: &Arguments, question: &Question, digest: &str) -> Re
         }
         Some(out) => out.clone(),
         None => {
-            let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
-            let name = format!("{model}-{}", stem(&question.name));
+            let name = question.directory_name(&arguments.posed);
             let own = PathBuf::from("runs").join(&name);
-            let changed = !arguments.asked.is_empty()
-                || arguments.stack.is_some()
-                || arguments.sequence_length.is_some()
-                || arguments.headroom_gib != 0.0
-                || arguments.seed != 0;
-            if changed || answers_another(&own) { own.with_file_name(format!("{name}-{digest}")) } else { own }
+            if arguments.posed.changes_study() || arguments.seed != 0 || answers_another(&own) {
+                own.with_file_name(format!("{name}-{digest}"))
+            } else {
+                own
+            }
         }
     };
     Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
@@ -248,8 +250,17 @@ fn best_design(
     let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
     let Ok(ranked) = &evaluation.outcome else { return Ok(None) };
     let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    let job = searched.job(found.id, &chip);
-    let step = StepRecord::new(&job, ranked).or_other()?;
+    described(question, &searched.job(found.id, &chip), ranked, (rows[index].clone(), found.id)).map(Some)
+}
+
+/// A design with all that its step takes.
+pub fn described(
+    question: &Question,
+    job: &Job<'_>,
+    ranked: &RankedPlan,
+    (design, id): (DesignRow, DesignId),
+) -> Result<BestDesign, Failure> {
+    let step = StepRecord::new(job, ranked).or_other()?;
     let plan = &question.study.plan;
     let given = Given {
         fabric: &question.study.cluster.fabric,
@@ -257,12 +268,12 @@ fn best_design(
         attention: &format!("{:?}", plan.attention).to_lowercase(),
         optimizer: &format!("{:?}", plan.optimizer).to_lowercase(),
     };
-    let evaluate_with = again::arguments(&job, ranked, &given);
-    Ok(Some(BestDesign { design: rows[index].clone(), step, notes: notes(question, found.id), evaluate_with }))
+    let evaluate_with = again::arguments(job, ranked, &given);
+    Ok(BestDesign { design, step, notes: notes(question, id), evaluate_with })
 }
 
 /// What the reader should know of the best design.
-fn notes(question: &Question, id: search::space::DesignId) -> Vec<String> {
+fn notes(question: &Question, id: DesignId) -> Vec<String> {
     let (space, mut notes) = (&question.space, Vec::new());
     let used = space.figures[id.point].area;
     if let Some(most) = space.max_area.filter(|most| used.0 < USED * most.0) {
@@ -287,42 +298,12 @@ fn notes(question: &Question, id: search::space::DesignId) -> Vec<String> {
 /// The files of the best chip and its fabric.
 fn found(question: &Question, answer: &DesignAnswer, arguments: &Arguments, digest: &str) -> Result<Found, Failure> {
     let Some(index) = answer.best else { return Ok(Found::default()) };
-    let id = answer.designs[index].id;
-    let source = format!("found by coplace search {}, study {}, question {digest}", arguments.model, question.name);
-    let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    Ok(Found { chip: Some(document.text(&keys, &source).or_other()?), fabric: question.fabric_file(id, &source)? })
+    let source = format!("found by coplace search {}, study {}, question {digest}", arguments.posed.model, question.name);
+    files_of(question, answer.designs[index].id, &source)
 }
 
-fn study_record(arguments: &Arguments, question: &Question) -> StudyRecord {
-    let (study, space, aim) = (&question.study, &question.space, question.aim);
-    let mut options = BTreeMap::from([
-        ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
-        ("optimizer".to_owned(), format!("{:?}, mixed precision", study.plan.optimizer).to_lowercase()),
-        ("headroom_gib".to_owned(), question.headroom.gib().to_string()),
-        ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
-        ("front".to_owned(), aim.axis.to_string()),
-    ]);
-    let limits = [
-        ("max_area_mm2", space.max_area.map(|area| area.0)),
-        ("max_power_w", study.space.limits.max_power_w),
-        ("max_cost_usd", study.space.limits.max_cost_usd),
-        ("max_step_s", aim.max_step.map(|most| most.0)),
-    ];
-    options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
-    StudyRecord {
-        name: question.name.clone(),
-        model: arguments.model.clone(),
-        parameters: question.model.parameters(),
-        sequence_tokens: question.sequence_length,
-        space_designs: space.designs() as u64,
-        reference_chip: study.space.reference_chip.clone(),
-        devices: u64::from(study.cluster.devices),
-        fabric: question.fabric.name.clone(),
-        global_batch_sequences: u64::from(study.cluster.global_batch_sequences),
-        stack: question.stack.name.clone(),
-        plans: study.plan.words(),
-        objective: aim.objective.to_string(),
-        options,
-        assumptions: question.model.assumptions.clone(),
-    }
+/// The files of a design's chip and its fabric.
+pub fn files_of(question: &Question, id: DesignId, source: &str) -> Result<Found, Failure> {
+    let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    Ok(Found { chip: Some(document.text(&keys, source).or_other()?), fabric: question.fabric_file(id, source)? })
 }

@@ -14,5 +14,6 @@ mod plan;
 mod report;
 mod search;
 mod support;
+mod sweep;
 mod techniques;
 mod widths;

@@ -1,9 +1,10 @@
 //! What a search is asked: a study, and what is asked otherwise than it says.
 
-use super::{Arguments, Asked};
+use super::{Asked, Posed};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::verb::job::headroom;
+use results::record::StudyRecord;
 use search::design::Aim;
 use search::objective::{Axis, Objective};
 use search::planner::Job;
@@ -12,6 +13,8 @@ use search::study::Study;
 use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting};
 use sim::network::{Fabric, FabricDocument};
 use sim::units::{Bytes, Seconds};
+use std::collections::BTreeMap;
+use std::path::Path;
 use step::SoftwareStack;
 use workloads::footprint::Precision;
 use workloads::{Lowering, Model, TrainingGraph};
@@ -41,7 +44,7 @@ pub struct Question {
 }
 
 impl Question {
-    pub fn read(arguments: &Arguments) -> Result<Self, Failure> {
+    pub fn read(arguments: &Posed) -> Result<Self, Failure> {
         let model = Model::load(&arguments.model).or_input()?;
         let asked = &arguments.asked;
         // PHAZE's chips have neither.
@@ -93,12 +96,97 @@ impl Question {
         }
     }
 
+    /// The name of a run directory: the model's and the study's.
+    pub fn directory_name(&self, arguments: &Posed) -> String {
+        let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
+        format!("{model}-{}", stem(&self.name))
+    }
+
+    /// What a run's record says of the question.
+    pub fn record(&self, arguments: &Posed) -> StudyRecord {
+        let (study, space, aim) = (&self.study, &self.space, self.aim);
+        let mut options = BTreeMap::from([
+            ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
+            ("optimizer".to_owned(), format!("{:?}, mixed precision", study.plan.optimizer).to_lowercase()),
+            ("headroom_gib".to_owned(), self.headroom.gib().to_string()),
+            ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
+            ("front".to_owned(), aim.axis.to_string()),
+        ]);
+        let limits = [
+            ("max_area_mm2", space.max_area.map(|area| area.0)),
+            ("max_power_w", study.space.limits.max_power_w),
+            ("max_cost_usd", study.space.limits.max_cost_usd),
+            ("max_step_s", aim.max_step.map(|most| most.0)),
+        ];
+        options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
+        StudyRecord {
+            name: self.name.clone(),
+            model: arguments.model.clone(),
+            parameters: self.model.parameters(),
+            sequence_tokens: self.sequence_length,
+            space_designs: space.designs() as u64,
+            reference_chip: study.space.reference_chip.clone(),
+            devices: u64::from(study.cluster.devices),
+            fabric: self.fabric.name.clone(),
+            global_batch_sequences: u64::from(study.cluster.global_batch_sequences),
+            stack: self.stack.name.clone(),
+            plans: study.plan.words(),
+            objective: aim.objective.to_string(),
+            options,
+            assumptions: self.model.assumptions.clone(),
+        }
+    }
+
     /// A digest of all that is asked.
     pub fn digest(&self, seed: u64) -> String {
         let Self { model, study, stack, aim, sequence_length, headroom, reference, cluster, .. } = self;
         let asked = (model, study, stack, aim, sequence_length, headroom, reference, cluster, seed);
         results::sums::short(&format!("{asked:?}"))
     }
+}
+
+impl Posed {
+    /// Whether anything is asked otherwise than the study says.
+    pub fn changes_study(&self) -> bool {
+        !self.asked.is_empty() || self.stack.is_some() || self.sequence_length.is_some() || self.headroom_gib != 0.0
+    }
+}
+
+impl Posed {
+    /// The words of a command that asks the same, after its verb.
+    pub fn words(&self) -> Vec<String> {
+        fn flag(key: &str, value: &impl ToString) -> [String; 2] {
+            [key.to_owned(), value.to_string()]
+        }
+        let Self { model, study, stack, headroom_gib, sequence_length, asked } = self;
+        let mut words = vec![model.clone()];
+        words.extend(study.iter().flat_map(|study| flag("--study", study)));
+        words.extend(stack.iter().flat_map(|stack| flag("--stack", stack)));
+        if *headroom_gib != 0.0 {
+            words.extend(flag("--headroom-gib", headroom_gib));
+        }
+        words.extend(sequence_length.iter().flat_map(|length| flag("--sequence-length", length)));
+        words.extend(asked.max_area.iter().flat_map(|limit| flag("--max-area", limit)));
+        words.extend(asked.max_power.iter().flat_map(|limit| flag("--max-power", limit)));
+        words.extend(asked.max_cost.iter().flat_map(|limit| flag("--max-cost", limit)));
+        words.extend(asked.max_step.iter().flat_map(|limit| flag("--max-step", limit)));
+        words.extend(asked.node.iter().flat_map(|node| flag("--node", node)));
+        words.extend(asked.hbm_stacks.iter().flat_map(|stacks| flag("--hbm-stacks", stacks)));
+        words.extend(asked.set.iter().flat_map(|set| flag("--set", set)));
+        words.extend(asked.devices.iter().flat_map(|devices| flag("--devices", devices)));
+        words.extend(asked.fabric.iter().flat_map(|fabric| flag("--fabric", fabric)));
+        words.extend(asked.global_batch.iter().flat_map(|batch| flag("--global-batch", batch)));
+        words.extend(asked.objective.iter().flat_map(|objective| flag("--objective", &objective.0)));
+        words.extend(asked.front.iter().flat_map(|axis| flag("--front", &axis.0)));
+        words
+    }
+}
+
+/// A name or the name of a file without its ending; of a model's `config.json` that of its folder.
+fn stem(name: &str) -> String {
+    let path = Path::new(name);
+    let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
+    path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
 }
 
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.

@@ -1,0 +1,61 @@
+//! `coplace merge`: the parts of a sweep put together.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrUnwritable};
+use crate::verb::search::question::Question;
+use crate::verb::search::{Posed, prepare};
+use crate::verb::sweep::{Ready, ThisRun, claim, facts, words};
+use clap::Parser;
+use results::sweep::merge::{self, Parts};
+use search::planner::Job;
+use search::sweep::Shard;
+use std::path::PathBuf;
+
+/// Put the parts of a sweep together
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
+    Every part must be there and complete: one that is not is named, with the command that runs it. The files are those of the same sweep in one\n\
+    process, byte for byte but for the times in record.json; merging again changes nothing. JSON: as of coplace sweep.")]
+pub struct Arguments {
+    /// Directories of the parts, in any order
+    #[arg(required = true)]
+    parts: Vec<PathBuf>,
+    /// Directory of the whole sweep
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// The words of a sweep's question.
+#[derive(Parser)]
+struct Words {
+    #[command(flatten)]
+    posed: Posed,
+}
+
+/// The question that a run's words ask, as they were given to `search` or `sweep`.
+pub fn asked_again(words: &[String]) -> Result<Posed, Failure> {
+    let all = std::iter::once("coplace").chain(words.iter().map(String::as_str));
+    Words::try_parse_from(all).map(|words| words.posed).map_err(|error| failure::input(error.to_string()))
+}
+
+/// Merges, writes the directory, prints what a sweep prints.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let parts = Parts::open(&arguments.parts).or_input()?;
+    let posed = asked_again(&parts.facts().asked_with)?;
+    let question = Question::read(&posed)?;
+    if !facts(&question, &posed, Shard::WHOLE).is_of(parts.facts()) {
+        let asked = parts.facts().asked_with.join(" ");
+        let cure = "put back the study and the files that it names as they were, or sweep again";
+        return Err(failure::input(format!("the parts were swept with `{asked}`, which asks something else by now; {cure}")));
+    }
+    let claim = claim(&arguments.out)?;
+    let mut whole = merge::whole(claim.path(), parts.facts()).or_unwritable()?;
+    parts.into_store(&mut whole).or_unwritable()?;
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
+    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
+    answer::give(arguments.format, &ready.finish(&whole, &posed, ThisRun::default())?, words)
+}

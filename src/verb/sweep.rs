@@ -1,0 +1,309 @@
+//! `coplace sweep`: every design of a study, none rejected by a bound.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::verb::search::question::Question;
+use crate::verb::search::{Posed, described, files_of, prepare};
+use indicatif::{ProgressBar, ProgressStyle};
+use results::claim::{Claim, ClaimError};
+use results::design::DesignRow;
+use results::record::{self, BestDesign, Record, Versions};
+use results::report;
+use results::run::Found;
+use results::sweep::directory::{self, Cluster};
+use results::sweep::export::{self, Summary};
+use results::sweep::{Facts, STORE, SweepError, SweepStore, Swept, SweptRow};
+use search::planner::{Job, Prepared};
+use search::space::{Built, Chips};
+use search::sweep::{Fate, Shard, Sweep};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Evaluate every design of a study under its best plan, for maps and sensitivities
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
+    coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n\n\
+    Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
+    second), and when it is finished sweep.parquet and sweep.csv (every design with its values, area, power, energy, dollars, best plan and\n\
+    what bounds it, or why it was rejected), record.json, best.toml and fabric.toml (as search writes them) and SHA256SUMS. A part\n\
+    (--shard) has its store only: coplace merge puts parts together. JSON: part, designs, outcomes, best, bound_by, record, this_run, files."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    posed: Posed,
+    /// Directory of the sweep [default: runs/sweep-MODEL-STUDY, with a digest of the question where it is not the study's own]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with what the directory holds of this sweep; begin where it holds none
+    #[arg(long)]
+    resume: bool,
+    /// One of several parts of the sweep, 1/8 to 8/8 for instance: the same designs whenever and wherever it runs
+    #[arg(long, value_name = "PART/PARTS")]
+    shard: Option<Shard>,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What a sweep tells.
+#[derive(Serialize)]
+pub struct Answer {
+    /// The part of the sweep.
+    part: String,
+    /// Designs of the part.
+    designs: u64,
+    /// How many met which fate.
+    outcomes: BTreeMap<&'static str, u64>,
+    /// What bounds how many of the evaluated designs.
+    bound_by: BTreeMap<String, u64>,
+    /// The record of a whole sweep.
+    record: Option<Record>,
+    /// What this process did of it.
+    this_run: ThisRun,
+    /// The files of the sweep.
+    files: Vec<String>,
+}
+
+/// What one process did of a sweep.
+#[derive(Serialize, Clone, Copy, Default)]
+pub struct ThisRun {
+    /// Designs that it looked at.
+    designs: u64,
+    /// How long it took for them.
+    seconds: f64,
+}
+
+/// Sweeps, or goes on with a sweep.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let question = Question::read(&arguments.posed)?;
+    let shard = arguments.shard.unwrap_or(Shard::WHOLE);
+    let facts = facts(&question, &arguments.posed, shard);
+    let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
+    let claim = claim(&path)?;
+    let mut store = open(claim.path(), &facts, arguments.resume)?;
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
+    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
+    let this_run = ready.sweep(&mut store)?;
+    let answer = match shard {
+        Shard::WHOLE => ready.finish(&store, &arguments.posed, this_run)?,
+        _ => part(&store, &question, this_run)?,
+    };
+    answer::give(arguments.format, &answer, words)
+}
+
+/// The directory of a sweep, for this process alone.
+pub fn claim(path: &Path) -> Result<Claim, Failure> {
+    Claim::for_sweep(path).map_err(|error| {
+        let why = match error {
+            ClaimError::Busy => "another process sweeps into it; wait for its end, or give another directory".to_owned(),
+            ClaimError::Foreign => "holds files that are no sweep; give an empty or a new directory".to_owned(),
+            other => other.to_string(),
+        };
+        failure::input(format!("--out {}: {why}", path.display()))
+    })
+}
+
+/// Where a sweep goes if nothing is said.
+fn usual_directory(question: &Question, posed: &Posed, facts: &Facts) -> PathBuf {
+    let part = if facts.parts > 1 { format!("-{}-of-{}", facts.part, facts.parts) } else { String::new() };
+    let digest = if posed.changes_study() { format!("-{}", facts.question) } else { String::new() };
+    PathBuf::from("runs").join(format!("sweep-{}{digest}{part}", question.directory_name(posed)))
+}
+
+/// Of which question, space and part a sweep is.
+pub fn facts(question: &Question, posed: &Posed, shard: Shard) -> Facts {
+    // PHAZE's dimensions are columns of every design.
+    let column = !matches!(question.study.space.chips, Chips::Phaze(_));
+    let dials = question.space.dials();
+    Facts {
+        coplace: Versions::current().coplace,
+        question: question.digest(0),
+        asked_with: posed.words(),
+        study: question.record(posed),
+        combinations: question.space.combinations(),
+        dimensions: dials.iter().map(|dial| Swept::of(dial, column && dial.values.len() > 1)).collect(),
+        part: shard.part,
+        parts: shard.of,
+    }
+}
+
+/// The store of a directory: a new one, or with `resume` the one that is there.
+fn open(directory: &Path, facts: &Facts, resume: bool) -> Result<SweepStore, Failure> {
+    if !directory.join(STORE).exists() {
+        return SweepStore::create(directory, facts).or_unwritable();
+    }
+    let store = SweepStore::open_for(directory, facts).or_damaged()?;
+    if resume {
+        return Ok(store);
+    }
+    let (found, wanted, at) = (store.present().count(), facts.size(), directory.display());
+    let cure = "go on with it (--resume), give another directory, or remove it";
+    Err(failure::input(format!("--out {at}: holds {found} of {wanted} designs of this sweep; {cure}")))
+}
+
+/// Marks what is wrong with a store that is there: the user's to mend, but for a full or broken disk.
+trait OrDamaged<T> {
+    fn or_damaged(self) -> Result<T, Failure>;
+}
+
+impl<T> OrDamaged<T> for Result<T, SweepError> {
+    fn or_damaged(self) -> Result<T, Failure> {
+        match self {
+            Err(error @ (SweepError::Write { .. } | SweepError::Export(_))) => Err(error).or_unwritable(),
+            other => other.or_input(),
+        }
+    }
+}
+
+/// A question with its plans prepared.
+#[derive(Clone, Copy)]
+pub struct Ready<'a> {
+    pub question: &'a Question,
+    /// By the space's fabrics.
+    pub jobs: &'a [Job<'a>],
+    pub prepared: &'a [Prepared<'a>],
+}
+
+impl<'a> Ready<'a> {
+    fn job<'b>(&self, built: &'b Built) -> Option<Job<'b>>
+    where
+        'a: 'b,
+    {
+        Some(Job { chip: &built.chip, ..*self.jobs.get(built.fabric?)? })
+    }
+
+    /// The sweep of its space.
+    pub fn all(&self) -> Sweep<'a> {
+        Sweep { prepared: self.prepared, space: &self.question.space, max_step: self.question.aim.max_step }
+    }
+
+    /// Looks at every design that the store lacks.
+    fn sweep(&self, store: &mut SweepStore) -> Result<ThisRun, Failure> {
+        let (start, sweep) = (Instant::now(), self.all());
+        let (total, shard) = (store.facts().combinations, store.facts().shard());
+        let present = store.present().clone();
+        let lacking = (0..total).filter(|number| shard.holds(*number) && !present.has(*number));
+        let bar = progress_bar(store.facts().size(), present.count());
+        let one = |number: u64| {
+            let fate: Fate = sweep.look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+            SweptRow::new(number, &fate, self.jobs).or_other()
+        };
+        let mut looked = 0;
+        search::sweep::run(lacking, &one, &mut |found| {
+            let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
+            store.keep(&rows).or_unwritable()?;
+            looked += rows.len() as u64;
+            bar.set_position(store.present().count());
+            Ok(())
+        })?;
+        bar.finish_and_clear();
+        Ok(ThisRun { designs: looked, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Writes what a whole sweep comes to.
+    pub fn finish(&self, store: &SweepStore, posed: &Posed, this_run: ThisRun) -> Result<Answer, Failure> {
+        let directory = store.file().parent().unwrap_or(Path::new("."));
+        let (aim, facts) = (self.question.aim, store.facts());
+        let exporting = Instant::now();
+        let summary = export::write(store, directory, aim).or_unwritable()?;
+        let cluster = Cluster {
+            devices: facts.study.devices as f64,
+            sequences: facts.study.global_batch_sequences as f64,
+            sequence_tokens: facts.study.sequence_tokens as f64,
+        };
+        let (best, found) = self.best(&summary, posed, &facts.question)?;
+        let record = Record {
+            format: record::FORMAT,
+            versions: Versions::current(),
+            question: facts.question.clone(),
+            study: facts.study.clone(),
+            seed: 0,
+            certificate: directory::certificate(&summary, aim.objective, cluster),
+            best,
+            comparison: None,
+            asked_with: facts.asked_with.clone(),
+            times: BTreeMap::from([
+                ("sweep".to_owned(), this_run.seconds),
+                ("export".to_owned(), exporting.elapsed().as_secs_f64()),
+            ]),
+        };
+        let written = directory::finish(directory, &record, &found).or_unwritable()?;
+        let files = written.iter().map(|file| file.display().to_string()).collect();
+        Ok(Answer::new(summary, store, this_run, (Some(record), files)))
+    }
+
+    /// The best design with all that its step takes, and its files.
+    fn best(&self, summary: &Summary, posed: &Posed, digest: &str) -> Result<(Option<BestDesign>, Found), Failure> {
+        let Some(row) = &summary.best else { return Ok((None, Found::default())) };
+        let space = &self.question.space;
+        let number = row.index as u64;
+        let fate = self.all().look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+        let lost = || Failure::Other(anyhow::anyhow!("design {number} is no longer one of the space; sweep again"));
+        let Fate::Evaluated(built, evaluation) = &fate else { return Err(lost()) };
+        let (Ok(ranked), Some(id), Some(job)) = (&evaluation.outcome, space.design_of(number), self.job(built)) else {
+            return Err(lost());
+        };
+        let words = |varied: Vec<(String, sim::hardware::Setting)>| {
+            varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
+        };
+        let row = DesignRow { dimensions: space.varied(id).map(words), ..row.clone() };
+        let source = format!("found by coplace sweep {}, study {}, question {digest}", posed.model, self.question.name);
+        Ok((Some(described(self.question, &job, ranked, (row, id))?), files_of(self.question, id, &source)?))
+    }
+}
+
+/// What a part of a sweep tells.
+fn part(store: &SweepStore, question: &Question, this_run: ThisRun) -> Result<Answer, Failure> {
+    let summary = export::summary(store, question.aim).or_damaged()?;
+    Ok(Answer::new(summary, store, this_run, (None, vec![store.file().display().to_string()])))
+}
+
+impl Answer {
+    fn new(summary: Summary, store: &SweepStore, this_run: ThisRun, (record, files): (Option<Record>, Vec<String>)) -> Self {
+        Self {
+            part: store.facts().shard().to_string(),
+            designs: summary.designs,
+            outcomes: summary.fates,
+            bound_by: summary.bound_by,
+            record,
+            this_run,
+            files,
+        }
+    }
+}
+
+fn progress_bar(designs: u64, done: u64) -> ProgressBar {
+    let bar = ProgressBar::new(designs).with_position(done);
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} designs, {per_sec} [{elapsed}, {eta} left]") {
+        bar.set_style(style);
+    }
+    bar.reset_eta();
+    bar
+}
+
+/// The answer in words.
+pub fn words(answer: &Answer) -> String {
+    let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run(record) + "\n");
+    if answer.record.is_none() {
+        text.push_str(&format!("Part {} of the sweep is complete; coplace merge puts all parts together.\n", answer.part));
+    }
+    let counted: Vec<String> =
+        answer.outcomes.iter().map(|(fate, count)| format!("{} {}", report::count(*count), fate.replace('_', " "))).collect();
+    text.push_str(&format!("Designs: {}: {}\n", report::count(answer.designs), counted.join(", ")));
+    let mut bounds: Vec<(&String, &u64)> = answer.bound_by.iter().collect();
+    bounds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    for (what, count) in bounds {
+        text.push_str(&format!("  {:>9} take most of their step for {what}\n", report::count(*count)));
+    }
+    let ThisRun { designs, seconds } = answer.this_run;
+    if designs > 0 {
+        let rate = report::significant(designs as f64 / seconds, 3);
+        text.push_str(&format!("This run: {} designs in {seconds:.1} s, {rate} a second\n", report::count(designs)));
+    }
+    text.push_str(&format!("Written: {}\n", answer.files.join(", ")));
+    text
+}

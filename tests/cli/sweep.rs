@@ -1,0 +1,320 @@
+//! `coplace sweep`: every design, whatever happens to the process, the store or the disk.
+
+use crate::support::{Called, coplace_in, names};
+use serde_json::Value;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Relatives of TPU v4 on two fabrics: some too large, some no chips, some too small for the model.
+const STUDY: &str = r#"
+description = "TPU v4's relatives"
+source = "sim/templates/chips/tpu_v4.toml"
+[space]
+base_chip = "tpu_v4"
+max_area_mm2 = 560
+[space.dimensions]
+"tensor.arrays_per_core" = [1, 2, 4]
+"vector.lanes" = [512, 1024]
+"memory.cmem.capacity_mib" = [32, 128]
+"memory.hbm.capacity_gib" = [0.05, 1, 16]
+hbm_stacks = [2, 8]
+"area.hbm_stacks" = "hbm_stacks"
+links = [6, 12]
+"area.links" = "links"
+"fabric.tier.ici.bandwidth_gb_per_s" = "45 * links"
+clock_mhz = [850, 1050]
+"area.node" = ["n7", "n5"]
+[cluster]
+devices = 8
+fabric = "tpu_v4_ici"
+global_batch_sequences = 64
+[plan]
+context_parallel = [1]
+expert_parallel = [1]
+virtual_stages = [1]
+zero = [0]
+schedules = ["1f1b"]
+recompute = ["none", "full"]
+layer_split = "even"
+micro_batch_sequences = [1, 4]
+attention = "fused"
+optimizer = "adam"
+[limits]
+evaluations = 1000
+"#;
+const DESIGNS: u64 = 3 * 2 * 2 * 3 * 2 * 2 * 2 * 2;
+
+const EXPORTS: [&str; 2] = ["sweep.parquet", "sweep.csv"];
+
+/// The arguments of the sweep into a directory.
+fn sweep<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["sweep", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
+    words.extend(more);
+    words
+}
+
+/// A directory with the study and an undisturbed sweep in `whole`, made once for all tests.
+pub fn undisturbed() -> tempfile::TempDir {
+    static ONE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let one = ONE.get_or_init(|| {
+        // Statics are never dropped: it goes with the target directory.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+        let answer = coplace_in(dir.path(), &sweep("whole", &[])).json();
+        assert_eq!(answer["this_run"]["designs"], DESIGNS);
+        dir
+    });
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("whole")).unwrap();
+    for file in std::iter::once("s.toml".to_owned())
+        .chain(names(&one.path().join("whole")).into_iter().map(|name| format!("whole/{name}")))
+    {
+        std::fs::copy(one.path().join(&file), dir.path().join(&file)).unwrap();
+    }
+    dir
+}
+
+#[track_caller]
+fn same_exports(dir: &Path, other: &str) {
+    for file in EXPORTS {
+        let [a, b] = ["whole", other].map(|run| std::fs::read(dir.join(run).join(file)).unwrap());
+        assert!(a == b, "{file} of {other} differs from that of an undisturbed sweep");
+    }
+}
+
+/// How many times a process is killed: 3 here, more with COPLACE_KILLS=50.
+fn kills() -> u32 {
+    std::env::var("COPLACE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
+}
+
+/// Bytes that are as good as random and the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        // Steele, Lea and Flood's SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below.max(1)
+    }
+}
+
+#[test]
+fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
+    let dir = undisturbed();
+    let whole = dir.path().join("whole");
+    assert_eq!(
+        names(&whole),
+        ["SHA256SUMS", "best.toml", "fabric.toml", "record.json", "sweep.csv", "sweep.parquet", "sweep.sqlite"]
+    );
+    let lines = std::fs::read_to_string(whole.join("sweep.csv")).unwrap();
+    let mut lines = lines.lines();
+    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    for column in
+        ["links", "vector.lanes", "area.node", "outcome", "area_mm2", "peak_power_w", "cost_usd", "step_time_s", "bound_by"]
+    {
+        assert!(header.contains(&column), "{column} is missing from {header:?}");
+    }
+    assert_eq!(lines.count() as u64, DESIGNS);
+    // One thread gives the same bytes.
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+    let one = command.current_dir(dir.path()).env("RAYON_NUM_THREADS", "1").args(sweep("one", &[])).output().unwrap();
+    assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
+    same_exports(dir.path(), "one");
+    let answer: Value = serde_json::from_slice(&one.stdout).unwrap();
+    let counted = &answer["outcomes"];
+    let total: u64 = counted.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(total, DESIGNS);
+    for fate in ["evaluated", "infeasible", "over_area", "no_chip"] {
+        assert!(counted[fate].as_u64().unwrap() > 0, "{fate}: {counted}");
+    }
+    // The search of the same question, which rejects by bounds, finds the same design.
+    let search = ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "search", "--format", "json"];
+    let searched = coplace_in(dir.path(), &search).json();
+    for key in ["throughput_sequences_per_s", "area_mm2", "tensor_parallel", "step_time_s"] {
+        assert_eq!(searched["best"]["design"][key], answer["record"]["best"]["design"][key], "{key}");
+    }
+    for key in ["proof", "best", "bound", "gap", "designs", "over_area", "no_chip"] {
+        assert_eq!(searched["certificate"][key], answer["record"]["certificate"][key], "{key}");
+    }
+    let again = coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "whole", "--format", "json"]).json();
+    assert_eq!(again["result"]["time"]["step_s"], searched["best"]["step"]["time"]["step_s"]);
+    assert!(again["result"]["time"]["step_s"].is_f64(), "{again}");
+    refusals(dir.path());
+}
+
+fn refusals(dir: &Path) {
+    let refused = coplace_in(dir, &sweep("whole", &[])).refusal();
+    let of = format!("--out whole: holds {DESIGNS} of {DESIGNS} designs of this sweep; go on with it (--resume)");
+    assert!(refused.contains(&of), "{refused}");
+    let other = coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "300"])).refusal();
+    assert!(other.contains("whole/sweep.sqlite: holds another sweep: question "), "{other}");
+    let part = coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).refusal();
+    assert!(part.contains("whole/sweep.sqlite: holds another sweep: part 1/1 of its designs"), "{part}");
+    std::fs::create_dir_all(dir.join("mine")).unwrap();
+    std::fs::write(dir.join("mine/notes.txt"), "mine").unwrap();
+    let foreign = coplace_in(dir, &sweep("mine", &[])).refusal();
+    assert!(foreign.contains("--out mine: holds files that are no sweep; give an empty or a new directory"), "{foreign}");
+    // Finished sweeps may be resumed: nothing is left to do.
+    let done = coplace_in(dir, &sweep("whole", &["--resume"])).json();
+    assert_eq!(done["this_run"]["designs"], 0);
+}
+
+/// Starts a sweep and kills it: after a while, or once it has kept something and a while has passed. Whether it was killed before it ended.
+fn killed(dir: &Path, out: &str, after_progress: bool, pause: Duration) -> bool {
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("coplace"))
+        .current_dir(dir)
+        .args(sweep(out, &["--resume"]))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let store = dir.join(out).join("sweep.sqlite");
+    let size = || std::fs::metadata(&store).map_or(0, |at| at.len());
+    let (before, start) = (size(), Instant::now());
+    while after_progress && size() <= before.max(16_384) && child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(120), "the sweep makes no progress");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(pause);
+    let running = child.try_wait().unwrap().is_none();
+    // SIGKILL on Unix.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    running
+}
+
+#[test]
+fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
+    let dir = undisturbed();
+    let mut dice = Dice(16);
+    let mut killed_at_work = 0;
+    for kill in 0..kills() {
+        let pause = Duration::from_millis(dice.roll(400));
+        killed_at_work += u32::from(killed(dir.path(), "killed", kill % 3 != 2, pause));
+        if kill % 10 == 9 {
+            // It may be finished by now: another from its beginning.
+            coplace_in(dir.path(), &sweep("killed", &["--resume"])).json();
+            same_exports(dir.path(), "killed");
+            std::fs::remove_dir_all(dir.path().join("killed")).unwrap();
+        }
+    }
+    let last = coplace_in(dir.path(), &sweep("killed", &["--resume"])).json();
+    assert!(killed_at_work > 0, "every process ended before it was killed");
+    assert!(kills() != 3 || last["this_run"]["designs"].as_u64().unwrap() < DESIGNS, "nothing was kept: {last}");
+    same_exports(dir.path(), "killed");
+}
+
+/// Changes a store and resumes it: it is refused by name, or the exports are those of an undisturbed sweep.
+fn damaged(dir: &Path, what: &str, change: impl FnOnce(&Path)) -> bool {
+    let (out, store) = (dir.join("damaged"), dir.join("damaged/sweep.sqlite"));
+    drop(std::fs::remove_dir_all(&out));
+    std::fs::create_dir(&out).unwrap();
+    std::fs::copy(dir.join("whole/sweep.sqlite"), &store).unwrap();
+    change(&store);
+    let called: Called = coplace_in(dir, &sweep("damaged", &["--resume"]));
+    if called.code == 0 {
+        same_exports(dir, "damaged");
+        return false;
+    }
+    let message = called.refusal();
+    assert!(message.contains("damaged/sweep.sqlite: "), "{what}: {message}");
+    let cures = ["remove it and sweep again", "give another directory", "go on with that version"];
+    assert!(cures.iter().any(|cure| message.contains(cure)), "{what}: {message}");
+    true
+}
+
+#[test]
+fn truncated_and_flipped_stores_are_named() {
+    let dir = undisturbed();
+    let size = std::fs::metadata(dir.path().join("whole/sweep.sqlite")).unwrap().len();
+    let open = |store: &Path| std::fs::OpenOptions::new().read(true).write(true).open(store).unwrap();
+    for length in [0, 1, 100, 4096, size / 2, size - 4096, size - 1] {
+        let refused = damaged(dir.path(), &format!("cut to {length}"), |store| open(store).set_len(length).unwrap());
+        assert!(refused, "a store cut to {length} of {size} bytes was taken");
+    }
+    let mut dice = Dice(17);
+    let (flips, mut refused) = (4 * kills().min(50), 0);
+    for _ in 0..flips {
+        let (at, bit) = (dice.roll(size), dice.roll(8));
+        refused += u32::from(damaged(dir.path(), &format!("bit {bit} of byte {at}"), |store| {
+            let mut file = open(store);
+            let mut byte = [0];
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.read_exact(&mut byte).unwrap();
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.write_all(&[byte[0] ^ 1 << bit]).unwrap();
+        }));
+    }
+    // A bit of a page's free room means nothing; most others do.
+    assert!(refused * 2 > flips, "{refused} of {flips} flips were refused");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_named_and_loses_nothing() {
+    let dir = undisturbed();
+    let size = std::fs::metadata(dir.path().join("whole/sweep.sqlite")).unwrap().len();
+    // Blocks of 512 bytes: no room at all, and room for half of the store.
+    for blocks in [0, size / 1024] {
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(assert_cmd::cargo::cargo_bin!("coplace")).args(sweep("full", &["--resume"]));
+        let output = command.current_dir(dir.path()).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        let cure = "nothing that was committed is lost: make room and go on with --resume";
+        assert!(message.contains("full/sweep.sqlite: cannot be written: ") && message.contains(cure), "{message}");
+    }
+    let rest = coplace_in(dir.path(), &sweep("full", &["--resume"])).json();
+    let again = rest["this_run"]["designs"].as_u64().unwrap();
+    assert!(again > 0 && again < DESIGNS, "what was kept on the full disk is looked at again: {again}");
+    same_exports(dir.path(), "full");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_process_on_one_sweep_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    std::fs::create_dir(dir.path().join("busy")).unwrap();
+    let lock = std::fs::File::open(dir.path().join("busy")).unwrap();
+    lock.lock().unwrap();
+    let refused = coplace_in(dir.path(), &sweep("busy", &["--resume"])).refusal();
+    assert_eq!(refused, "error: --out busy: another process sweeps into it; wait for its end, or give another directory\n");
+}
+
+#[test]
+fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
+    let dir = undisturbed();
+    let part = |part: &str, out: &str| coplace_in(dir.path(), &sweep(out, &["--shard", part, "--resume"])).json();
+    let merge = |more: &[&str]| coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
+    let (first, third) = (part("1/3", "a"), part("3/3", "c"));
+    assert_eq!((&first["part"], &first["record"]), (&Value::from("1/3"), &Value::Null));
+    assert_eq!(names(&dir.path().join("a")), ["sweep.sqlite"]);
+    let lost = merge(&["c", "a"]).refusal();
+    assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
+    let second = part("2/3", "b");
+    let counted: u64 = [&first, &second, &third].map(|part| part["designs"].as_u64().unwrap()).iter().sum();
+    assert_eq!(counted, DESIGNS);
+    let merged = merge(&["c", "a", "b"]).json();
+    same_exports(dir.path(), "merged");
+    let again = merge(&["b", "c", "a", "a"]).json();
+    assert_eq!(merged["outcomes"], again["outcomes"]);
+    same_exports(dir.path(), "merged");
+    let whole: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("whole/record.json")).unwrap()).unwrap();
+    assert_eq!(merged["record"]["best"], whole["best"]);
+    let stranger = coplace_in(dir.path(), &sweep("d", &["--shard", "1/2"])).json();
+    assert_eq!(stranger["part"], "1/2");
+    let different = merge(&["a", "d"]).refusal();
+    assert!(different.contains("a and d hold parts of different sweeps; give the directories of one"), "{different}");
+    // A study that has changed since.
+    std::fs::write(dir.path().join("s.toml"), STUDY.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
+    let changed = merge(&["a", "b", "c"]).refusal();
+    assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
+}
