@@ -5,6 +5,7 @@ pub mod calibrate;
 pub mod compare;
 pub mod doctor;
 pub mod evaluate;
+pub mod explain;
 mod job;
 pub mod list;
 pub mod merge;

@@ -1,0 +1,158 @@
+//! What a design's neighbours tell of it: one step along each dimension, and a little more of what binds, each under its own best plan.
+
+use crate::design::{Evaluation, best_plan};
+use crate::planner::{PlanSpace, Prepared};
+use crate::space::{Built, number, places};
+use crate::sweep::{Fate, Sweep};
+use rayon::prelude::*;
+use sim::hardware::{Accelerator, Setting};
+use sim::network::Fabric;
+use sim::units::{Bytes, BytesPerSecond};
+use step::StepError;
+
+/// A step along a dimension.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The dimension.
+    pub key: String,
+    /// Its value in the design.
+    pub from: Setting,
+    /// The next value of the study's list, or the one before.
+    pub to: Setting,
+    /// What the combination is. A chip outside the limits has its plan too: [`Step::beyond`].
+    pub fate: Fate,
+    /// The fastest plan of a chip that is outside the limits.
+    pub beyond: Option<Evaluation>,
+}
+
+impl Step {
+    /// The chip, where the combination is one.
+    #[must_use]
+    pub fn built(&self) -> Option<&Built> {
+        match &self.fate {
+            Fate::NoChip(_) => None,
+            Fate::Outside(_, built) | Fate::Evaluated(built, _) => Some(built),
+        }
+    }
+
+    /// The chip under its fastest plan, within the limits or not.
+    #[must_use]
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        match &self.fate {
+            Fate::Evaluated(_, evaluation) => Some(evaluation),
+            _ => self.beyond.as_ref(),
+        }
+    }
+}
+
+/// The designs one step from a combination along each dimension with several values, down and up.
+///
+/// # Errors
+/// None that the space's enumeration has not had.
+pub fn steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<Step>, String> {
+    let dials = sweep.space.dials();
+    let here = places(&dials, combination);
+    let mut neighbours = Vec::new();
+    for (at, dial) in dials.iter().enumerate() {
+        let down = here[at].checked_sub(1);
+        let up = Some(here[at] + 1).filter(|place| *place < dial.values.len());
+        neighbours.extend([down, up].into_iter().flatten().map(|place| (at, place)));
+    }
+    let one = |&(at, place): &(usize, usize)| {
+        let mut there = here.clone();
+        there[at] = place;
+        let fate = sweep.look(number(&dials, &there))?;
+        let beyond = match &fate {
+            Fate::Outside(_, built) if built.fabric.is_some() => Some(sweep.evaluate(built)),
+            _ => None,
+        };
+        let dial = &dials[at];
+        let (from, to) = (dial.values[here[at]].clone(), dial.values[place].clone());
+        Ok(Step { key: dial.key.clone(), from, to, fate, beyond })
+    };
+    neighbours.par_iter().with_max_len(1).map(one).collect()
+}
+
+/// What a design may have a little more of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resource {
+    /// Bandwidth of HBM, both directions.
+    HbmBandwidth,
+    /// Capacity of HBM.
+    HbmCapacity,
+    /// Bandwidth of the memory on the die with this name.
+    BufferBandwidth(String),
+    /// Capacity of the memory on the die with this name.
+    BufferCapacity(String),
+    /// Bandwidth of a device's port into the fabric's tier with this name.
+    LinkBandwidth(String),
+    /// The clock of cores and memories on the die: their bandwidth with it.
+    Clock,
+}
+
+/// How much more of a resource there is in a look at what it is worth: a tenth.
+pub const MORE: f64 = 1.1;
+
+/// A little more of one resource, everything else as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Marginal {
+    /// The resource.
+    pub resource: Resource,
+    /// What the design has of it: bytes, bytes per second or Hz.
+    pub has: f64,
+    /// The fastest plan with [`MORE`] times as much.
+    pub evaluation: Evaluation,
+}
+
+/// What a tenth more of each resource gives a design; `plans` are those that its chip and fabric are tried with.
+///
+/// # Errors
+/// A chip that the cost model cannot use.
+pub fn marginals(prepared: &Prepared<'_>, plans: &PlanSpace, chip: &Accelerator) -> Result<Vec<Marginal>, StepError> {
+    let mut chips = vec![
+        (Resource::HbmBandwidth, chip.hbm.read_bandwidth.0, with(chip, |chip| faster(&mut chip.hbm))),
+        (Resource::HbmCapacity, chip.hbm.capacity.as_f64(), with(chip, |chip| chip.hbm.capacity = more(chip.hbm.capacity))),
+    ];
+    for (at, level) in chip.on_chip.iter().enumerate() {
+        let (bandwidth, capacity) = (Resource::BufferBandwidth(level.name.clone()), Resource::BufferCapacity(level.name.clone()));
+        chips.push((bandwidth, level.read_bandwidth.0, with(chip, |chip| faster(&mut chip.on_chip[at]))));
+        let larger = |chip: &mut Accelerator| chip.on_chip[at].capacity = more(chip.on_chip[at].capacity);
+        chips.push((capacity, level.capacity.as_f64(), with(chip, larger)));
+    }
+    let quicker = |chip: &mut Accelerator| {
+        chip.clock.0 *= MORE;
+        chip.on_chip.iter_mut().for_each(faster);
+    };
+    chips.push((Resource::Clock, chip.clock.0, with(chip, quicker)));
+    let mut found: Vec<Marginal> = chips
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|(resource, has, chip)| Marginal { resource, has, evaluation: best_plan(prepared, &chip) })
+        .collect();
+    let job = prepared.job(chip);
+    for (at, tier) in job.fabric.tiers.iter().enumerate() {
+        let mut fabric: Fabric = job.fabric.clone();
+        let rate = |rate: &mut BytesPerSecond| rate.0 *= MORE;
+        rate(&mut fabric.tiers[at].bandwidth);
+        fabric.tiers[at].group_bandwidth.iter_mut().for_each(rate);
+        let prepared = Prepared::new(crate::planner::Job { fabric: &fabric, ..job }, plans)?;
+        let (resource, has) = (Resource::LinkBandwidth(tier.name.clone()), tier.bandwidth.0);
+        found.push(Marginal { resource, has, evaluation: best_plan(&prepared, chip) });
+    }
+    Ok(found)
+}
+
+fn with(chip: &Accelerator, change: impl FnOnce(&mut Accelerator)) -> Accelerator {
+    let mut chip = chip.clone();
+    change(&mut chip);
+    chip
+}
+
+fn faster(level: &mut sim::hardware::MemoryLevel) {
+    level.read_bandwidth.0 *= MORE;
+    level.write_bandwidth.0 *= MORE;
+}
+
+fn more(capacity: Bytes) -> Bytes {
+    Bytes((capacity.as_f64() * MORE) as u64)
+}

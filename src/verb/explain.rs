@@ -1,0 +1,126 @@
+//! `coplace explain`: why a run's design is the best, and what would change it.
+
+use crate::answer::{self, Format};
+use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::verb::merge::asked_again;
+use crate::verb::search::prepare;
+use crate::verb::search::question::Question;
+use results::design::DesignRow;
+use results::explained::{self, Explained, Limit, Subject};
+use results::record::{BestDesign, Record};
+use results::run::RECORD;
+use search::planner::{Job, Prepared};
+use search::sensitivity::{marginals, steps};
+use search::space::{Built, Chips, Combination, Dial, Space, number};
+use search::sweep::Sweep;
+use std::path::PathBuf;
+
+/// Explain why a run's design is the best: what binds it, what one step along each dimension changes, what a little more is worth
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
+    Each step and each tenth more has its own best plan. JSON: run, best, limits, time_shares, slowest_stage, kernels, steps, worth.")]
+pub struct Arguments {
+    /// Directory of a search or a sweep
+    run: PathBuf,
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Reads a run, asks its question again, looks around its best design.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let name = arguments.run.display().to_string();
+    let record = Record::read(&arguments.run.join(RECORD)).or_input()?;
+    let refused = |why: &str| failure::input(format!("{name}: {why}"));
+    let best = record.best.as_ref().ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
+    if record.asked_with.is_empty() {
+        return Err(refused("does not say with which words it was asked (an older version wrote it); run the search again"));
+    }
+    let posed = asked_again(&record.asked_with)?;
+    let question = Question::read(&posed)?;
+    if question.digest(record.seed) != record.question {
+        let asked = record.asked_with.join(" ");
+        let cure = "put back the study and the files that it names as they were, or run it again";
+        return Err(refused(&format!("was asked `{asked}`, which asks something else by now; {cure}")));
+    }
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
+    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let found = combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
+    let about = About { question: &question, prepared: &prepared, best, combination: found };
+    let explained = about.explained(name)?;
+    answer::give(arguments.format, &explained, explained::words)
+}
+
+/// The number of a design's combination, by its values.
+fn combination(question: &Question, design: &DesignRow) -> Option<u64> {
+    let dials = question.space.dials();
+    let phaze = [
+        ("tensor_cores", design.tensor_cores as f64),
+        ("vector_cores", design.vector_cores as f64),
+        ("array_widths", design.array_width as f64),
+        ("array_depths", design.array_depth as f64),
+        ("global_buffer_mib", design.global_buffer_mib),
+        ("hbm_gib", design.hbm_gib),
+    ];
+    let words: Vec<&str> = design.dimensions.as_deref().unwrap_or_default().split(", ").collect();
+    let place = |dial: &Dial| match &question.study.space.chips {
+        Chips::Phaze(_) => {
+            let value = phaze.iter().find(|(key, _)| *key == dial.key)?.1;
+            dial.values.iter().position(|listed| listed.number() == Some(value))
+        }
+        Chips::Grid(_) if dial.values.len() == 1 => Some(0),
+        Chips::Grid(_) => {
+            let is = |value: &sim::hardware::Setting| words.contains(&format!("{} {value}", dial.key).as_str());
+            dial.values.iter().position(is)
+        }
+    };
+    let places = dials.iter().map(place).collect::<Option<Vec<usize>>>()?;
+    Some(number(&dials, &places))
+}
+
+/// The best design of a question.
+struct About<'a> {
+    question: &'a Question,
+    prepared: &'a [Prepared<'a>],
+    best: &'a BestDesign,
+    combination: u64,
+}
+
+impl About<'_> {
+    fn explained(&self, run: String) -> Result<Explained, Failure> {
+        let space: &Space = &self.question.space;
+        let other = |why: String| Failure::Other(anyhow::anyhow!(why));
+        let Combination::Chip(built) = space.combination(self.combination).map_err(other)? else {
+            return Err(other(format!("design {} is outside its limits", self.combination)));
+        };
+        let prepared = built.fabric.and_then(|fabric| self.prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
+        let step_s = self.best.step.time.step_s;
+        let subject = Subject { job: prepared.job(&built.chip), figures: built.figures, step_s };
+        let sweep = Sweep { prepared: self.prepared, space, max_step: None };
+        let around = steps(&sweep, self.combination).map_err(other)?;
+        let more = marginals(prepared, &self.question.study.plan.space(), &built.chip).or_other()?;
+        Ok(Explained {
+            run,
+            best: self.best.design.clone(),
+            limits: self.limits(&built),
+            time_shares: self.best.step.time_shares.clone(),
+            slowest_stage: self.best.step.slowest_stage,
+            kernels: explained::kernels(self.best),
+            steps: around.iter().map(|step| subject.step(step)).collect(),
+            worth: more.iter().filter_map(|marginal| subject.worth(marginal)).collect(),
+        })
+    }
+
+    fn limits(&self, built: &Built) -> Vec<Limit> {
+        let (space, figures) = (&self.question.space, built.figures);
+        let limits = &self.question.study.space.limits;
+        let all = [
+            ("area", Some(figures.area.0), space.max_area.map(|most| most.0), "mm²"),
+            ("power", Some(figures.peak_power.0), limits.max_power_w, "W"),
+            ("cost", figures.cost_usd, limits.max_cost_usd, "USD"),
+            ("memory", self.best.design.peak_memory_gib, Some(self.best.step.capacity_gib), "GiB"),
+        ];
+        let limit = |(name, uses, allowed, unit)| Some(Limit { name, uses: uses?, allowed: allowed?, unit });
+        all.into_iter().filter_map(limit).collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! `coplace explain`: held against the sweep that has every neighbour.
+
+use crate::support::coplace_in;
+use crate::sweep::undisturbed;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The rows of a CSV file whose cells hold no quotes, by column.
+fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    // Reasons and plans are quoted where they hold commas.
+    let cells = |line: &str| {
+        let (mut cells, mut quoted) = (vec![String::new()], false);
+        for letter in line.chars() {
+            match letter {
+                '"' => quoted = !quoted,
+                ',' if !quoted => cells.push(String::new()),
+                letter => cells.last_mut().unwrap().push(letter),
+            }
+        }
+        cells
+    };
+    lines.map(|line| header.iter().map(|name| (*name).to_owned()).zip(cells(line)).collect()).collect()
+}
+
+#[test]
+fn each_step_is_the_neighbour_that_the_sweep_has() {
+    let dir = undisturbed();
+    let explained = coplace_in(dir.path(), &["explain", "whole", "--format", "json"]).json();
+    let rows = rows(&std::fs::read_to_string(dir.path().join("whole/sweep.csv")).unwrap());
+    let index = explained["best"]["index"].to_string();
+    let best = rows.iter().find(|row| row["index"] == index).unwrap();
+    let dimensions = [
+        "area.node",
+        "clock_mhz",
+        "hbm_stacks",
+        "links",
+        "memory.cmem.capacity_mib",
+        "memory.hbm.capacity_gib",
+        "tensor.arrays_per_core",
+        "vector.lanes",
+    ];
+    let steps = explained["steps"].as_array().unwrap();
+    let mut seen = BTreeMap::new();
+    for step in steps {
+        let (moved, to) = (step["dimension"].as_str().unwrap(), step["to"].as_str().unwrap());
+        *seen.entry(moved).or_insert(0) += 1;
+        assert_eq!(best[moved], step["from"].as_str().unwrap());
+        let there = |row: &&BTreeMap<String, String>| {
+            dimensions.iter().all(|key| if *key == moved { row[*key] == to } else { row[*key] == best[*key] })
+        };
+        let row = rows.iter().find(there).unwrap();
+        let outcome = match step["limits"].as_str().unwrap() {
+            "within" if step["reason"].is_null() => "evaluated",
+            "within" => "infeasible",
+            other => other,
+        };
+        assert_eq!(row["outcome"], outcome, "{step}");
+        let difference = |key: &str| Some(row[key].parse::<f64>().ok()? - best[key].parse::<f64>().unwrap());
+        for (key, column) in [("area_mm2", "area_mm2"), ("peak_power_w", "peak_power_w"), ("cost_usd", "cost_usd")] {
+            assert_eq!(step[key].as_f64(), difference(column), "{key}: {step}");
+        }
+        if outcome == "evaluated" {
+            let (said, swept) = (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
+            assert!((said / swept - 1.0).abs() < 1e-12, "{step}: {swept}");
+            assert!(step["change"].as_f64().unwrap() <= 1e-12, "a neighbour within the limits is better than the best: {step}");
+        }
+    }
+    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), dimensions);
+    // A little more of anything makes no plan slower.
+    let worth = explained["worth"].as_array().unwrap();
+    assert!(worth.iter().all(|of| of["change"].as_f64().unwrap() >= -1e-9), "{worth:?}");
+    assert!(worth.iter().any(|of| of["resource"] == "clock" && of["change"].as_f64().unwrap() > 0.01), "{worth:?}");
+    assert!(worth.iter().any(|of| of["resource"] == "bandwidth of ici"), "{worth:?}");
+    let used = explained["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "area").unwrap();
+    assert_eq!((used["uses"].to_string(), used["allowed"].as_f64()), (best["area_mm2"].clone(), Some(560.0)));
+    changed(dir.path());
+}
+
+/// A run whose study has changed, and what is no run, are refused by name.
+fn changed(dir: &std::path::Path) {
+    let study = std::fs::read_to_string(dir.join("s.toml")).unwrap();
+    std::fs::write(dir.join("s.toml"), study.replace("devices = 8", "devices = 4")).unwrap();
+    let refused = coplace_in(dir, &["explain", "whole"]).refusal();
+    assert!(refused.contains("whole: was asked `opt-350m --study s.toml"), "{refused}");
+    assert!(refused.contains("which asks something else by now; put back the study"), "{refused}");
+    let none = coplace_in(dir, &["explain", "nothing"]).refusal();
+    assert!(none.contains("nothing"), "{none}");
+    let record: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("whole/record.json")).unwrap()).unwrap();
+    let older: serde_json::Map<String, Value> =
+        record.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "asked_with").collect();
+    std::fs::write(dir.join("whole/record.json"), serde_json::to_string(&older).unwrap()).unwrap();
+    let old = coplace_in(dir, &["explain", "whole"]).refusal();
+    assert!(
+        old.contains("does not say with which words it was asked (an older version wrote it); run the search again"),
+        "{old}"
+    );
+}
