@@ -78,6 +78,11 @@ fn exposed_sends<'c>(
     sends.exposed(window, stack.hidden_sends(arrangement.layout.virtual_stages))
 }
 
+/// A piece of a pipeline with such sends.
+fn beside(sends: &Sends, stack: &SoftwareStack, piece: PieceProfile) -> PieceProfile {
+    if sends.between_nodes() { piece.beside_messages(stack) } else { piece }
+}
+
 /// What a step takes besides its passes, on the device where it takes longest.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Once {
@@ -128,8 +133,9 @@ impl Assembly {
         let (pieces, units) = (arrangement.pieces(profile), arrangement.units(profile));
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.kinds() {
-            let gathers = exposed_gathers(stack, &pieces[kind], units[kind], exchanges.units[kind]);
-            chunks[kind] = Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), pieces[kind]), gathers);
+            let piece = beside(sends, stack, pieces[kind]);
+            let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
+            chunks[kind] = Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), piece), gathers);
         }
         let sends = exposed_sends(&arrangement, stack, arrangement.kinds().iter().map(|&kind| &chunks[kind]), sends);
         Self { arrangement, chunks, staged: None, sends }
@@ -147,6 +153,7 @@ impl Assembly {
         let Some(mixes) = policies.chunks() else { return Self::new(arrangement, stack, profile, exchanges, sends) };
         let units = arrangement.units(profile);
         let chunk = |kind: usize, piece: PieceProfile| {
+            let piece = beside(sends, stack, piece);
             let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
             Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), piece), gathers)
         };

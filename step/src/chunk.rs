@@ -116,7 +116,7 @@ pub fn launching(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
     let backward = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches);
-    [host(launch.host_forward_us, f.launches), backward]
+    [host(launch.host_forward_us, f.launches) + f.slower_launches, backward + r.slower_launches + b.slower_launches]
 }
 
 /// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`windows`], each for as
@@ -126,7 +126,10 @@ fn apart(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
     let (r, b) = (piece.recompute, piece.backward);
     let weights = b.weight_launches;
-    let input_host = host(launch.host_forward_us, r.launches) + host(launch.host_backward_us, b.launches.saturating_sub(weights));
+    let input_host = host(launch.host_forward_us, r.launches)
+        + host(launch.host_backward_us, b.launches.saturating_sub(weights))
+        + r.slower_launches
+        + b.slower_launches;
     // Collectives that the pass in one go hides behind the gradients of weights have nothing to hide behind.
     [(r.busy() + b.busy() - b.weight + b.beside_weights).max(input_host), b.weight.max(host(launch.host_backward_us, weights))]
 }

@@ -1,6 +1,7 @@
 //! What one micro-batch costs on one device, per segment: the part of a step that does not depend on how many micro-batches, stages and
 //! data-parallel ranks there are.
 
+use super::SoftwareStack;
 use super::contention::PortTimes;
 use serde::{Deserialize, Serialize};
 use sim::units::{Bytes, Joules, Seconds};
@@ -18,6 +19,11 @@ pub struct PassProfile {
     pub launches: u32,
     /// Of these, kernels of `weight`.
     pub weight_launches: u32,
+    /// Ranks of its collectives' groups, summed.
+    pub collective_ranks: u32,
+    /// How much longer the host takes to launch its collectives for messages between nodes that are under way
+    /// ([`collective_rank_us`](crate::stack::LaunchOptions::collective_rank_us)).
+    pub slower_launches: Seconds,
     /// Tensor-parallel collectives that nothing hides.
     pub tensor: Seconds,
     /// Tensor-parallel collectives hidden behind kernels of `weight`: nothing hides them where these are put off.
@@ -49,6 +55,8 @@ impl PassProfile {
             weight: self.weight + other.weight,
             launches: self.launches.saturating_add(other.launches),
             weight_launches: self.weight_launches.saturating_add(other.weight_launches),
+            collective_ranks: self.collective_ranks.saturating_add(other.collective_ranks),
+            slower_launches: self.slower_launches + other.slower_launches,
             tensor: self.tensor + other.tensor,
             beside_weights: self.beside_weights + other.beside_weights,
             context: self.context + other.context,
@@ -75,6 +83,8 @@ impl PassProfile {
             weight: self.weight * n,
             launches: launches(self.launches),
             weight_launches: launches(self.weight_launches),
+            collective_ranks: launches(self.collective_ranks),
+            slower_launches: self.slower_launches * n,
             tensor: self.tensor * n,
             beside_weights: self.beside_weights * n,
             context: self.context * n,
@@ -116,6 +126,16 @@ impl PieceProfile {
             expert_parameters: self.expert_parameters.saturating_add(other.expert_parameters),
             frozen: self.frozen.saturating_add(other.frozen),
         }
+    }
+
+    /// The piece in a pipeline whose messages cross nodes: its collectives are launched the slower.
+    pub(super) fn beside_messages(self, stack: &SoftwareStack) -> Self {
+        let slower = |pass: PassProfile| {
+            let slower_launches = Seconds::from_micros(stack.launch.collective_rank_us) * f64::from(pass.collective_ranks);
+            PassProfile { slower_launches, ..pass }
+        };
+        let (forward, recompute, backward) = (slower(self.forward), slower(self.recompute), slower(self.backward));
+        Self { forward, recompute, backward, ..self }
     }
 
     /// The piece `count` times.

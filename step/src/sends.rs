@@ -30,6 +30,11 @@ impl Sends {
         sends
     }
 
+    /// Whether any of them leave a node (a unit of the innermost tier).
+    pub fn between_nodes(&self) -> bool {
+        self.over.iter().skip(1).any(|(pairs, _)| *pairs > 0)
+    }
+
     /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
     pub fn exposed(&self, window: Window, hidden: f64) -> ExposedSends {
         ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.hides(&send) * hidden)) }

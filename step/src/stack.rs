@@ -131,6 +131,9 @@ pub struct LaunchOptions {
     /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours empties the queue
     /// of launched kernels. Exchanges that overlap with other passes do not (see [`SoftwareStack::pipeline_pass`]).
     pub pipeline_pass_us: f64,
+    /// Microseconds that launching a collective takes the host longer, per rank of its group, in a pipeline whose messages cross nodes.
+    #[serde(default)]
+    pub collective_rank_us: f64,
     /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
     pub per_step_ms: f64,
 }
@@ -334,6 +337,7 @@ impl SoftwareStack {
             ("launch.host_backward_us", l.host_backward_us, 0.0, 1e4),
             ("launch.gap_us", l.gap_us, 0.0, 1e4),
             ("launch.pipeline_pass_us", l.pipeline_pass_us, 0.0, 1e6),
+            ("launch.collective_rank_us", l.collective_rank_us, 0.0, 1e4),
             ("launch.per_step_ms", l.per_step_ms, 0.0, 1e6),
             ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
             ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),

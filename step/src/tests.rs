@@ -384,6 +384,28 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
 }
 
 #[test]
+fn messages_between_nodes_slow_the_launches_of_collectives() {
+    let (fabric, chip) = (Fabric::template("selene_hdr200x8").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let model = Model::load("llama2-7b").unwrap();
+    let stack = |collective_rank_us: f64| {
+        let mut stack = SoftwareStack::load("nanotron").unwrap();
+        stack.launch.collective_rank_us = collective_rank_us;
+        stack
+    };
+    let step = |layout: Layout, us: f64| {
+        let plan = plan(layout, 1, 16);
+        step_time(&mut ChipTimes::new(&chip, &stack(us)).unwrap(), &model, &fabric, &plan).unwrap().total
+    };
+    let layout = Layout { tensor: 4, pipeline: 4, ..Layout::default() };
+    let slower = |layout: Layout| step(layout, 300.0).0 / step(layout, 0.0).0;
+    assert!(slower(layout) > 1.5, "stages on two nodes");
+    assert!(slower(Layout { tensor: 8, ..layout }) > slower(layout), "more ranks");
+    assert_eq!(slower(Layout { pipeline: 2, ..layout }), 1.0, "a pipeline inside a node");
+    assert_eq!(slower(Layout { tensor: 1, pipeline: 16, ..layout }), 1.0, "no collectives");
+    assert_eq!(slower(Layout { pipeline: 1, data: 4, ..layout }), 1.0, "no pipeline");
+}
+
+#[test]
 fn without_a_pipeline_there_is_no_bubble() {
     let fabric = Fabric::template("selene_hdr200x8").unwrap();
     for (tensor, data, micro_batches) in [(1, 8, 3), (2, 4, 7), (8, 1, 11), (8, 3, 13)] {

@@ -227,6 +227,7 @@ impl ScheduledWork {
         let recompute = PassProfile {
             device: (whole.busy() - once.busy()).max(Seconds::ZERO),
             launches: whole.launches.saturating_sub(once.launches),
+            collective_ranks: whole.collective_ranks.saturating_sub(once.collective_ranks),
             ports: whole.ports - once.ports,
             energy: whole.energy - once.energy,
             unproven: whole.unproven,
@@ -394,6 +395,7 @@ impl ChipTimes {
                 }
                 continue;
             };
+            work.alone.collective_ranks = work.alone.collective_ranks.saturating_add(collective.group.ranks);
             let axis = node.role.axis.unwrap_or(Axis::Tensor);
             let hides = match axis {
                 // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.

@@ -134,6 +134,7 @@ fn launched(kernels: &[&KernelNode], network: &impl Network) -> PassProfile {
     for node in kernels {
         if let Kernel::Collective(collective) = &node.kernel {
             pass.ports = pass.ports + network.collective(collective).ports;
+            pass.collective_ranks = pass.collective_ranks.saturating_add(collective.group.ranks);
         }
     }
     pass
