@@ -33,6 +33,21 @@ pub fn unwritten(why: std::io::Error) -> Failure {
     }
 }
 
+/// An answer with the version of its schema, the first of all keys.
+#[derive(Serialize)]
+pub struct Versioned<'a, T> {
+    format: u32,
+    #[serde(flatten)]
+    answer: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    /// An answer whose keys have been the same since the first version.
+    pub fn first(answer: &'a T) -> Self {
+        Self { format: 1, answer }
+    }
+}
+
 /// Writes an answer in its form, unless one of its numbers is none.
 pub fn give<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     match format {

@@ -1,6 +1,6 @@
 //! `coplace calibrate`: a chip's physical scalars fitted to measured kernels.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use results::report::{Align, Table, count, significant};
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let fit = fit(chip, &data.rows, &keys).or_input()?;
     let answer = answer(arguments, template, &keys, data, fit);
-    answer::give(arguments.format, &answer, text)?;
+    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))?;
     let faults: Vec<String> = answer.row_errors.iter().map(ToString::to_string).collect();
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
 }

@@ -1,6 +1,6 @@
 //! `coplace compare`: what several runs found, side by side.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrInput};
 use results::run::{self, Run};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Arguments {
 /// Reads the runs and prints the comparison.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let comparison = run::compare(&read(&arguments.directories)?);
-    answer::give(arguments.format, &comparison, |comparison| {
+    answer::give(arguments.format, &Versioned::first(&comparison), |_| {
         if comparison.entries.iter().all(|e| e.plan.is_none()) {
             return "No design of these runs runs the model.\n".to_owned();
         }

@@ -1,6 +1,6 @@
 //! `coplace doctor`: what the machine offers, whether what is built in is sound, and where runs lie.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
 use results::report::{fields, heading};
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         runs: runs(&arguments.runs, &mut unsound),
         unsound,
     };
-    answer::give(arguments.format, &found, text)?;
+    answer::give(arguments.format, &Versioned::first(&found), |_| text(&found))?;
     match found.unsound.len() {
         0 => Ok(()),
         n => {

@@ -1,7 +1,7 @@
 //! `coplace pareto`: the front of throughput against area, drawn and listed.
 
 use super::compare::read;
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::design::DesignRow;
 use results::report::{Align, Table, area, significant};
@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let written = written.iter().map(|path| path.display().to_string()).collect();
     let fronts = runs.iter().map(|run| RunFront { run: &run.name, front: run.front() }).collect();
     let answer = Answer { written, runs: fronts };
-    answer::give(arguments.format, &answer, |answer| text(answer, &runs))
+    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer, &runs))
 }
 
 /// One table per run: its front by area.

@@ -1,6 +1,6 @@
 //! `coplace place`: placement instances of PHAZE and graphs of Piper, solved exactly, each under its own formulas.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
 use search::published::phaze::{self, Plan, Recorded, Solution};
 use search::published::piper;
@@ -167,7 +167,7 @@ fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution
         why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
         solve_seconds: solution.solve_seconds,
     };
-    answer::line(format, &line, |line| piper_text(line, instance, solution))
+    answer::line(format, &Versioned::first(&line), |_| piper_text(&line, instance, solution))
 }
 
 fn piper_text(line: &PiperLine<'_>, instance: &piper::Instance, solution: &piper::Solution) -> String {
@@ -244,7 +244,7 @@ fn show(file: &str, solution: &Solution, expected: Option<Against>, format: Form
         solve_seconds: solution.solve_seconds,
         expected,
     };
-    answer::line(format, &line, |line| phaze_text(line, solution))
+    answer::line(format, &Versioned::first(&line), |_| phaze_text(&line, solution))
 }
 
 fn phaze_text(line: &Line<'_>, solution: &Solution) -> String {

@@ -1,6 +1,6 @@
 //! `coplace report`: a run as one page for a browser.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use results::page::{Die, Names, Page, Replay, SourceFile, Subject};
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let html = page.html().or_other()?;
     files::write(&arguments.out, html.as_bytes()).or_unwritable()?;
     let written = Written { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
-    answer::give(arguments.format, &written, |written| {
+    answer::give(arguments.format, &Versioned::first(&written), |_| {
         let mut text = format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
         text.extend(written.left_out.iter().map(|what| format!("Left out: {what}\n")));
         text

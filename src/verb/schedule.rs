@@ -1,6 +1,6 @@
 //! `coplace schedule`: operator-schedule instances, solved with proof in both pairings.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure};
 use serde::Serialize;
 use sim::schedule::{self, Instance, Limits, Memo, Pairing, Schedule, Stored};
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 let paired = Answer::to(&instance, Pairing::SameIndex, limits);
                 unpaired.shorten(&paired, instance.stored_unpaired);
                 let line = Line { file: path.display().to_string(), unpaired, paired };
-                answer::line(arguments.format, &line, text_of)?;
+                answer::line(arguments.format, &Versioned::first(&line), |_| text_of(&line))?;
             }
             Err(error) => faults.push(error.to_string()),
         }
