@@ -278,7 +278,12 @@ pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
 fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     let least = job.least_devices();
     if least > job.devices.into() {
-        return format!("; use at least {least} devices: fewer cannot hold the parameters with their optimizer states");
+        let node = u64::from(job.fabric.fast_domain().max(1));
+        let whole = if node < least { least.next_multiple_of(node) } else { least };
+        let nodes = if whole > least { format!(" (whole nodes of {node})") } else { String::new() };
+        return format!(
+            "; use at least {whole} devices{nodes}: fewer than {least} cannot hold the parameters with their optimizer states"
+        );
     }
     Some(why.cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
 }
