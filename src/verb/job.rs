@@ -10,8 +10,8 @@ use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use step::{MixKind, SoftwareStack};
+use workloads::Allowance;
 use workloads::footprint::{Optimizer, Precision};
-use workloads::memory::Allowance;
 use workloads::training::{Attention, ContextMethod, Lowering};
 use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, Technique, Techniques, TrainingGraph, ZeroStage};
 

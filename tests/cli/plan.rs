@@ -261,7 +261,12 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let text = coplace(&small).result();
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
-    assert!(text.contains("; use at least 40 devices (whole nodes of 8): fewer than 37 cannot hold the parameters with their optimizer states"), "{text}");
+    assert!(
+        text.contains(
+            "; use at least 40 devices (whole nodes of 8): fewer than 37 cannot hold the parameters with their optimizer states"
+        ),
+        "{text}"
+    );
     let written = coplace(&[&small[..], &["--emit", "megatron"]].concat());
     assert_eq!((written.code, written.stdout.as_str()), (1, ""), "{}", written.stderr);
     assert!(written.stderr.starts_with("error: --emit: nothing to write: no plan fits; the nearest, t "), "{}", written.stderr);

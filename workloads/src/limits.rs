@@ -1,10 +1,6 @@
 //! The largest models and batches that are costed, from whatever file or option: what 64-bit counts of bytes and floats that hold every whole number
 //! up to 2^53 carry without an overflow. What is over them is a slip of the pen, and is refused by name.
 
-use crate::layout::{Batch, Layout};
-use crate::layout_rules::LayoutError;
-use crate::model::Model;
-
 /// Largest width of the residual stream or of a head, 2^20.
 pub const MAX_WIDTH: u64 = 1 << 20;
 /// Largest width of an MLP, 2^24.
@@ -30,41 +26,3 @@ pub const MAX_ELEMENTS: u128 = 1 << 53;
 pub const MAX_TOKENS: u128 = 1 << 53;
 /// Most passes of micro-batches through the chunks of a pipeline, 2^24: its schedule is held pass by pass, about a gigabyte of them.
 pub const MAX_PASSES: u128 = 1 << 24;
-
-/// Checks a plan against the limits of what is computed from several of its numbers; each of them is within its own.
-///
-/// # Errors
-/// The first limit that is passed.
-pub(crate) fn check(layout: &Layout, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
-    let beyond = |key, value: u64, limit: String, cure: &str| {
-        Err(LayoutError { key, value: value.to_string(), limit, cure: cure.to_owned() })
-    };
-    let weights = model.weights();
-    if weights > MAX_WEIGHTS {
-        let limit = format!("such that the model's matrices have at most {MAX_WEIGHTS} weights, they would have {weights}");
-        return beyond("layers", model.layers, limit, "correct it, or the widths, heads, experts or vocabulary");
-    }
-    let Batch { micro_batch, global_batch, sequence_length } = *batch;
-    let elements = model.largest_tensor(micro_batch.saturating_mul(sequence_length));
-    if elements > MAX_ELEMENTS {
-        let limit = format!("such that no tensor has more than {MAX_ELEMENTS} elements, one would have {elements}");
-        let (key, value) = if micro_batch == 1 { ("seq", sequence_length) } else { ("micro_batch", micro_batch) };
-        return beyond(key, value, limit, "use smaller micro-batches, shorter sequences or a smaller model");
-    }
-    let tokens = u128::from(global_batch) * u128::from(sequence_length);
-    if tokens > MAX_TOKENS {
-        let limit = format!("such that a step has at most {MAX_TOKENS} tokens, it would have {tokens}");
-        return beyond("global_batch", global_batch, limit, "use a smaller batch or shorter sequences");
-    }
-    let passes = u128::from(layout.micro_batches(batch)).saturating_mul(layout.chunks().into());
-    if layout.pipeline > 1 && passes > MAX_PASSES {
-        let limit = format!("such that at most {MAX_PASSES} passes go through the pipeline's chunks, {passes} would");
-        return beyond(
-            "global_batch",
-            global_batch,
-            limit,
-            "use a smaller batch, larger micro-batches, more copies or fewer stages",
-        );
-    }
-    Ok(())
-}

@@ -1,7 +1,5 @@
 //! What is trained: the hyper-parameters of a transformer that decide its cost, whatever family it comes from.
 
-use crate::error::WorkloadError;
-use crate::import::hugging_face;
 use crate::layer_list::LayerList;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
@@ -9,7 +7,7 @@ use sim::kernel::Function;
 use std::path::Path;
 
 /// The built-in models: (name, text of the config.json), sorted by name; the files of `workloads/models`.
-static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
+pub(crate) static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
 
 /// How positions enter the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,33 +217,4 @@ pub fn config_text(name_or_path: &str) -> Option<String> {
     let path = Path::new(name_or_path);
     let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     sim::files::text::read(&file).ok()
-}
-
-impl Model {
-    /// A built-in model by name, or a `config.json` by path (or by the folder that holds it).
-    ///
-    /// # Errors
-    /// Where the name is neither built in nor a file, and where the file is not a usable configuration.
-    pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
-        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
-            return hugging_face::parse(name, name, text);
-        }
-        let path = Path::new(name_or_path);
-        if path.exists() {
-            return Self::from_file(path);
-        }
-        Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
-    }
-
-    /// A `config.json` in Hugging Face's format; a folder means the `config.json` in it.
-    ///
-    /// # Errors
-    /// Where the file cannot be read or is not a usable configuration.
-    pub fn from_file(path: &Path) -> Result<Self, WorkloadError> {
-        let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-        let place = file.display().to_string();
-        let text = sim::files::text::read(&file)
-            .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
-        hugging_face::parse(&place, &place, &text)
-    }
 }

@@ -1,9 +1,8 @@
 //! Tensor parallelism: what one device holds of the model, and what a degree must obey.
 
 use crate::error::WorkloadError;
+use crate::lowering::{Attention, ContextMethod, Lowering};
 use crate::model::Model;
-use crate::op::scores::Heads;
-use crate::training::{Attention, ContextMethod, Lowering};
 
 /// Most sequences in a micro-batch (2^20).
 pub const MAX_MICRO_BATCH: u64 = 1 << 20;
@@ -11,6 +10,27 @@ pub const MAX_MICRO_BATCH: u64 = 1 << 20;
 pub const MAX_SEQUENCE: u64 = 1 << 24;
 /// Most tensor-parallel devices (2^16).
 pub const MAX_TENSOR_PARALLEL: u32 = 1 << 16;
+
+/// The heads of one device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heads {
+    /// Query heads.
+    pub(crate) query: u64,
+    /// Key/value heads.
+    pub(crate) kv: u64,
+    /// Dimension of a query or key head.
+    pub(crate) dim: u64,
+    /// Dimension of a value head.
+    pub(crate) value: u64,
+}
+
+impl Heads {
+    /// The share of one of `devices` that split the heads, which they divide.
+    pub(crate) fn over(self, devices: u32) -> Self {
+        let devices = u64::from(devices.max(1));
+        Self { query: self.query / devices, kv: self.kv / devices, ..self }
+    }
+}
 
 /// One device's share of the dimensions that tensor parallelism splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use crate::error::WorkloadError;
 use crate::layout::ChunkSplit;
-use crate::layout_rules::LayoutError;
+use crate::layout::LayoutError;
 use crate::recompute_policy::ActivationPolicy;
 use serde::{Deserialize, Serialize};
 use std::fmt;

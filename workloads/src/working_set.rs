@@ -1,7 +1,7 @@
 //! What one piece's passes hold besides what is kept from forward to backward: the working set of a segment.
 
 use crate::graph::{OpId, OperatorGraph};
-use crate::leading_layers::layer_of;
+use crate::layer_names::layer_of;
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 

@@ -2,3 +2,4 @@
 
 pub mod calculon;
 pub mod hugging_face;
+mod load;

@@ -1,7 +1,7 @@
 //! Numbers in presets: written out, or by the name of a parameter or of a quantity of the model, or a quotient of two.
 
+use crate::lowering::Lowering;
 use crate::model::Model;
-use crate::training::Lowering;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

@@ -5,24 +5,23 @@
 //! name: `activations` rewrites what backward passes read and the kernels that follow, `settled` says what is rebuilt or goes away,
 //! [`parameters`] counts what weights, gradients and states take. The step model then sizes and times the changed graph as any other.
 
-mod activations;
-mod amount;
-mod error;
+pub(crate) mod activations;
+pub(crate) mod amount;
+mod applied;
+pub(crate) mod error;
 pub mod parameters;
 pub mod policy;
-mod preset;
+pub(crate) mod preset;
 mod settled;
-mod slices;
-mod technique;
-mod updates;
+pub(crate) mod slices;
+pub(crate) mod updates;
 
 pub use amount::{Amount, Facts};
+pub use applied::Applied;
 pub use error::TechniqueError;
 pub use parameters::{PlacedBytes, SegmentStatics, Statics};
 pub use policy::{Away, Gate, TensorClass};
 pub use preset::{OneMicroBatch, Parameter, Preset};
-pub use settled::{Partly, Settled};
-pub use technique::{Allowance, Applied, Technique, Techniques};
 
 #[cfg(test)]
 mod tests;

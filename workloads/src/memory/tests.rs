@@ -5,6 +5,7 @@ use super::*;
 use crate::footprint::Precision;
 use crate::model::Model;
 use crate::recompute_policy::ActivationPolicy;
+use crate::technique::{Allowance, Technique, Techniques};
 use crate::training::{Lowering, SegmentKind, TrainingGraph};
 
 const S: u64 = 4096;

@@ -1,9 +1,9 @@
 //! Unfused attention, second product: probabilities times values, per head.
 
 use super::linear::product;
-use super::scores::Heads;
 use super::{Shape, input_chain, step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::parallel::Heads;
 
 /// Adds the product; returns the attention's output.
 pub(crate) fn add(

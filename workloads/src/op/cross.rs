@@ -4,10 +4,10 @@
 
 use super::fused_attention::{self, Core};
 use super::linear::{Linear, Split};
+use super::transformer::Plan;
 use super::{Shape, context, dropout, elementwise, input_chain, scores, softmax, step};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
-use crate::training::Attention;
-use crate::transformer::Plan;
+use crate::lowering::Attention;
 use sim::kernel::{Direction, Function};
 use sim::units::Bytes;
 

@@ -5,9 +5,9 @@
 //! Where queries and values differ in dimension (latent attention), the kernel is one of the dimension that does the same operations: the mean of both
 //! forward, which also moves the same bytes, and (3 query + 2 value) / 5, rounded up, of the five products backward.
 
-use super::scores::Heads;
 use super::{Shape, input_chain, reduction, step, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use crate::parallel::Heads;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 

@@ -4,10 +4,10 @@
 
 use super::linear::{Linear, Split};
 use super::norm::NormOperator;
-use super::scores::Heads;
 use super::{Shape, elementwise, input_chain, step};
 use crate::graph::{GraphBuilder, NewOperator, Step, TensorId};
 use crate::model::{Model, Norm};
+use crate::parallel::Heads;
 use crate::variations::LatentAttention;
 use sim::kernel::{Direction, Function};
 use sim::units::Bytes;

@@ -22,6 +22,7 @@ pub(crate) mod scan;
 pub(crate) mod scores;
 pub(crate) mod shared_expert;
 pub(crate) mod softmax;
+pub(crate) mod transformer;
 pub(crate) mod ulysses;
 
 use crate::graph::{BackwardChain, Gradient, Step, TensorId};

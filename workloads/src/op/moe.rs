@@ -7,10 +7,10 @@
 //! devices, and each expert's width over the tensor-parallel ones.
 
 use super::linear::{Linear, Split, accumulation, bias_gradient, conversion, kept_conversion};
+use super::transformer::Plan;
 use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, shared_expert, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
 use crate::model::Experts;
-use crate::transformer::Plan;
 use sim::kernel::{Axis, Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
 use sim::units::Bytes;
 

@@ -2,9 +2,9 @@
 
 use super::Shape;
 use super::norm::NormOperator;
-use super::scores::Heads;
 use crate::graph::{GraphBuilder, TensorId};
 use crate::model::{Model, Norm};
+use crate::parallel::Heads;
 use crate::variations::QueryKeyNorm;
 
 /// Adds the norm of queries and that of keys under `name`; returns both normalised.

@@ -10,10 +10,10 @@
 
 use super::linear::product;
 use super::norm::NormOperator;
+use super::transformer::Plan;
 use super::{Shape, elementwise, gated, input_chain, reduction, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
-use crate::training::Attention;
-use crate::transformer::Plan;
+use crate::lowering::Attention;
 use crate::variations::StateSpace;
 use sim::kernel::{Direction, Function, Kernel, RowFunction};
 use sim::units::Bytes;

@@ -3,27 +3,9 @@
 use super::linear::product;
 use super::{Shape, input_chain, step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
-
-/// The heads of one device.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads {
-    /// Query heads.
-    pub(crate) query: u64,
-    /// Key/value heads.
-    pub(crate) kv: u64,
-    /// Dimension of a query or key head.
-    pub(crate) dim: u64,
-    /// Dimension of a value head.
-    pub(crate) value: u64,
-}
+use crate::parallel::Heads;
 
 impl Heads {
-    /// The share of one of `devices` that split the heads, which they divide.
-    pub(crate) fn over(self, devices: u32) -> Self {
-        let devices = u64::from(devices.max(1));
-        Self { query: self.query / devices, kv: self.kv / devices, ..self }
-    }
-
     /// Independent products of a micro-batch.
     pub(crate) fn products(self, shape: &Shape) -> u64 {
         shape.batch.saturating_mul(self.kv)

@@ -2,11 +2,11 @@
 //! to theirs; in Qwen2-MoE it is weighed first, by the sigmoid of a product of one column.
 
 use super::linear::{Linear, Split};
+use super::transformer::Plan;
 use super::{Shape, elementwise, input_chain, reduction, step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::model::SharedExpert;
 use crate::op::activation;
-use crate::transformer::Plan;
 use sim::kernel::{Direction, Function, RowFunction};
 
 /// Adds the expert over `x` and its sum with the `routed` ones' result; returns the sum.

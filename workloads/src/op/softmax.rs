@@ -2,9 +2,9 @@
 //! scaled masked softmax), three passes otherwise. The backward pass reads the probabilities.
 
 use super::fused_attention::{sink_gradient, sink_parameters};
-use super::scores::Heads;
 use super::{Shape, elementwise, input_chain, reduction, step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::parallel::Heads;
 use sim::kernel::{Direction, Function, RowFunction};
 
 /// Adds the softmax over the scores of `heads`, in rows of the sequence length; returns the probabilities.

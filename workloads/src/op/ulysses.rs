@@ -1,9 +1,9 @@
 //! The exchanges of DeepSpeed-Ulysses (Jacobs et al. 2023): before attention every context-parallel device gets all tokens of a share of
 //! the heads, after it all heads of its share of the tokens. Each exchange is an all-to-all, and another backward.
 
-use super::scores::Heads;
 use super::{Shape, input_chain};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::parallel::Heads;
 use sim::kernel::CollectiveKind;
 
 /// Adds the exchange of query, key and value from `heads` with a share of the tokens to `fewer` with all of them; returns

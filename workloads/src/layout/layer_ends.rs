@@ -1,8 +1,7 @@
 //! Uneven splits of a model's layers: pipelines whose first and last chunk hold other numbers of layers than those between, of which some may
 //! hold one more.
 
-use crate::layout::{ChunkSplit, Layout};
-use crate::layout_rules::LayoutError;
+use super::{ChunkSplit, Layout, LayoutError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

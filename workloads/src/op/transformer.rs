@@ -1,19 +1,19 @@
 //! Where the operators go: embedding, one layer, head, for every family.
 
-use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
-use crate::layer_list::{LayerKind, Mixer, Side};
-use crate::leading_layers::{LEADING_LAYER, TRAILING_LAYER};
-use crate::model::{Model, NormPlacement, Position};
-use crate::op::fused_attention::Core;
-use crate::op::linear::{Linear, Split};
-use crate::op::norm::NormOperator;
-use crate::op::scores::Heads;
-use crate::op::{
+use super::fused_attention::Core;
+use super::linear::{Linear, Split};
+use super::norm::NormOperator;
+use super::{
     Shape, activation, context, cross, dropout, embedding, fused_attention, gated, latent, loss, moe, patches, pooling,
     query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
+use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
+use crate::layer_list::{LayerKind, Mixer, Side};
+use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
+use crate::lowering::{Attention, ContextMethod, Lowering};
+use crate::model::{Model, NormPlacement, Position};
+use crate::parallel::Heads;
 use crate::parallel::Slice;
-use crate::training::{Attention, ContextMethod, Lowering};
 use crate::variations::{ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 

@@ -27,11 +27,13 @@
 //! the backward pass nor a recomputation reads is not kept (JAX drops it); `selective_per_operator` keeps it all the same in
 //! eager execution, where the framework caches results before it knows who reads them ([`Replay::WholeRegion`]).
 
+mod leading_layers;
+mod tensor_names;
+
+use self::tensor_names::by_name;
 use crate::error::{WorkloadError, nearest};
-use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
-use crate::leading_layers::{handed_on, in_layer, layer_of, layers_in};
-use crate::memory::Partly;
-use crate::tensor_names::{self, by_name};
+use crate::graph::{Gradient, OperatorGraph, OperatorNode, Partly, RecomputeSet, TensorId};
+use crate::layer_names::{handed_on, in_layer, layer_of, layers_in};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;

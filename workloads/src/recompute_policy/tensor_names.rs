@@ -1,9 +1,9 @@
 //! Tensors of a layer by the names that its operators give them, and lists of tensors in the text of a policy.
 
+use super::{ActivationPolicy, Treatment, unknown};
 use crate::error::WorkloadError;
 use crate::graph::{OperatorGraph, TensorId};
-use crate::leading_layers::layers_in;
-use crate::recompute_policy::{ActivationPolicy, Treatment, unknown};
+use crate::layer_names::layers_in;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 

@@ -1,10 +1,10 @@
 //! The rules that tie a layout to a model and a batch, and the nearest values that obey one that is broken.
 
-use crate::layout::{Batch, Layout, RankOrder};
-use crate::limits;
+use super::limits;
+use super::{Batch, Layout, RankOrder};
+use crate::lowering::ContextMethod;
 use crate::model::Model;
 use crate::parallel::{kv_heads_of_device, ulysses_limit};
-use crate::training::ContextMethod;
 use thiserror::Error;
 
 /// A rule that a layout breaks.

@@ -1,13 +1,14 @@
 //! Techniques as they are asked for, how they go together, and what they make of a lowered model.
 
-use super::activations::{Rewriting, hands_on_rank};
-use super::amount::Facts;
-use super::error::TechniqueError;
-use super::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
-use super::policy::{Along, Away, Gate, Item, Rebuild, Rule, TensorClass};
-use super::preset::Preset;
-use super::settled::Partly;
+use crate::graph::Partly;
 use crate::graph::{OperatorGraph, TensorId};
+use crate::memory::Applied;
+use crate::memory::activations::{Rewriting, hands_on_rank};
+use crate::memory::amount::Facts;
+use crate::memory::error::TechniqueError;
+use crate::memory::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
+use crate::memory::policy::{Along, Away, Gate, Item, Rebuild, Rule, TensorClass};
+use crate::memory::preset::Preset;
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
 use serde::{Deserialize, Serialize};
@@ -157,19 +158,6 @@ impl fmt::Display for Techniques {
         let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
         f.write_str(&names.join(" + "))
     }
-}
-
-/// What techniques change about a run as a whole.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Applied {
-    /// Whether addresses are planned ahead: nothing is lost to fragmentation.
-    pub planned_addresses: bool,
-    /// Whether every backward pass runs twice: once for the norm of all gradients, once for the updates.
-    pub second_backward: bool,
-    /// Steps between two decompositions of every matrix's gradient; 0 where there are none.
-    pub decomposed_every: u64,
-    /// What was asked for and changes nothing here, one sentence each.
-    pub notes: Vec<String>,
 }
 
 impl Techniques {
@@ -447,7 +435,7 @@ fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
     let found = !inner.is_empty();
     let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
     slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
-    super::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
+    crate::memory::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
     found
 }
 

@@ -1,6 +1,10 @@
 //! The operator graph of one segment of a model: operators, the tensors between them, what the backward pass reads.
 
-use crate::memory::Settled;
+mod settled;
+
+pub(crate) use settled::WHOLE;
+pub use settled::{Partly, Settled};
+
 use serde::{Deserialize, Serialize};
 pub use sim::kernel::OpId;
 use sim::kernel::{Axis, DataType, GradientOf, Kernel};

@@ -1,12 +1,17 @@
 //! How a training run is laid out on devices: the parallel degrees and what data-parallel ranks share. The rules that tie them to a model and a
-//! batch are in `layout_rules`.
+//! batch are in `rules`.
 //!
 //! Devices are numbered with the tensor axis fastest, then context, then data, then pipeline (Megatron-LM's order `tp-cp-dp-pp`; the
 //! expert axis is a part of the data axis). A run uses `tensor * context * data * pipeline` devices.
 
-use crate::layer_ends::LayerEnds;
-use crate::layout_rules::LayoutError;
-use crate::training::ContextMethod;
+mod layer_ends;
+mod limits;
+mod rules;
+
+pub use layer_ends::{Between, LayerEnds};
+pub use rules::LayoutError;
+
+use crate::lowering::ContextMethod;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

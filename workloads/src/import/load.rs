@@ -1,0 +1,35 @@
+//! Models by name or by file.
+
+use super::hugging_face;
+use crate::error::WorkloadError;
+use crate::model::{BUILT_IN, Model, built_in_names};
+use std::path::Path;
+
+impl Model {
+    /// A built-in model by name, or a `config.json` by path (or by the folder that holds it).
+    ///
+    /// # Errors
+    /// Where the name is neither built in nor a file, and where the file is not a usable configuration.
+    pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
+        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
+            return hugging_face::parse(name, name, text);
+        }
+        let path = Path::new(name_or_path);
+        if path.exists() {
+            return Self::from_file(path);
+        }
+        Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
+    }
+
+    /// A `config.json` in Hugging Face's format; a folder means the `config.json` in it.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is not a usable configuration.
+    pub fn from_file(path: &Path) -> Result<Self, WorkloadError> {
+        let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+        let place = file.display().to_string();
+        let text = sim::files::text::read(&file)
+            .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
+        hugging_face::parse(&place, &place, &text)
+    }
+}

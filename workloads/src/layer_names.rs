@@ -1,0 +1,49 @@
+//! Which operators are a layer's, by their names: in the segment of layers, alone or in a block of them, and in those of the embedding and of the
+//! head, which hold leading and trailing layers.
+
+use crate::graph::{OperatorGraph, OperatorNode, TensorId};
+use std::collections::BTreeSet;
+
+/// What the names of leading layers begin with, before their number.
+pub(crate) const LEADING_LAYER: &str = "leading_layer_";
+
+/// What the names of trailing layers begin with, before their number.
+pub(crate) const TRAILING_LAYER: &str = "trailing_layer_";
+
+/// The layer that a name belongs to, if any: `layer`, `layer.3` in a block of layers, `leading_layer_2`, `trailing_layer_0`.
+pub(crate) fn layer_of(name: &str) -> Option<&str> {
+    let (first, rest) = name.split_once('.')?;
+    if first == "layer" {
+        let number = rest.split('.').next().filter(|part| part.parse::<u32>().is_ok());
+        return Some(&name[..number.map_or(first.len(), |number| first.len() + 1 + number.len())]);
+    }
+    (first.starts_with(LEADING_LAYER) || first.starts_with(TRAILING_LAYER)).then_some(first)
+}
+
+/// What the names of the graph's layers begin with: the one of a layer's segment, those of a block of layers, those that are with the embedding or
+/// with the head.
+pub(crate) fn layers_in(graph: &OperatorGraph) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let own = graph.tensor("layer.input").is_some();
+    let of_segment = |layer: &&str| own == (layer.split('.').next() == Some("layer"));
+    for layer in graph.operators.iter().filter_map(|op| layer_of(&op.name)).filter(of_segment) {
+        if names.last().is_none_or(|last| last != layer) {
+            names.push(layer.to_owned());
+        }
+    }
+    names
+}
+
+/// Whether an operator belongs to a layer.
+pub(crate) fn in_layer(op: &OperatorNode) -> bool {
+    layer_of(&op.name).is_some()
+}
+
+/// What the layers of a block hand to each other. Every policy keeps it as it keeps a layer's input.
+pub(crate) fn handed_on(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+    let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
+    let crosses = |op: &OperatorNode, t: &TensorId| {
+        made_by(t).is_some_and(|maker| in_layer(maker) && layer_of(&maker.name) != layer_of(&op.name))
+    };
+    graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
+}
