@@ -170,6 +170,35 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
     SustainedPower { contraction, stream }
 }
 
+/// Power that no accelerator between two takes less than: `small` has the least of each of their figures, `large` the most, the same arrays' dataflow
+/// and the same memories by name. Traffic per multiply-accumulate falls with arrays and memories: it is that of `large`.
+#[must_use]
+pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
+    let (static_power, rates) = (small.energy.static_power, &small.tensor.macs_per_unit_per_cycle);
+    let hbm = &small.hbm;
+    let per_byte = (hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 + small.energy.per_vector_operation.0 / 4.0;
+    let stream = static_power + Watts(per_byte * hbm.read_bandwidth.0);
+    // Which type is the fastest may differ between accelerators whose rates do.
+    if *rates != large.tensor.macs_per_unit_per_cycle {
+        return stream;
+    }
+    let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
+    let macs = small.tensor.units() as f64 * rates.get(data_type).unwrap_or(0.0) * small.clock.0;
+    let mut contraction = static_power + Watts(small.energy.macs(data_type, 1).0 * macs);
+    let (mut read, mut written) = edge_traffic(&large.tensor);
+    let mut tile = 1.0_f64;
+    for (level, larger) in small.levels().zip(large.levels()) {
+        let instances = f64::from(small.instances(level));
+        let reads = (macs * read).min(level.read_bandwidth.0 * instances);
+        let writes = (macs * written).min(level.write_bandwidth.0 * instances);
+        contraction += Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
+        tile = (larger.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(tile, CONTRACTION);
+        read = 2.0 * 2.0 / tile;
+        written = 2.0 / CONTRACTION;
+    }
+    contraction.max(stream)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

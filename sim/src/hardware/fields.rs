@@ -135,6 +135,65 @@ pub const FABRIC: [Field; 22] = [
     field("fabric.tier.*.name", "", None, "the tier's name (no dimension)"),
 ];
 
+/// What more of a chip's field does, all others being the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum More {
+    /// No kernel's peak is lower, and the chip takes no less area, power or money.
+    Faster,
+    /// No kernel is faster, or its energy no less; area and money do not change.
+    Slower,
+    /// Not known.
+    Unknown,
+}
+
+/// How bounds of kernels follow a chip's field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Growth {
+    /// What more of it does to kernels at their peaks, and to what the chip takes.
+    pub more: More,
+    /// Whether the same holds of kernels with what arrays cannot fill and buffers cannot keep
+    /// ([`buffered_bound`](crate::cost::CostModel::buffered_bound)).
+    pub buffered: bool,
+    /// Whether the same holds of kernels mapped: the mapper's candidates do not depend on the field.
+    pub mapped: bool,
+    /// Whether its values are whole numbers.
+    pub whole: bool,
+}
+
+/// How bounds follow a field of a chip's file.
+///
+/// The mapper is monotone in rates and capacities, not in the arrays' number and shape, which cut products into tiles. Larger arrays need longer
+/// chunks of operands, so that buffers hold less of them.
+#[must_use]
+pub fn growth(key: &str) -> Growth {
+    const UNKNOWN: Growth = Growth { more: More::Unknown, buffered: false, mapped: false, whole: false };
+    let Some(field) = find(key).filter(|field| field.range.is_some()) else { return UNKNOWN };
+    let known = |more, buffered, mapped| {
+        let whole = field.range == COUNT || field.range == COUNT_OR_NONE;
+        Growth { more, buffered, mapped, whole }
+    };
+    match field.key {
+        "tensor.rows" => known(More::Faster, false, false),
+        "tensor.cores"
+        | "tensor.arrays_per_core"
+        | "tensor.columns"
+        | "vector.cores"
+        | "vector.lanes"
+        | "vector.buffer_kib"
+        | "memory.*.ports" => known(More::Faster, true, false),
+        "memory.*.latency_ns" => known(More::Slower, true, false),
+        // More dies yield better; a generation of PCIe is no number of anything.
+        "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" => UNKNOWN,
+        "clock_mhz" => known(More::Faster, true, true),
+        key if key.starts_with("memory.*.") && key.ends_with("pj_per_byte") => known(More::Slower, true, true),
+        key if key.starts_with("energy.") => known(More::Slower, true, true),
+        key if ["memory.", "host.", "storage.", "area."].iter().any(|table| key.starts_with(table)) => {
+            known(More::Faster, true, true)
+        }
+        _ => UNKNOWN,
+    }
+}
+
 /// What is known of a key, of a chip or (with `fabric.` before it) of a fabric.
 #[must_use]
 pub fn find(key: &str) -> Option<&'static Field> {

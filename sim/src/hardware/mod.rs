@@ -31,7 +31,7 @@ pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use document::ChipDocument;
-pub use energy::{EnergyModel, SustainedPower, sustained_power};
+pub use energy::{EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
 pub use library::{FittedScalar, KernelLibrary};
 pub use memory::{HostLink, MemoryLevel, Scope, Storage};
