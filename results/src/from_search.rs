@@ -32,6 +32,11 @@ pub fn dimensions(chip: &Accelerator, figures: &Figures) -> Dimensions {
     }
 }
 
+/// Whether an objective is the speed of a step.
+fn speed(objective: Objective) -> bool {
+    matches!(objective, Objective::Throughput | Objective::StepTime)
+}
+
 /// The jobs of a search on each of its space's fabrics, and their space.
 #[derive(Debug, Clone, Copy)]
 pub struct Searched<'a> {
@@ -67,7 +72,7 @@ impl<'a> Searched<'a> {
         let chip = self.space.chip(d.id)?;
         let figures = self.space.figures(d.id, &chip);
         let job = self.job(d.id, &chip);
-        let throughput = matches!(self.aim.objective, Objective::Throughput | Objective::StepTime);
+        let throughput = speed(self.aim.objective);
         let rate = |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
         let mut row = DesignRow::undecided(index as i64, dimensions(&chip, &figures));
         row.node = chip.node().map(|node| node.to_string());
@@ -78,12 +83,12 @@ impl<'a> Searched<'a> {
         row.peak_power_w = Some(figures.peak_power.0);
         row.cost_usd = figures.cost_usd;
         match &d.outcome {
-            runner::Outcome::Evaluated { evaluation, .. } => fill(&mut row, &job, evaluation),
+            runner::Outcome::Evaluated { evaluation, .. } => evaluation.iter().take(1).for_each(|of| fill(&mut row, &job, of)),
             runner::Outcome::Infeasible { evaluation } => {
                 row.outcome = Outcome::Infeasible;
-                row.reason = evaluation.outcome.as_ref().err().map(ToString::to_string);
+                row.reason = evaluation.last().and_then(|of| of.outcome.as_ref().err()).map(ToString::to_string);
             }
-            runner::Outcome::Pruned { bound, by } => {
+            runner::Outcome::Pruned { bound, by, .. } => {
                 row.outcome = Outcome::Pruned;
                 row.bound_sequences_per_s = rate(*bound);
                 row.reason = Some(match (self.aim.axis, throughput) {
@@ -93,6 +98,8 @@ impl<'a> Searched<'a> {
                 });
             }
             runner::Outcome::Open { bound } => row.bound_sequences_per_s = rate(*bound),
+            // What is no design of the space is none of its rows.
+            runner::Outcome::Excluded(_) => row.outcome = Outcome::OverArea,
         }
         Ok(row)
     }
@@ -189,16 +196,23 @@ fn chip_line(c: &Accelerator) -> String {
 /// The certificate of a search.
 #[must_use]
 pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificate {
-    let (Searched { jobs, space, aim }, outside) = (searched, &searched.space.outside);
+    let (Searched { jobs, space, aim }, outside) = (searched, &answer.outside);
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for design in &answer.designs {
-        let kind = match design.outcome {
+    let designs = answer.designs.iter().map(|design| (&design.outcome, 1));
+    let boxes = answer.boxes.iter().map(|of| (&of.outcome, of.region.size()));
+    let mut in_boxes = 0;
+    for (outcome, size) in designs.chain(boxes.clone()) {
+        let kind = match outcome {
             runner::Outcome::Evaluated { .. } => "evaluated",
             runner::Outcome::Infeasible { .. } => "infeasible",
             runner::Outcome::Pruned { .. } => "pruned",
             runner::Outcome::Open { .. } => "open",
+            runner::Outcome::Excluded(_) => "outside",
         };
-        *counts.entry(kind).or_default() += 1;
+        *counts.entry(kind).or_default() += size;
+    }
+    for (outcome, size) in boxes {
+        in_boxes += if matches!(outcome, runner::Outcome::Pruned { .. }) { size } else { 0 };
     }
     let count = |kind| counts.get(kind).copied().unwrap_or_default();
     let each = space.hbm.len().max(1);
@@ -209,7 +223,7 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         SolveStatus::Infeasible { why } => (Proof::Infeasible, None, Some(why.clone())),
     };
     let sequences = jobs.first().map_or(0.0, |job| job.global_batch as f64);
-    let throughput = matches!(aim.objective, Objective::Throughput | Objective::StepTime);
+    let throughput = speed(aim.objective);
     let rate = |step: f64| Some(sequences / step).filter(|r| throughput && r.is_finite());
     let shown = |value: f64| {
         let job = jobs.first()?;
@@ -218,9 +232,10 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
     };
     Certificate {
         proof,
-        designs: (answer.designs.len() + outside.total() * each) as u64,
+        designs: counts.values().sum::<u64>() + (outside.total() * each) as u64,
         evaluated: count("evaluated"),
         pruned: count("pruned"),
+        pruned_in_boxes: in_boxes,
         infeasible: count("infeasible"),
         over_area: (outside.area * each) as u64,
         over_power: (outside.power * each) as u64,

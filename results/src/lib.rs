@@ -21,6 +21,7 @@ pub mod mapped;
 pub mod page;
 pub mod papers;
 pub mod planned;
+pub mod progress;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -152,6 +152,9 @@ pub struct Certificate {
     pub evaluated: u64,
     /// Rejected by their bound.
     pub pruned: u64,
+    /// Of these, rejected a box of dimensions at a time.
+    #[serde(default)]
+    pub pruned_in_boxes: u64,
     /// Rejected because no plan fits them.
     pub infeasible: u64,
     /// Rejected for their area.

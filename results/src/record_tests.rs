@@ -28,6 +28,7 @@ fn certificate() -> Certificate {
         designs: 60,
         evaluated: 10,
         pruned: 40,
+        pruned_in_boxes: 0,
         infeasible: 5,
         over_area: 3,
         over_power: 0,

@@ -20,8 +20,10 @@ pub const PARETO: &str = "pareto";
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric that the best chip was found on, where no built-in one is it.
 pub const FABRIC: &str = "fabric.toml";
+/// The file of the gap over time.
+const PROGRESS: &str = "progress.csv";
 /// Every file that a run may have, in the order in which they appear under their names.
-pub const FILES: [&str; 7] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, RECORD];
+pub const FILES: [&str; 8] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, PROGRESS, RECORD];
 
 /// The files of what a search found, which other verbs take for theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,6 +32,8 @@ pub struct Found {
     pub chip: Option<String>,
     /// The fabric's, where it is not one that is known by name.
     pub fabric: Option<String>,
+    /// How the proof grew.
+    pub progress: Option<String>,
 }
 
 /// Why a run directory could not be written or read.
@@ -96,7 +100,7 @@ impl Run {
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
             (path(&format!("{PARETO}.png")), figure.png()?),
         ];
-        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric)];
+        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json()?.into_bytes()));
         files.insert(0, (path(SUMS), sums::of(&files).into_bytes()));
@@ -299,7 +303,11 @@ mod tests {
     }
 
     fn found() -> Found {
-        Found { chip: Some("name = \"chip\"".into()), fabric: Some("name = \"fabric\"".into()) }
+        Found {
+            chip: Some("name = \"chip\"".into()),
+            fabric: Some("name = \"fabric\"".into()),
+            progress: Some("seconds,best\n".into()),
+        }
     }
 
     #[test]
@@ -353,7 +361,7 @@ mod tests {
                 (1, 1) => assert_eq!(chip.unwrap(), "name = \"other\""),
                 _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
             }
-            match (chosen & 1, chosen >> 1 & 1, chosen >> 6 & 1) {
+            match (chosen & 1, chosen >> 1 & 1, chosen >> 7 & 1) {
                 (0, 0, 0) => assert_eq!(Run::read(&at("mixed")).unwrap(), old),
                 (1, 1, 1) => assert_eq!(Run::read(&at("mixed")).unwrap(), mixed),
                 _ => assert!(Run::read(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}"),

@@ -2,7 +2,7 @@
 //! all PHAZE models without arguments.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-use coplace_search::design::{Aim, DesignSearch};
+use coplace_search::design::{Aim, DesignSearch, Watch, Workload};
 use coplace_search::planner::{Job, Prepared};
 use coplace_search::runner::Outcome;
 use coplace_search::space::{Chips, Space};
@@ -61,7 +61,9 @@ fn main() {
         let prepared = Prepared::new(job, &study.plan.space()).unwrap();
         let ready = start.elapsed().as_secs_f64();
         let aim = Aim { evaluations: study.limits.evaluations, ..Aim::default() };
-        let answer = DesignSearch { prepared: &[prepared], space: &space, aim }.run(&|_| {});
+        let prepared = [prepared];
+        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim };
+        let answer = Watch::nobody(|watch| search.run(watch)).unwrap();
         let seconds = start.elapsed().as_secs_f64();
         let count = |wanted: fn(&Outcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();
         let best = answer.best.map(|b| &answer.designs[b]);
@@ -71,7 +73,7 @@ fn main() {
             answer.status,
             best.map_or_else(String::new, |b| match &b.outcome {
                 Outcome::Evaluated { value, evaluation } => {
-                    let plan = evaluation.outcome.as_ref().map(|p| format!("{:?} {:?}", p.plan.layout, p.plan.activations));
+                    let plan = evaluation[0].outcome.as_ref().map(|p| format!("{:?} {:?}", p.plan.layout, p.plan.activations));
                     format!("{value:.4} s on {} {}", space.words(b.id), plan.unwrap_or_default())
                 }
                 _ => String::new(),

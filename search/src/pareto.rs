@@ -17,6 +17,14 @@ pub struct FrontPoint {
     pub id: usize,
 }
 
+impl FrontPoint {
+    /// Whether another point takes this one's place on a front: equal, and of a smaller id.
+    #[must_use]
+    pub fn yields(&self, other: &Self) -> bool {
+        self.first == other.first && self.second == other.second && other.id < self.id
+    }
+}
+
 impl Front {
     /// The points, ascending in the first objective.
     #[must_use]
@@ -47,6 +55,15 @@ impl Front {
         let at = self.points.partition_point(|p| p.first < point.first);
         self.points.insert(at, point);
         true
+    }
+
+    /// As [`Self::insert`], but of two equals the one with the smaller id stays, whichever comes first.
+    pub fn insert_by_id(&mut self, point: FrontPoint) -> bool {
+        if let Some(equal) = self.points.iter_mut().find(|p| p.yields(&point)) {
+            *equal = point;
+            return true;
+        }
+        self.insert(point)
     }
 }
 
@@ -80,10 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn the_earlier_of_two_equal_points_stays() {
+    fn the_earlier_of_two_equal_points_stays_or_that_of_the_smaller_id() {
         let mut front = Front::default();
-        assert!(front.insert(FrontPoint { first: 1.0, second: 1.0, id: 0 }));
-        assert!(!front.insert(FrontPoint { first: 1.0, second: 1.0, id: 1 }));
+        assert!(front.insert(FrontPoint { first: 1.0, second: 1.0, id: 1 }));
+        assert!(!front.insert(FrontPoint { first: 1.0, second: 1.0, id: 0 }));
+        assert!(!front.insert_by_id(FrontPoint { first: 1.0, second: 1.0, id: 2 }));
+        assert!(front.insert_by_id(FrontPoint { first: 1.0, second: 1.0, id: 0 }));
+        assert_eq!(front.points()[0].id, 0);
         assert!(!front.insert(FrontPoint { first: f64::NAN, second: 0.0, id: 2 }));
         assert_eq!(front.points().len(), 1);
     }

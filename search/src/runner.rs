@@ -1,34 +1,89 @@
-//! Best-first search with admissible bounds: evaluates exactly only the candidates that a bound cannot decide, and says how far it got.
+//! Best-first branch and bound: splits sets of candidates until a bound discards them whole, evaluates exactly only the candidates that no bound
+//! decides, and says how far it got.
 //!
-//! Every candidate has a cost that is known at once (its area), or from below (its energy), and a value to be minimised that is expensive (its
-//! step time), with bounds from below in between. A candidate is discarded when one already evaluated costs no more and is no slower than the
-//! candidate's bounds, so what remains is the Pareto front of value against cost, the best value at its end.
+//! Every candidate has a cost that is known when it is looked at (its area), or from below (its energy), and a value to be minimised that is expensive
+//! (its step time), with bounds from below in between; a set has the least of both. A set is discarded when a candidate already evaluated costs no more
+//! and is no slower than the set's bounds, so what remains is the Pareto front of value against cost, the best value at its end. Of candidates
+//! equal in both the one of the smallest number is on the front, as if they had been evaluated in their order.
 //!
-//! Candidates are taken in rounds of a fixed size and the front changes only between rounds: the answer is the same for any
-//! number of threads.
+//! Sets are taken in rounds of a fixed size and the front changes only between rounds: the answer is the same for any number of threads.
 
 use crate::pareto::{Front, FrontPoint};
+use crate::space::Why;
 use rayon::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::fmt::Debug;
 
-/// Candidates decided per round: enough to keep many cores busy, few enough that a better front prunes soon.
-const ROUND: usize = 32;
+/// Candidates evaluated per round: enough to keep some cores busy, few enough that a better front prunes soon.
+const ROUND: usize = 16;
+/// Bounds improved per round: cheap beside evaluations.
+const LOOKS: usize = 256;
+/// What splitting a set counts among these: its parts are bounded several times.
+const SPLITTING: usize = 4;
+
+/// Candidates that have a bound in common, and what is known of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node<S> {
+    /// Which they are.
+    pub set: S,
+    /// None costs less.
+    pub cost: f64,
+    /// None has a lower value.
+    pub bound: f64,
+    /// The smallest of their numbers.
+    pub first: usize,
+    /// What has shown the bound.
+    pub shown: Shown,
+}
+
+/// What shows a bound of candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shown {
+    /// The peaks of kernels.
+    Peaks,
+    /// Kernels mapped, and plans timed with them.
+    Mapped,
+    /// Plans on the way to the best one's exact time.
+    Plans,
+}
+
+/// What a look at a set came to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Look<S> {
+    /// A better bound of the same candidates.
+    Bound(f64),
+    /// Parts of the set, and those of its candidates that need not be looked at.
+    Parts(Vec<Node<S>>, Vec<(S, Exclusion)>),
+}
+
+/// Why candidates are none.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Exclusion {
+    /// They are outside a limit.
+    Limit(Why),
+    /// They are no chips.
+    NoChip(String),
+}
 
 /// What is searched.
 pub trait Problem: Sync {
+    /// A set of candidates.
+    type Set: Clone + Debug + Send + Sync;
     /// An exact evaluation.
-    type Evaluation: Send;
-    /// How many candidates there are, numbered from 0.
-    fn candidates(&self) -> usize;
-    /// The cost of a candidate, or what it is not below where its evaluation has the exact one.
-    fn cost(&self, candidate: usize) -> f64;
-    /// A very cheap lower bound of the candidate's value.
-    fn coarse_bound(&self, candidate: usize) -> f64;
-    /// A tighter lower bound, still much cheaper than an evaluation; at least the coarse one is taken.
-    /// No more need be found out than whether it is below `cutoff`.
-    fn fine_bound(&self, candidate: usize, cutoff: f64) -> f64;
-    /// The exact value, unless it is shown on the way that the value is at least `cutoff` (infinite where any value counts).
+    type Evaluation: Send + Sync;
+    /// Sets that have all candidates among them, each in one.
+    fn roots(&self) -> Vec<Node<Self::Set>>;
+    /// How many candidates a set has.
+    fn size(&self, set: &Self::Set) -> u64;
+    /// Whether a set is one candidate, to be evaluated once [`Shown::Mapped`] bounds it.
+    fn is_single(&self, set: &Self::Set) -> bool;
+    /// A better bound of a set ([`Shown::Mapped`]), or its parts. No more need be found out than whether values are below `cutoff`.
+    ///
+    /// # Errors
+    /// What ends the search.
+    fn look(&self, node: &Node<Self::Set>, cutoff: f64) -> Result<Look<Self::Set>, String>;
+    /// The exact value of a candidate, unless it is shown on the way that the value is at least `cutoff` (infinite where any value counts).
     fn evaluate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
 }
 
@@ -39,7 +94,7 @@ pub enum Verdict<E> {
     Feasible {
         /// The value.
         value: f64,
-        /// The exact cost, where [`Problem::cost`] is a bound.
+        /// The exact cost, where that of the node is a bound.
         cost: Option<f64>,
         /// What belongs to them.
         evaluation: E,
@@ -50,7 +105,7 @@ pub enum Verdict<E> {
     Beaten(f64),
 }
 
-/// How a candidate was decided.
+/// How candidates were decided.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome<E> {
     /// Evaluated: feasible with this value.
@@ -65,238 +120,320 @@ pub enum Outcome<E> {
         /// What the evaluation said.
         evaluation: E,
     },
-    /// Not worth evaluating: `by` costs no more and its value is no worse than this candidate's bound.
+    /// Not worth evaluating: `by` costs no more and its value is no worse than the bound, or worse by no more than is allowed.
     Pruned {
-        /// The lower bound of the candidate's value.
+        /// The lower bound of the values.
         bound: f64,
-        /// The candidate that dominates it.
+        /// The candidate that dominates them.
         by: usize,
+        /// What has shown the bound.
+        shown: Shown,
     },
-    /// The evaluation limit was reached first.
+    /// The search was stopped first.
     Open {
-        /// The lower bound of the candidate's value.
+        /// The lower bound of the values.
         bound: f64,
     },
+    /// No candidates.
+    Excluded(Exclusion),
 }
 
 /// Where a search stands, for a progress display.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     /// Candidates decided so far, by evaluation or by bound.
-    pub decided: usize,
+    pub decided: u64,
     /// Of these, evaluated exactly.
     pub evaluated: usize,
     /// All candidates.
-    pub total: usize,
+    pub total: u64,
     /// The best value so far.
     pub best: Option<f64>,
+    /// No candidate has a lower value.
+    pub bound: f64,
+}
+
+/// When a search ends before it has decided everything, and what it may leave.
+pub struct Limits<'a> {
+    /// Candidates evaluated exactly at most.
+    pub evaluations: usize,
+    /// Candidates better by no more than this fraction need not be found.
+    pub gap: f64,
+    /// Whether to stop now.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// How much was decided by what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Candidates discarded whole sets at a time, by the bounds of [`Shown`].
+    pub in_sets: [u64; 3],
+    /// Candidates discarded one by one, by the same.
+    pub alone: [u64; 3],
+    /// Candidates outside limits, or none.
+    pub excluded: u64,
+    /// Candidates evaluated, those among [`Shown::Plans`] included.
+    pub evaluated: u64,
+    /// Sets looked at.
+    pub looks: u64,
+}
+
+/// Where a search stood at a moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// The best value; `None` where none is known.
+    pub best: Option<f64>,
+    /// No candidate has a lower value.
+    pub bound: f64,
+    /// What was decided by then.
+    pub counts: Counts,
 }
 
 /// The answer of a search.
 #[derive(Debug, Clone)]
-pub struct Answer<E> {
-    /// How each candidate was decided.
-    pub outcomes: Vec<Outcome<E>>,
+pub struct Answer<S, E> {
+    /// How sets of candidates were decided, in the order in which they were.
+    pub outcomes: Vec<(S, Outcome<E>)>,
     /// The front of value (second) against cost (first) over all evaluated candidates.
     pub front: Front,
-    /// The candidate of the best value; among equals the cheapest.
-    pub best: Option<usize>,
     /// No candidate's value is below this; `None` when nothing is feasible and nothing is open.
     pub lower_bound: Option<f64>,
+    /// What was decided by what.
+    pub counts: Counts,
 }
 
-/// A candidate waiting in the queue: smallest bound first, then the caller's order.
-struct Waiting {
-    bound: f64,
-    candidate: usize,
-    fine: bool,
-}
+/// A node in the queue: smallest bound first, then the smallest first candidate.
+struct Waiting<S>(Node<S>);
 
-impl PartialEq for Waiting {
+impl<S> PartialEq for Waiting<S> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
-impl Eq for Waiting {}
-impl PartialOrd for Waiting {
+impl<S> Eq for Waiting<S> {}
+impl<S> PartialOrd for Waiting<S> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Waiting {
+impl<S> Ord for Waiting<S> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // BinaryHeap takes the largest first.
-        other.bound.total_cmp(&self.bound).then(other.candidate.cmp(&self.candidate))
+        // BinaryHeap takes the largest first. Sets come before their parts, which may begin alike.
+        other.0.bound.total_cmp(&self.0.bound).then(other.0.first.cmp(&self.0.first)).then(self.0.shown.cmp(&other.0.shown))
     }
 }
 
-/// Searches all candidates of `problem`, evaluating at most `limit` of them exactly.
-pub fn run<P: Problem>(problem: &P, limit: usize, progress: &(dyn Fn(Progress) + Sync)) -> Answer<P::Evaluation> {
-    let total = problem.candidates();
-    let mut queue: BinaryHeap<Waiting> = (0..total)
-        .into_par_iter()
-        .map(|candidate| Waiting { bound: problem.coarse_bound(candidate), candidate, fine: false })
-        .collect::<Vec<_>>()
-        .into();
-    let mut outcomes: Vec<Option<Outcome<P::Evaluation>>> = (0..total).map(|_| None).collect();
-    let mut front = Front::default();
-    let (mut decided, mut evaluated) = (0, 0);
-    while evaluated < limit && !queue.is_empty() {
-        let (coarse, fine) = take_round(problem, &mut queue, &front, &mut outcomes, &mut decided, limit - evaluated);
-        let refined: Vec<Waiting> = coarse
-            .into_par_iter()
-            .map(|w| {
-                let cutoff = front.best_within(problem.cost(w.candidate)).map_or(f64::INFINITY, |rival| rival.second);
-                let bound = problem.fine_bound(w.candidate, cutoff).max(w.bound);
-                Waiting { bound, candidate: w.candidate, fine: true }
-            })
-            .collect();
-        queue.extend(refined);
-        let rivals: Vec<Option<FrontPoint>> = fine.iter().map(|w| front.best_within(problem.cost(w.candidate))).collect();
-        let evaluate = |(w, rival): (&Waiting, &Option<FrontPoint>)| {
-            problem.evaluate(w.candidate, rival.map_or(f64::INFINITY, |r| r.second))
-        };
+type Nodes<P> = Vec<Node<<P as Problem>::Set>>;
+
+/// A search under way.
+struct Run<'a, P: Problem> {
+    problem: &'a P,
+    gap: f64,
+    queue: BinaryHeap<Waiting<P::Set>>,
+    outcomes: Vec<(P::Set, Outcome<P::Evaluation>)>,
+    front: Front,
+    counts: Counts,
+    total: u64,
+    decided: u64,
+    /// The least bound of what was discarded although it may be better, within the gap.
+    left: f64,
+}
+
+/// Searches all candidates of `problem`. `progress` and `moment` are told after every round, at moments that do not depend on the clock.
+///
+/// # Errors
+/// What [`Problem::look`] ends the search with.
+pub fn run<P: Problem>(
+    problem: &P,
+    limits: &Limits<'_>,
+    told: &mut dyn FnMut(Progress, Moment),
+) -> Result<Answer<P::Set, P::Evaluation>, String> {
+    let roots = problem.roots();
+    let total = roots.iter().map(|node| problem.size(&node.set)).sum();
+    let queue = roots.into_iter().map(Waiting).collect::<Vec<_>>().into();
+    let (front, counts) = (Front::default(), Counts::default());
+    let mut run =
+        Run { problem, gap: limits.gap, queue, outcomes: Vec::new(), front, counts, total, decided: 0, left: f64::INFINITY };
+    // One candidate at once, so that there is an answer whenever the search is stopped.
+    run.dive()?;
+    run.tell(told);
+    while run.counts.evaluated < limits.evaluations as u64 && !run.queue.is_empty() && !(limits.stop)() {
+        let room = limits.evaluations - run.counts.evaluated as usize;
+        let (looks, singles) = run.take_round(room);
+        run.look(looks)?;
+        run.evaluate(singles);
+        run.tell(told);
+    }
+    let lower_bound = run.lower_bound();
+    run.close();
+    Ok(Answer { outcomes: run.outcomes, front: run.front, lower_bound, counts: run.counts })
+}
+
+impl<P: Problem> Run<'_, P> {
+    fn tell(&self, told: &mut dyn FnMut(Progress, Moment)) {
+        let best = self.front.points().last().map(|point| point.second);
+        let bound = self.lower_bound().unwrap_or(f64::INFINITY);
+        let evaluated = self.counts.evaluated as usize;
+        let progress = Progress { decided: self.decided, evaluated, total: self.total, best, bound };
+        told(progress, Moment { best, bound, counts: self.counts });
+    }
+
+    /// No candidate's value is below this.
+    fn lower_bound(&self) -> Option<f64> {
+        let best = self.front.points().last().map(|point| point.second);
+        let open = self.queue.peek().map(|waiting| waiting.0.bound).into_iter().chain(best);
+        open.reduce(f64::min).map(|bound| bound.min(self.left))
+    }
+
+    /// Who makes a node not worth looking at: one that costs no more and is no worse, but for what is allowed.
+    fn rival(&self, node: &Node<P::Set>) -> Option<usize> {
+        let rival = self.front.best_within(node.cost)?;
+        let own = FrontPoint { first: node.cost, second: node.bound, id: node.first };
+        (rival.second <= node.bound * (1.0 + self.gap) && !rival.yields(&own)).then_some(rival.id)
+    }
+
+    /// The value from which on a node is not worth looking at.
+    fn cutoff(&self, node: &Node<P::Set>) -> f64 {
+        let Some(rival) = self.front.best_within(node.cost) else { return f64::INFINITY };
+        let value = if self.gap > 0.0 { rival.second / (1.0 + self.gap) } else { rival.second };
+        // One that is as good and comes first is found.
+        if rival.first == node.cost && node.first < rival.id { value.next_up() } else { value }
+    }
+
+    fn discard(&mut self, node: Node<P::Set>, by: usize) {
+        let size = self.problem.size(&node.set);
+        self.decided += size;
+        let single = self.problem.is_single(&node.set);
+        let counts = if single { &mut self.counts.alone } else { &mut self.counts.in_sets };
+        counts[node.shown as usize] += size;
+        self.left = self.left.min(node.bound);
+        self.outcomes.push((node.set, Outcome::Pruned { bound: node.bound, by, shown: node.shown }));
+    }
+
+    fn exclude(&mut self, set: P::Set, why: Exclusion) {
+        let size = self.problem.size(&set);
+        self.decided += size;
+        self.counts.excluded += size;
+        self.outcomes.push((set, Outcome::Excluded(why)));
+    }
+
+    /// Whether a node is to be evaluated next.
+    fn is_ready(&self, node: &Node<P::Set>) -> bool {
+        node.shown >= Shown::Mapped && self.problem.is_single(&node.set)
+    }
+
+    /// Follows the best of each set's parts to one candidate and evaluates it.
+    fn dive(&mut self) -> Result<(), String> {
+        let mut next = self.queue.pop();
+        while let Some(Waiting(node)) = next {
+            if self.is_ready(&node) {
+                self.evaluate(vec![node]);
+                return Ok(());
+            }
+            self.counts.looks += 1;
+            next = match self.problem.look(&node, f64::INFINITY)? {
+                Look::Bound(bound) => Some(Waiting(Node { bound: bound.max(node.bound), shown: Shown::Mapped, ..node })),
+                Look::Parts(parts, excluded) => {
+                    excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
+                    let mut parts: BinaryHeap<Waiting<P::Set>> = parts.into_iter().map(Waiting).collect();
+                    let best = parts.pop();
+                    self.queue.append(&mut parts);
+                    best.or_else(|| self.queue.pop())
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes the next nodes off the queue: those to look at, and those to evaluate. What the front dominates is decided on the way.
+    fn take_round(&mut self, room: usize) -> (Nodes<P>, Nodes<P>) {
+        let (mut looks, mut singles, mut weight) = (Vec::new(), Vec::new(), 0);
+        while weight < LOOKS && singles.len() < ROUND.min(room) {
+            // A candidate whose bound is above that of a node looked at may not be next: evaluate only while none is.
+            if !looks.is_empty() && self.queue.peek().is_some_and(|waiting| self.is_ready(&waiting.0)) {
+                break;
+            }
+            let Some(Waiting(node)) = self.queue.pop() else { break };
+            if let Some(by) = self.rival(&node) {
+                self.discard(node, by);
+            } else if self.is_ready(&node) {
+                singles.push(node);
+            } else {
+                weight += if self.problem.is_single(&node.set) { 1 } else { SPLITTING };
+                looks.push(node);
+            }
+        }
+        (looks, singles)
+    }
+
+    fn look(&mut self, nodes: Vec<Node<P::Set>>) -> Result<(), String> {
+        self.counts.looks += nodes.len() as u64;
+        let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
+        let problem = self.problem;
+        let look = |(node, cutoff): (&Node<P::Set>, &f64)| problem.look(node, *cutoff);
+        let looked: Vec<Result<Look<P::Set>, String>> = nodes.par_iter().zip(&cutoffs).with_max_len(4).map(look).collect();
+        for (node, look) in nodes.into_iter().zip(looked) {
+            match look? {
+                Look::Bound(bound) => {
+                    self.queue.push(Waiting(Node { bound: bound.max(node.bound), shown: Shown::Mapped, ..node }));
+                }
+                Look::Parts(parts, excluded) => {
+                    excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
+                    for part in parts {
+                        match self.rival(&part) {
+                            Some(by) => self.discard(part, by),
+                            None => self.queue.push(Waiting(part)),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, nodes: Vec<Node<P::Set>>) {
+        let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
+        let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_within(node.cost)).collect();
+        let problem = self.problem;
+        let evaluate = |(node, cutoff): (&Node<P::Set>, &f64)| problem.evaluate(node.first, *cutoff);
         // One by one: a core that took several would keep them while another is idle.
-        let answers: Vec<_> = fine.par_iter().zip(&rivals).with_max_len(1).map(evaluate).collect();
-        for ((waiting, rival), verdict) in fine.iter().zip(&rivals).zip(answers) {
-            let candidate = waiting.candidate;
-            evaluated += 1;
-            decided += 1;
-            outcomes[candidate] = Some(match (verdict, rival) {
+        let answers: Vec<Verdict<P::Evaluation>> = nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
+        for ((node, rival), verdict) in nodes.into_iter().zip(rivals).zip(answers) {
+            self.counts.evaluated += 1;
+            self.decided += 1;
+            let outcome = match (verdict, rival) {
                 (Verdict::Feasible { value, cost, evaluation }, _) => {
-                    let first = cost.unwrap_or_else(|| problem.cost(candidate));
-                    front.insert(FrontPoint { first, second: value, id: candidate });
+                    self.front.insert_by_id(FrontPoint { first: cost.unwrap_or(node.cost), second: value, id: node.first });
                     Outcome::Evaluated { value, evaluation }
                 }
                 (Verdict::Infeasible(evaluation), _) => Outcome::Infeasible { evaluation },
-                (Verdict::Beaten(bound), Some(rival)) => Outcome::Pruned { bound: bound.max(waiting.bound), by: rival.id },
+                (Verdict::Beaten(bound), Some(rival)) => {
+                    self.counts.alone[Shown::Plans as usize] += 1;
+                    let bound = bound.max(node.bound);
+                    self.left = self.left.min(bound);
+                    Outcome::Pruned { bound, by: rival.id, shown: Shown::Plans }
+                }
                 // Nothing to be beaten by: an evaluation that gives up all the same has only shown its bound.
-                (Verdict::Beaten(bound), None) => Outcome::Open { bound: bound.max(waiting.bound) },
-            });
+                (Verdict::Beaten(bound), None) => {
+                    self.left = self.left.min(bound.max(node.bound));
+                    Outcome::Open { bound: bound.max(node.bound) }
+                }
+            };
+            self.outcomes.push((node.set, outcome));
         }
-        progress(Progress { decided, evaluated, total, best: front.points().last().map(|p| p.second) });
     }
-    let open_bound = queue.peek().map(|w| w.bound);
-    for waiting in queue {
-        let cost = problem.cost(waiting.candidate);
-        outcomes[waiting.candidate] = Some(match front.dominator(cost, waiting.bound) {
-            Some(by) => Outcome::Pruned { bound: waiting.bound, by: by.id },
-            None => Outcome::Open { bound: waiting.bound },
-        });
-    }
-    let best = front.points().last();
-    let lower_bound = match (best, open_bound) {
-        (Some(best), Some(open)) => Some(best.second.min(open)),
-        (Some(best), None) => Some(best.second),
-        (None, open) => open,
-    };
-    Answer { outcomes: outcomes.into_iter().flatten().collect(), best: best.map(|p| p.id), front, lower_bound }
-}
 
-/// Takes the next candidates off the queue: those that still need a fine bound, and those to evaluate. What the front dominates is
-/// decided on the way.
-fn take_round<P: Problem>(
-    problem: &P,
-    queue: &mut BinaryHeap<Waiting>,
-    front: &Front,
-    outcomes: &mut [Option<Outcome<P::Evaluation>>],
-    decided: &mut usize,
-    room: usize,
-) -> (Vec<Waiting>, Vec<Waiting>) {
-    let (mut coarse, mut fine) = (Vec::new(), Vec::new());
-    // Fine bounds are cheap beside evaluations: a round holds many more of them.
-    while coarse.len() < 16 * ROUND && fine.len() < ROUND.min(room) {
-        // A candidate whose bound is above that of one waiting for its fine bound may not be next: evaluate only while none waits.
-        if !coarse.is_empty() && queue.peek().is_some_and(|w| w.fine) {
-            break;
-        }
-        let Some(waiting) = queue.pop() else { break };
-        if let Some(by) = front.dominator(problem.cost(waiting.candidate), waiting.bound) {
-            outcomes[waiting.candidate] = Some(Outcome::Pruned { bound: waiting.bound, by: by.id });
-            *decided += 1;
-        } else if waiting.fine {
-            fine.push(waiting);
-        } else {
-            coarse.push(waiting);
+    /// Decides what is left when the search is stopped.
+    fn close(&mut self) {
+        for Waiting(node) in std::mem::take(&mut self.queue).into_sorted_vec().into_iter().rev() {
+            match self.rival(&node) {
+                Some(by) => self.discard(node, by),
+                None => self.outcomes.push((node.set, Outcome::Open { bound: node.bound })),
+            }
         }
     }
-    (coarse, fine)
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
-    use super::*;
-    use proptest::prelude::*;
-
-    #[derive(Debug)]
-    struct Toy {
-        items: Vec<(u8, Option<u8>, u8)>,
-        costs_known_late: bool,
-    }
-
-    impl Toy {
-        /// The exact cost, at least the one that is known at once.
-        fn exact(&self, c: usize) -> f64 {
-            let (cost, _, slack) = self.items[c];
-            f64::from(cost) + if self.costs_known_late { f64::from(slack % 3) } else { 0.0 }
-        }
-    }
-
-    impl Problem for Toy {
-        type Evaluation = ();
-        fn candidates(&self) -> usize {
-            self.items.len()
-        }
-        fn cost(&self, c: usize) -> f64 {
-            f64::from(self.items[c].0)
-        }
-        fn coarse_bound(&self, c: usize) -> f64 {
-            self.fine_bound(c, f64::INFINITY) / 2.0
-        }
-        fn fine_bound(&self, c: usize, _cutoff: f64) -> f64 {
-            let (_, value, slack) = self.items[c];
-            f64::from(value.unwrap_or(255).saturating_sub(slack))
-        }
-        fn evaluate(&self, c: usize, cutoff: f64) -> Verdict<()> {
-            match self.items[c].1.map(f64::from) {
-                Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
-                Some(value) => Verdict::Feasible { value, cost: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
-                None => Verdict::Infeasible(()),
-            }
-        }
-    }
-
-    fn toy() -> impl Strategy<Value = Toy> {
-        let items = proptest::collection::vec((0u8..50, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200);
-        (items, any::<bool>()).prop_map(|(items, costs_known_late)| Toy { items, costs_known_late })
-    }
-
-    proptest! {
-        #[test]
-        fn finds_the_true_front_and_proves_it(toy in toy()) {
-            let answer = run(&toy, usize::MAX, &|_| {});
-            prop_assert_eq!(answer.outcomes.len(), toy.items.len());
-            let mut truth = Front::default();
-            for (id, item) in toy.items.iter().enumerate() {
-                if let Some(v) = item.1 {
-                    truth.insert(FrontPoint { first: toy.exact(id), second: f64::from(v), id });
-                }
-            }
-            let pairs = |f: &Front| f.points().iter().map(|p| (p.first, p.second)).collect::<Vec<_>>();
-            prop_assert_eq!(pairs(&answer.front), pairs(&truth));
-            prop_assert_eq!(answer.lower_bound, truth.points().last().map(|p| p.second));
-        }
-
-        #[test]
-        fn a_limited_search_never_claims_more_than_it_proved(toy in toy(), limit in 1usize..20) {
-            let answer = run(&toy, limit, &|_| {});
-            let truth = toy.items.iter().filter_map(|i| i.1).min().map(f64::from);
-            if let (Some(bound), Some(truth)) = (answer.lower_bound, truth) {
-                prop_assert!(bound <= truth);
-            }
-            let evaluated = answer.outcomes.iter().filter(|o| matches!(o, Outcome::Evaluated { .. } | Outcome::Infeasible { .. })).count();
-            prop_assert!(evaluated <= limit);
-        }
-    }
-}
+#[path = "runner_tests.rs"]
+mod tests;

@@ -273,6 +273,9 @@ impl PlanSpec {
 pub struct LimitSpec {
     /// Designs evaluated exactly.
     pub evaluations: usize,
+    /// Designs better than the best by no more than so many percent need not be found: 0 where it is left out.
+    #[serde(default)]
+    pub within_percent: f64,
 }
 
 /// A study.
@@ -377,6 +380,11 @@ impl Study {
         if c.global_batch_sequences == 0 || c.global_batch_sequences > 1 << 24 {
             let value = c.global_batch_sequences.to_string();
             return fail("cluster.global_batch_sequences", value, "must be from 1 to 16777216", "give the sequences of a step");
+        }
+        let within = self.limits.within_percent;
+        if !(0.0..=100.0).contains(&within) {
+            let (limit, cure) = ("must be from 0 to 100", "say by how much a design may be better than the best found");
+            return fail("limits.within_percent", within.to_string(), limit, cure);
         }
         if self.limits.evaluations == 0 {
             return fail("limits.evaluations", "0".into(), "must be at least 1", "allow at least one evaluation");

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
-use crate::design::{Aim, DesignSearch};
+use crate::design::{Aim, DesignSearch, Watch, Workload};
 use crate::planner::{Job, PlanSpace};
 use crate::runner::Outcome;
 use crate::space::{ChipLimits, Grid, PhazeGrid, number, places};
@@ -70,8 +70,9 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
     assert_eq!(count(|fate| matches!(fate, Fate::Outside(Why::Area, _))), space.outside.area);
     assert_eq!(count(|fate| matches!(fate, Fate::NoChip(_))), space.outside.refused);
     assert!(space.outside.area > 0 && space.outside.refused > 0 && space.points() > 8, "{:?}", space.outside);
-    let searched = DesignSearch { prepared: &prepared, space: &space, aim: Aim { evaluations: usize::MAX, ..Aim::default() } };
-    let answer = searched.run(&|_| {});
+    let workloads = [Workload::alone(&prepared)];
+    let searched = DesignSearch { workloads: &workloads, space: &space, aim: Aim { evaluations: usize::MAX, ..Aim::default() } };
+    let answer = searched.run(Watch { stop: &|| false, told: &mut |_, _| {} }).unwrap();
     let (mut least, mut infeasible) = (f64::INFINITY, 0);
     for (number, fate) in &fates {
         let Fate::Evaluated(built, evaluation) = fate else {
@@ -82,7 +83,8 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
         assert_eq!(space.chip(design).unwrap(), built.chip);
         assert_eq!(space.figures[design.point], built.figures);
         assert_eq!(Some(space.fabric(design)), built.fabric);
-        match (&evaluation.outcome, &answer.designs[design.point].outcome) {
+        let decided = answer.designs.iter().find(|found| found.id == design).unwrap();
+        match (&evaluation.outcome, &decided.outcome) {
             (Ok(plan), Outcome::Evaluated { value, .. }) => {
                 assert_eq!(plan.time.total.0, *value);
                 least = least.min(*value);

@@ -3,7 +3,7 @@
 //! `PROPTEST_CASES=200 cargo test --release -p coplace-search --test small_spaces` tries more of them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use coplace_search::design::{Aim, DesignSearch};
+use coplace_search::design::{Aim, DesignSearch, Watch, Workload};
 use coplace_search::pareto::{Front, FrontPoint};
 use coplace_search::planner::{Job, PlanSpace, Prepared, Splits, search_plans};
 use coplace_search::runner::Outcome;
@@ -92,7 +92,9 @@ proptest! {
         };
         let prepared = Prepared::new(job, &plans).unwrap();
         let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
-        let answer = DesignSearch { prepared: &[prepared], space: &space, aim }.run(&|_| {});
+        let prepared = [prepared];
+        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim };
+        let answer = Watch::nobody(|watch| search.run(watch)).unwrap();
         prop_assert_eq!(answer.designs.len(), space.designs());
         let mut front = Front::default();
         let mut seconds = Vec::new();

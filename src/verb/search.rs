@@ -3,6 +3,7 @@
 pub mod again;
 mod baselines;
 pub mod question;
+mod stop;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -14,14 +15,15 @@ use question::{Named, Question};
 use results::claim::Claim;
 use results::design::DesignRow;
 use results::from_search::{self as conversion, Searched};
+use results::progress::ProgressTable;
 use results::record::{self, BestDesign, Record, Versions};
 use results::report;
 use results::run::{Found, Run};
 use results::step_record::StepRecord;
-use search::design::{DesignAnswer, DesignSearch};
+use search::design::{DesignAnswer, DesignSearch, Watch, Workload};
 use search::objective::{Axis, Objective};
 use search::planner::{Job, Prepared, RankedPlan};
-use search::runner::{Outcome, Progress};
+use search::runner::{Moment, Outcome, Progress};
 use search::space::DesignId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,8 +37,8 @@ const USED: f64 = 0.95;
 #[command(
     after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n\n\
-    Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design and what\n\
-    became of it), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
+    Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
+    decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
     base chip, pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
     another question is never overwritten. JSON: the record, as in record.json."
 )]
@@ -111,6 +113,12 @@ pub struct Asked {
     /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token [default: throughput]
     #[arg(long, value_name = "NAME")]
     objective: Option<Named<Objective>>,
+    /// Stop after so many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the program)
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    time_limit: Option<f64>,
+    /// Percent by which a design may be better than the best found: 0 proves the best
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    within: Option<f64>,
     /// Against what the exact front is found: area, power, cost, energy (of a step), none [default: area of throughput, none of others]
     #[arg(long, value_name = "AXIS")]
     front: Option<Named<Axis>>,
@@ -120,6 +128,7 @@ pub struct Asked {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let start = Instant::now();
     let mut times = BTreeMap::new();
+    let limit = stop::Limit::new(arguments.posed.asked.time_limit)?;
     let question = Question::read(&arguments.posed)?;
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
@@ -131,7 +140,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (space, aim) = (&question.space, question.aim);
     let bar = progress_bar(space.points());
     let batch = question.study.cluster.global_batch_sequences;
-    let answer = DesignSearch { prepared: &prepared, space, aim }.run(&|p| show(&bar, p, aim.objective, batch));
+    let tokens = f64::from(batch) * question.sequence_length as f64;
+    let mut grown = ProgressTable::new(aim.objective, f64::from(question.study.cluster.devices), tokens);
+    let mut told = |progress: Progress, moment: Moment| {
+        grown.take(searching.elapsed().as_secs_f64(), &moment);
+        show(&bar, progress, aim.objective, batch);
+    };
+    let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space, aim };
+    let watch = Watch { stop: &|| limit.reached(), told: &mut told };
+    let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
     bar.finish_and_clear();
     times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
 
@@ -145,8 +162,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(best) => Some(baselines::compare(&question, &prepare(&question, &own)?, &answer, &rows, best)?),
         None => None,
     };
-    let certificate = conversion::certificate(&searched, &answer);
-    let found = found(&question, &answer, arguments, &digest)?;
+    let mut certificate = conversion::certificate(&searched, &answer);
+    certificate.why = certificate.why.or_else(|| limit.words().filter(|_| certificate.open > 0));
+    let found = Found { progress: Some(grown.to_csv()), ..found(&question, &answer, arguments, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let record = Record {
@@ -169,11 +187,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (Format::Json, _) => answer::json(&run.record)?,
         (Format::Text, Ok(files)) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            answer::words(&format!("{}\nWritten: {}\n", report::run(&run.record), files.join(", ")))?;
+            answer::words(&format!("{}\nWritten: {}\n", told_text(&run.record, &grown), files.join(", ")))?;
         }
-        (Format::Text, Err(_)) => answer::words(&report::run(&run.record))?,
+        (Format::Text, Err(_)) => answer::words(&told_text(&run.record, &grown))?,
     }
     written.or_unwritable().map(drop)
+}
+
+/// The report, and how its proof grew.
+fn told_text(record: &Record, grown: &ProgressTable) -> String {
+    format!("{}{}{}", report::run(record), report::heading("The gap over time"), grown.to_text())
 }
 
 /// A job and the study's plans, prepared for chips.
@@ -216,7 +239,7 @@ fn progress_bar(chips: usize) -> ProgressBar {
 }
 
 fn show(bar: &ProgressBar, progress: Progress, objective: Objective, global_batch: u32) {
-    bar.set_position(progress.decided as u64);
+    bar.set_position(progress.decided);
     let best = match (progress.best, objective) {
         (None, _) => "none yet".to_owned(),
         (Some(step), Objective::Throughput) => format!("{:.1} seq/s", f64::from(global_batch) / step),
@@ -230,7 +253,7 @@ fn name_bounds(searched: &Searched<'_>, answer: &DesignAnswer, rows: &mut [Desig
     for &index in &answer.front {
         let found = &answer.designs[index];
         let Outcome::Evaluated { evaluation, .. } = &found.outcome else { continue };
-        if let Ok(ranked) = &evaluation.outcome {
+        if let Some(Ok(ranked)) = evaluation.first().map(|of| &of.outcome) {
             let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
             rows[index].bound_by = conversion::bound_by(&searched.job(found.id, &chip), ranked).or_other()?;
         }
@@ -248,7 +271,7 @@ fn best_design(
     let Some(index) = answer.best else { return Ok(None) };
     let found = &answer.designs[index];
     let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
-    let Ok(ranked) = &evaluation.outcome else { return Ok(None) };
+    let Some(Ok(ranked)) = evaluation.first().map(|of| &of.outcome) else { return Ok(None) };
     let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     described(question, &searched.job(found.id, &chip), ranked, (rows[index].clone(), found.id)).map(Some)
 }
@@ -269,15 +292,15 @@ pub fn described(
         optimizer: &format!("{:?}", plan.optimizer).to_lowercase(),
     };
     let evaluate_with = again::arguments(job, ranked, &given);
-    Ok(BestDesign { design, step, notes: notes(question, id), evaluate_with })
+    let notes = notes(question, id, &design);
+    Ok(BestDesign { design, step, notes, evaluate_with })
 }
 
 /// What the reader should know of the best design.
-fn notes(question: &Question, id: DesignId) -> Vec<String> {
+fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
     let (space, mut notes) = (&question.space, Vec::new());
-    let used = space.figures[id.point].area;
-    if let Some(most) = space.max_area.filter(|most| used.0 < USED * most.0) {
-        let left = most.0 - used.0;
+    if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
+        let left = most.0 - row.area_mm2;
         notes.push(format!(
             "Of {:.1} mm² {left:.1} ({:.0} %) are left: no larger chip of the study's lists is better; finer lists may use them.",
             most.0,
@@ -305,5 +328,5 @@ fn found(question: &Question, answer: &DesignAnswer, arguments: &Arguments, dige
 /// The files of a design's chip and its fabric.
 pub fn files_of(question: &Question, id: DesignId, source: &str) -> Result<Found, Failure> {
     let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    Ok(Found { chip: Some(document.text(&keys, source).or_other()?), fabric: question.fabric_file(id, source)? })
+    Ok(Found { chip: Some(document.text(&keys, source).or_other()?), fabric: question.fabric_file(id, source)?, progress: None })
 }

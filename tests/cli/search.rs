@@ -4,7 +4,8 @@ use crate::support::{config_with, coplace, coplace_in, names, small_study, study
 use serde_json::Value;
 use std::path::Path;
 
-const FILES: [&str; 6] = ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "record.json"];
+const FILES: [&str; 7] =
+    ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
 
 fn record(directory: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(directory.join("record.json")).unwrap()).unwrap()

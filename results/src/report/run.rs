@@ -106,6 +106,7 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
         ("designs", count(c.designs)),
         ("evaluated exactly", count(c.evaluated)),
         ("rejected by bound", count(c.pruned)),
+        ("  of these, in boxes", count(c.pruned_in_boxes)),
         ("infeasible", count(c.infeasible)),
         ("outside the area", count(c.over_area)),
         ("over the power", count(c.over_power)),
@@ -114,7 +115,9 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
         ("undecided", count(c.open)),
     ];
     // Of these most searches have none.
-    pairs.retain(|(key, value)| value != "0" || !matches!(*key, "over the power" | "over the cost" | "no chips"));
+    pairs.retain(|(key, value)| {
+        value != "0" || !matches!(*key, "  of these, in boxes" | "over the power" | "over the cost" | "no chips")
+    });
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
         pairs.push(("best, bound", format!("{}, {} sequences/s", significant(best, 6), significant(bound, 6))));
     } else if let (Some(best), Some(bound)) = (c.best, c.bound) {
@@ -139,6 +142,7 @@ mod tests {
             designs: 88_080,
             evaluated: 12,
             pruned: 88_000,
+            pruned_in_boxes: 0,
             infeasible: 68,
             over_area: 0,
             over_power: 0,

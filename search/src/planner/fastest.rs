@@ -70,11 +70,24 @@ impl Prepared<'_> {
     /// # Errors
     /// A chip that the cost model cannot use.
     pub fn fine_bound(&self, chip: &Accelerator, cutoff: f64) -> Result<Seconds, StepError> {
+        self.bound_to(chip, cutoff, Look::Relaxed)
+    }
+
+    /// Seconds that no plan on the chip goes below, from its kernels' peaks and what arrays and buffers leave of them; no more than is needed to see
+    /// whether that is below `cutoff`.
+    ///
+    /// # Errors
+    /// A chip that the cost model cannot use.
+    pub fn buffered_bound(&self, chip: &Accelerator, cutoff: f64) -> Result<Seconds, StepError> {
+        self.bound_to(chip, cutoff, Look::Bound(Fidelity::Buffered))
+    }
+
+    fn bound_to(&self, chip: &Accelerator, cutoff: f64, deepest: Look) -> Result<Seconds, StepError> {
         let mut on = OnChip::new(self, chip)?;
         loop {
             match on.least() {
                 None => return Ok(Seconds(f64::INFINITY)),
-                Some(at) if on.waiting[at].look == Look::Relaxed || on.waiting[at].bound >= cutoff => {
+                Some(at) if on.waiting[at].look == deepest || on.waiting[at].bound >= cutoff => {
                     return Ok(Seconds(on.waiting[at].bound));
                 }
                 Some(at) => on.look_further(at, cutoff)?,
@@ -193,7 +206,7 @@ impl<'p> OnChip<'p> {
         lot.least(embedding + layer * prepared.job.model.layers as f64 + head)
     }
 
-    /// The fastest plan of a lot with kernels as fast as they run and memory without end: in seconds, or `limit` where it is not below that.
+    /// The fastest plan of a lot with kernels as fast as they run and memory without end: in seconds, or at least `limit` where it is not below that.
     fn relaxed(&self, lot: usize, limit: f64) -> f64 {
         let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX), storage: Bytes(u64::MAX) };
         let mut times = self.times.at(Fidelity::Mapped);
@@ -205,6 +218,8 @@ impl<'p> OnChip<'p> {
             ..search
         };
         let mut found = Found::default();
+        // So far beyond the limit that a lot of which no plan is below it is shown to be beaten, rounding given back.
+        let limit = limit * (1.0 + 4.0 * ROUNDING);
         search.lot_fastest(&mut times, &self.prepared.lots[lot], limit, &mut found);
         // Plans above the limit may not have been timed.
         found.limit_of(1).min(limit) * (1.0 - ROUNDING)

@@ -102,6 +102,9 @@ impl Space {
     pub fn design_of(&self, number: u64) -> Option<DesignId> {
         match &self.kind {
             Kind::Grid(grid) => {
+                if self.boxes.is_some() {
+                    return Some(DesignId { point: usize::try_from(number).ok()?, hbm: None });
+                }
                 let point = grid.points.binary_search_by_key(&number, |point| point.combination()).ok()?;
                 Some(DesignId { point, hbm: None })
             }

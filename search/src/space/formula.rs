@@ -1,6 +1,7 @@
 //! Dimensions that follow from others: expressions in the order in which they can be computed.
 
 use super::dimension::{Dimension, Values};
+use super::interval::{Expression, Interval};
 use exmex::{Express, FlatEx};
 use sim::hardware::Setting;
 use std::collections::BTreeMap;
@@ -17,8 +18,29 @@ enum Rule {
     Same(usize),
     /// A word.
     Word(String),
-    /// A computed number of others.
-    Computed(Box<FlatEx<f64>>, Vec<usize>),
+    /// A computed number of others; beside it the same over intervals, where its functions have them.
+    Computed(Box<FlatEx<f64>>, Vec<usize>, Option<Box<Expression>>),
+}
+
+/// What is known of a value while the dimensions range over parts of their lists.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Extent {
+    /// This.
+    Fixed(Setting),
+    /// A number between these.
+    Between(Interval),
+    /// Nothing.
+    Unknown,
+}
+
+impl Extent {
+    fn interval(&self) -> Option<Interval> {
+        match self {
+            Self::Fixed(Setting::Number(number)) => Some(Interval::point(*number)),
+            Self::Between(interval) => Some(*interval),
+            _ => None,
+        }
+    }
 }
 
 /// A computed dimension.
@@ -104,12 +126,13 @@ impl Formulas {
             for name in expression.var_names() {
                 slots.push(self.slot(name, base).ok_or_else(|| self.unknown(name))?);
             }
-            Rule::Computed(Box::new(expression), slots)
+            let ends = Expression::parse(&braced(text)).ok().map(Box::new);
+            Rule::Computed(Box::new(expression), slots, ends)
         };
         let of_area = match &rule {
             Rule::Same(slot) => self.is_of_area(*slot),
             Rule::Word(_) => false,
-            Rule::Computed(_, slots) => slots.iter().any(|slot| self.is_of_area(*slot)),
+            Rule::Computed(_, slots, _) => slots.iter().any(|slot| self.is_of_area(*slot)),
         };
         self.keys.push(key.to_owned());
         self.start.push(Setting::Number(f64::NAN));
@@ -203,31 +226,117 @@ impl Formulas {
     }
 
     fn compute(&self, slots: &mut Slots, of_area: bool) -> Result<(), String> {
-        let mut numbers = Vec::new();
         for derived in self.derived.iter().filter(|derived| derived.of_area == of_area) {
             slots[derived.slot] = match &derived.rule {
                 Rule::Same(slot) => slots[*slot].clone(),
                 Rule::Word(word) => Setting::Word(word.clone()),
-                Rule::Computed(expression, names) => {
-                    let fault =
-                        |why: String| format!("space.dimensions.{} = \"{}\": {why}", self.keys[derived.slot], derived.text);
-                    numbers.clear();
-                    for &name in names {
-                        let number = slots[name].number();
-                        numbers.push(number.ok_or_else(|| fault(format!("{} is no number", self.keys[name])))?);
-                    }
-                    let value = expression.eval(&numbers).map_err(|why| fault(why.msg().to_owned()))?;
-                    if !value.is_finite() {
-                        let of: Vec<String> =
-                            names.iter().zip(&numbers).map(|(name, value)| format!("{} = {value}", self.keys[*name])).collect();
-                        let why = format!("is {value} where {}: it divides by zero or has no value", of.join(", "));
-                        return Err(fault(format!("{why}; correct it, or leave such values out")));
-                    }
-                    Setting::Number(value)
+                Rule::Computed(expression, names, _) => {
+                    self.value(derived, expression, &names.iter().map(|&name| (name, &slots[name])).collect::<Vec<_>>())?
                 }
             };
         }
         Ok(())
+    }
+
+    /// The value of an expression where its names have these.
+    fn value(&self, derived: &Derived, expression: &FlatEx<f64>, names: &[(usize, &Setting)]) -> Result<Setting, String> {
+        let fault = |why: String| format!("space.dimensions.{} = \"{}\": {why}", self.keys[derived.slot], derived.text);
+        let mut numbers = Vec::with_capacity(names.len());
+        for (name, setting) in names {
+            numbers.push(setting.number().ok_or_else(|| fault(format!("{} is no number", self.keys[*name])))?);
+        }
+        let value = expression.eval(&numbers).map_err(|why| fault(why.msg().to_owned()))?;
+        if !value.is_finite() {
+            let of: Vec<String> =
+                names.iter().zip(&numbers).map(|((name, _), value)| format!("{} = {value}", self.keys[*name])).collect();
+            let why = format!("is {value} where {}: it divides by zero or has no value", of.join(", "));
+            return Err(fault(format!("{why}; correct it, or leave such values out")));
+        }
+        Ok(Setting::Number(value))
+    }
+
+    /// What is known of all values but those that follow from the area, where each listed dimension has one of some of its values: their places.
+    ///
+    /// # Errors
+    /// An expression whose value is no number, of values that are all fixed.
+    pub(super) fn extents(&self, some: &[Vec<usize>]) -> Result<Vec<Extent>, String> {
+        let mut extents: Vec<Extent> = self.start.iter().cloned().map(Extent::Fixed).collect();
+        for ((extent, places), values) in extents.iter_mut().zip(some).zip(&self.listed) {
+            *extent = match &places[..] {
+                [place] => Extent::Fixed(values[*place].clone()),
+                places => {
+                    let numbers: Option<Vec<f64>> = places.iter().map(|&place| values[place].number()).collect();
+                    numbers.map_or(Extent::Unknown, |numbers| Extent::Between(Interval::hull(&numbers)))
+                }
+            };
+        }
+        self.extend(&mut extents, false)?;
+        Ok(extents)
+    }
+
+    /// What is known of the values that follow from the area.
+    ///
+    /// # Errors
+    /// As [`Self::extents`].
+    pub(super) fn extents_with_area(&self, extents: &mut [Extent], area_mm2: Interval) -> Result<(), String> {
+        if let Some(at) = self.keys.iter().position(|key| key == AREA) {
+            extents[at] = Extent::Between(area_mm2);
+        }
+        self.extend(extents, true)
+    }
+
+    fn extend(&self, extents: &mut [Extent], of_area: bool) -> Result<(), String> {
+        for derived in self.derived.iter().filter(|derived| derived.of_area == of_area) {
+            extents[derived.slot] = match &derived.rule {
+                Rule::Same(slot) => extents[*slot].clone(),
+                Rule::Word(word) => Extent::Fixed(Setting::Word(word.clone())),
+                Rule::Computed(expression, names, ends) => {
+                    let fixed: Option<Vec<(usize, &Setting)>> = names
+                        .iter()
+                        .map(|&name| if let Extent::Fixed(value) = &extents[name] { Some((name, value)) } else { None })
+                        .collect();
+                    let ranges = || names.iter().map(|&name| extents[name].interval()).collect::<Option<Vec<Interval>>>();
+                    match (fixed, ends) {
+                        (Some(fixed), _) => Extent::Fixed(self.value(derived, expression, &fixed)?),
+                        (None, Some(ends)) => {
+                            let range = ranges().and_then(|ranges| ends.eval(&ranges).ok()).filter(|range| range.is_finite());
+                            range.map_or(Extent::Unknown, Extent::Between)
+                        }
+                        (None, None) => Extent::Unknown,
+                    }
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// The listed dimensions that a value follows from; `None` where it follows from the area.
+    pub(super) fn roots(&self, slot: usize) -> Option<Vec<usize>> {
+        if self.is_of_area(slot) {
+            return None;
+        }
+        if slot < self.listed.len() {
+            return Some(vec![slot]);
+        }
+        let Some(derived) = self.derived.iter().find(|derived| derived.slot == slot) else { return Some(Vec::new()) };
+        let mut roots = Vec::new();
+        match &derived.rule {
+            Rule::Same(of) => roots = self.roots(*of)?,
+            Rule::Word(_) => {}
+            Rule::Computed(_, names, _) => {
+                for name in names {
+                    roots.extend(self.roots(*name)?);
+                }
+            }
+        }
+        roots.sort_unstable();
+        roots.dedup();
+        Some(roots)
+    }
+
+    /// The number of the combination of these places of the listed values.
+    pub(super) fn combination(&self, places: impl IntoIterator<Item = usize>) -> u64 {
+        self.listed.iter().zip(places).fold(0, |number, (values, place)| number * values.len() as u64 + place as u64)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::dimension::Dimension;
 use super::formula::{Formulas, Slots};
-use super::limits::{ChipLimits, Figures, Outside};
+use super::limits::{ChipLimits, Figures, Outside, Why};
+use super::region::{Order, Region};
 use rayon::prelude::*;
 use sim::hardware::{Accelerator, ChipDocument, HardwareError, Setting};
 use std::collections::BTreeMap;
@@ -11,6 +12,10 @@ use std::collections::BTreeMap;
 pub const FABRIC: &str = "fabric.";
 /// Combinations of which each is built once.
 const MOST_COMBINATIONS: u64 = 50_000_000;
+/// Combinations of which boxes are searched: their numbers are exact as doubles.
+const MOST_IN_BOXES: u64 = 1 << 53;
+/// Fabrics of a space: plans are prepared for each.
+const MOST_FABRICS: usize = 256;
 
 /// Combinations built side by side.
 const CHUNK: usize = 65_536;
@@ -41,18 +46,31 @@ pub struct Settings {
 /// A space of chips made from a base chip.
 #[derive(Debug, Clone)]
 pub struct Grid {
-    base: ChipDocument,
+    pub(super) base: ChipDocument,
     pub(super) formulas: Formulas,
     /// What each of [`Formulas::keys`] sets.
-    places: Vec<Place>,
+    pub(super) places: Vec<Place>,
+    pub(super) order: Order,
+    /// Chips within the limits; none where boxes are searched, of which every combination is a point.
     pub(super) points: Vec<GridPoint>,
     /// The distinct settings of the fabric.
     pub(super) fabrics: Vec<Vec<(String, Setting)>>,
+    /// Where boxes are searched.
+    joined: Option<Joined>,
+}
+
+/// Which fabric joins the chips of a combination.
+#[derive(Debug, Clone)]
+struct Joined {
+    /// Listed dimensions that fabrics follow from.
+    dimensions: Vec<usize>,
+    /// The fabric of each combination of their places.
+    fabrics: BTreeMap<Vec<usize>, u32>,
 }
 
 /// Whose field a dimension is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Chip,
     Fabric,
     /// Nobody's: others refer to it.
@@ -62,7 +80,7 @@ enum Place {
 /// What became of a combination.
 enum Built {
     Chip(Figures, Vec<(String, Setting)>),
-    Outside(super::limits::Why),
+    Outside(Why),
     Refused(String),
 }
 
@@ -74,12 +92,6 @@ impl Grid {
     pub fn new(base: ChipDocument, dimensions: &[Dimension], fabric: &dyn Fn(&str) -> Option<Setting>) -> Result<Self, String> {
         let of_base = |key: &str| key.strip_prefix(FABRIC).map_or_else(|| base.get(key), fabric);
         let formulas = Formulas::new(dimensions, &of_base)?;
-        if formulas.combinations().is_none_or(|count| count > MOST_COMBINATIONS) {
-            let count = formulas.combinations().map_or_else(|| "more than can be counted".to_owned(), |count| count.to_string());
-            return Err(format!(
-                "space.dimensions: {count} combinations, at most {MOST_COMBINATIONS} are built; list fewer values"
-            ));
-        }
         let mut places = Vec::new();
         for key in formulas.keys() {
             let varied = dimensions.iter().any(|dimension| dimension.key == *key);
@@ -104,7 +116,107 @@ impl Grid {
             }
             places.push(place);
         }
-        Ok(Self { base, formulas, places, points: Vec::new(), fabrics: Vec::new() })
+        let order = Order::new(&formulas);
+        Ok(Self { base, formulas, places, order, points: Vec::new(), fabrics: Vec::new(), joined: None })
+    }
+
+    /// How many combinations there are.
+    ///
+    /// # Errors
+    /// More than `most`.
+    fn count(&self, most: u64) -> Result<u64, String> {
+        let count = self.formulas.combinations();
+        count.filter(|count| *count <= most).ok_or_else(|| {
+            let count = count.map_or_else(|| "more than can be counted".to_owned(), |count| count.to_string());
+            format!("space.dimensions: {count} combinations, at most {most} are built; list fewer values")
+        })
+    }
+
+    /// Makes every combination a point, whatever its limits, and finds the fabrics: chips are built where a search looks at them.
+    ///
+    /// # Errors
+    /// Too many combinations or fabrics, a fabric that follows from the area, a first combination that has no value or a field that no chip has.
+    pub(super) fn join(&mut self) -> Result<usize, String> {
+        let count = self.count(MOST_IN_BOXES)?;
+        if let Err(Unbuilt::Fault(why)) = self.built(0) {
+            return Err(why);
+        }
+        let mut dimensions = Vec::new();
+        let set: Vec<usize> = self.formulas.set(false).chain(self.formulas.set(true)).collect();
+        for slot in set.into_iter().filter(|slot| self.places[*slot] == Place::Fabric) {
+            let key = &self.formulas.keys()[slot];
+            let why = "a fabric does not follow from the area of a chip; give it values of its own";
+            dimensions.extend(self.formulas.roots(slot).ok_or_else(|| format!("space.dimensions.{key}: {why}"))?);
+        }
+        dimensions.sort_unstable();
+        dimensions.dedup();
+        let lists: Vec<usize> = dimensions.iter().map(|&dimension| self.formulas.listed()[dimension].len()).collect();
+        let (mut known, mut table) = (BTreeMap::new(), BTreeMap::new());
+        for places in products(&lists.iter().map(|&length| (0..length).collect()).collect::<Vec<_>>()) {
+            let mut combination = vec![0; self.formulas.listed().len()];
+            for (&dimension, &place) in dimensions.iter().zip(&places) {
+                combination[dimension] = place;
+            }
+            let slots = self.formulas.values(self.formulas.combination(combination))?;
+            let settings = self.settings(&slots).fabric;
+            let new = known.len() as u32;
+            let fabric = *known.entry(format!("{settings:?}")).or_insert(new);
+            if fabric == new {
+                self.fabrics.push(settings);
+            }
+            if self.fabrics.len() > MOST_FABRICS {
+                return Err(format!(
+                    "space.dimensions: more than {MOST_FABRICS} fabrics; list fewer values of what they follow from"
+                ));
+            }
+            table.insert(places, fabric);
+        }
+        self.joined = Some(Joined { dimensions, fabrics: table });
+        Ok(count as usize)
+    }
+
+    /// The fabrics of combinations with some of each dimension's places, where boxes are searched.
+    pub(super) fn fabrics_of(&self, some: &[Vec<usize>]) -> Vec<usize> {
+        let Some(Joined { dimensions, fabrics }) = &self.joined else { return (0..self.fabrics.len()).collect() };
+        let some: Vec<Vec<usize>> = dimensions.iter().map(|&dimension| some[dimension].clone()).collect();
+        let mut found: Vec<usize> = products(&some).filter_map(|places| fabrics.get(&places)).map(|&at| at as usize).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Everything.
+    pub(super) fn whole(&self) -> Region {
+        self.order.whole()
+    }
+
+    /// The least point of a region.
+    pub(super) fn first(&self, region: &Region) -> usize {
+        let places = self.order.places(region);
+        self.formulas.combination(places.into_iter().map(|places| places.into_iter().min().unwrap_or_default())) as usize
+    }
+
+    /// The points of a region.
+    pub(super) fn members(&self, region: &Region) -> Vec<usize> {
+        products(&self.order.places(region)).map(|places| self.formulas.combination(places) as usize).collect()
+    }
+
+    /// A combination within limits, with its figures.
+    ///
+    /// # Errors
+    /// An expression without a value, a field that no chip has.
+    pub(super) fn single(&self, point: usize, limits: &ChipLimits) -> Result<Single, String> {
+        let (_, chip) = match self.built(point as u64) {
+            Ok(found) => found,
+            Err(Unbuilt::Fault(why)) => return Err(why),
+            Err(Unbuilt::Refused(why)) => return Ok(Single::Refused(why)),
+        };
+        let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
+        Ok(limits.exceeded(&figures).map_or_else(|| Single::Chip(Box::new(chip), figures), Single::Outside))
+    }
+
+    fn numbered(&self, point: usize) -> u64 {
+        self.points.get(point).map_or(point as u64, |point| point.combination)
     }
 
     /// Builds every combination and keeps those within the limits.
@@ -112,7 +224,7 @@ impl Grid {
     /// # Errors
     /// A field that no chip has, a value of the wrong type, an expression without a value; a space of which no combination is a chip.
     pub(super) fn enumerate(&mut self, limits: &ChipLimits) -> Result<(Vec<Figures>, Outside), String> {
-        let count = self.formulas.combinations().unwrap_or_default();
+        let count = self.count(MOST_COMBINATIONS)?;
         let (mut figures, mut outside) = (Vec::new(), Outside::default());
         let mut fabrics: BTreeMap<String, u32> = BTreeMap::new();
         // What is built waits to be sorted out: so many at a time.
@@ -131,7 +243,7 @@ impl Grid {
                         self.points.push(GridPoint { combination, fabric });
                         figures.push(of);
                     }
-                    Built::Outside(why) => outside.count(why),
+                    Built::Outside(why) => outside.count(why, 1),
                     Built::Refused(why) => outside.refuse(why),
                 }
             }
@@ -196,16 +308,19 @@ impl Grid {
     }
 
     /// The base's name, so that what goes by it (a software stack) takes the chip for its like, and the combination's number.
-    fn name(&self, combination: u64, base: &str) -> String {
+    pub(super) fn name(&self, combination: u64, base: &str) -> String {
         if self.formulas.combinations() == Some(1) { format!("{base}_like") } else { format!("{base}_like_{combination}") }
     }
 
     pub(super) fn chip(&self, point: usize) -> Result<Accelerator, String> {
-        self.built(self.points[point].combination).map(|(_, chip)| chip).map_err(Unbuilt::why)
+        self.built(self.numbered(point)).map(|(_, chip)| chip).map_err(Unbuilt::why)
     }
 
     pub(super) fn fabric(&self, point: usize) -> usize {
-        self.points[point].fabric as usize
+        let Some(Joined { dimensions, fabrics }) = &self.joined else { return self.points[point].fabric as usize };
+        let places = self.formulas.places(point as u64);
+        let own: Vec<usize> = dimensions.iter().map(|&dimension| places[dimension]).collect();
+        fabrics.get(&own).copied().unwrap_or_default() as usize
     }
 
     /// The listed dimensions of a chip in words: `tensor.cores 4, clock_mhz 1400`.
@@ -216,7 +331,7 @@ impl Grid {
 
     /// The dimensions with several values, and those of a chip.
     pub(super) fn varied(&self, point: usize) -> Vec<(String, Setting)> {
-        let places = self.formulas.places(self.points[point].combination);
+        let places = self.formulas.places(self.numbered(point));
         let all = self.formulas.keys().iter().zip(self.formulas.listed()).zip(places);
         all.filter(|((_, values), _)| values.len() > 1)
             .map(|((key, values), place)| (key.clone(), values[place].clone()))
@@ -225,7 +340,7 @@ impl Grid {
 
     /// Dimensions of which a chip has the largest or smallest number that is listed.
     pub(super) fn at_the_end(&self, point: usize) -> Vec<(String, f64, bool)> {
-        let places = self.formulas.places(self.points[point].combination);
+        let places = self.formulas.places(self.numbered(point));
         let mut found = Vec::new();
         for ((key, values), place) in self.formulas.keys().iter().zip(self.formulas.listed()).zip(places) {
             let Some(numbers) = values.iter().map(Setting::number).collect::<Option<Vec<f64>>>() else { continue };
@@ -236,7 +351,7 @@ impl Grid {
 
     /// The chip's file.
     pub(super) fn document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
-        let combination = self.points[point].combination;
+        let combination = self.numbered(point);
         let (settings, chip) = self.built(combination).map_err(Unbuilt::why)?;
         let mut document = self.base.clone();
         let mut keys = Vec::new();
@@ -247,6 +362,29 @@ impl Grid {
         document.name(&chip.name, &format!("Found by a search: {}", self.words(point)));
         Ok((document, keys))
     }
+}
+
+/// A combination, looked at by itself.
+pub enum Single {
+    /// A chip within the limits.
+    Chip(Box<Accelerator>, Figures),
+    /// One outside them.
+    Outside(Why),
+    /// No chip, and why.
+    Refused(String),
+}
+
+/// Every choice of one of each list; one of nothing where there are no lists.
+fn products(lists: &[Vec<usize>]) -> impl Iterator<Item = Vec<usize>> + '_ {
+    let count: usize = lists.iter().map(Vec::len).product();
+    (0..count).map(move |mut number| {
+        let mut chosen = vec![0; lists.len()];
+        for (slot, list) in chosen.iter_mut().zip(lists).rev() {
+            *slot = list[number % list.len()];
+            number /= list.len();
+        }
+        chosen
+    })
 }
 
 /// Why a combination is no chip.

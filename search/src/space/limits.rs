@@ -80,12 +80,12 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Counts one.
-    pub fn count(&mut self, why: Why) {
+    /// Counts some.
+    pub fn count(&mut self, why: Why, combinations: usize) {
         match why {
-            Why::Area => self.area += 1,
-            Why::Power => self.power += 1,
-            Why::Cost => self.cost += 1,
+            Why::Area => self.area += combinations,
+            Why::Power => self.power += combinations,
+            Why::Cost => self.cost += combinations,
         }
     }
 

@@ -3,32 +3,39 @@
 //! PHAZE's grid ([`HardwareSpace`]) is built by formulas of its own; any other space is a base chip's file with fields that vary
 //! ([`Dimensions`]), read by the reader of chip files, so that a new dimension is a line of a study and no code.
 
+mod corner;
 mod dimension;
 mod every;
 mod formula;
 mod grid;
+mod interval;
 mod limits;
 mod phaze;
+mod region;
 mod spec;
 
+pub use corner::{Corners, Enclosed};
 pub use dimension::{Dimension, Values, read as read_dimensions};
 pub use every::{Built, Combination, Dial, number, places};
 pub use formula::AREA;
-pub use grid::{FABRIC, Grid, Settings};
+pub use grid::{FABRIC, Grid, Settings, Single};
 pub use limits::{ChipLimits, Figures, Outside, Why};
 pub use phaze::{HardwarePoint, HardwareSpace};
+pub use region::Region;
 pub use spec::{CalibrationChoice, Chips, Dimensions, PhazeGrid, SpaceSpec};
 
 use sim::hardware::phaze::{PhazeConfig, design, document};
 use sim::hardware::{Accelerator, AreaError, ChipDocument, Setting};
-use sim::units::{Bytes, SquareMillimeters};
+use sim::units::{Bytes, SquareMillimeters, Watts};
 
 /// The chips of a space that are within its limits, in the order of enumeration.
 #[derive(Debug, Clone)]
 pub struct Space {
     kind: Kind,
-    /// What each chip takes.
+    /// What each chip takes; empty where boxes of chips are searched, which are built where a search looks at them.
     pub figures: Vec<Figures>,
+    /// Where boxes are searched: the number of combinations, and their limits.
+    boxes: Option<(usize, ChipLimits)>,
     /// HBM capacities that every chip may carry, ascending; empty where capacity is a dimension as any other.
     pub hbm: Vec<Bytes>,
     /// The largest area allowed, where it is limited.
@@ -68,7 +75,7 @@ impl Space {
             let of = Figures::of(&design(&point.config))?;
             // The area has been looked at, with the reference's limit.
             match (ChipLimits { max_area_mm2: None, ..*limits }).exceeded(&of) {
-                Some(why) => outside.count(why),
+                Some(why) => outside.count(why, 1),
                 None => {
                     figures.push(of);
                     kept.push(*point);
@@ -77,7 +84,15 @@ impl Space {
         }
         space.points = kept;
         let (hbm, max_area) = (space.hbm.clone(), Some(space.max_area));
-        Ok(Self { kind: Kind::Phaze(Box::new(space), grid.clone()), figures, hbm, max_area, outside, limits: *limits })
+        Ok(Self {
+            kind: Kind::Phaze(Box::new(space), grid.clone()),
+            figures,
+            boxes: None,
+            hbm,
+            max_area,
+            outside,
+            limits: *limits,
+        })
     }
 
     /// A base chip's relatives within limits.
@@ -87,13 +102,79 @@ impl Space {
     pub fn grid(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         let (figures, outside) = grid.enumerate(limits)?;
         let max_area = limits.max_area_mm2.map(SquareMillimeters);
-        Ok(Self { kind: Kind::Grid(Box::new(grid)), figures, hbm: Vec::new(), max_area, outside, limits: *limits })
+        Ok(Self { kind: Kind::Grid(Box::new(grid)), figures, boxes: None, hbm: Vec::new(), max_area, outside, limits: *limits })
+    }
+
+    /// A base chip's relatives of which boxes are searched: every combination is a point, within the limits or not, and none is built before a search
+    /// looks at it.
+    ///
+    /// # Errors
+    /// As [`Self::grid`], as far as the first combination shows it; a fabric that follows from a chip's area.
+    pub fn boxes(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
+        let count = grid.join()?;
+        let (figures, hbm, outside) = (Vec::new(), Vec::new(), Outside::default());
+        let max_area = limits.max_area_mm2.map(SquareMillimeters);
+        Ok(Self {
+            kind: Kind::Grid(Box::new(grid)),
+            figures,
+            boxes: Some((count, *limits)),
+            hbm,
+            max_area,
+            outside,
+            limits: *limits,
+        })
+    }
+
+    /// The whole of a space of which boxes are searched.
+    #[must_use]
+    pub fn whole(&self) -> Option<Region> {
+        match (&self.kind, self.boxes) {
+            (Kind::Grid(grid), Some(_)) => Some(grid.whole()),
+            _ => None,
+        }
+    }
+
+    /// The least point of a region.
+    #[must_use]
+    pub fn first(&self, region: &Region) -> usize {
+        if let Kind::Grid(grid) = &self.kind { grid.first(region) } else { 0 }
+    }
+
+    /// The points of a region, in no order.
+    #[must_use]
+    pub fn members(&self, region: &Region) -> Vec<usize> {
+        if let Kind::Grid(grid) = &self.kind { grid.members(region) } else { Vec::new() }
+    }
+
+    /// What bounds the chips of a region.
+    ///
+    /// # Errors
+    /// An expression without a value, a field that no chip has.
+    pub fn enclose(&self, region: &Region) -> Result<Enclosed, String> {
+        match (&self.kind, self.boxes) {
+            (Kind::Grid(grid), Some((_, limits))) => grid.enclose(region, &limits),
+            _ => Ok(Enclosed::Open),
+        }
+    }
+
+    /// A point of a space of which boxes are searched.
+    ///
+    /// # Errors
+    /// An expression without a value, a field that no chip has.
+    pub fn single(&self, point: usize) -> Result<Single, String> {
+        match (&self.kind, self.boxes) {
+            (Kind::Grid(grid), Some((_, limits))) => grid.single(point, &limits),
+            _ => {
+                let id = self.largest(point);
+                self.chip(id).map(|chip| Single::Chip(Box::new(chip), self.figures[point]))
+            }
+        }
     }
 
     /// Chips.
     #[must_use]
     pub fn points(&self) -> usize {
-        self.figures.len()
+        self.boxes.map_or(self.figures.len(), |(count, _)| count)
     }
 
     /// Chips times HBM capacities, where each may carry several.
@@ -122,9 +203,12 @@ impl Space {
     /// What a design takes: its chip's figures, with its own HBM.
     #[must_use]
     pub fn figures(&self, id: DesignId, chip: &Accelerator) -> Figures {
-        let of_point = self.figures[id.point];
-        // HBM is part of what a chip costs; capacities that every chip may carry are not its figures'.
-        if id.hbm.is_some() { Figures::of(chip).unwrap_or(of_point) } else { of_point }
+        let none = Figures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
+        match self.figures.get(id.point) {
+            Some(of_point) if id.hbm.is_none() => *of_point,
+            // HBM is part of what a chip costs; capacities that every chip may carry are not its figures'.
+            of_point => Figures::of(chip).unwrap_or(of_point.copied().unwrap_or(none)),
+        }
     }
 
     /// A design's chip as a file, and the fields that its design sets.

@@ -6,7 +6,7 @@ use crate::input;
 use crate::verb::job::headroom;
 use results::record::StudyRecord;
 use search::design::Aim;
-use search::objective::{Axis, Objective};
+use search::objective::{Axis, Objective, Over};
 use search::planner::Job;
 use search::space::{CalibrationChoice, Chips, Dimension, Dimensions, FABRIC, Grid, Space, Values};
 use search::study::Study;
@@ -111,6 +111,7 @@ impl Question {
             ("headroom_gib".to_owned(), self.headroom.gib().to_string()),
             ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
             ("front".to_owned(), aim.axis.to_string()),
+            ("within_percent".to_owned(), study.limits.within_percent.to_string()),
         ]);
         let limits = [
             ("max_area_mm2", space.max_area.map(|area| area.0)),
@@ -222,7 +223,7 @@ fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Resu
     let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.get(key));
     let fault = |why| failure::input(format!("{name}: {why}"));
-    Space::grid(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
+    Space::boxes(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
 /// A chip's file by name or path, taken apart.
@@ -273,13 +274,15 @@ impl Question {
 impl Asked {
     /// Whether nothing is asked otherwise than the study says.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        // How long it may take changes no question.
+        Self { time_limit: None, ..self.clone() } == Self::default()
     }
 
     fn aim(&self, study: &Study) -> Aim {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
         let axis = self.front.map_or_else(|| objective.usual_axis(), |name| name.0);
-        Aim { objective, axis, max_step: self.max_step.map(Seconds), evaluations: study.limits.evaluations }
+        let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
+        Aim { objective, over: Over::default(), axis, max_step, evaluations, gap: study.limits.within_percent / 100.0 }
     }
 
     /// Puts what is asked in the place of what the study says.
@@ -294,6 +297,12 @@ impl Asked {
                 positive(flag, value)?;
                 *limit = Some(value);
             }
+        }
+        if let Some(within) = self.within {
+            if !(0.0..=100.0).contains(&within) {
+                return Err(failure::input(format!("--within {within}: must be from 0 to 100 percent; 0 proves the best")));
+            }
+            study.limits.within_percent = within;
         }
         if let Some(value) = self.max_step {
             positive("--max-step", value)?;

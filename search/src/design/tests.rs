@@ -1,8 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
+use crate::objective::Term;
 use crate::pareto::{Front, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
-use crate::space::{ChipLimits, Grid};
+use crate::space::{ChipLimits, Grid, Single};
 use proptest::prelude::*;
 use sim::hardware::{ChipDocument, Setting};
 use sim::network::{Fabric, FabricDocument};
@@ -18,6 +19,8 @@ const DEVICES: u32 = 8;
 struct Case {
     dimensions: String,
     stack: &'static str,
+    /// Whether a second model is searched for with the first.
+    both: bool,
     aim: Aim,
     limits: ChipLimits,
 }
@@ -35,8 +38,9 @@ fn case() -> impl Strategy<Value = Case> {
     let objectives = prop::sample::select(Objective::NAMES.map(|(_, objective)| objective).to_vec());
     let axes = prop::sample::select(Axis::NAMES.map(|(_, axis)| axis).to_vec());
     let limits = (prop::option::of(150.0..400.0_f64), prop::option::of(60.0..200.0_f64), prop::option::of(0.01..1.0_f64));
-    let stacks = prop::sample::select(vec!["ideal", "maxtext"]);
-    (lists, objectives, axes, limits, stacks).prop_map(|((cores, arrays, side, stacks, clock, links), objective, axis, limits, stack)| {
+    let stacks = (prop::sample::select(vec!["ideal", "maxtext"]), prop::bool::weighted(0.3), any::<bool>());
+    let all = (lists, objectives, axes, limits, stacks);
+    all.prop_map(|((cores, arrays, side, stacks, clock, links), objective, axis, limits, (stack, both, mean))| {
         let dimensions = format!(
             "\"tensor.cores\" = {cores:?}\n\"area.cores\" = \"tensor.cores\"\n\"vector.cores\" = \"tensor.cores\"\n\
              \"tensor.arrays_per_core\" = {arrays:?}\nside = {side:?}\n\"tensor.rows\" = \"side\"\n\"tensor.columns\" = \"side\"\n\
@@ -45,28 +49,41 @@ fn case() -> impl Strategy<Value = Case> {
              clock_mhz = {clock:?}\nlinks = {links:?}\n\"area.links\" = \"links\"\n\
              \"fabric.tier.ici.bandwidth_gb_per_s\" = \"45 * links\"\n\"energy.static_w\" = \"0.15 * area_mm2\"\n"
         );
-        let aim = Aim { objective, axis, max_step: limits.2.map(Seconds), evaluations: usize::MAX };
+        let over = if mean { Over::Mean } else { Over::Geomean };
+        let aim = Aim { objective, over, axis, max_step: limits.2.map(Seconds), evaluations: usize::MAX, gap: 0.0 };
         let limits = ChipLimits { max_area_mm2: limits.0, max_power_w: limits.1, max_cost_usd: None };
-        Case { dimensions, stack, aim, limits }
+        Case { dimensions, stack, both, aim, limits }
     })
 }
 
-/// The value and the cost of every chip, each evaluated by itself.
+/// The cost and the value of every chip within the limits, each evaluated by itself.
 fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(f64, f64)>> {
     let of = |point: usize| {
+        let Single::Chip(chip, figures) = search.space.single(point).unwrap() else { return None };
         let id = search.space.largest(point);
-        let (chip, figures) = (search.space.chip(id).unwrap(), search.space.figures[point]);
-        let ranked = best_plan(search.prepared(id), &chip).outcome.ok()?;
-        let (seconds, energy) = (ranked.time.total, ranked.energy.0);
-        if search.aim.max_step.is_some_and(|most| seconds > most) {
-            return None;
+        let (mut seconds, mut joules) = (Vec::new(), Vec::new());
+        for model in 0..search.workloads.len() {
+            let ranked = best_plan(search.prepared(model, id), &chip).outcome.ok()?;
+            if search.aim.max_step.is_some_and(|most| ranked.time.total > most) {
+                return None;
+            }
+            seconds.push(ranked.time.total.0);
+            joules.push(ranked.energy.0);
         }
+        let mean = |measures: &[f64], reference: fn(&Reference) -> f64| {
+            let [alone] = measures else {
+                let terms: Vec<Term> =
+                    search.workloads.iter().map(|w| Term { share: w.share, reference: reference(&w.reference) }).collect();
+                return search.aim.over.value(&terms, measures);
+            };
+            *alone
+        };
         let value = match search.aim.objective {
-            Objective::EnergyPerToken => energy,
-            objective => objective.factor(&figures)? * seconds.0,
+            Objective::EnergyPerToken => mean(&joules, |r| r.energy.0),
+            objective => objective.factor(&figures)? * mean(&seconds, |r| r.time.0),
         };
         let cost = match search.aim.axis {
-            Axis::Energy => energy,
+            Axis::Energy => mean(&joules, |r| r.energy.0),
             Axis::None => 0.0,
             axis => axis.of(&figures).unwrap(),
         };
@@ -81,14 +98,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let base = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
     let reference = base.accelerator().unwrap();
     let grid = Grid::new(base, &dimensions, &|key| document.get(key)).unwrap();
-    let space = Space::grid(grid, &case.limits).unwrap();
+    let one_by_one = Space::grid(grid.clone(), &case.limits).unwrap();
+    let space = Space::boxes(grid, &case.limits).unwrap();
     let build = |settings: &Vec<(String, Setting)>| {
         let mut document = document.clone();
         settings.iter().for_each(|(key, value)| document.set(key, value).unwrap());
         document.fabric().unwrap().for_devices(DEVICES).unwrap()
     };
     let fabrics: Vec<Fabric> = space.fabrics().iter().map(build).collect();
-    let (model, stack) = (Model::load("opt-350m").unwrap(), SoftwareStack::load(case.stack).unwrap());
+    let (models, stack) =
+        (["opt-350m", "bert-large"].map(|name| Model::load(name).unwrap()), SoftwareStack::load(case.stack).unwrap());
     let plans = PlanSpace {
         context: Some(vec![1]),
         virtual_stages: Some(vec![1]),
@@ -97,8 +116,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         schedules: Some(vec![sim::pipeline::Schedule::OneForwardOneBackward]),
         ..PlanSpace::default()
     };
-    let job = |fabric| Job {
-        model: &model,
+    let job = |model, fabric| Job {
+        model,
         chip: &reference,
         fabric,
         stack: &stack,
@@ -111,14 +130,27 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
-    let search = DesignSearch { prepared: &prepared, space: &space, aim: case.aim };
-    let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| search.run(&|_| {}))
+    let on_all = |model| fabrics.iter().map(|fabric| Prepared::new(job(model, fabric), &plans).unwrap()).collect::<Vec<_>>();
+    let prepared: Vec<Vec<Prepared<'_>>> = models.iter().take(if case.both { 2 } else { 1 }).map(on_all).collect();
+    let of = |prepared| match case.both {
+        true => Workload { prepared, share: 0.5, reference: Reference { time: Seconds(0.3), energy: Joules(70.0) } },
+        false => Workload::alone(prepared),
     };
-    let (one, four) = (run(1), run(4));
+    let workloads: Vec<Workload<'_>> = prepared.iter().map(|prepared| of(prepared)).collect();
+    let search = DesignSearch { workloads: &workloads, space: &space, aim: case.aim };
+    let run = |search: DesignSearch<'_>, threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| Watch::nobody(|watch| search.run(watch))).unwrap()
+    };
+    let (one, four) = (run(search, 1), run(search, 4));
     prop_assert_eq!(format!("{one:?}"), format!("{four:?}"), "the number of threads shows");
+    // Chip by chip, as spaces are searched that have no boxes.
+    let alone = run(DesignSearch { space: &one_by_one, ..search }, 1);
+    let answer = |space: &Space, of: &DesignAnswer| {
+        of.front.iter().map(|&at| format!("{} {}", space.words(of.designs[at].id), of.value(at))).collect::<Vec<_>>()
+    };
+    prop_assert_eq!(answer(&space, &one), answer(&one_by_one, &alone), "boxes show");
+    prop_assert_eq!(alone.outside.total() + alone.designs.len(), space.points());
     let truth = brute_force(&search);
     let mut front = Front::default();
     for (id, known) in truth.iter().enumerate() {
@@ -126,11 +158,21 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             front.insert(FrontPoint { first, second, id });
         }
     }
-    let expected: Vec<(f64, f64)> = front.points().iter().map(|p| (p.first, p.second)).collect();
-    let found: Vec<(f64, f64)> = one.front.iter().map(|&at| truth[one.designs[at].id.point].unwrap()).collect();
+    // Which of equal designs is on it as well.
+    let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.second)).collect();
+    let found: Vec<(usize, f64)> = one.front.iter().map(|&at| (one.designs[at].id.point, one.value(at))).collect();
     prop_assert_eq!(&found, &expected, "the front");
     let best = one.best.map(|at| one.value(at));
     prop_assert_eq!(best, expected.last().map(|(_, value)| *value), "the best");
+    for of in &one.boxes {
+        let Outcome::Pruned { bound, .. } = of.outcome else { panic!("{of:?}") };
+        for point in space.members(&of.region) {
+            let value = truth[point].map(|(_, value)| value);
+            prop_assert!(value.is_none_or(|value| bound <= value * (1.0 + 1e-9)), "{bound} {value:?} of {point}");
+        }
+    }
+    let in_boxes: u64 = one.boxes.iter().map(|of| of.region.size()).sum();
+    prop_assert_eq!(one.outside.total() as u64 + one.designs.len() as u64 + in_boxes, space.points() as u64);
     for design in &one.designs {
         match (&design.outcome, truth[design.id.point]) {
             // A hair for schedules whose bounds are kept to a relative rounding.
@@ -139,6 +181,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             (Outcome::Infeasible { .. }, known) => prop_assert_eq!(known, None),
             (Outcome::Open { .. }, _) => prop_assert!(false, "undecided without a limit"),
             (Outcome::Pruned { .. }, None) => {}
+            (Outcome::Excluded(_), _) => prop_assert!(false, "a design that is none"),
         }
     }
     Ok(())

@@ -3,14 +3,18 @@
 //!
 //! Plans are those of the planner, under the study's software stack: what prunes a chip, what evaluates it and what is printed is one model.
 
-use crate::objective::{Axis, Objective};
+mod bounds;
+mod problem;
+
+use crate::objective::{Axis, Objective, Over};
 use crate::planner::{Fastest, Prepared, RankedPlan};
-use crate::runner::{self, Outcome, Progress, Verdict};
-use crate::space::{DesignId, Space};
+use crate::runner::{self, Counts, Exclusion, Moment, Outcome, Progress, Verdict};
+use crate::space::{DesignId, Outside, Region, Space};
+use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
-use sim::units::{Bytes, Seconds};
+use sim::units::{Bytes, Joules, Seconds};
 use step::OverCapacity;
 use step::TrainingPlan;
 
@@ -102,137 +106,63 @@ pub fn best_plan(prepared: &Prepared<'_>, chip: &Accelerator) -> Evaluation {
 pub struct Aim {
     /// What is best.
     pub objective: Objective,
+    /// How several models' measures make one value.
+    pub over: Over,
     /// Against what the front is drawn.
     pub axis: Axis,
     /// Steps may take at most so long.
     pub max_step: Option<Seconds>,
     /// Chips evaluated exactly at most.
     pub evaluations: usize,
+    /// Designs better by no more than this fraction need not be found.
+    pub gap: f64,
 }
 
-/// A search over chips: the job's plans on each of the space's fabrics, its chips and what is asked.
+/// What the reference takes for a step of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reference {
+    /// Its time.
+    pub time: Seconds,
+    /// Its energy.
+    pub energy: Joules,
+}
+
+/// A model among those that are searched for.
 #[derive(Debug, Clone, Copy)]
-pub struct DesignSearch<'a> {
+pub struct Workload<'a> {
     /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
     pub prepared: &'a [Prepared<'a>],
+    /// Its share among the models; all add up to one.
+    pub share: f64,
+    /// What it is held against where there are several models; of one alone nothing is.
+    pub reference: Reference,
+}
+
+impl<'a> Workload<'a> {
+    /// One model alone.
+    #[must_use]
+    pub fn alone(prepared: &'a [Prepared<'a>]) -> Self {
+        Self { prepared, share: 1.0, reference: Reference { time: Seconds(1.0), energy: Joules(1.0) } }
+    }
+}
+
+/// A search over chips: the models' plans on each of the space's fabrics, its chips and what is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct DesignSearch<'a> {
+    /// The models: at least one.
+    pub workloads: &'a [Workload<'a>],
     /// The chips.
     pub space: &'a Space,
     /// What is asked.
     pub aim: Aim,
 }
 
-/// Rounding of a quotient that a product turns back: four times what a double's last bit is.
-const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
-
-/// The search's numbering of designs: chips with the largest HBM first, in the space's order.
-struct ChipProblem<'a> {
-    search: DesignSearch<'a>,
-    /// What no evaluation of a chip is below along the axis.
-    costs: Vec<f64>,
-}
-
-/// How a chip's objective follows from a step's seconds: no less than `besides` + `factor` times them.
-#[derive(Debug, Clone, Copy)]
-struct Line {
-    besides: f64,
-    factor: f64,
-}
-
-impl Line {
-    fn at(&self, seconds: f64) -> f64 {
-        self.besides + self.factor * seconds
-    }
-
-    /// Seconds from which on the objective is at least `value`: infinite where no time alone shows it.
-    fn reached(&self, value: f64) -> f64 {
-        if self.besides == 0.0 && self.factor == 1.0 {
-            return value;
-        }
-        if self.factor > 0.0 { (value - self.besides).max(0.0) / self.factor * SLACK } else { f64::INFINITY }
-    }
-}
-
-impl<'a> DesignSearch<'a> {
-    fn prepared(&self, id: DesignId) -> &'a Prepared<'a> {
-        &self.prepared[self.space.fabric(id)]
-    }
-
-    /// What a step's energy is at least: its multiply-accumulates, and what all chips draw while it lasts.
-    fn energy(&self, prepared: &Prepared<'_>, chip: &Accelerator) -> Line {
-        let factor = chip.energy.static_power.0 * f64::from(prepared.devices());
-        // Sums are taken in another order than the step's: a hair for their rounding.
-        Line { besides: prepared.least_energy(chip).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
-    }
-
-    fn line(&self, id: DesignId, chip: &Accelerator) -> Option<Line> {
-        match self.aim.objective {
-            Objective::EnergyPerToken => Some(self.energy(self.prepared(id), chip)),
-            objective => objective.factor(&self.space.figures[id.point]).map(|factor| Line { besides: 0.0, factor }),
-        }
-    }
-
-    /// A design under its fastest plan, unless it is shown that its objective is at least `cutoff`.
-    fn evaluate(&self, id: DesignId, cutoff: f64) -> Verdict<Evaluation> {
-        let chip = match self.space.chip(id) {
-            Ok(chip) => chip,
-            Err(why) => return Verdict::Infeasible(rejected(Rejection::Unusable(why))),
-        };
-        let Some(line) = self.line(id, &chip) else { return Verdict::Infeasible(rejected(Rejection::NoPrice)) };
-        let allowed = self.aim.max_step.map_or(f64::INFINITY, |most| most.0 * SLACK);
-        let reached = line.reached(cutoff);
-        match evaluate(self.prepared(id), &chip, reached.min(allowed)) {
-            Verdict::Feasible { value: seconds, cost: energy, evaluation } => {
-                if let Some(most) = self.aim.max_step.filter(|most| seconds > most.0) {
-                    return Verdict::Infeasible(rejected(Rejection::TooSlow(Seconds(seconds), most)));
-                }
-                let value = match (self.aim.objective, energy) {
-                    (Objective::EnergyPerToken, Some(energy)) => energy,
-                    _ => line.at(seconds),
-                };
-                let cost = energy.filter(|_| self.aim.axis == Axis::Energy);
-                Verdict::Feasible { value, cost, evaluation }
-            }
-            Verdict::Beaten(seconds) if reached <= allowed => Verdict::Beaten(line.at(seconds)),
-            Verdict::Beaten(seconds) => {
-                let most = self.aim.max_step.unwrap_or_default();
-                Verdict::Infeasible(rejected(Rejection::TooSlow(Seconds(seconds), most)))
-            }
-            Verdict::Infeasible(evaluation) => Verdict::Infeasible(evaluation),
-        }
-    }
-
-    /// The objective of a chip from a bound on its step's seconds. A chip that cannot be simulated, or has no price, is refused by its evaluation,
-    /// with the reason.
-    fn bound(&self, id: DesignId, seconds: impl FnOnce(&Prepared<'_>, &Accelerator, &Line) -> f64) -> f64 {
-        let Ok(chip) = self.space.chip(id) else { return 0.0 };
-        self.line(id, &chip).map_or(0.0, |line| line.at(seconds(self.prepared(id), &chip, &line)))
-    }
-}
-
-impl runner::Problem for ChipProblem<'_> {
-    type Evaluation = Evaluation;
-
-    fn candidates(&self) -> usize {
-        self.search.space.points()
-    }
-
-    fn cost(&self, chip: usize) -> f64 {
-        self.costs[chip]
-    }
-
-    fn coarse_bound(&self, chip: usize) -> f64 {
-        let id = self.search.space.largest(chip);
-        self.search.bound(id, |prepared, chip, _| prepared.coarse_bound(chip).unwrap_or(Seconds::ZERO).0)
-    }
-
-    fn fine_bound(&self, chip: usize, cutoff: f64) -> f64 {
-        let id = self.search.space.largest(chip);
-        self.search.bound(id, |prepared, chip, line| prepared.fine_bound(chip, line.reached(cutoff)).unwrap_or(Seconds::ZERO).0)
-    }
-
-    fn evaluate(&self, chip: usize, cutoff: f64) -> Verdict<Evaluation> {
-        self.search.evaluate(self.search.space.largest(chip), cutoff)
-    }
+/// Who is told of a search under way, and may stop it.
+pub struct Watch<'a> {
+    /// Whether to stop now.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+    /// Told after every round.
+    pub told: &'a mut (dyn FnMut(Progress, Moment) + Send),
 }
 
 /// How one design was decided.
@@ -240,22 +170,38 @@ impl runner::Problem for ChipProblem<'_> {
 pub struct DesignOutcome {
     /// The design.
     pub id: DesignId,
-    /// What became of it; `by` counts chips of the space. Values are of the objective, to be minimised.
-    pub outcome: Outcome<Evaluation>,
+    /// What became of it; `by` is a position among the answer's designs. Values are of the objective, to be minimised. The evaluation has the models
+    /// in their order; of a design that has no plan for one of them, those before it and why, last.
+    pub outcome: Outcome<Vec<Evaluation>>,
+}
+
+/// How a box of designs was decided, whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoxOutcome {
+    /// The box.
+    pub region: Region,
+    /// What became of all of its designs.
+    pub outcome: Outcome<Vec<Evaluation>>,
 }
 
 /// What a search over chips found.
 #[derive(Debug, Clone)]
 pub struct DesignAnswer {
-    /// Every design: each chip with its largest HBM in the space's order, then the smaller capacities.
+    /// Every design that was decided by itself: each chip with its largest HBM in the space's order, then the smaller capacities.
     pub designs: Vec<DesignOutcome>,
-    /// Positions in `designs` of the Pareto front of the objective against the axis, least along the axis first. Of designs equal in both, the one
-    /// with the least HBM.
+    /// Boxes of designs that were decided whole.
+    pub boxes: Vec<BoxOutcome>,
+    /// Positions in `designs` of the Pareto front of the objective against the axis, least along the axis first. Of designs equal in both, the first
+    /// of the space's order, with the least HBM.
     pub front: Vec<usize>,
     /// Position in `designs` of the best.
     pub best: Option<usize>,
     /// How good the best is, in what is minimised.
     pub status: SolveStatus,
+    /// Combinations that are no chips of the space.
+    pub outside: Outside,
+    /// What was decided by what.
+    pub counts: Counts,
 }
 
 impl DesignAnswer {
@@ -276,66 +222,100 @@ impl DesignAnswer {
     }
 }
 
-impl DesignSearch<'_> {
-    /// Searches the space for the chip on which the objective is best, and for its front against the axis; `progress` is told after every round.
+impl Watch<'_> {
+    /// Nobody: the search goes to its end.
+    pub fn nobody<T>(search: impl FnOnce(Watch<'_>) -> T) -> T {
+        search(Watch { stop: &|| false, told: &mut |_, _| {} })
+    }
+}
+
+impl<'a> DesignSearch<'a> {
+    /// A model's job on a design's fabric.
+    #[must_use]
+    pub fn prepared(&self, model: usize, id: DesignId) -> &'a Prepared<'a> {
+        &self.workloads[model].prepared[self.space.fabric(id)]
+    }
+
+    /// Searches the space for the chip on which the objective is best, and for its front against the axis.
     ///
     /// HBM capacity changes neither area nor speed of PHAZE's chips, it only admits plans: the largest is searched first and smaller ones are tried
     /// where they could matter, on the front.
-    #[must_use]
-    pub fn run(&self, progress: &(dyn Fn(Progress) + Sync)) -> DesignAnswer {
-        let problem = ChipProblem { search: *self, costs: self.costs() };
-        let answer = runner::run(&problem, self.aim.evaluations, progress);
+    ///
+    /// # Errors
+    /// A study whose dimensions have no value or no such field where the search looks; a space of which no combination is a chip.
+    pub fn run(&self, watch: Watch<'_>) -> Result<DesignAnswer, String> {
+        let limits = runner::Limits { evaluations: self.aim.evaluations, gap: self.aim.gap, stop: watch.stop };
+        let answer = runner::run(&ChipProblem { search: *self }, &limits, watch.told)?;
         let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
-        let largest = |(chip, outcome)| DesignOutcome { id: self.space.largest(chip), outcome };
-        let mut designs: Vec<DesignOutcome> = answer.outcomes.into_iter().enumerate().map(largest).collect();
+        let (mut designs, boxes, outside) = self.sorted(answer.outcomes);
+        if let Some(why) =
+            outside.refusal.as_ref().filter(|_| designs.is_empty() && boxes.is_empty() && outside.refused == outside.total())
+        {
+            return Err(format!("space.dimensions: no combination is a chip: {why}"));
+        }
+        let at = |point: usize| designs.partition_point(|design| design.id.point < point);
+        let front_chips: Vec<usize> = front_chips.into_iter().map(at).collect();
         let mut front = Vec::new();
         let mut smaller = self.smaller_capacities(&designs, &front_chips);
         for &chip in &front_chips {
-            front.push(preferred(&designs, &smaller, chip, designs.len()));
+            front.push(preferred(&designs, &smaller, chip));
         }
+        let chips = designs.len();
         designs.append(&mut smaller);
         let best = front.last().copied();
         let status = match (best.map(|b| &designs[b].outcome), answer.lower_bound) {
             (Some(Outcome::Evaluated { value, .. }), Some(bound)) => {
                 // With less HBM no chip is faster than with the most: the first of each speak for all.
-                let all = designs.iter().take(self.space.points());
-                let least = all.map(|d| self.lower_bound(d)).fold(bound, f64::min);
+                let all = designs.iter().take(chips);
+                let least = all.map(|d| self.lower_bound(&d.outcome)).fold(bound, f64::min);
                 SolveStatus::from_bounds(least, *value)
             }
             (_, Some(bound)) => SolveStatus::Gap { lower_bound: bound, upper_bound: f64::INFINITY },
             _ => SolveStatus::Infeasible { why: self.nearest_miss(&designs) },
         };
-        DesignAnswer { designs, front, best, status }
+        Ok(DesignAnswer { designs, boxes, front, best, status, outside, counts: answer.counts })
     }
 
-    /// What no evaluation of a chip is below along the axis.
-    fn costs(&self) -> Vec<f64> {
-        let of = |point: usize| {
-            let figures = &self.space.figures[point];
-            if let Some(cost) = self.aim.axis.of(figures) {
-                return cost;
+    /// Designs by themselves in the space's order, boxes in theirs, and what is neither.
+    fn sorted(&self, outcomes: Vec<(Candidates, Outcome<Vec<Evaluation>>)>) -> (Vec<DesignOutcome>, Vec<BoxOutcome>, Outside) {
+        let (mut designs, mut boxes, mut outside) = (Vec::new(), Vec::new(), self.space.outside.clone());
+        for (set, outcome) in outcomes {
+            match (set, outcome) {
+                (Candidates::One(_), Outcome::Excluded(Exclusion::Limit(why))) => outside.count(why, 1),
+                (Candidates::Box(region, _), Outcome::Excluded(Exclusion::Limit(why))) => {
+                    outside.count(why, region.size() as usize)
+                }
+                (_, Outcome::Excluded(Exclusion::NoChip(why))) => outside.refuse(why),
+                (Candidates::One(point), outcome) => designs.push(DesignOutcome { id: self.space.largest(point), outcome }),
+                (Candidates::Box(region, _), outcome) => boxes.push(BoxOutcome { region, outcome }),
             }
-            if self.aim.axis == Axis::None {
-                return 0.0;
+        }
+        designs.sort_by_key(|design| design.id.point);
+        boxes.sort_by_key(|of| self.space.first(&of.region));
+        let points: Vec<usize> = designs.iter().map(|design| design.id.point).collect();
+        let place = |outcome: &mut Outcome<Vec<Evaluation>>| {
+            if let Outcome::Pruned { by, .. } = outcome {
+                *by = points.partition_point(|point| point < by);
             }
-            let id = self.space.largest(point);
-            let Ok(chip) = self.space.chip(id) else { return 0.0 };
-            let prepared = self.prepared(id);
-            self.energy(prepared, &chip).at(prepared.coarse_bound(&chip).unwrap_or(Seconds::ZERO).0)
         };
-        (0..self.space.points()).into_par_iter().map(of).collect()
+        designs.iter_mut().for_each(|design| place(&mut design.outcome));
+        boxes.iter_mut().for_each(|of| place(&mut of.outcome));
+        (designs, boxes, outside)
     }
 
     /// No plan on this design is better: infinite where there is none.
-    fn lower_bound(&self, design: &DesignOutcome) -> f64 {
-        match &design.outcome {
-            Outcome::Evaluated { value, evaluation } => match evaluation.status {
+    fn lower_bound(&self, outcome: &Outcome<Vec<Evaluation>>) -> f64 {
+        match outcome {
+            Outcome::Evaluated { value, evaluation } => {
                 // Of its plans the fastest is taken, whose schedules may be improved by so much.
-                SolveStatus::Gap { lower_bound, upper_bound } if upper_bound > 0.0 => value * (lower_bound / upper_bound),
-                _ => *value,
-            },
+                let least = |of: &Evaluation| match of.status {
+                    SolveStatus::Gap { lower_bound, upper_bound } if upper_bound > 0.0 => lower_bound / upper_bound,
+                    _ => 1.0,
+                };
+                value * evaluation.iter().map(least).fold(1.0, f64::min)
+            }
             Outcome::Pruned { bound, .. } | Outcome::Open { bound } => *bound,
-            Outcome::Infeasible { .. } => f64::INFINITY,
+            Outcome::Infeasible { .. } | Outcome::Excluded(_) => f64::INFINITY,
         }
     }
 
@@ -355,13 +335,11 @@ impl DesignSearch<'_> {
                         Verdict::Infeasible(evaluation) => Outcome::Infeasible { evaluation },
                         Verdict::Beaten(bound) => Outcome::Open { bound },
                     },
-                    Outcome::Evaluated { value, .. } => {
+                    outcome @ Outcome::Evaluated { value, .. } => {
                         let by = self.dominator(largest, front, id.point, *value);
-                        Outcome::Pruned { bound: self.lower_bound(&largest[id.point]), by }
+                        Outcome::Pruned { bound: self.lower_bound(outcome), by, shown: runner::Shown::Plans }
                     }
-                    Outcome::Infeasible { evaluation } => Outcome::Infeasible { evaluation: evaluation.clone() },
-                    Outcome::Pruned { bound, by } => Outcome::Pruned { bound: *bound, by: *by },
-                    Outcome::Open { bound } => Outcome::Open { bound: *bound },
+                    outcome => outcome.clone(),
                 };
                 DesignOutcome { id, outcome }
             })
@@ -370,7 +348,7 @@ impl DesignSearch<'_> {
 
     /// The front's chip that takes no more and is no worse than `chip`.
     fn dominator(&self, designs: &[DesignOutcome], front: &[usize], chip: usize, value: f64) -> usize {
-        let cost = |c: usize| self.aim.axis.of(&self.space.figures[c]).unwrap_or(0.0);
+        let cost = |c: usize| self.space.figures.get(c).and_then(|figures| self.aim.axis.of(figures)).unwrap_or(0.0);
         let beats = |&&f: &&usize| {
             matches!(designs[f].outcome, Outcome::Evaluated { value: v, .. } if v <= value) && cost(f) <= cost(chip)
         };
@@ -380,7 +358,10 @@ impl DesignSearch<'_> {
     /// The rejection that lacks least, for the user whose model fits nowhere.
     fn nearest_miss(&self, designs: &[DesignOutcome]) -> String {
         let rejection = |design: &'_ DesignOutcome| match &design.outcome {
-            Outcome::Infeasible { evaluation } => evaluation.outcome.as_ref().err().map(|why| (why.lacking(), why.to_string())),
+            Outcome::Infeasible { evaluation } => {
+                let why = evaluation.last()?.outcome.as_ref().err()?;
+                Some((why.lacking(), why.to_string()))
+            }
             _ => None,
         };
         let nearest = designs.iter().filter_map(|d| Some((rejection(d)?, d.id))).min_by_key(|((lacking, _), _)| *lacking);
@@ -391,13 +372,15 @@ impl DesignSearch<'_> {
     }
 }
 
-/// The position of the front chip's design with the least HBM that is as good as with the most.
-fn preferred(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize, offset: usize) -> usize {
+/// The position of the front chip's design with the least HBM that is as good as with the most; those with less follow `designs`.
+fn preferred(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize) -> usize {
     let Outcome::Evaluated { value: best, .. } = designs[chip].outcome else { return chip };
     let equal = |d: &DesignOutcome| matches!(d.outcome, Outcome::Evaluated { value, .. } if value <= best * (1.0 + 1e-9));
-    smaller.iter().enumerate().rev().find(|(_, d)| d.id.point == chip && equal(d)).map_or(chip, |(i, _)| offset + i)
+    let point = designs[chip].id.point;
+    smaller.iter().enumerate().rev().find(|(_, d)| d.id.point == point && equal(d)).map_or(chip, |(i, _)| designs.len() + i)
 }
 
 #[cfg(test)]
-#[path = "design_tests.rs"]
+mod corner_tests;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,149 @@
+//! How the proof of a search grew: the best and the bound over time, and what had been discarded by then.
+
+use crate::report::{Table, count, percent, significant};
+use search::objective::Objective;
+use search::runner::{Counts, Moment};
+
+/// A gap smaller by this fraction of itself is worth a line.
+const CLOSER: f64 = 0.2;
+
+/// A line of the table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProgressRow {
+    /// Seconds since the search began.
+    pub seconds: f64,
+    /// The best value, as people read it; `None` where there was none.
+    pub best: Option<f64>,
+    /// No design is better; `None` where nothing was known.
+    pub bound: Option<f64>,
+    /// By how much the bound is better than the best, as a fraction of the best.
+    pub gap: Option<f64>,
+    /// What had been decided by what.
+    pub counts: Counts,
+}
+
+/// The table, in the unit of an objective, of a cluster of so many devices and steps of so many tokens.
+#[derive(Debug, Clone)]
+pub struct ProgressTable {
+    shown: (Objective, f64, f64),
+    rows: Vec<ProgressRow>,
+    last: Option<ProgressRow>,
+}
+
+impl ProgressTable {
+    /// An empty one.
+    #[must_use]
+    pub fn new(objective: Objective, devices: f64, tokens: f64) -> Self {
+        Self { shown: (objective, devices, tokens), rows: Vec::new(), last: None }
+    }
+
+    /// The unit of its values.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        self.shown.0.shown(1.0, 1.0, 1.0).1
+    }
+
+    /// Takes a moment of a search: a line where the best is another or the gap is clearly smaller. Which moments are lines does not depend on the clock.
+    pub fn take(&mut self, seconds: f64, moment: &Moment) {
+        let (objective, devices, tokens) = self.shown;
+        let shown = |value: f64| (value > 0.0 && value.is_finite()).then(|| objective.shown(value, devices, tokens).0);
+        let gap = moment.best.filter(|_| moment.bound > 0.0).map(|best| (best / moment.bound - 1.0).max(0.0));
+        let row =
+            ProgressRow { seconds, best: moment.best.and_then(shown), bound: shown(moment.bound), gap, counts: moment.counts };
+        let worth = match self.rows.last() {
+            None => true,
+            Some(before) => {
+                before.best != row.best
+                    || match (before.gap, gap) {
+                        (Some(before), Some(now)) => now < before * (1.0 - CLOSER),
+                        (before, now) => before.is_some() != now.is_some(),
+                    }
+            }
+        };
+        if worth {
+            self.rows.push(row);
+            self.last = None;
+        } else {
+            self.last = Some(row);
+        }
+    }
+
+    /// Its lines, the last moment among them.
+    pub fn rows(&self) -> impl Iterator<Item = &ProgressRow> {
+        self.rows.iter().chain(&self.last)
+    }
+
+    /// As a file: comma-separated values, the first line the columns' names.
+    #[must_use]
+    pub fn to_csv(&self) -> String {
+        let mut text = String::from(
+            "seconds,best,bound,unit,gap,evaluated,discarded_boxes_peaks,discarded_boxes_mapped,discarded_designs_peaks,\
+             discarded_designs_mapped,discarded_designs_plans,outside,looks\n",
+        );
+        let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        for row in self.rows() {
+            let c = &row.counts;
+            let counts = [c.evaluated, c.in_sets[0], c.in_sets[1], c.alone[0], c.alone[1], c.alone[2], c.excluded, c.looks]
+                .map(|n| n.to_string());
+            let (best, bound, gap) = (number(row.best), number(row.bound), number(row.gap));
+            text.push_str(&format!("{:.3},{best},{bound},{},{gap},{}\n", row.seconds, self.unit(), counts.join(",")));
+        }
+        text
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let header = ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "outside"];
+        let mut table = Table::new(header);
+        for column in 0..header.len() {
+            table = table.align(column, crate::report::Align::Right);
+        }
+        let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| significant(value, 6));
+        for row in self.rows() {
+            let c = &row.counts;
+            table.row([
+                format!("{:.1}", row.seconds),
+                shown(row.best),
+                shown(row.bound),
+                row.gap.map_or_else(|| "-".to_owned(), percent),
+                count(c.evaluated),
+                count(c.in_sets.iter().sum::<u64>()),
+                count(c.alone.iter().sum::<u64>()),
+                count(c.excluded),
+            ]);
+        }
+        format!("In {}:\n\n{}", self.unit(), table.render())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_where_something_happened_and_the_last_moment() {
+        let mut table = ProgressTable::new(Objective::Throughput, 1.0, 100.0);
+        let mut take = |seconds, best, bound, evaluated| {
+            table.take(seconds, &Moment { best, bound, counts: Counts { evaluated, ..Counts::default() } });
+        };
+        take(0.5, None, 0.0, 0);
+        take(1.0, Some(2.0), 1.0, 1);
+        take(2.0, Some(2.0), 1.05, 9);
+        take(3.0, Some(2.0), 1.6, 10);
+        take(4.0, Some(2.0), 1.61, 12);
+        let lines: Vec<(f64, Option<f64>, Option<f64>)> = table.rows().map(|row| (row.seconds, row.best, row.bound)).collect();
+        assert_eq!(
+            lines,
+            [
+                (0.5, None, None),
+                (1.0, Some(50.0), Some(100.0)),
+                (3.0, Some(50.0), Some(62.5)),
+                (4.0, Some(50.0), Some(100.0 / 1.61))
+            ]
+        );
+        let csv = table.to_csv();
+        assert!(csv.contains("\n1.000,50,100,tokens/s,1,1,0,0,0,0,0,0,0\n"), "{csv}");
+        assert!(table.to_text().starts_with("In tokens/s:"), "{}", table.to_text());
+    }
+}

@@ -1,0 +1,249 @@
+//! What is minimised, from what steps take: of a chip, and of a box of chips.
+
+use super::{Aim, DesignSearch, Evaluation, Rejection, Workload, evaluate, rejected};
+use crate::objective::{Axis, Objective, Term};
+use crate::planner::Prepared;
+use crate::runner::Verdict;
+use crate::space::{Corners, DesignId, Figures};
+use sim::hardware::Accelerator;
+use sim::units::Seconds;
+use step::StepError;
+
+/// Rounding of a quotient that a product turns back: four times what a double's last bit is.
+const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
+/// The same of logarithms and sums of them.
+const WIDE_SLACK: f64 = 1.0 + 1e-12;
+
+/// How a measure of a step follows from its seconds: no less than `besides` + `factor` times them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    besides: f64,
+    factor: f64,
+}
+
+impl Line {
+    fn at(&self, seconds: f64) -> f64 {
+        self.besides + self.factor * seconds
+    }
+
+    /// Seconds from which on the measure is at least `value`: infinite where no time alone shows it.
+    fn reached(&self, value: f64) -> f64 {
+        if self.besides == 0.0 && self.factor == 1.0 {
+            return value;
+        }
+        if self.factor > 0.0 { (value - self.besides).max(0.0) / self.factor * SLACK } else { f64::INFINITY }
+    }
+}
+
+/// How far bounds on the steps of a chip follow for what it stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Depth {
+    /// Kernels at their peaks.
+    Peaks,
+    /// With what arrays and buffers leave of them.
+    Buffered,
+    /// Mapped.
+    Mapped,
+}
+
+/// A chip, or what bounds a box of chips.
+pub(super) struct Seen {
+    /// None has faster kernels.
+    fast: Accelerator,
+    /// None takes less energy; the same where it is left out.
+    small: Option<Accelerator>,
+    /// None takes less.
+    pub figures: Figures,
+    fabrics: Vec<usize>,
+    pub depth: Depth,
+}
+
+impl Seen {
+    pub fn chip(chip: Accelerator, figures: Figures, fabric: usize) -> Self {
+        Self { fast: chip, small: None, figures, fabrics: vec![fabric], depth: Depth::Mapped }
+    }
+
+    pub fn corners(corners: Corners) -> Self {
+        let Corners { fast, small, least, fabrics, buffered, mapped } = corners;
+        let depth = match (buffered, mapped) {
+            (true, true) => Depth::Mapped,
+            (true, false) => Depth::Buffered,
+            _ => Depth::Peaks,
+        };
+        Self { fast, small: Some(small), figures: least, fabrics, depth }
+    }
+
+    fn small(&self) -> &Accelerator {
+        self.small.as_ref().unwrap_or(&self.fast)
+    }
+}
+
+impl Aim {
+    fn terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
+        self.terms_of(workloads, self.objective == Objective::EnergyPerToken)
+    }
+
+    fn terms_of(&self, workloads: &[Workload<'_>], energy: bool) -> Vec<Term> {
+        let of = |w: &Workload<'_>| {
+            let reference = if energy { w.reference.energy.0 } else { w.reference.time.0 };
+            Term { share: w.share, reference }
+        };
+        workloads.iter().map(of).collect()
+    }
+}
+
+impl DesignSearch<'_> {
+    /// The value of measures of the models, of a chip whose figures have `factor`.
+    fn value(&self, factor: f64, measures: &[f64]) -> f64 {
+        match measures {
+            [alone] => factor * alone,
+            several => factor * self.aim.over.value(&self.aim.terms(self.workloads), several),
+        }
+    }
+
+    /// The measure of a model from which on the value is at least `cutoff`.
+    fn measure_reached(&self, factor: f64, measures: &[f64], of: usize, cutoff: f64) -> f64 {
+        if cutoff.is_infinite() {
+            return cutoff;
+        }
+        match measures {
+            [_] if factor == 1.0 => cutoff,
+            [_] => cutoff / factor * SLACK,
+            several => {
+                self.aim.over.reached(&self.aim.terms(self.workloads), several, of, cutoff / factor * WIDE_SLACK) * WIDE_SLACK
+            }
+        }
+    }
+
+    /// What a step's measure is at least on chips that take no less energy than `small`.
+    fn line(&self, prepared: &Prepared<'_>, small: &Accelerator) -> Line {
+        if self.aim.objective != Objective::EnergyPerToken {
+            return Line { besides: 0.0, factor: 1.0 };
+        }
+        self.energy(prepared, small)
+    }
+
+    /// What a step's energy is at least: its multiply-accumulates, and what all chips draw while it lasts.
+    fn energy(&self, prepared: &Prepared<'_>, small: &Accelerator) -> Line {
+        let factor = small.energy.static_power.0 * f64::from(prepared.devices());
+        // Sums are taken in another order than the step's: a hair for their rounding.
+        Line { besides: prepared.least_energy(small).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
+    }
+
+    /// The least of a model's measure over the fabrics of what is seen, from a bound on the step's seconds.
+    fn least(&self, model: usize, seen: &Seen, seconds: impl Fn(&Prepared<'_>, &Line) -> Result<Seconds, StepError>) -> f64 {
+        let of = |fabric: &usize| {
+            let prepared = &self.workloads[model].prepared[*fabric];
+            let line = self.line(prepared, seen.small());
+            // A chip that cannot be simulated is refused by its evaluation, with the reason.
+            line.at(seconds(prepared, &line).unwrap_or(Seconds::ZERO).0)
+        };
+        seen.fabrics.iter().map(of).fold(f64::INFINITY, f64::min)
+    }
+
+    fn coarse_measures(&self, seen: &Seen) -> Vec<f64> {
+        let of = |model| self.least(model, seen, |prepared, _| prepared.coarse_bound(&seen.fast));
+        (0..self.workloads.len()).map(of).collect()
+    }
+
+    /// No value of what is seen is below this, from its kernels' peaks. Without a price it is nothing: its evaluation says so.
+    pub(super) fn coarse(&self, seen: &Seen) -> f64 {
+        let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
+        self.value(factor, &self.coarse_measures(seen))
+    }
+
+    /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
+    pub(super) fn fine(&self, seen: &Seen, cutoff: f64) -> f64 {
+        let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
+        let mut measures = self.coarse_measures(seen);
+        for model in 0..measures.len() {
+            let wanted = self.measure_reached(factor, &measures, model, cutoff);
+            let fine = self.least(model, seen, |prepared, line| match seen.depth {
+                Depth::Peaks => Ok(Seconds::ZERO),
+                Depth::Buffered => prepared.buffered_bound(&seen.fast, line.reached(wanted)),
+                Depth::Mapped => prepared.fine_bound(&seen.fast, line.reached(wanted)),
+            });
+            measures[model] = measures[model].max(fine);
+            if self.value(factor, &measures) >= cutoff {
+                break;
+            }
+        }
+        self.value(factor, &measures)
+    }
+
+    /// What is least along the axis; where a plan decides that, a bound.
+    pub(super) fn cost(&self, seen: &Seen) -> f64 {
+        match (self.aim.axis, self.aim.axis.of(&seen.figures)) {
+            (_, Some(cost)) => cost,
+            (Axis::Energy, None) => {
+                let of = |model: usize| {
+                    let joules = |fabric: &usize| {
+                        let prepared: &Prepared<'_> = &self.workloads[model].prepared[*fabric];
+                        self.energy(prepared, seen.small()).at(prepared.coarse_bound(&seen.fast).unwrap_or(Seconds::ZERO).0)
+                    };
+                    seen.fabrics.iter().map(joules).fold(f64::INFINITY, f64::min)
+                };
+                self.energy_cost(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// The cost along the axis of energy: joules of a step, or of several models over the reference's.
+    fn energy_cost(&self, joules: &[f64]) -> f64 {
+        match joules {
+            [alone] => *alone,
+            several => self.aim.over.value(&self.aim.terms_of(self.workloads, true), several),
+        }
+    }
+
+    /// A design under its fastest plans, unless it is shown that its objective is at least `cutoff`.
+    pub(super) fn evaluate(&self, id: DesignId, cutoff: f64) -> Verdict<Vec<Evaluation>> {
+        let refused = |why: Rejection| Verdict::Infeasible(vec![rejected(why)]);
+        let chip = match self.space.chip(id) {
+            Ok(chip) => chip,
+            Err(why) => return refused(Rejection::Unusable(why)),
+        };
+        let figures = self.space.figures(id, &chip);
+        let Some(factor) = self.aim.objective.factor(&figures) else { return refused(Rejection::NoPrice) };
+        let seen = Seen::chip(chip, figures, self.space.fabric(id));
+        let mut measures = if self.workloads.len() > 1 { self.coarse_measures(&seen) } else { vec![0.0] };
+        let allowed = self.aim.max_step.map_or(f64::INFINITY, |most| most.0 * SLACK);
+        let (mut found, mut joules) = (Vec::new(), Vec::new());
+        for model in 0..self.workloads.len() {
+            let prepared = self.prepared(model, id);
+            let line = self.line(prepared, &seen.fast);
+            let reached = line.reached(self.measure_reached(factor, &measures, model, cutoff));
+            match evaluate(prepared, &seen.fast, reached.min(allowed)) {
+                Verdict::Feasible { value: seconds, cost: energy, evaluation } => {
+                    let slow = self.aim.max_step.filter(|most| seconds > most.0);
+                    if let Some(most) = slow {
+                        found.push(rejected(Rejection::TooSlow(Seconds(seconds), most)));
+                        return Verdict::Infeasible(found);
+                    }
+                    measures[model] = match (self.aim.objective, energy) {
+                        (Objective::EnergyPerToken, Some(energy)) => energy,
+                        _ => line.at(seconds),
+                    };
+                    joules.extend(energy);
+                    found.push(evaluation);
+                }
+                Verdict::Beaten(seconds) if reached <= allowed => {
+                    measures[model] = line.at(seconds);
+                    return Verdict::Beaten(self.value(factor, &measures));
+                }
+                Verdict::Beaten(seconds) => {
+                    let most = self.aim.max_step.unwrap_or_default();
+                    found.push(rejected(Rejection::TooSlow(Seconds(seconds), most)));
+                    return Verdict::Infeasible(found);
+                }
+                Verdict::Infeasible(evaluation) => {
+                    found.push(evaluation);
+                    return Verdict::Infeasible(found);
+                }
+            }
+        }
+        let cost = (self.aim.axis == Axis::Energy).then(|| self.energy_cost(&joules));
+        Verdict::Feasible { value: self.value(factor, &measures), cost, evaluation: found }
+    }
+}

@@ -1,0 +1,127 @@
+//! Boxes of the built-in studies beside chips of them.
+#![allow(clippy::unwrap_used, clippy::panic)]
+use super::bounds::Seen;
+use super::*;
+use crate::planner::{Job, PlanSpace, Splits};
+use crate::space::{ChipLimits, Chips, Enclosed, Grid, Single};
+use crate::study::Study;
+use proptest::prelude::*;
+use sim::hardware::ChipDocument;
+use sim::network::{Fabric, FabricDocument};
+use step::SoftwareStack;
+use workloads::Model;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+
+const DEVICES: u32 = 8;
+/// Of bounds that are sums in another order.
+const ROUNDING: f64 = 1.0 + 2e-9;
+
+/// A part of a study's space, by halvings, and one of its chips.
+#[derive(Debug, Clone)]
+struct Case {
+    study: &'static str,
+    halvings: Vec<(usize, bool)>,
+    member: usize,
+    objective: Objective,
+    axis: Axis,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let objectives = prop::sample::select(Objective::NAMES.map(|(_, objective)| objective).to_vec());
+    let axes = prop::sample::select(Axis::NAMES.map(|(_, axis)| axis).to_vec());
+    let halvings = prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 4..26);
+    let studies = prop::sample::select(vec!["tpu", "gpu"]);
+    (studies, halvings, any::<prop::sample::Index>(), objectives, axes).prop_map(|(study, halvings, member, objective, axis)| {
+        let halvings = halvings.into_iter().map(|(index, upper)| (index.index(64), upper)).collect();
+        Case { study, halvings, member: member.index(1 << 20), objective, axis }
+    })
+}
+
+fn check(case: &Case) -> Result<(), TestCaseError> {
+    let study = Study::load(case.study).unwrap();
+    let Chips::Grid(spec) = &study.space.chips else { panic!("a base chip's relatives") };
+    let fabric = FabricDocument::load_for(&study.cluster.fabric, &spec.base_chip).unwrap();
+    let base = ChipDocument::template(&spec.base_chip).unwrap().unbuilt(true);
+    let reference = base.accelerator().unwrap();
+    let grid = Grid::new(base, &spec.dimensions, &|key| fabric.get(key)).unwrap();
+    let space = Space::boxes(grid, &ChipLimits::default()).unwrap();
+    let build = |settings: &Vec<_>| {
+        let mut document = fabric.clone();
+        settings.iter().for_each(|(key, value): &(String, _)| document.set(key, value).unwrap());
+        document.fabric().unwrap().for_devices(DEVICES).unwrap()
+    };
+    let fabrics: Vec<Fabric> = space.fabrics().iter().map(build).collect();
+    let (model, stack) = (Model::load("opt-350m").unwrap(), SoftwareStack::load("ideal").unwrap());
+    let plans = PlanSpace {
+        context: Some(vec![1]),
+        virtual_stages: Some(vec![1]),
+        splits: Some(Splits::Listed(vec![None])),
+        activations: Some(vec![workloads::ActivationPolicy::None]),
+        schedules: Some(vec![sim::pipeline::Schedule::OneForwardOneBackward]),
+        ..PlanSpace::default()
+    };
+    let job = |fabric| Job {
+        model: &model,
+        chip: &reference,
+        fabric,
+        stack: &stack,
+        devices: DEVICES,
+        global_batch: 32,
+        sequence_length: 512,
+        attention: Attention::Fused,
+        precision: stack.precision(Precision::MIXED_BF16),
+        optimizer: Optimizer::Adam,
+        headroom: Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
+    };
+    let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
+    let aim = Aim { objective: case.objective, axis: case.axis, ..Aim::default() };
+    let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim };
+    let mut region = space.whole().unwrap();
+    for (which, upper) in &case.halvings {
+        let open: Vec<usize> = region.open().collect();
+        let Some(&dimension) = open.get(which % open.len().max(1)) else { break };
+        let [low, high] = region.halves(dimension);
+        region = if *upper { high } else { low };
+    }
+    let members = space.members(&region);
+    prop_assert_eq!(members.len() as u64, region.size());
+    prop_assert_eq!(members.iter().min().copied(), Some(space.first(&region)));
+    let point = members[case.member % members.len()];
+    let Single::Chip(chip, figures) = space.single(point).unwrap() else { panic!("no limits") };
+    let id = space.largest(point);
+    let own = Seen::chip(*chip, figures, space.fabric(id));
+    let Enclosed::Within(corners) = space.enclose(&region).unwrap() else { panic!("every field of the studies is known") };
+    prop_assert!(corners.fabrics.contains(&space.fabric(id)));
+    prop_assert_eq!(own.figures.cost_usd.is_some(), corners.least.cost_usd.is_some());
+    let seen = Seen::corners(*corners);
+    let below = |least: f64, own: f64, what: &str| {
+        prop_assert!(least <= own * ROUNDING, "{what} of the box {least}, of {} {own}", space.words(id));
+        Ok(())
+    };
+    below(seen.figures.area.0, own.figures.area.0, "area")?;
+    below(seen.figures.peak_power.0, own.figures.peak_power.0, "power")?;
+    below(seen.figures.cost_usd.unwrap_or(0.0), own.figures.cost_usd.unwrap_or(0.0), "cost")?;
+    below(search.cost(&seen), search.cost(&own), "cost along the axis")?;
+    below(search.coarse(&seen), search.coarse(&own), "coarse bound")?;
+    let fine = search.fine(&own, f64::INFINITY);
+    below(search.fine(&seen, f64::INFINITY), fine, "fine bound")?;
+    // What is enough to beat a value is beaten.
+    let cutoff = fine * 0.9;
+    below(search.fine(&seen, cutoff), fine, "fine bound up to a cutoff")?;
+    Ok(())
+}
+
+/// Parts of studies: few here, as many as COPLACE_BOXES asks for.
+fn cases() -> u32 {
+    std::env::var("COPLACE_BOXES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn no_chip_of_a_box_is_better_than_its_bound(case in case()) {
+        check(&case)?;
+    }
+}

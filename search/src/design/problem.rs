@@ -1,0 +1,187 @@
+//! A space of chips as what [`runner`](crate::runner) searches: boxes of dimensions where the space has them, else its chips one by one.
+
+use super::bounds::{Depth, Seen};
+use super::{DesignSearch, Evaluation};
+use crate::objective::Axis;
+use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
+use crate::space::{Enclosed, Region, Single};
+use rayon::prelude::*;
+
+/// Boxes of fewer chips are split without a better bound: that of each chip takes as long.
+const WORTH_BOUNDING: u64 = 4;
+/// Boxes of fewer chips are split along what was best to split their like along, as long as there is one of [`LIKELY`] such dimensions.
+const WORTH_COMPARING: u64 = 4096;
+const LIKELY: usize = 3;
+/// The most that one part of a split counts for, and the least: so that a split that helps both parts is better than one that helps one.
+const GAINS: (f64, f64) = (1e-3, 3.0);
+
+/// A set of chips.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Candidates {
+    /// A chip, by its number in the space.
+    One(usize),
+    /// A box; and the dimensions along which it was best to split what it is a part of, best first.
+    Box(Region, Vec<u16>),
+}
+
+/// The search's numbering of designs: chips with the largest HBM first, in the space's order.
+pub(super) struct ChipProblem<'a> {
+    pub search: DesignSearch<'a>,
+}
+
+/// A part of a box.
+enum Part {
+    Node(Node<Candidates>),
+    Excluded(Candidates, Exclusion),
+}
+
+impl ChipProblem<'_> {
+    fn one(&self, point: usize) -> Part {
+        let set = Candidates::One(point);
+        match self.search.space.single(point) {
+            // What cannot be built is refused by its evaluation, with the reason.
+            Err(_) => Part::Node(Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks }),
+            Ok(Single::Refused(why)) => Part::Excluded(set, Exclusion::NoChip(why)),
+            Ok(Single::Outside(why)) => Part::Excluded(set, Exclusion::Limit(why)),
+            Ok(Single::Chip(chip, figures)) => {
+                let seen = Seen::chip(*chip, figures, self.search.space.fabric(self.search.space.largest(point)));
+                let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen));
+                Part::Node(Node { set, cost, bound, first: point, shown: Shown::Peaks })
+            }
+        }
+    }
+
+    /// A part of `of`, whose bounds hold for it too.
+    fn part(&self, region: Region, of: &Node<Candidates>) -> Result<Part, String> {
+        let space = self.search.space;
+        let first = space.first(&region);
+        let part = if region.is_single() {
+            space.single(first)?;
+            self.one(first)
+        } else {
+            let set = Candidates::Box(region.clone(), Vec::new());
+            match space.enclose(&region)? {
+                Enclosed::Outside(why) => Part::Excluded(set, Exclusion::Limit(why)),
+                Enclosed::Open => Part::Node(Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }),
+                Enclosed::Within(corners) => {
+                    let seen = Seen::corners(*corners);
+                    let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen));
+                    Part::Node(Node { set, cost, bound, first, shown: Shown::Peaks })
+                }
+            }
+        };
+        Ok(match part {
+            Part::Node(node) => Part::Node(Node { cost: node.cost.max(of.cost), bound: node.bound.max(of.bound), ..node }),
+            excluded @ Part::Excluded(..) => excluded,
+        })
+    }
+
+    /// What a part has over the whole: how much slower it is at best, and how much more it takes.
+    fn gain(&self, part: &Part, of: &Node<Candidates>) -> f64 {
+        let (least, most) = GAINS;
+        let Part::Node(part) = part else { return most };
+        let grown = |now: f64, then: f64| {
+            if then > 0.0 {
+                (now / then).ln()
+            } else if now > 0.0 {
+                most
+            } else {
+                0.0
+            }
+        };
+        let cost = if self.search.aim.axis == Axis::None { 0.0 } else { grown(part.cost, of.cost) };
+        (grown(part.bound, of.bound) + cost).clamp(least, most)
+    }
+
+    /// Halves of a box along the dimension that tightens most.
+    fn split(&self, node: &Node<Candidates>, region: &Region, likely: &[u16]) -> Result<Look<Candidates>, String> {
+        let open: Vec<usize> = region.open().collect();
+        let known = likely.iter().map(|&dimension| usize::from(dimension)).filter(|dimension| open.contains(dimension));
+        let mut tried: Vec<usize> = if region.size() < WORTH_COMPARING { known.take(LIKELY).collect() } else { Vec::new() };
+        if tried.is_empty() {
+            tried = open;
+        }
+        let mut splits: Vec<(f64, usize, [Part; 2])> = Vec::with_capacity(tried.len());
+        for &dimension in &tried {
+            let [lower, upper] = region.halves(dimension);
+            let parts = [self.part(lower, node)?, self.part(upper, node)?];
+            splits.push((self.gain(&parts[0], node) * self.gain(&parts[1], node), dimension, parts));
+        }
+        splits.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        // Those that were not tried are as likely as they were.
+        let mut order: Vec<u16> = splits.iter().map(|(_, dimension, _)| *dimension as u16).collect();
+        order.extend(likely.iter().filter(|dimension| !tried.contains(&usize::from(**dimension))));
+        let (mut nodes, mut excluded) = (Vec::new(), Vec::new());
+        for part in splits.swap_remove(0).2 {
+            match part {
+                Part::Node(Node { set: Candidates::Box(region, _), cost, bound, first, shown }) => {
+                    nodes.push(Node { set: Candidates::Box(region, order.clone()), cost, bound, first, shown });
+                }
+                Part::Node(node) => nodes.push(node),
+                Part::Excluded(set, why) => excluded.push((set, why)),
+            }
+        }
+        Ok(Look::Parts(nodes, excluded))
+    }
+}
+
+impl runner::Problem for ChipProblem<'_> {
+    type Set = Candidates;
+    type Evaluation = Vec<Evaluation>;
+
+    fn roots(&self) -> Vec<Node<Candidates>> {
+        let space = self.search.space;
+        if let Some(region) = space.whole() {
+            let first = space.first(&region);
+            let set = if region.is_single() { Candidates::One(first) } else { Candidates::Box(region, Vec::new()) };
+            return vec![Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }];
+        }
+        let node = |point| match self.one(point) {
+            Part::Node(node) => node,
+            Part::Excluded(set, _) => Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks },
+        };
+        (0..space.points()).into_par_iter().map(node).collect()
+    }
+
+    fn size(&self, set: &Candidates) -> u64 {
+        match set {
+            Candidates::One(_) => 1,
+            Candidates::Box(region, _) => region.size(),
+        }
+    }
+
+    fn is_single(&self, set: &Candidates) -> bool {
+        matches!(set, Candidates::One(_))
+    }
+
+    fn look(&self, node: &Node<Candidates>, cutoff: f64) -> Result<Look<Candidates>, String> {
+        let space = self.search.space;
+        match &node.set {
+            Candidates::One(point) => match space.single(*point)? {
+                Single::Chip(chip, figures) => {
+                    let seen = Seen::chip(*chip, figures, space.fabric(space.largest(*point)));
+                    Ok(Look::Bound(self.search.fine(&seen, cutoff)))
+                }
+                Single::Outside(why) => Ok(Look::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::Limit(why))])),
+                Single::Refused(why) => Ok(Look::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::NoChip(why))])),
+            },
+            Candidates::Box(region, likely) => {
+                let corners = match node.shown {
+                    Shown::Peaks if region.size() >= WORTH_BOUNDING => space.enclose(region)?,
+                    _ => Enclosed::Open,
+                };
+                if let Enclosed::Within(corners) = corners {
+                    let seen = Seen::corners(*corners);
+                    if seen.depth > Depth::Peaks {
+                        return Ok(Look::Bound(self.search.fine(&seen, cutoff)));
+                    }
+                }
+                self.split(node, region, likely)
+            }
+        }
+    }
+
+    fn evaluate(&self, chip: usize, cutoff: f64) -> Verdict<Vec<Evaluation>> {
+        self.search.evaluate(self.search.space.largest(chip), cutoff)
+    }
+}

@@ -1,0 +1,118 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+struct Toy {
+    items: Vec<(u8, Option<u8>, u8)>,
+    costs_known_late: bool,
+    /// Candidates of a root set.
+    root: usize,
+}
+
+impl Toy {
+    /// The exact cost, at least the one that is known at once.
+    fn exact(&self, c: usize) -> f64 {
+        let (cost, _, slack) = self.items[c];
+        f64::from(cost) + if self.costs_known_late { f64::from(slack % 3) } else { 0.0 }
+    }
+
+    fn bound(&self, c: usize) -> f64 {
+        let (_, value, slack) = self.items[c];
+        f64::from(value.unwrap_or(255).saturating_sub(slack))
+    }
+
+    fn node(&self, set: (usize, usize)) -> Node<(usize, usize)> {
+        let least = |of: &dyn Fn(usize) -> f64| (set.0..set.1).map(of).fold(f64::INFINITY, f64::min);
+        let (cost, bound) = (least(&|c| f64::from(self.items[c].0)), least(&|c| self.bound(c) / 2.0));
+        Node { set, cost, bound, first: set.0, shown: Shown::Peaks }
+    }
+}
+
+impl Problem for Toy {
+    /// From one to another.
+    type Set = (usize, usize);
+    type Evaluation = ();
+    fn roots(&self) -> Vec<Node<(usize, usize)>> {
+        let each = self.root.max(1);
+        (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len())))).collect()
+    }
+    fn size(&self, set: &(usize, usize)) -> u64 {
+        (set.1 - set.0) as u64
+    }
+    fn is_single(&self, set: &(usize, usize)) -> bool {
+        set.1 - set.0 == 1
+    }
+    fn look(&self, node: &Node<(usize, usize)>, _cutoff: f64) -> Result<Look<(usize, usize)>, String> {
+        let (from, to) = node.set;
+        let all = || (from..to).map(|c| self.bound(c)).fold(f64::INFINITY, f64::min);
+        if to - from == 1 || (node.shown == Shown::Peaks && to % 2 == 0) {
+            return Ok(Look::Bound(all()));
+        }
+        let middle = from + (to - from) / 2;
+        Ok(Look::Parts([(from, middle), (middle, to)].map(|set| self.node(set)).to_vec(), Vec::new()))
+    }
+    fn evaluate(&self, c: usize, cutoff: f64) -> Verdict<()> {
+        match self.items[c].1.map(f64::from) {
+            Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
+            Some(value) => Verdict::Feasible { value, cost: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
+            None => Verdict::Infeasible(()),
+        }
+    }
+}
+
+fn toy() -> impl Strategy<Value = Toy> {
+    let items = proptest::collection::vec((0u8..50, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200);
+    let root = prop::sample::select(vec![1, 7, 200]);
+    (items, any::<bool>(), root).prop_map(|(items, costs_known_late, root)| Toy { items, costs_known_late, root })
+}
+
+fn search(toy: &Toy, evaluations: usize, gap: f64) -> Answer<(usize, usize), ()> {
+    run(toy, &Limits { evaluations, gap, stop: &|| false }, &mut |_, _| {}).unwrap()
+}
+
+fn truth(toy: &Toy) -> Front {
+    let mut truth = Front::default();
+    for (id, item) in toy.items.iter().enumerate() {
+        if let Some(v) = item.1 {
+            truth.insert(FrontPoint { first: toy.exact(id), second: f64::from(v), id });
+        }
+    }
+    truth
+}
+
+proptest! {
+    #[test]
+    fn finds_the_true_front_and_proves_it(toy in toy()) {
+        let answer = search(&toy, usize::MAX, 0.0);
+        let mut seen = vec![0; toy.items.len()];
+        answer.outcomes.iter().flat_map(|(set, _)| set.0..set.1).for_each(|c| seen[c] += 1);
+        prop_assert!(seen.iter().all(|&times| times == 1), "every candidate is decided once");
+        let truth = truth(&toy);
+        prop_assert_eq!(answer.front.points(), truth.points());
+        prop_assert_eq!(answer.lower_bound, truth.points().last().map(|p| p.second));
+    }
+
+    #[test]
+    fn a_limited_search_never_claims_more_than_it_proved(toy in toy(), limit in 1usize..20, gap in prop::sample::select(vec![0.0, 0.2])) {
+        let answer = search(&toy, limit, gap);
+        let truth = toy.items.iter().filter_map(|i| i.1).min().map(f64::from);
+        if let (Some(bound), Some(truth)) = (answer.lower_bound, truth) {
+            prop_assert!(bound <= truth);
+        }
+        let evaluated = answer.outcomes.iter().filter(|(_, o)| matches!(o, Outcome::Evaluated { .. } | Outcome::Infeasible { .. })).count();
+        prop_assert!(evaluated <= limit);
+    }
+
+    #[test]
+    fn what_a_gap_leaves_is_within_it(toy in toy(), gap in 0.01..0.5_f64) {
+        let answer = search(&toy, usize::MAX, gap);
+        for point in truth(&toy).points() {
+            let near = answer.front.best_within(point.first).unwrap();
+            prop_assert!(near.second <= point.second * (1.0 + gap) * (1.0 + 1e-12), "{near:?} for {point:?}");
+        }
+        if let (Some(best), Some(bound)) = (answer.front.points().last(), answer.lower_bound) {
+            prop_assert!(best.second <= bound * (1.0 + gap) * (1.0 + 1e-12));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Boxes: products of parts of a space's dimensions.
+
+use super::formula::Formulas;
+use sim::hardware::Setting;
+
+/// A part of the combinations of a space: of each listed dimension some neighbouring values, numbers in ascending order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// By dimension: the first and the last position in the dimension's order.
+    ranges: Vec<(u16, u16)>,
+}
+
+/// The values of each dimension in order.
+#[derive(Debug, Clone)]
+pub(super) struct Order {
+    /// By dimension: places in the study's list. Numbers ascend; words stay as they are listed.
+    places: Vec<Vec<usize>>,
+}
+
+impl Order {
+    pub fn new(formulas: &Formulas) -> Self {
+        let of = |values: &Vec<Setting>| {
+            let mut places: Vec<usize> = (0..values.len()).collect();
+            let numbers: Option<Vec<f64>> = values.iter().map(Setting::number).collect();
+            if let Some(numbers) = numbers {
+                places.sort_by(|&a, &b| numbers[a].total_cmp(&numbers[b]));
+            }
+            places
+        };
+        Self { places: formulas.listed().iter().map(of).collect() }
+    }
+
+    /// Everything.
+    pub fn whole(&self) -> Region {
+        // A dimension has at most 65,536 values.
+        Region { ranges: self.places.iter().map(|places| (0, (places.len() - 1) as u16)).collect() }
+    }
+
+    /// The places of a region's values in their lists, by dimension.
+    pub fn places(&self, region: &Region) -> Vec<Vec<usize>> {
+        let of = |(places, &(first, last)): (&Vec<usize>, &(u16, u16))| places[usize::from(first)..=usize::from(last)].to_vec();
+        self.places.iter().zip(&region.ranges).map(of).collect()
+    }
+}
+
+impl Region {
+    /// How many combinations it has.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).product()
+    }
+
+    /// Whether it is one combination.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.ranges.iter().all(|(first, last)| first == last)
+    }
+
+    /// Dimensions of which it has several values.
+    pub(crate) fn open(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.ranges.len()).filter(|&dimension| self.ranges[dimension].0 < self.ranges[dimension].1)
+    }
+
+    /// Its lower and upper halves along a dimension of which it has several values.
+    pub(crate) fn halves(&self, dimension: usize) -> [Self; 2] {
+        let (first, last) = self.ranges[dimension];
+        let middle = first + (last - first) / 2;
+        let with = |range| {
+            let mut half = self.clone();
+            half.ranges[dimension] = range;
+            half
+        };
+        [with((first, middle)), with((middle + 1, last))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::super::dimension::read;
+    use super::*;
+
+    #[test]
+    fn halves_share_a_region_among_them_and_leave_nothing_out() {
+        let dimensions = read(&toml::from_str("a = [4, 1, 2]\nb = [\"x\", \"y\"]\nc = 7\nd = \"a + c\"").unwrap()).unwrap();
+        let formulas = Formulas::new(&dimensions, &|_| None).unwrap();
+        let order = Order::new(&formulas);
+        let whole = order.whole();
+        assert_eq!((whole.size(), whole.open().collect::<Vec<_>>()), (6, vec![0, 1]));
+        assert_eq!(order.places(&whole), [vec![1, 2, 0], vec![0, 1], vec![0]]);
+        let (mut singles, mut waiting) = (Vec::new(), vec![whole]);
+        while let Some(region) = waiting.pop() {
+            match region.open().next() {
+                Some(dimension) => waiting.extend(region.halves(dimension)),
+                None => singles.push(formulas.combination(order.places(&region).into_iter().map(|places| places[0]))),
+            }
+        }
+        singles.sort_unstable();
+        assert_eq!(singles, [0, 1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,51 @@
+//! When a search stops before its end: a limit of time, or Ctrl-C.
+
+use crate::failure::{self, Failure};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a shell says of a program that Ctrl-C has ended: 128 and the signal's number.
+const INTERRUPTED: i32 = 130;
+/// Longest limit: what a clock can count.
+const LONGEST: f64 = 1e9;
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// What stops a search.
+pub struct Limit {
+    end: Option<(Instant, f64)>,
+}
+
+impl Limit {
+    /// From now on: so many seconds, where they are limited, and Ctrl-C, of which the second ends the program.
+    pub fn new(seconds: Option<f64>) -> Result<Self, Failure> {
+        if let Some(seconds) = seconds.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST)) {
+            let limit = format!("must be above 0 and at most {LONGEST} seconds; give a limit, or leave it out");
+            return Err(failure::input(format!("--time-limit {seconds}: {limit}")));
+        }
+        let handler = || {
+            if ASKED.swap(true, Ordering::SeqCst) {
+                std::process::exit(INTERRUPTED);
+            }
+        };
+        // Without a handler Ctrl-C ends the program, as it does everywhere.
+        if let Err(why) = ctrlc::set_handler(handler) {
+            tracing::debug!("no handler for Ctrl-C: {why}");
+        }
+        let end = seconds.map(|seconds| (Instant::now() + Duration::from_secs_f64(seconds), seconds));
+        Ok(Self { end })
+    }
+
+    /// Whether to stop now.
+    pub fn reached(&self) -> bool {
+        ASKED.load(Ordering::SeqCst) || self.end.is_some_and(|(end, _)| Instant::now() >= end)
+    }
+
+    /// What has stopped the search, where something has.
+    pub fn words(&self) -> Option<String> {
+        if ASKED.load(Ordering::SeqCst) {
+            return Some("stopped by Ctrl-C".to_owned());
+        }
+        self.end.filter(|(end, _)| Instant::now() >= *end).map(|(_, seconds)| format!("stopped by --time-limit {seconds}"))
+    }
+}
