@@ -292,6 +292,10 @@ design_row! {
     cost_usd: Option<f64>,
     /// Energy per token, in J.
     energy_per_token_j: Option<f64>,
+    /// Of a search for several models: the mean of their throughputs over the reference's.
+    times_reference: Option<f64>,
+    /// Of a search for several models: each one's throughput, that over the reference's, and its plan, in words.
+    models: Option<String>,
 }
 
 impl DesignRow {
@@ -336,6 +340,8 @@ impl DesignRow {
             peak_power_w: None,
             mean_power_w: None,
             cost_usd: None,
+            times_reference: None,
+            models: None,
             energy_per_token_j: None,
         }
     }

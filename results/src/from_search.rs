@@ -4,9 +4,9 @@ use crate::compare::Entry;
 use crate::design::{DesignRow, Dimensions, Outcome};
 use crate::planned::{one_line, row as plan_row, schedule_name};
 use crate::record::{Certificate, Proof};
-use crate::report::bytes;
-use search::design::{Aim, DesignAnswer, DesignOutcome, Evaluation};
-use search::objective::{Axis, Objective};
+use crate::report::{bytes, rate, significant};
+use search::design::{Aim, DesignAnswer, DesignOutcome, Evaluation, Reference};
+use search::objective::{Axis, Objective, Scale, Term};
 use search::planner::{Job, RankedPlan};
 use search::runner;
 use search::space::{DesignId, Figures, Space};
@@ -37,11 +37,24 @@ fn speed(objective: Objective) -> bool {
     matches!(objective, Objective::Throughput | Objective::StepTime)
 }
 
-/// The jobs of a search on each of its space's fabrics, and their space.
+/// A model of a search.
+#[derive(Debug, Clone, Copy)]
+pub struct SearchedModel<'a> {
+    /// Its name, or its file's path.
+    pub name: &'a str,
+    /// Its job on any chip, by [`Space::fabrics`].
+    pub jobs: &'a [Job<'a>],
+    /// Its share among the models.
+    pub share: f64,
+    /// What it is held against where there are several models.
+    pub reference: Reference,
+}
+
+/// The models of a search on each of its space's fabrics, and their space.
 #[derive(Debug, Clone, Copy)]
 pub struct Searched<'a> {
-    /// The job on any chip, by [`Space::fabrics`].
-    pub jobs: &'a [Job<'a>],
+    /// The models: at least one.
+    pub models: &'a [SearchedModel<'a>],
     /// The chips.
     pub space: &'a Space,
     /// What was asked.
@@ -49,15 +62,55 @@ pub struct Searched<'a> {
 }
 
 impl<'a> Searched<'a> {
-    /// The job of a design, on its chip and its fabric.
-    ///
-    /// # Errors
-    /// A design that is no chip, which its enumeration has refused.
-    pub fn job<'b>(&'b self, id: DesignId, chip: &'b Accelerator) -> Job<'b>
+    /// A model's job on a design's chip and fabric.
+    #[must_use]
+    pub fn job<'b>(&'b self, model: usize, id: DesignId, chip: &'b Accelerator) -> Job<'b>
     where
         'a: 'b,
     {
-        Job { chip, ..self.jobs[self.space.fabric(id)] }
+        Job { chip, ..self.models[model].jobs[self.space.fabric(id)] }
+    }
+
+    /// What values of its objective are of.
+    #[must_use]
+    pub fn scale(&self) -> Scale {
+        match self.models {
+            [SearchedModel { jobs: [job, ..], .. }] => {
+                Scale::Alone { devices: f64::from(job.devices), tokens: job.global_batch as f64 * job.sequence_length as f64 }
+            }
+            _ => Scale::Reference,
+        }
+    }
+
+    /// A model's rate over the reference's.
+    #[must_use]
+    pub fn times_reference(&self, model: usize, ranked: &RankedPlan) -> f64 {
+        self.models[model].reference.time.0 / ranked.time.total.0
+    }
+
+    /// Whether several models are searched for.
+    fn several(&self) -> bool {
+        self.models.len() > 1
+    }
+
+    /// Fills the row of a design that several models run on.
+    fn fill_several(&self, row: &mut DesignRow, d: &DesignOutcome, chip: &Accelerator, evaluations: &[Evaluation]) {
+        let terms: Vec<Term> = self.models.iter().map(|m| Term { share: m.share, reference: m.reference.time.0 }).collect();
+        let ranked: Vec<&RankedPlan> = evaluations.iter().filter_map(|of| of.outcome.as_deref().ok()).collect();
+        let seconds: Vec<f64> = ranked.iter().map(|ranked| ranked.time.total.0).collect();
+        row.outcome = Outcome::Evaluated;
+        row.times_reference = Some(1.0 / self.aim.over.value(&terms, &seconds));
+        let words = ranked.iter().enumerate().map(|(model, ranked)| {
+            let plan = plan_row(&self.job(model, d.id, chip), ranked);
+            let times = significant(self.times_reference(model, ranked), 4);
+            format!("{} {} tokens/s ({times} x): {}", self.models[model].name, rate(plan.tokens_per_s), one_line(&plan.plan))
+        });
+        row.models = Some(words.collect::<Vec<_>>().join("; "));
+        row.peak_memory_gib = ranked
+            .iter()
+            .enumerate()
+            .map(|(model, ranked)| plan_row(&self.job(model, d.id, chip), ranked).peak_gib)
+            .reduce(f64::max);
     }
 
     /// Every design of a search, in its order.
@@ -71,9 +124,10 @@ impl<'a> Searched<'a> {
     fn row(&self, index: usize, d: &DesignOutcome) -> Result<DesignRow, String> {
         let chip = self.space.chip(d.id)?;
         let figures = self.space.figures(d.id, &chip);
-        let job = self.job(d.id, &chip);
-        let throughput = speed(self.aim.objective);
-        let rate = |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
+        let job = self.job(0, d.id, &chip);
+        let throughput = speed(self.aim.objective) && !self.several();
+        let sequences_per_s =
+            |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
         let mut row = DesignRow::undecided(index as i64, dimensions(&chip, &figures));
         row.node = chip.node().map(|node| node.to_string());
         let words = |varied: Vec<(String, Setting)>| {
@@ -83,21 +137,25 @@ impl<'a> Searched<'a> {
         row.peak_power_w = Some(figures.peak_power.0);
         row.cost_usd = figures.cost_usd;
         match &d.outcome {
-            runner::Outcome::Evaluated { evaluation, .. } => evaluation.iter().take(1).for_each(|of| fill(&mut row, &job, of)),
+            runner::Outcome::Evaluated { evaluation, .. } if self.several() => self.fill_several(&mut row, d, &chip, evaluation),
+            runner::Outcome::Evaluated { evaluation, .. } => evaluation.iter().for_each(|of| fill(&mut row, &job, of)),
             runner::Outcome::Infeasible { evaluation } => {
                 row.outcome = Outcome::Infeasible;
-                row.reason = evaluation.last().and_then(|of| of.outcome.as_ref().err()).map(ToString::to_string);
+                let why = evaluation.last().and_then(|of| of.outcome.as_ref().err()).map(ToString::to_string);
+                // Of several models those before the one that cannot run have been evaluated.
+                let which = self.models.get(evaluation.len().saturating_sub(1)).filter(|_| self.several());
+                row.reason = why.map(|why| which.map_or_else(|| why.clone(), |model| format!("{}: {why}", model.name)));
             }
             runner::Outcome::Pruned { bound, by, .. } => {
                 row.outcome = Outcome::Pruned;
-                row.bound_sequences_per_s = rate(*bound);
+                row.bound_sequences_per_s = sequences_per_s(*bound);
                 row.reason = Some(match (self.aim.axis, throughput) {
                     (Axis::Area, true) => format!("design {by} is no larger and no slower than this one's bound"),
                     (Axis::None, _) => format!("design {by} is no worse than this one's bound"),
                     (axis, _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
                 });
             }
-            runner::Outcome::Open { bound } => row.bound_sequences_per_s = rate(*bound),
+            runner::Outcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
             // What is no design of the space is none of its rows.
             runner::Outcome::Excluded(_) => row.outcome = Outcome::OverArea,
         }
@@ -196,7 +254,7 @@ fn chip_line(c: &Accelerator) -> String {
 /// The certificate of a search.
 #[must_use]
 pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificate {
-    let (Searched { jobs, space, aim }, outside) = (searched, &answer.outside);
+    let (Searched { models, space, aim }, outside) = (searched, &answer.outside);
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let designs = answer.designs.iter().map(|design| (&design.outcome, 1));
     let boxes = answer.boxes.iter().map(|of| (&of.outcome, of.region.size()));
@@ -222,14 +280,10 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         SolveStatus::Gap { lower_bound, .. } => (Proof::Gap, Some(*lower_bound), None),
         SolveStatus::Infeasible { why } => (Proof::Infeasible, None, Some(why.clone())),
     };
-    let sequences = jobs.first().map_or(0.0, |job| job.global_batch as f64);
-    let throughput = speed(aim.objective);
+    let sequences = models.first().and_then(|model| model.jobs.first()).map_or(0.0, |job| job.global_batch as f64);
+    let throughput = speed(aim.objective) && models.len() == 1;
     let rate = |step: f64| Some(sequences / step).filter(|r| throughput && r.is_finite());
-    let shown = |value: f64| {
-        let job = jobs.first()?;
-        let tokens = sequences * job.sequence_length as f64;
-        Some(aim.objective.shown(value, f64::from(job.devices), tokens)).filter(|(value, _)| value.is_finite())
-    };
+    let shown = |value: f64| Some(aim.objective.shown(value, searched.scale())).filter(|(value, _)| value.is_finite());
     Certificate {
         proof,
         designs: counts.values().sum::<u64>() + (outside.total() * each) as u64,
@@ -245,7 +299,7 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         objective: aim.objective.to_string(),
         best: value.and_then(shown).map(|(value, _)| value),
         bound: bound.and_then(shown).map(|(value, _)| value),
-        unit: aim.objective.shown(1.0, 1.0, 1.0).1.to_owned(),
+        unit: aim.objective.shown(1.0, searched.scale()).1.to_owned(),
         best_sequences_per_s: value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
         // Of what is minimised: the bound is below the best.

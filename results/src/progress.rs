@@ -1,7 +1,7 @@
 //! How the proof of a search grew: the best and the bound over time, and what had been discarded by then.
 
 use crate::report::{Table, count, percent, significant};
-use search::objective::Objective;
+use search::objective::{Objective, Scale};
 use search::runner::{Counts, Moment};
 
 /// A gap smaller by this fraction of itself is worth a line.
@@ -22,10 +22,11 @@ pub struct ProgressRow {
     pub counts: Counts,
 }
 
-/// The table, in the unit of an objective, of a cluster of so many devices and steps of so many tokens.
+/// The table, in the unit of an objective.
 #[derive(Debug, Clone)]
 pub struct ProgressTable {
-    shown: (Objective, f64, f64),
+    objective: Objective,
+    scale: Scale,
     rows: Vec<ProgressRow>,
     last: Option<ProgressRow>,
 }
@@ -33,20 +34,20 @@ pub struct ProgressTable {
 impl ProgressTable {
     /// An empty one.
     #[must_use]
-    pub fn new(objective: Objective, devices: f64, tokens: f64) -> Self {
-        Self { shown: (objective, devices, tokens), rows: Vec::new(), last: None }
+    pub fn new(objective: Objective, scale: Scale) -> Self {
+        Self { objective, scale, rows: Vec::new(), last: None }
     }
 
     /// The unit of its values.
     #[must_use]
     pub fn unit(&self) -> &'static str {
-        self.shown.0.shown(1.0, 1.0, 1.0).1
+        self.objective.shown(1.0, self.scale).1
     }
 
     /// Takes a moment of a search: a line where the best is another or the gap is clearly smaller. Which moments are lines does not depend on the clock.
     pub fn take(&mut self, seconds: f64, moment: &Moment) {
-        let (objective, devices, tokens) = self.shown;
-        let shown = |value: f64| (value > 0.0 && value.is_finite()).then(|| objective.shown(value, devices, tokens).0);
+        let (objective, scale) = (self.objective, self.scale);
+        let shown = |value: f64| (value > 0.0 && value.is_finite()).then(|| objective.shown(value, scale).0);
         let gap = moment.best.filter(|_| moment.bound > 0.0).map(|best| (best / moment.bound - 1.0).max(0.0));
         let row =
             ProgressRow { seconds, best: moment.best.and_then(shown), bound: shown(moment.bound), gap, counts: moment.counts };
@@ -86,7 +87,7 @@ impl ProgressTable {
             let counts = [c.evaluated, c.in_sets[0], c.in_sets[1], c.alone[0], c.alone[1], c.alone[2], c.excluded, c.looks]
                 .map(|n| n.to_string());
             let (best, bound, gap) = (number(row.best), number(row.bound), number(row.gap));
-            text.push_str(&format!("{:.3},{best},{bound},{},{gap},{}\n", row.seconds, self.unit(), counts.join(",")));
+            text.push_str(&format!("{:.3},{best},{bound},\"{}\",{gap},{}\n", row.seconds, self.unit(), counts.join(",")));
         }
         text
     }
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn lines_are_where_something_happened_and_the_last_moment() {
-        let mut table = ProgressTable::new(Objective::Throughput, 1.0, 100.0);
+        let mut table = ProgressTable::new(Objective::Throughput, Scale::Alone { devices: 1.0, tokens: 100.0 });
         let mut take = |seconds, best, bound, evaluated| {
             table.take(seconds, &Moment { best, bound, counts: Counts { evaluated, ..Counts::default() } });
         };
@@ -143,7 +144,7 @@ mod tests {
             ]
         );
         let csv = table.to_csv();
-        assert!(csv.contains("\n1.000,50,100,tokens/s,1,1,0,0,0,0,0,0,0\n"), "{csv}");
+        assert!(csv.contains("\n1.000,50,100,\"tokens/s\",1,1,0,0,0,0,0,0,0\n"), "{csv}");
         assert!(table.to_text().starts_with("In tokens/s:"), "{}", table.to_text());
     }
 }

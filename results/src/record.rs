@@ -193,11 +193,40 @@ pub struct BestDesign {
     pub design: DesignRow,
     /// Its plan and all that it takes and why: what `evaluate` shows of it.
     pub step: StepRecord,
+    /// Of a search for several models: each under its own plan; `step` is the first's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelPlan>,
     /// What the reader should know of it: an area budget that is left, values at the end of the study's lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The arguments with which `evaluate` gives this time again, beside the model and the chip: cluster, stack and plan.
     pub evaluate_with: Vec<String>,
+}
+
+/// A model of several on the best design.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelPlan {
+    /// Its name, or its file's path.
+    pub model: String,
+    /// Its share among the models, a fraction.
+    pub share: f64,
+    /// Accelerators that train it.
+    pub devices: u64,
+    /// Sequences per optimizer step.
+    pub global_batch_sequences: u64,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+    /// Throughput of the reference chip, ideal, under its best plan.
+    pub reference_tokens_per_s: f64,
+    /// Throughput over that.
+    pub times_reference: f64,
+    /// Its plan and all that it takes and why: what `evaluate` shows of it.
+    pub step: StepRecord,
+    /// As [`BestDesign::evaluate_with`].
+    pub evaluate_with: Vec<String>,
+    /// The design beside its baselines on this model.
+    pub comparison: Comparison,
 }
 
 impl Versions {
@@ -300,4 +329,4 @@ impl Record {
 mod tests;
 
 #[cfg(test)]
-pub(crate) use tests::record as example;
+pub(crate) use tests::{record as example, several as example_of_several};

@@ -72,6 +72,7 @@ pub(crate) fn record() -> Record {
         best: Some(BestDesign {
             design,
             step: crate::step_record::example(),
+            models: Vec::new(),
             notes: vec!["96.1 of 278.8 mm² are left".into()],
             evaluate_with: vec!["--devices".into(), "1024".into()],
         }),
@@ -79,6 +80,43 @@ pub(crate) fn record() -> Record {
         asked_with: vec!["llama2-7b".into()],
         times: BTreeMap::from([("search".into(), 1.25)]),
     }
+}
+
+/// A record of several models, two of them on the design of [`record`].
+pub(crate) fn several() -> Record {
+    let mut record = record();
+    let of = |model: &str| ModelPlan {
+        model: model.into(),
+        share: 0.5,
+        devices: 64,
+        global_batch_sequences: 256,
+        sequence_tokens: 2048,
+        reference_tokens_per_s: 1000.0,
+        times_reference: 1.5,
+        step: crate::step_record::example(),
+        evaluate_with: vec!["--devices".into(), "64".into()],
+        comparison: Comparison { entries: Vec::new() },
+    };
+    record.study.model = "llama2-7b, opt-350m".into();
+    if let Some(best) = &mut record.best {
+        best.models = vec![of("llama2-7b"), of("opt-350m")];
+        (best.design.throughput_sequences_per_s, best.design.times_reference) = (None, Some(1.5));
+    }
+    record
+}
+
+#[test]
+fn a_record_of_several_models_reads_back_and_says_each_one_s_plan() {
+    let several = several();
+    let text = several.to_json().unwrap();
+    assert_eq!(Record::parse(Path::new("record.json"), &text).unwrap(), several);
+    let said = crate::report::run(&several);
+    for part in
+        ["llama2-7b, opt-350m on one chip, each on a cluster", "1.500 times the reference's, over the models", "x reference"]
+    {
+        assert!(said.contains(part), "{part} is missing:\n{said}");
+    }
+    assert!(said.contains("64 devices, 256 x 2,048 tokens"), "{said}");
 }
 
 #[test]

@@ -152,7 +152,7 @@ impl Run {
             self.designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated).collect();
         evaluated.sort_by(|a, b| a.1.hbm_gib.total_cmp(&b.1.hbm_gib));
         for (id, row) in evaluated {
-            if let Some(throughput) = row.throughput_sequences_per_s {
+            if let Some(throughput) = row.throughput_sequences_per_s.or(row.times_reference) {
                 front.insert(FrontPoint { first: row.area_mm2, second: -throughput, id });
             }
         }
@@ -164,6 +164,12 @@ impl Run {
         let s = &self.record.study;
         let (devices, batch) = (count(s.devices), count(s.global_batch_sequences));
         format!("study {}, {devices} x {}, {batch} sequences per step", s.name, s.fabric)
+    }
+
+    /// Whether it is of several models: its throughputs are over a reference's.
+    #[must_use]
+    pub fn of_several_models(&self) -> bool {
+        self.record.best.as_ref().is_some_and(|best| !best.models.is_empty())
     }
 
     fn proof(&self) -> String {
@@ -187,6 +193,12 @@ impl Run {
             let (area_mm2, throughput) = (e.area_mm2?, e.throughput_sequences_per_s?);
             Some(Reference { label: e.label.clone(), area_mm2, throughput })
         };
+        // Of several models the best has a mean.
+        if let Some((label, design)) = self.record.best.as_ref().map(|best| ("best found".to_owned(), &best.design))
+            && let Some(throughput) = design.times_reference
+        {
+            return vec![Reference { label, area_mm2: design.area_mm2, throughput }];
+        }
         entries.iter().filter_map(reference).collect()
     }
 }
@@ -207,7 +219,12 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     // A sequence of other length is other work; a token is nearly the same.
     let length = |run: &Run| run.record.study.sequence_tokens;
     let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
-    let units = |run: &Run| if alike { 1.0 } else { length(run) as f64 * 1e-3 };
+    let units = |run: &Run| if alike || run.of_several_models() { 1.0 } else { length(run) as f64 * 1e-3 };
+    let unit = match (runs.iter().all(Run::of_several_models), alike) {
+        (true, _) => "times the reference's, mean over the models",
+        (false, true) => "sequences/s",
+        (false, false) => "thousand tokens/s",
+    };
     let series = |run: &Run| Series {
         name: if several { run.name.clone() } else { String::new() },
         points: run.designs.iter().map(|row| Point::new(row, units(run))).collect(),
@@ -220,7 +237,7 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     pareto(&ParetoPlot {
         title: format!("{}: throughput against area", models.join(", ")),
         subtitle,
-        unit: if alike { "sequences/s" } else { "thousand tokens/s" },
+        unit,
         series: runs.iter().map(series).collect(),
         references: runs.iter().flat_map(named).collect(),
     })

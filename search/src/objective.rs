@@ -3,6 +3,7 @@
 //! Every objective is a step's time, or its energy, times what a chip takes whatever runs on it. So a bound on the time is one on the objective.
 
 use crate::space::Figures;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What is best.
@@ -62,9 +63,19 @@ impl Objective {
         }
     }
 
-    /// What people read for a value that is minimised, of a cluster of `devices` and steps of `tokens`; with its unit.
+    /// What people read for a value that is minimised; with its unit.
     #[must_use]
-    pub fn shown(self, value: f64, devices: f64, tokens: f64) -> (f64, &'static str) {
+    pub fn shown(self, value: f64, scale: Scale) -> (f64, &'static str) {
+        let Scale::Alone { devices, tokens } = scale else {
+            let unit = match self {
+                Self::Throughput | Self::StepTime => "times the reference's throughput",
+                Self::PerArea => "times the reference's throughput, per mm²",
+                Self::PerWatt => "times the reference's throughput, per W",
+                Self::PerDollar => "times the reference's throughput, per USD",
+                Self::EnergyPerToken => "times the reference's tokens per J",
+            };
+            return (1.0 / value, unit);
+        };
         match self {
             Self::Throughput => (tokens / value, "tokens/s"),
             Self::StepTime => (value, "s per step"),
@@ -82,8 +93,23 @@ impl Objective {
     }
 }
 
+/// What a value is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scale {
+    /// One model alone.
+    Alone {
+        /// The cluster's.
+        devices: f64,
+        /// Of a step.
+        tokens: f64,
+    },
+    /// Several models, each over what the reference does.
+    Reference,
+}
+
 /// How the measures of several models make one value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Over {
     /// The weighted geometric mean of their rates over the reference's.
     #[default]

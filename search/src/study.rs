@@ -1,8 +1,12 @@
 //! Studies: what is searched, on which cluster, under which rules. One TOML file each; the built-in ones lie in
 //! `search/studies/` and adding one is adding a file there.
 
+mod grid;
+mod workload;
+
+use crate::objective::Over;
 use crate::planner::{PlanSpace, Splits, schedule_of};
-use crate::space::{Chips, PhazeGrid, SpaceSpec};
+use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,6 +15,8 @@ use thiserror::Error;
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, WorkloadError, ZeroStage};
+
+pub use workload::WorkloadSpec;
 
 static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 
@@ -286,6 +292,12 @@ pub struct Study {
     pub description: String,
     /// Where its figures come from.
     pub source: String,
+    /// How the models' rates make one objective.
+    #[serde(default)]
+    pub over: Over,
+    /// The models that it is for; none where the user names one.
+    #[serde(default, rename = "workload")]
+    pub workloads: Vec<WorkloadSpec>,
     /// The chips.
     pub space: SpaceSpec,
     /// The cluster.
@@ -340,7 +352,7 @@ impl Study {
         let listed = |list: &'_ Option<Vec<u32>>| list.clone().unwrap_or_else(|| anything.clone());
         let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
         if let Chips::Phaze(grid) = &self.space.chips {
-            check_grid(file, grid)?;
+            grid::check(file, grid)?;
         }
         let limits = &self.space.limits;
         for (key, limit) in [
@@ -368,19 +380,7 @@ impl Study {
                 return fail(key, v.to_string(), limit, "remove it");
             }
         }
-        let c = &self.cluster;
-        if c.devices == 0 || c.devices > 1 << 20 {
-            return fail(
-                "cluster.devices",
-                c.devices.to_string(),
-                "must be from 1 to 1048576",
-                "give the accelerators of the cluster",
-            );
-        }
-        if c.global_batch_sequences == 0 || c.global_batch_sequences > 1 << 24 {
-            let value = c.global_batch_sequences.to_string();
-            return fail("cluster.global_batch_sequences", value, "must be from 1 to 16777216", "give the sequences of a step");
-        }
+        workload::check(self, file)?;
         let within = self.limits.within_percent;
         if !(0.0..=100.0).contains(&within) {
             let (limit, cure) = ("must be from 0 to 100", "say by how much a design may be better than the best found");
@@ -412,49 +412,6 @@ impl Study {
         }
         Ok(())
     }
-}
-
-/// What must hold of PHAZE's lists.
-fn check_grid(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
-    let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
-    for (key, values, most) in [
-        ("space.tensor_cores", &s.tensor_cores, 65_536),
-        ("space.vector_cores", &s.vector_cores, 65_536),
-        ("space.array_widths", &s.array_widths, 1024),
-        ("space.array_depths", &s.array_depths, 1024),
-    ] {
-        if values.is_empty() {
-            return fail(key, "[]".into(), "at least one value is needed", "list the values to try");
-        }
-        if let Some(v) = values.iter().find(|&&v| v == 0 || v > most) {
-            let limit = if most == 1024 { "must be from 1 to 1024" } else { "must be from 1 to 65536" };
-            return fail(key, v.to_string(), limit, "remove it");
-        }
-    }
-    if s.global_buffer_mib.is_empty() || s.global_buffer_mib.iter().any(|&v| v == 0 || v > 1 << 20) {
-        let value = format!("{:?}", s.global_buffer_mib);
-        return fail("space.global_buffer_mib", value, "needs values from 1 to 1048576", "list capacities in MiB");
-    }
-    if s.hbm_gib.is_empty() || s.hbm_gib.iter().any(|v| !(*v > 0.0 && *v <= 1e6)) {
-        return fail(
-            "space.hbm_gib",
-            format!("{:?}", s.hbm_gib),
-            "needs values above 0 and at most 1e6",
-            "list capacities in GiB",
-        );
-    }
-    // As of every chip: what all cores share is no larger than the memory around it.
-    let largest = s.global_buffer_mib.iter().copied().max().unwrap_or_default() as f64;
-    if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
-        let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);
-        let limit = "an HBM holds at least as much as the global buffer inside it";
-        return fail("space.hbm_gib", value, limit, "remove the smaller HBM or the larger buffer, or search them apart");
-    }
-    if !(0.0..=1.0).contains(&s.min_area_fraction) {
-        let value = s.min_area_fraction.to_string();
-        return fail("space.min_area_fraction", value, "must be from 0 to 1", "0 removes the lower limit");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(refused("does not say with which words it was asked (an older version wrote it); run the search again"));
     }
     let posed = asked_again(&record.asked_with)?;
-    let question = Question::read(&posed)?;
+    let question = Question::of_one(&posed)?;
     if question.digest(record.seed) != record.question {
         let asked = record.asked_with.join(" ");
         let cure = "put back the study and the files that it names as they were, or run it again";

@@ -45,7 +45,7 @@ pub fn asked_again(words: &[String]) -> Result<Posed, Failure> {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let parts = Parts::open(&arguments.parts).or_input()?;
     let posed = asked_again(&parts.facts().asked_with)?;
-    let question = Question::read(&posed)?;
+    let question = Question::of_one(&posed)?;
     if !facts(&question, &posed, Shard::WHOLE).is_of(parts.facts()) {
         let asked = parts.facts().asked_with.join(" ");
         let cure = "put back the study and the files that it names as they were, or sweep again";
@@ -57,5 +57,5 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
-    answer::give(arguments.format, &ready.finish(&whole, &posed, ThisRun::default())?, words)
+    answer::give(arguments.format, &ready.finish(&whole, ThisRun::default())?, words)
 }

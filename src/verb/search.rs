@@ -2,13 +2,13 @@
 
 pub mod again;
 mod baselines;
+mod models;
 pub mod question;
 mod stop;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::verb::job::at_most;
-use again::Given;
 use indicatif::{ProgressBar, ProgressStyle};
 pub use question::document;
 use question::{Named, Question};
@@ -19,9 +19,8 @@ use results::progress::ProgressTable;
 use results::record::{self, BestDesign, Record, Versions};
 use results::report;
 use results::run::{Found, Run};
-use results::step_record::StepRecord;
-use search::design::{DesignAnswer, DesignSearch, Watch, Workload};
-use search::objective::{Axis, Objective};
+use search::design::{DesignAnswer, DesignSearch, Watch};
+use search::objective::{Axis, Objective, Over, Scale};
 use search::planner::{Job, Prepared, RankedPlan};
 use search::runner::{Moment, Outcome, Progress};
 use search::space::DesignId;
@@ -35,7 +34,7 @@ const USED: f64 = 0.95;
 /// Search for the accelerator on which a model trains fastest, and how it should run there
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  coplace search llama2-7b\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
+    after_help = "Examples:\n  coplace search llama2-7b\n  coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
@@ -59,8 +58,9 @@ pub struct Arguments {
 /// The question as it is given: a model, a study, and what is asked otherwise than the study says.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Posed {
-    /// A built-in model (coplace list models) or a Hugging Face config.json
-    pub model: String,
+    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched for together [default: the study's]
+    #[arg(value_name = "MODEL")]
+    pub models: Vec<String>,
     /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or --hbm-stacks]
     #[arg(long)]
     pub study: Option<String>,
@@ -113,12 +113,15 @@ pub struct Asked {
     /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token [default: throughput]
     #[arg(long, value_name = "NAME")]
     objective: Option<Named<Objective>>,
+    /// Of several models, the mean of their rates over the reference chip's that is best: geomean, mean [default: the study's, geomean]
+    #[arg(long, value_name = "NAME")]
+    over: Option<Named<Over>>,
     /// Stop after so many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the program)
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
-    time_limit: Option<f64>,
+    pub time_limit: Option<f64>,
     /// Percent by which a design may be better than the best found: 0 proves the best
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
-    within: Option<f64>,
+    pub within: Option<f64>,
     /// Against what the exact front is found: area, power, cost, energy (of a step), none [default: area of throughput, none of others]
     #[arg(long, value_name = "AXIS")]
     front: Option<Named<Axis>>,
@@ -130,8 +133,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut times = BTreeMap::new();
     let limit = stop::Limit::new(arguments.posed.asked.time_limit)?;
     let question = Question::read(&arguments.posed)?;
-    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
-    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let jobs = models::jobs(&question);
+    let prepared = models::prepare_all(&question, &jobs)?;
+    let references = models::references(&question)?;
     let digest = question.digest(arguments.seed);
     let out = run_directory(arguments, &question, &digest)?;
     times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
@@ -139,39 +143,37 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let searching = Instant::now();
     let (space, aim) = (&question.space, question.aim);
     let bar = progress_bar(space.points());
-    let batch = question.study.cluster.global_batch_sequences;
-    let tokens = f64::from(batch) * question.sequence_length as f64;
-    let mut grown = ProgressTable::new(aim.objective, f64::from(question.study.cluster.devices), tokens);
+    let models = models::searched(&question, &jobs, &references);
+    let searched = Searched { models: &models, space, aim };
+    let mut grown = ProgressTable::new(aim.objective, searched.scale());
     let mut told = |progress: Progress, moment: Moment| {
         grown.take(searching.elapsed().as_secs_f64(), &moment);
-        show(&bar, progress, aim.objective, batch);
+        show(&bar, progress, aim.objective, searched.scale());
     };
-    let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space, aim };
+    let search = DesignSearch { workloads: &models::workloads(&question, &prepared, &references), space, aim };
     let watch = Watch { stop: &|| limit.reached(), told: &mut told };
     let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
     bar.finish_and_clear();
     times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
 
     let explaining = Instant::now();
-    let searched = Searched { jobs: &jobs, space, aim };
     let mut rows = searched.rows(&answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     name_bounds(&searched, &answer, &mut rows)?;
     let best = best_design(&question, &searched, &answer, &rows)?;
-    let own = question.job(&question.fabric);
     let comparison = match &best {
-        Some(best) => Some(baselines::compare(&question, &prepare(&question, &own)?, &answer, &rows, best)?),
-        None => None,
+        Some(best) if question.others.is_empty() => Some(models::compared(&question, &answer, &rows, best)?),
+        _ => None,
     };
     let mut certificate = conversion::certificate(&searched, &answer);
     certificate.why = certificate.why.or_else(|| limit.words().filter(|_| certificate.open > 0));
-    let found = Found { progress: Some(grown.to_csv()), ..found(&question, &answer, arguments, &digest)? };
+    let found = Found { progress: Some(grown.to_csv()), ..found(&question, &answer, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let record = Record {
         format: record::FORMAT,
         versions: Versions::current(),
         question: digest,
-        study: question.record(&arguments.posed),
+        study: question.record(),
         seed: arguments.seed,
         certificate,
         best,
@@ -238,24 +240,29 @@ fn progress_bar(chips: usize) -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, progress: Progress, objective: Objective, global_batch: u32) {
+fn show(bar: &ProgressBar, progress: Progress, objective: Objective, scale: Scale) {
     bar.set_position(progress.decided);
-    let best = match (progress.best, objective) {
-        (None, _) => "none yet".to_owned(),
-        (Some(step), Objective::Throughput) => format!("{:.1} seq/s", f64::from(global_batch) / step),
-        (Some(value), _) => format!("{value:.4}"),
-    };
+    let best = progress.best.map_or_else(
+        || "none yet".to_owned(),
+        |value| {
+            let (value, unit) = objective.shown(value, scale);
+            format!("{} {unit}", report::significant(value, 4))
+        },
+    );
     bar.set_message(format!("{} evaluated, best {best}", progress.evaluated));
 }
 
 /// Tells the rows of the front what bounds them.
 fn name_bounds(searched: &Searched<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
+    if searched.models.len() > 1 {
+        return Ok(());
+    }
     for &index in &answer.front {
         let found = &answer.designs[index];
         let Outcome::Evaluated { evaluation, .. } = &found.outcome else { continue };
         if let Some(Ok(ranked)) = evaluation.first().map(|of| &of.outcome) {
             let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-            rows[index].bound_by = conversion::bound_by(&searched.job(found.id, &chip), ranked).or_other()?;
+            rows[index].bound_by = conversion::bound_by(&searched.job(0, found.id, &chip), ranked).or_other()?;
         }
     }
     Ok(())
@@ -271,29 +278,27 @@ fn best_design(
     let Some(index) = answer.best else { return Ok(None) };
     let found = &answer.designs[index];
     let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
-    let Some(Ok(ranked)) = evaluation.first().map(|of| &of.outcome) else { return Ok(None) };
     let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    described(question, &searched.job(found.id, &chip), ranked, (rows[index].clone(), found.id)).map(Some)
+    let mut plans = models::plans(question, searched, found.id, &chip, evaluation)?;
+    let Some(first) = plans.first() else { return Ok(None) };
+    let (step, evaluate_with) = (first.step.clone(), first.evaluate_with.clone());
+    if question.others.is_empty() {
+        plans.clear();
+    }
+    let notes = notes(question, found.id, &rows[index]);
+    Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
 
-/// A design with all that its step takes.
+/// A design of a question about one model with all that its step takes.
 pub fn described(
     question: &Question,
     job: &Job<'_>,
     ranked: &RankedPlan,
     (design, id): (DesignRow, DesignId),
 ) -> Result<BestDesign, Failure> {
-    let step = StepRecord::new(job, ranked).or_other()?;
-    let plan = &question.study.plan;
-    let given = Given {
-        fabric: &question.study.cluster.fabric,
-        stack: &plan.stack,
-        attention: &format!("{:?}", plan.attention).to_lowercase(),
-        optimizer: &format!("{:?}", plan.optimizer).to_lowercase(),
-    };
-    let evaluate_with = again::arguments(job, ranked, &given);
+    let (step, evaluate_with) = models::step(question, job, ranked)?;
     let notes = notes(question, id, &design);
-    Ok(BestDesign { design, step, notes, evaluate_with })
+    Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 
 /// What the reader should know of the best design.
@@ -319,9 +324,9 @@ fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
 }
 
 /// The files of the best chip and its fabric.
-fn found(question: &Question, answer: &DesignAnswer, arguments: &Arguments, digest: &str) -> Result<Found, Failure> {
+fn found(question: &Question, answer: &DesignAnswer, digest: &str) -> Result<Found, Failure> {
     let Some(index) = answer.best else { return Ok(Found::default()) };
-    let source = format!("found by coplace search {}, study {}, question {digest}", arguments.posed.model, question.name);
+    let source = format!("found by coplace search {}, study {}, question {digest}", question.models(), question.name);
     files_of(question, answer.designs[index].id, &source)
 }
 

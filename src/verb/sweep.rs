@@ -78,7 +78,12 @@ pub struct ThisRun {
 
 /// Sweeps, or goes on with a sweep.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let question = Question::read(&arguments.posed)?;
+    let asked = &arguments.posed.asked;
+    if asked.time_limit.is_some() || asked.within.is_some() {
+        let cure = "a sweep looks at every design; stop it with Ctrl-C and go on with --resume, or use search";
+        return Err(failure::input(format!("--time-limit, --within: of search alone: {cure}")));
+    }
+    let question = Question::of_one(&arguments.posed)?;
     let shard = arguments.shard.unwrap_or(Shard::WHOLE);
     let facts = facts(&question, &arguments.posed, shard);
     let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
@@ -89,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
     let this_run = ready.sweep(&mut store)?;
     let answer = match shard {
-        Shard::WHOLE => ready.finish(&store, &arguments.posed, this_run)?,
+        Shard::WHOLE => ready.finish(&store, this_run)?,
         _ => part(&store, &question, this_run)?,
     };
     answer::give(arguments.format, &answer, words)
@@ -123,7 +128,7 @@ pub fn facts(question: &Question, posed: &Posed, shard: Shard) -> Facts {
         coplace: Versions::current().coplace,
         question: question.digest(0),
         asked_with: posed.words(),
-        study: question.record(posed),
+        study: question.record(),
         combinations: question.space.combinations(),
         dimensions: dials.iter().map(|dial| Swept::of(dial, column && dial.values.len() > 1)).collect(),
         part: shard.part,
@@ -205,7 +210,7 @@ impl<'a> Ready<'a> {
     }
 
     /// Writes what a whole sweep comes to.
-    pub fn finish(&self, store: &SweepStore, posed: &Posed, this_run: ThisRun) -> Result<Answer, Failure> {
+    pub fn finish(&self, store: &SweepStore, this_run: ThisRun) -> Result<Answer, Failure> {
         let directory = store.file().parent().unwrap_or(Path::new("."));
         let (aim, facts) = (self.question.aim, store.facts());
         let exporting = Instant::now();
@@ -215,7 +220,7 @@ impl<'a> Ready<'a> {
             sequences: facts.study.global_batch_sequences as f64,
             sequence_tokens: facts.study.sequence_tokens as f64,
         };
-        let (best, found) = self.best(&summary, posed, &facts.question)?;
+        let (best, found) = self.best(&summary, &facts.question)?;
         let record = Record {
             format: record::FORMAT,
             versions: Versions::current(),
@@ -237,7 +242,7 @@ impl<'a> Ready<'a> {
     }
 
     /// The best design with all that its step takes, and its files.
-    fn best(&self, summary: &Summary, posed: &Posed, digest: &str) -> Result<(Option<BestDesign>, Found), Failure> {
+    fn best(&self, summary: &Summary, digest: &str) -> Result<(Option<BestDesign>, Found), Failure> {
         let Some(row) = &summary.best else { return Ok((None, Found::default())) };
         let space = &self.question.space;
         let number = row.index as u64;
@@ -251,7 +256,8 @@ impl<'a> Ready<'a> {
             varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
         };
         let row = DesignRow { dimensions: space.varied(id).map(words), ..row.clone() };
-        let source = format!("found by coplace sweep {}, study {}, question {digest}", posed.model, self.question.name);
+        let source =
+            format!("found by coplace sweep {}, study {}, question {digest}", self.question.models(), self.question.name);
         Ok((Some(described(self.question, &job, ranked, (row, id))?), files_of(self.question, id, &source)?))
     }
 }

@@ -313,3 +313,62 @@ fn what_is_wrong_with_a_space_is_named() {
     );
     assert!(!dir.path().join("runs").exists());
 }
+
+#[test]
+fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    let both = ["search", "llama2-7b", "opt-350m", "--study", "small.toml"];
+    let text = coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).result();
+    assert!(text.starts_with("llama2-7b, opt-350m on one chip, each on a cluster of it"), "{text}");
+    for part in
+        ["Models\n======", "x reference", "times the reference's, over the models", "Comparison on opt-350m", "The gap over time"]
+    {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    let found = record(&dir.path().join("both"));
+    let models = found["best"]["models"].as_array().unwrap();
+    let times: Vec<f64> = models.iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
+    let mean = (times[0] * times[1]).sqrt();
+    assert!((found["certificate"]["best"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{times:?}");
+    assert!((found["best"]["design"]["times_reference"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9);
+    // Alone each is at least as fast as together.
+    for (model, times) in ["llama2-7b", "opt-350m"].iter().zip(&models[..]) {
+        coplace_in(dir.path(), &["search", model, "--study", "small.toml", "--out", model]).result();
+        let alone = record(&dir.path().join(model))["best"]["step"]["time"]["tokens_per_s"].as_f64().unwrap();
+        assert!(times["step"]["time"]["tokens_per_s"].as_f64().unwrap() <= alone * (1.0 + 1e-9), "{model}");
+        // The plan is found again on the chip of the run.
+        let again = coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).json();
+        assert_eq!(again["result"]["time"], times["step"]["time"], "{model}");
+    }
+    let mean = record_of(dir.path(), &[&both[..], &["--over", "mean", "--out", "mean"]].concat());
+    let times: Vec<f64> =
+        mean["best"]["models"].as_array().unwrap().iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
+    assert!((mean["certificate"]["best"].as_f64().unwrap() / ((times[0] + times[1]) / 2.0) - 1.0).abs() < 1e-9, "{times:?}");
+    let none = coplace_in(dir.path(), &["search", "--study", "small.toml"]).refusal();
+    assert!(none.contains("MODEL: none is given, and study small.toml is for none by itself; name one or several"), "{none}");
+}
+
+fn record_of(dir: &Path, arguments: &[&str]) -> Value {
+    coplace_in(dir, &[arguments, &["--format", "json"]].concat()).json()
+}
+
+#[test]
+fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked =
+        ["search", "llama2-7b", "--study", "tpu", "--devices", "64", "--global-batch", "256", "--time-limit", "1", "--out", "a"];
+    let text = coplace_in(dir.path(), &asked).result();
+    assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
+    let found = record(&dir.path().join("a"));
+    let certificate = &found["certificate"];
+    assert!(certificate["open"].as_u64().unwrap() > 0 && certificate["gap"].as_f64().unwrap() > 0.0, "{certificate}");
+    let table = std::fs::read_to_string(dir.path().join("a/progress.csv")).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows[0][..5], ["seconds", "best", "bound", "unit", "gap"]);
+    let last = rows.last().unwrap();
+    assert_eq!(last[1].parse::<f64>().unwrap(), certificate["best"].as_f64().unwrap(), "{table}");
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--time-limit", "0"]).refusal();
+    assert!(refused.contains("--time-limit 0: must be above 0"), "{refused}");
+}

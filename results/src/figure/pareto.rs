@@ -28,7 +28,7 @@ impl Point {
     #[must_use]
     pub fn new(row: &DesignRow, units: f64) -> Self {
         let sequences_per_s = match row.outcome {
-            Outcome::Evaluated => row.throughput_sequences_per_s,
+            Outcome::Evaluated => row.throughput_sequences_per_s.or(row.times_reference),
             _ => row.bound_sequences_per_s,
         };
         Self { area_mm2: row.area_mm2, outcome: row.outcome, throughput: sequences_per_s.map(|rate| rate * units) }

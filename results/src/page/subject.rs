@@ -173,7 +173,16 @@ impl Subject {
             let mut pairs = best.evaluate_with.chunks_exact(2);
             pairs.find(|pair| pair[0] == key).map(|pair| pair[1].clone())
         };
-        let best = record.best;
+        let mut best = record.best;
+        let mut study = study;
+        let mut assumptions = std::mem::take(&mut study.assumptions);
+        // The page is of one model: the first.
+        if let Some(best) = best.as_mut().filter(|best| !best.models.is_empty()) {
+            let first = best.models.swap_remove(0);
+            assumptions
+                .push(format!("The search was for {}; this page shows {} on the chip that it found.", study.model, first.model));
+            study.model = first.model;
+        }
         let named = |key: &str, name: String| best.as_ref().and_then(|best| given(best, key)).unwrap_or(name);
         Self {
             kind: Kind::Search,
@@ -189,7 +198,7 @@ impl Subject {
             sequence_tokens: study.sequence_tokens,
             why: record.certificate.why,
             decisions: Vec::new(),
-            assumptions: study.assumptions,
+            assumptions,
             run: None,
             found: best.map(|best| FoundPlan::of_step(best.step)),
             said,

@@ -1,26 +1,37 @@
 //! A run of `search` as text: the answer first, then what it rests on.
 
 use super::planned::{keeps, memory, stages_over_a_step};
-use super::{area, count, fields, folded, heading, percent, rate, seconds, significant};
+use super::{Align, Table, area, count, fields, folded, heading, percent, rate, seconds, significant};
 use crate::design::DesignRow;
 use crate::planned::one_line;
-use crate::record::{BestDesign, Certificate, Proof, Record, Share, StudyRecord};
+use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, Share, StudyRecord};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The whole report of a run.
 #[must_use]
 pub fn run(record: &Record) -> String {
     let study = &record.study;
-    let mut text = format!(
-        "{} on {} x {} under the stack {}, {} sequences of {} tokens per step; study {}\n",
-        study.model,
-        count(study.devices),
-        study.fabric,
-        study.stack,
-        count(study.global_batch_sequences),
-        count(study.sequence_tokens),
-        study.name
-    );
+    let mut text = match record.best.as_ref().map_or(&[][..], |best| &best.models) {
+        [] => format!(
+            "{} on {} x {} under the stack {}, {} sequences of {} tokens per step; study {}\n",
+            study.model,
+            count(study.devices),
+            study.fabric,
+            study.stack,
+            count(study.global_batch_sequences),
+            count(study.sequence_tokens),
+            study.name
+        ),
+        several => format!(
+            "{} on one chip, each on a cluster of it joined by {} under the stack {}; best is {} over the {} models; study {}\n",
+            study.model,
+            study.fabric,
+            study.stack,
+            study.objective,
+            several.len(),
+            study.name
+        ),
+    };
     match &record.best {
         Some(best) => text.push_str(&best_design(best)),
         None => text.push_str("\nNo design of this space runs the model.\n"),
@@ -32,14 +43,50 @@ pub fn run(record: &Record) -> String {
         text.push_str(&heading("Comparison"));
         text.push_str(&comparison.to_text());
     }
+    for model in record.best.iter().flat_map(|best| &best.models) {
+        text.push_str(&heading(&format!("Comparison on {}", model.model)));
+        text.push_str(&model.comparison.to_text());
+    }
     text
+}
+
+/// Each of several models under its own plan.
+fn models(models: &[ModelPlan]) -> String {
+    let header = ["model", "share", "work", "plan", "tokens/s", "x reference", "MFU", "step", "GiB"];
+    let mut table = Table::new(header);
+    for column in [1, 4, 5, 6, 7, 8] {
+        table = table.align(column, Align::Right);
+    }
+    for model in models {
+        let (plan, time) = (&model.step.plan, &model.step.time);
+        table.row([
+            model.model.clone(),
+            percent(model.share),
+            format!(
+                "{} devices, {} x {} tokens",
+                count(model.devices),
+                count(model.global_batch_sequences),
+                count(model.sequence_tokens)
+            ),
+            one_line(&plan.plan),
+            rate(time.tokens_per_s),
+            significant(model.times_reference, 4),
+            percent(plan.mfu),
+            seconds(Seconds(time.step_s)),
+            format!("{:.1}", plan.peak_gib),
+        ]);
+    }
+    table.render()
 }
 
 /// The best design: chip, plan, totals, where the time goes, its stages.
 #[must_use]
 pub fn best_design(best: &BestDesign) -> String {
     let (row, step) = (&best.design, &best.step);
-    let mut pairs = vec![("chip", row.chip()), ("area", area_at(row)), ("plan", one_line(&step.plan.plan))];
+    let mut pairs = vec![("chip", row.chip()), ("area", area_at(row))];
+    if best.models.is_empty() {
+        pairs.push(("plan", one_line(&step.plan.plan)));
+    }
     let per_second = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", rate(v)));
     let watts = |value: Option<f64>| value.map(|w| format!("{w:.0} W"));
     let optional = [
@@ -48,6 +95,10 @@ pub fn best_design(best: &BestDesign) -> String {
         ("mean power", watts(row.mean_power_w).filter(|_| row.peak_power_w.is_some())),
         ("cost", row.cost_usd.map(|usd| format!("{usd:.0} USD to make"))),
         ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(count)),
+        (
+            "throughput",
+            row.times_reference.map(|times| format!("{} times the reference's, over the models", significant(times, 4))),
+        ),
         ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
         ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
         ("MFU", row.mfu.map(percent)),
@@ -62,6 +113,11 @@ pub fn best_design(best: &BestDesign) -> String {
     text.push_str(&fields(&pairs));
     for note in &best.notes {
         text.push_str(&folded(note));
+    }
+    if !best.models.is_empty() {
+        text.push_str(&heading("Models"));
+        text.push_str(&models(&best.models));
+        return text;
     }
     text.push_str(&heading("Where the step's time goes"));
     text.push_str(&time_shares(&step.time_shares));

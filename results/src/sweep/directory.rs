@@ -7,7 +7,7 @@ use crate::files::{self, WriteError};
 use crate::record::{Certificate, Proof, Record};
 use crate::run::{CHIP, FABRIC, Found, RECORD, RunError};
 use crate::sums::{self, SUMS};
-use search::objective::Objective;
+use search::objective::{Objective, Scale};
 use sim::status::SolveStatus;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,8 @@ pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) ->
         _ => SolveStatus::Infeasible { why: "no design of the space runs the model".into() },
     };
     let count = |fate: Fate| summary.fates.get(fate.name()).copied().unwrap_or_default();
-    let shown = |value: f64| objective.shown(value, cluster.devices, cluster.sequences * cluster.sequence_tokens).0;
+    let scale = Scale::Alone { devices: cluster.devices, tokens: cluster.sequences * cluster.sequence_tokens };
+    let shown = |value: f64| objective.shown(value, scale).0;
     let throughput = matches!(objective, Objective::Throughput | Objective::StepTime);
     let rate = |value: f64| throughput.then(|| cluster.sequences / value);
     let proven = matches!(status, SolveStatus::Optimal);
@@ -70,7 +71,7 @@ pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) ->
         objective: objective.to_string(),
         best: summary.value.map(shown),
         bound: bound.map(shown),
-        unit: objective.shown(1.0, 1.0, 1.0).1.to_owned(),
+        unit: objective.shown(1.0, scale).1.to_owned(),
         best_sequences_per_s: summary.value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
         gap: summary.value.zip(bound).map(|(value, bound)| if proven { 0.0 } else { value / bound - 1.0 }),

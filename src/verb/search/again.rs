@@ -77,10 +77,16 @@ pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     let Some(record) = directory.is_dir().then(|| Record::read(&directory.join(run::RECORD)).ok()).flatten() else {
         return given;
     };
-    let Some(best) = record.best else { return given };
+    let Some(mut best) = record.best else { return given };
+    let same_model = match best.models.iter().position(|of| words.contains(&of.model.as_str())) {
+        Some(at) => {
+            best.evaluate_with = best.models.swap_remove(at).evaluate_with;
+            true
+        }
+        None => words.contains(&record.study.model.as_str()),
+    };
     let is_given =
         |key: &str| words.iter().any(|word| word.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')));
-    let same_model = words.contains(&record.study.model.as_str());
     let pairs: Vec<(&str, &str)> = best.evaluate_with.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
     // A plan is one for its job: where anything of either is given, the rest of the plan is open.
     let whole = verb == "evaluate" && same_model && pairs.iter().all(|(key, _)| !is_given(key)) && !is_given("--data");

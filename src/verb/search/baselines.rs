@@ -1,36 +1,23 @@
-//! What the best design stands beside: the smallest that is nearly as good, the reference chip under an expert's placement and under our plan, and
+//! What the best design stands beside: the reference chip under an expert's placement and under our plan, and
 //! chips that one can buy.
 
 use super::question::Question;
 use crate::failure::{Failure, OrInput, OrOther};
 use results::baseline::{Degrees, expert_placement};
 use results::compare::{Comparison, Entry};
-use results::design::DesignRow;
 use results::from_search as conversion;
-use results::record::BestDesign;
-use search::design::{DesignAnswer, best_plan};
+use search::design::best_plan;
 use search::planner::{Job, PlanSpace, Prepared, Splits};
 use search::space::Chips;
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
 
-/// A design whose value is at most this fraction worse than the best one's is nearly as good.
-const NEARLY: f64 = 0.01;
 /// Chips that were built and are beside every answer; and whether also without what is measured of them, as a space's chips are.
 const BUILT: [(&str, bool); 3] = [("tpu_v4", true), ("a100_80gb_sxm", false), ("h100_80gb_sxm", false)];
 
-/// The best design beside its baselines, all under the study's stack and plans and on its cluster; `prepared` is on the study's own fabric.
-pub fn compare(
-    question: &Question,
-    prepared: &Prepared<'_>,
-    answer: &DesignAnswer,
-    rows: &[DesignRow],
-    best: &BestDesign,
-) -> Result<Comparison, Failure> {
-    let mut entries = vec![Entry::from_design("best found", &best.design)];
-    if let Some(index) = answer.smallest_within(NEARLY).filter(|i| Some(*i) != answer.best) {
-        entries.push(Entry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
-    }
+/// What a search found beside its baselines, all under the study's stack and plans and on its cluster; `prepared` is on the study's own fabric.
+pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) -> Result<Comparison, Failure> {
+    let mut entries = found;
     let (job, reference) = (question.job(&question.fabric), &question.reference);
     let name = called(reference);
     if let Some(expert) = expert_placement(&question.model.name).filter(|expert| placed_here(question, expert.degrees)) {

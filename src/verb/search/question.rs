@@ -9,7 +9,7 @@ use search::design::Aim;
 use search::objective::{Axis, Objective, Over};
 use search::planner::Job;
 use search::space::{CalibrationChoice, Chips, Dimension, Dimensions, FABRIC, Grid, Space, Values};
-use search::study::Study;
+use search::study::{Study, WorkloadSpec};
 use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting};
 use sim::network::{Fabric, FabricDocument};
 use sim::units::{Bytes, Seconds};
@@ -19,9 +19,15 @@ use step::SoftwareStack;
 use workloads::footprint::Precision;
 use workloads::{Lowering, Model, TrainingGraph};
 
-/// What is searched: a model on a study's cluster.
+/// What is searched: a model on a study's cluster, and others with it.
 pub struct Question {
     pub model: Model,
+    /// The model's name, or its file's path.
+    pub called: String,
+    /// What the model counts among several.
+    pub weight: f64,
+    /// The other models, each with its cluster in `study`; they are searched for with this one.
+    pub others: Vec<Question>,
     /// The study's name, or its file's path.
     pub name: String,
     pub study: Study,
@@ -45,7 +51,6 @@ pub struct Question {
 
 impl Question {
     pub fn read(arguments: &Posed) -> Result<Self, Failure> {
-        let model = Model::load(&arguments.model).or_input()?;
         let asked = &arguments.asked;
         // PHAZE's chips have neither.
         let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
@@ -55,6 +60,31 @@ impl Question {
         if let Some(stack) = &arguments.stack {
             study.plan.stack.clone_from(stack);
         }
+        study.workloads = chosen(&name, &study, &arguments.models)?;
+        let mut questions = study.workloads.iter().map(|work| {
+            let (mut study, cluster) = (study.clone(), &study.cluster);
+            study.cluster.devices = asked.devices.or(work.devices).unwrap_or(cluster.devices);
+            study.cluster.global_batch_sequences =
+                asked.global_batch.or(work.global_batch_sequences).unwrap_or(cluster.global_batch_sequences);
+            Self::of(arguments, name.clone(), study, work)
+        });
+        let Some(first) = questions.next() else { return Err(failure::input(format!("{name}: no model"))) };
+        Ok(Self { others: questions.collect::<Result<_, _>>()?, ..first? })
+    }
+
+    /// What is asked of a single model.
+    pub fn of_one(arguments: &Posed) -> Result<Self, Failure> {
+        let question = Self::read(arguments)?;
+        if question.others.is_empty() {
+            return Ok(question);
+        }
+        Err(failure::input(format!("MODEL: {}: must be one here; name one of them (search takes several)", question.models())))
+    }
+
+    /// A model alone.
+    fn of(arguments: &Posed, name: String, study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
+        let asked = &arguments.asked;
+        let model = Model::load(&work.model).or_input()?;
         let of = |key: &str| format!("{name}: {key}");
         let stack = input::stack(&study.plan.stack, &[])
             .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
@@ -71,11 +101,44 @@ impl Question {
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
         let space = space(&name, &study, &reference, base)?;
         let fabrics = fabrics(&name, &study, &space, base, &fabric)?;
-        let sequence_length = arguments.sequence_length.unwrap_or(model.max_sequence);
+        let sequence_length = arguments.sequence_length.or(work.sequence_length).unwrap_or(model.max_sequence);
         // A length that the model cannot be trained at is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
         let headroom = headroom(arguments.headroom_gib, &reference)?;
-        Ok(Self { model, name, study, stack, reference, ideal, space, aim, cluster, fabric, fabrics, sequence_length, headroom })
+        let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
+        Ok(Self {
+            model,
+            called,
+            weight,
+            others,
+            name,
+            study,
+            stack,
+            reference,
+            ideal,
+            space,
+            aim,
+            cluster,
+            fabric,
+            fabrics,
+            sequence_length,
+            headroom,
+        })
+    }
+
+    /// Each of the models by itself, this one first.
+    pub fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// What the model counts among all, as a fraction.
+    pub fn share(&self, of: &Self) -> f64 {
+        of.weight / self.all().map(|one| one.weight).sum::<f64>()
+    }
+
+    /// The models' names.
+    pub fn models(&self) -> String {
+        self.all().map(|one| one.called.as_str()).collect::<Vec<_>>().join(", ")
     }
 
     /// The job on the reference chip, ideal.
@@ -98,12 +161,14 @@ impl Question {
 
     /// The name of a run directory: the model's and the study's.
     pub fn directory_name(&self, arguments: &Posed) -> String {
-        let model = if Path::new(&arguments.model).exists() { stem(&arguments.model) } else { arguments.model.clone() };
-        format!("{model}-{}", stem(&self.name))
+        let called = |model: &String| if Path::new(model).exists() { stem(model) } else { model.clone() };
+        let models: Vec<String> = arguments.models.iter().map(called).collect();
+        let study = stem(&self.name);
+        if models.is_empty() { study } else { format!("{}-{study}", models.join("-")) }
     }
 
     /// What a run's record says of the question.
-    pub fn record(&self, arguments: &Posed) -> StudyRecord {
+    pub fn record(&self) -> StudyRecord {
         let (study, space, aim) = (&self.study, &self.space, self.aim);
         let mut options = BTreeMap::from([
             ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
@@ -122,7 +187,7 @@ impl Question {
         options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
         StudyRecord {
             name: self.name.clone(),
-            model: arguments.model.clone(),
+            model: self.models(),
             parameters: self.model.parameters(),
             sequence_tokens: self.sequence_length,
             space_designs: space.designs() as u64,
@@ -132,7 +197,11 @@ impl Question {
             global_batch_sequences: u64::from(study.cluster.global_batch_sequences),
             stack: self.stack.name.clone(),
             plans: study.plan.words(),
-            objective: aim.objective.to_string(),
+            objective: if self.others.is_empty() {
+                aim.objective.to_string()
+            } else {
+                format!("{} ({})", aim.objective, aim.over)
+            },
             options,
             assumptions: self.model.assumptions.clone(),
         }
@@ -140,8 +209,9 @@ impl Question {
 
     /// A digest of all that is asked.
     pub fn digest(&self, seed: u64) -> String {
-        let Self { model, study, stack, aim, sequence_length, headroom, reference, cluster, .. } = self;
-        let asked = (model, study, stack, aim, sequence_length, headroom, reference, cluster, seed);
+        let Self { study, stack, aim, headroom, reference, cluster, .. } = self;
+        let models: Vec<_> = self.all().map(|of| (&of.model, of.weight, of.sequence_length, &of.study.cluster)).collect();
+        let asked = (models, study, stack, aim, headroom, reference, cluster, seed);
         results::sums::short(&format!("{asked:?}"))
     }
 }
@@ -159,8 +229,8 @@ impl Posed {
         fn flag(key: &str, value: &impl ToString) -> [String; 2] {
             [key.to_owned(), value.to_string()]
         }
-        let Self { model, study, stack, headroom_gib, sequence_length, asked } = self;
-        let mut words = vec![model.clone()];
+        let Self { models, study, stack, headroom_gib, sequence_length, asked } = self;
+        let mut words = models.clone();
         words.extend(study.iter().flat_map(|study| flag("--study", study)));
         words.extend(stack.iter().flat_map(|stack| flag("--stack", stack)));
         if *headroom_gib != 0.0 {
@@ -179,6 +249,8 @@ impl Posed {
         words.extend(asked.global_batch.iter().flat_map(|batch| flag("--global-batch", batch)));
         words.extend(asked.objective.iter().flat_map(|objective| flag("--objective", &objective.0)));
         words.extend(asked.front.iter().flat_map(|axis| flag("--front", &axis.0)));
+        words.extend(asked.over.iter().flat_map(|over| flag("--over", &over.0)));
+        words.extend(asked.within.iter().flat_map(|within| flag("--within", within)));
         words
     }
 }
@@ -188,6 +260,17 @@ fn stem(name: &str) -> String {
     let path = Path::new(name);
     let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
     path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
+}
+
+/// The models that are searched for: those that are named, each with what the study says of it, or all of the study's.
+fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
+    if named.is_empty() && study.workloads.is_empty() {
+        let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
+        return Err(failure::input(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
+    }
+    let known = |model: &String| study.workloads.iter().find(|work| work.model == *model).cloned();
+    let chosen: Vec<WorkloadSpec> = named.iter().map(|model| known(model).unwrap_or_else(|| WorkloadSpec::of(model))).collect();
+    Ok(if chosen.is_empty() { study.workloads.clone() } else { chosen })
 }
 
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
@@ -282,7 +365,14 @@ impl Asked {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
         let axis = self.front.map_or_else(|| objective.usual_axis(), |name| name.0);
         let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
-        Aim { objective, over: Over::default(), axis, max_step, evaluations, gap: study.limits.within_percent / 100.0 }
+        Aim {
+            objective,
+            over: self.over.map_or(study.over, |name| name.0),
+            axis,
+            max_step,
+            evaluations,
+            gap: study.limits.within_percent / 100.0,
+        }
     }
 
     /// Puts what is asked in the place of what the study says.
@@ -307,8 +397,6 @@ impl Asked {
         if let Some(value) = self.max_step {
             positive("--max-step", value)?;
         }
-        study.cluster.devices = self.devices.unwrap_or(study.cluster.devices);
-        study.cluster.global_batch_sequences = self.global_batch.unwrap_or(study.cluster.global_batch_sequences);
         if let Some(fabric) = &self.fabric {
             study.cluster.fabric.clone_from(fabric);
         }
@@ -383,6 +471,14 @@ impl std::str::FromStr for Named<Objective> {
 
     fn from_str(text: &str) -> Result<Self, String> {
         named(text, &Objective::NAMES)
+    }
+}
+
+impl std::str::FromStr for Named<Over> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        named(text, &Over::NAMES)
     }
 }
 
