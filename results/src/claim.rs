@@ -36,6 +36,8 @@ pub enum ClaimError {
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
+    /// Directories that were made for it, innermost first.
+    made: Vec<PathBuf>,
     /// None on systems that do not lock directories; digests tell files of two runs apart there too.
     _lock: Option<File>,
 }
@@ -72,6 +74,8 @@ impl Claim {
         if path.is_file() {
             return Err(ClaimError::File);
         }
+        let missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
+        let made = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();
         fs::create_dir_all(path)?;
         let lock = lock(path)?;
         let mut others = false;
@@ -90,13 +94,25 @@ impl Claim {
         }
         let probe = path.join(format!("{PROBE}{}", std::process::id()));
         fs::write(&probe, "").and_then(|()| fs::remove_file(&probe))?;
-        Ok(Self { path: path.into(), _lock: lock })
+        Ok(Self { path: path.into(), made, _lock: lock })
     }
 
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for Claim {
+    /// A search that ended without a run leaves no empty directory that was not there before.
+    fn drop(&mut self) {
+        for directory in &self.made {
+            // One that holds a run stays.
+            if fs::remove_dir(directory).is_err() {
+                break;
+            }
+        }
     }
 }
 
@@ -177,6 +193,21 @@ mod tests {
         }
         Claim::new(dir.path()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_search_without_a_run_leaves_no_directory_that_it_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        drop(Claim::new(&runs.join("a")).unwrap());
+        assert!(!runs.exists() && dir.path().exists());
+        let claim = Claim::new(&runs.join("a")).unwrap();
+        fs::write(claim.path().join("record.json"), "").unwrap();
+        drop(claim);
+        assert!(runs.join("a/record.json").exists());
+        fs::create_dir(runs.join("empty")).unwrap();
+        drop(Claim::new(&runs.join("empty")).unwrap());
+        assert!(runs.join("empty").exists(), "it was there before");
     }
 
     #[test]
