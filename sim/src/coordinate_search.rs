@@ -1,4 +1,4 @@
-//! Cyclic coordinate search: how a few physical scalars are fitted to measurements, of chips and of fabrics.
+//! Cyclic coordinate search: how a few physical scalars are fitted to measurements, of chips, of fabrics and of software stacks.
 
 /// The first step, as a fraction; halved whenever a round improves nothing.
 const FIRST_STEP: f64 = 0.5;
@@ -9,19 +9,22 @@ const LEAST_GAIN: f64 = 1e-12;
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found<P> {
+pub struct Found<P> {
     /// The best point.
-    pub(crate) point: P,
+    pub point: P,
     /// The objective at the start.
-    pub(crate) before: f64,
+    pub before: f64,
     /// The objective at the best point: never above `before`.
-    pub(crate) after: f64,
+    pub after: f64,
 }
 
 /// Minimises `objective` from `start`: each of `coordinates` in turn is moved to either of its `neighbours` (point, coordinate, step;
 /// `None` where there is none), the better one is kept, steps shrink when nothing improves. Deterministic; ends after at most ten
 /// rounds without gain.
-pub(crate) fn coordinate_search<P, E>(
+///
+/// # Errors
+/// The first that `objective` gives.
+pub fn coordinate_search<P, E>(
     start: P,
     coordinates: usize,
     neighbours: impl Fn(&P, usize, f64) -> [Option<P>; 2],

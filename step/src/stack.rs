@@ -327,8 +327,23 @@ impl SoftwareStack {
         Ok(stack)
     }
 
+    /// The stack's file; [`Self::from_toml_str`] reads it back. A key that no source is told of is as files that do not have it are, and left out.
+    ///
+    /// # Errors
+    /// A value that TOML cannot hold.
+    pub fn to_toml_string(&self) -> Result<String, StackError> {
+        let malformed = |why: String| StackError::Malformed { file: format!("{}.toml", self.name), why };
+        let mut table = toml::Table::try_from(self).map_err(|e| malformed(e.to_string()))?;
+        for (name, values) in table.iter_mut().filter(|(name, _)| *name != "sources") {
+            if let Some(values) = values.as_table_mut().filter(|_| !self.sources.contains_key(name)) {
+                values.retain(|key, _| self.sources.contains_key(&format!("{name}.{key}")));
+            }
+        }
+        toml::to_string(&table).map_err(|e| malformed(e.to_string()))
+    }
+
     /// Every value with its key and its range.
-    fn values(&self) -> Vec<(&'static str, f64, f64, f64)> {
+    pub(super) fn values(&self) -> Vec<(&'static str, f64, f64, f64)> {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         vec![
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
