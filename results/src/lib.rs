@@ -12,6 +12,7 @@ pub mod design;
 mod documented;
 pub mod emit;
 pub mod evaluated;
+pub mod evidence;
 pub mod explained;
 pub mod figure;
 pub mod files;

@@ -1,35 +1,47 @@
-//! `coplace calibrate`: a chip's physical scalars fitted to measured kernels.
+//! `coplace calibrate`: a chip's physical scalars fitted to measured kernels, a software stack's to measured runs.
+
+mod stack;
 
 use crate::answer::{self, Format, Versioned};
-use crate::failure::{self, Failure, OrInput};
+use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use results::report::{Align, Table, count, significant};
-use results::validate::{Measurements, measurements};
+use results::validate::{Dataset, Measurements, measurements};
 use serde::Serialize;
 use sim::cost::calibrate::{Fit, fit};
-use sim::hardware::{Accelerator, Calibration, Template};
-use std::path::PathBuf;
+use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting, Template};
+use std::path::{Path, PathBuf};
 
-/// Fit a chip's physical scalars (overheads, achieved fractions) to measured kernels
+/// Fit a chip's physical scalars to measured kernels, or a software stack's to measured runs
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n\n\
+    after_help = "Examples:\n  coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n  \
+    coplace calibrate megatron_core our_runs.csv --out ours.toml\n\n\
+    A file of kernels fits a chip, one of training runs or memory peaks a stack; the columns are those of `coplace validate`.\n\
+    Stacks: five runs are enough to start. Scalars move from the stack's own values as far as the runs say; what they do not determine is\n\
+    kept, and said. Errors on runs that are left out, one by one and by model, are printed beside. JSON: {\"format\", \"stack\", \"rows\", \"parts\": [{\"quantity\",\n\
+    \"rows\", \"before_pct\", \"after_pct\", \"left_out_pct\", \"by_model_pct\", \"scalars\": [{\"key\", \"before\", \"after\", \"range\", \"determined\"}]}]}.\n\n\
+    Chips:\n\
     The fit starts from the chip's file and minimises the root mean square, over the kernels, of their mean absolute relative\n\
-    errors: no kernel pays for another, and none depends on a shape. Nothing is written: put the table that is printed into the\n\
-    chip's file, with the data it was fitted on. Keep rows aside to judge the fit by.\n\
+    errors: no kernel pays for another, and none depends on a shape. Keep rows aside to judge the fit by.\n\
     JSON: {\"chip\", \"data\", \"measurements\", \"other_chips\", \"error_before_pct\", \"error_after_pct\", \"kernels\": [{\"group\", \"n\",\n\
     \"mape_before_pct\", \"mape_after_pct\"}], \"scalars\": [{\"key\", \"fitted\", \"before\", \"after\", \"min\", \"max\"}], \"row_errors\", \"unpredicted\"};\n\
     the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
 )]
 pub struct Arguments {
-    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json)
+    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json); for runs a built-in stack
+    /// (coplace list stacks) or a stack file (.toml)
+    #[arg(value_name = "CHIP|STACK")]
     chip: String,
-    /// Measured kernels (CSV, as for coplace validate)
+    /// Measured kernels or runs (CSV, as for coplace validate)
     #[arg(value_name = "DATA.csv")]
     data: PathBuf,
     /// Fit only these scalars, by key [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     only: Vec<String>,
+    /// Write the chip or the stack with the fitted scalars; its name is the file's
+    #[arg(long, value_name = "FILE.toml")]
+    out: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -69,6 +81,10 @@ struct Scalar {
 
 /// Fits and prints; wrong rows are named, the rest is fitted all the same.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // What cannot be read is said once the chip is known, as of kernels.
+    if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = results::validate::dataset(&arguments.data) {
+        return stack::run(arguments);
+    }
     let template = &input::chip(&arguments.chip)?;
     let chip: &Accelerator = &template.accelerator;
     let keys: Vec<&str> = if arguments.only.is_empty() {
@@ -82,9 +98,40 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let fit = fit(chip, &data.rows, &keys).or_input()?;
     let answer = answer(arguments, template, &keys, data, fit);
+    if let Some(out) = &arguments.out {
+        write(arguments, out, &answer)?;
+    }
     answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))?;
     let faults: Vec<String> = answer.row_errors.iter().map(ToString::to_string).collect();
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+}
+
+/// Writes the chip with the fitted scalars.
+fn write(arguments: &Arguments, out: &Path, answer: &Answer) -> Result<(), Failure> {
+    let document = if arguments.chip.ends_with(".toml") {
+        let text = sim::files::text::read(arguments.chip.as_ref()).or_input()?;
+        ChipDocument::parse(&text, &arguments.chip)
+    } else {
+        ChipDocument::template(&arguments.chip)
+    };
+    let mut document = document.or_input()?;
+    let fitted: Vec<&Scalar> = answer.scalars.iter().filter(|scalar| scalar.fitted).collect();
+    let mut set = Vec::new();
+    for scalar in fitted {
+        let key = format!("calibration.{}", scalar.key);
+        let value = number(scalar.after).replace(',', "").parse().unwrap_or(scalar.after);
+        document.set(&key, &Setting::Number(value)).map_err(|fault| failure::input(format!("{}: {fault}", arguments.chip)))?;
+        set.push(key);
+    }
+    let what = format!("{}, fitted to {} kernels of {}", answer.chip, answer.measurements, answer.data);
+    document.name(&stem(out), &what);
+    let source = format!("coplace calibrate: {what}, {:.1} % off on them", answer.error_after_pct);
+    results::files::write(out, document.text(&set, &source).or_input()?.as_bytes()).or_unwritable()
+}
+
+/// The name of what is written: the file's.
+fn stem(out: &Path) -> String {
+    out.file_stem().map_or_else(|| "calibrated".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
 /// Why a file has nothing to fit to.

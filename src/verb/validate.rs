@@ -1,7 +1,7 @@
 //! `coplace validate`: predictions judged by measured data.
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use results::finite;
 use results::validate::{self, ClaimReport, FileReport};
 use std::path::{Path, PathBuf};
@@ -29,8 +29,15 @@ pub struct Arguments {
     #[arg(required_unless_present = "techniques", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Compute the published figures of memory techniques (results/reference/techniques.toml) instead, and how near they come
-    #[arg(long, conflicts_with_all = ["files", "predictions", "plot", "breakdown", "stacks"])]
+    #[arg(long, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "stacks"])]
     techniques: bool,
+    /// Predict training runs and memory peaks with what they are judged by held out, models, numbers of nodes, chips and stacks in turn: each
+    /// stack's scalars are fitted to the other rows
+    #[arg(long, conflicts_with_all = ["predictions", "plot", "breakdown", "format"])]
+    held_out: bool,
+    /// Write the errors of --held-out, row by row (results/reference/residuals.csv is made so)
+    #[arg(long, value_name = "OUT.csv", requires = "held_out")]
+    residuals: Option<PathBuf>,
     /// Write id,quantity,measured,predicted: a line per row and predicted column; of published claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<PathBuf>,
@@ -68,6 +75,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(failure::input(format!("--chips {}: {why}", directory.display())));
     }
     let options = validate::Options { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() };
+    if arguments.held_out {
+        return held_out(arguments, &options);
+    }
     let mut claimed = Vec::new();
     for path in &arguments.files {
         match sim::files::text::bytes(path) {
@@ -128,6 +138,19 @@ fn give_claims(arguments: &Arguments, reports: &[ClaimReport]) -> Result<(), Fai
         }
         text
     })
+}
+
+/// Errors on what nothing was fitted on.
+fn held_out(arguments: &Arguments, options: &validate::Options) -> Result<(), Failure> {
+    let (mut residuals, mut few) = (Vec::new(), Vec::new());
+    for path in &arguments.files {
+        few.extend(validate::held_out::from_few(path, options).or_input()?);
+        residuals.extend(validate::held_out::residuals(path, options).or_input()?);
+    }
+    if let Some(path) = &arguments.residuals {
+        results::files::write(path, validate::held_out::csv(&residuals).as_bytes()).or_unwritable()?;
+    }
+    answer::text(&format!("{}\n{}", validate::held_out::report(&residuals), validate::held_out::few(&few)))
 }
 
 /// How many wrong rows of a file standard error names.

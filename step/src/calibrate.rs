@@ -11,8 +11,10 @@ use sim::coordinate_search::coordinate_search;
 /// What errors scatter by where the model is right: the median error of the built-in stacks on the data sets that they were fitted on is from 2 to
 /// 9 % (`step/stacks/README.md`).
 const ERROR_SCALE: f64 = 0.05;
-/// The least spread of a prior: stacks that took their values over from each other agree better than they know.
-const LEAST_SPREAD: f64 = 0.1;
+/// The least spread of what is believed of fractions, and of amounts of memory: a tenth.
+const FRACTIONS: f64 = 0.1;
+/// The same of times, which differ between frameworks by factors: of e.
+const TIMES: f64 = 1.0;
 /// How much worse than the best the logarithm of the probability is at the ends of a 90 % range (half the chi-square of one degree of freedom).
 const RANGE_DROP: f64 = 1.353;
 /// The step of a coordinate, a logarithm, at which a fit ends: what is left moves no time by as much as models are wrong about it.
@@ -29,15 +31,18 @@ pub struct Scalar {
     pub key: &'static str,
     /// What is added before the logarithm is taken, in the key's unit: a value well below it acts as zero does.
     floor: f64,
+    /// The least spread of what is believed: stacks that took their values over from each other agree better than they know.
+    spread: f64,
     get: fn(&SoftwareStack) -> f64,
     set: fn(&mut SoftwareStack, f64),
 }
 
 macro_rules! scalar {
-    ($table:ident . $key:ident, $floor:expr) => {
+    ($table:ident . $key:ident, $floor:expr, $spread:expr) => {
         Scalar {
             key: concat!(stringify!($table), ".", stringify!($key)),
             floor: $floor,
+            spread: $spread,
             get: |stack| stack.$table.$key,
             set: |stack, value| stack.$table.$key = value,
         }
@@ -45,26 +50,27 @@ macro_rules! scalar {
 }
 
 /// What a step's time depends on.
-pub const TIME: [Scalar; 11] = [
-    scalar!(sustained.tensor_fraction, 0.0),
-    scalar!(sustained.attention_fraction, 0.0),
-    scalar!(sustained.memory_fraction, 0.0),
-    scalar!(sustained.narrow_fraction, 0.0),
-    scalar!(launch.gap_us, 1.0),
-    scalar!(launch.host_forward_us, 10.0),
-    scalar!(launch.host_backward_us, 10.0),
-    scalar!(launch.pipeline_pass_us, 100.0),
-    scalar!(launch.per_step_ms, 5.0),
-    scalar!(overlap.tensor, 0.1),
-    scalar!(overlap.data_reduction, 0.1),
+pub const TIME: [Scalar; 12] = [
+    scalar!(sustained.tensor_fraction, 0.0, FRACTIONS),
+    scalar!(sustained.attention_fraction, 0.0, FRACTIONS),
+    scalar!(sustained.memory_fraction, 0.0, FRACTIONS),
+    scalar!(sustained.narrow_fraction, 0.0, FRACTIONS),
+    scalar!(launch.gap_us, 1.0, TIMES),
+    scalar!(launch.host_forward_us, 10.0, TIMES),
+    scalar!(launch.host_backward_us, 10.0, TIMES),
+    scalar!(launch.pipeline_pass_us, 100.0, TIMES),
+    scalar!(launch.collective_rank_us, 5.0, TIMES),
+    scalar!(launch.per_step_ms, 5.0, TIMES),
+    scalar!(overlap.tensor, 0.1, FRACTIONS),
+    scalar!(overlap.data_reduction, 0.1, FRACTIONS),
 ];
 
 /// What its peak of memory depends on.
 pub const MEMORY: [Scalar; 4] = [
-    scalar!(memory.workspace_gib, 0.1),
-    scalar!(memory.allocator_slack, 0.02),
-    scalar!(memory.context_gib, 0.1),
-    scalar!(memory.expert_imbalance, 0.1),
+    scalar!(memory.workspace_gib, 0.1, FRACTIONS),
+    scalar!(memory.allocator_slack, 0.02, FRACTIONS),
+    scalar!(memory.context_gib, 0.1, FRACTIONS),
+    scalar!(memory.expert_imbalance, 0.1, FRACTIONS),
 ];
 
 impl Scalar {
@@ -123,7 +129,7 @@ impl Prior {
             let mut values: Vec<f64> = stacks.iter().map(|stack| scalar.coordinate(scalar.of(stack))).collect();
             values.sort_by(f64::total_cmp);
             let middle = values.get(values.len() / 2).copied().unwrap_or_default();
-            Belief { centre: middle, spread: deviation(&values).max(LEAST_SPREAD) }
+            Belief { centre: middle, spread: deviation(&values).max(scalar.spread) }
         });
         Ok(Self { beliefs: beliefs.collect(), others })
     }

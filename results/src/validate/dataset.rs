@@ -360,7 +360,7 @@ impl Dataset {
 }
 
 /// Parameters of a row's model in matrices, embedding included; `None` where a dimension is missing.
-fn parameters(row: &Row<'_>) -> Option<u64> {
+pub(super) fn parameters(row: &Row<'_>) -> Option<u64> {
     let of = |key: &str| row.optional_count(key).ok().flatten();
     let (hidden, width) = (of("hidden")?, of("heads")?.saturating_mul(of("head_dim")?));
     let kv = of("kv_heads").unwrap_or(of("heads")?).saturating_mul(of("head_dim")?);

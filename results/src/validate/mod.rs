@@ -7,6 +7,7 @@
 mod claims;
 mod dataset;
 mod figures;
+pub mod held_out;
 mod measurements;
 mod out_of_memory;
 mod predict;
@@ -90,6 +91,30 @@ pub enum ValidateError {
         file: PathBuf,
         /// What it holds.
         dataset: Dataset,
+    },
+    /// A stack is fitted to training runs only.
+    #[error("{}: this is a {dataset} file; a software stack's scalars are fitted to training runs: give a file of those", file.display())]
+    NotRuns {
+        /// The file.
+        file: PathBuf,
+        /// What it holds.
+        dataset: Dataset,
+    },
+    /// Too few runs to fit a stack to.
+    #[error("{}: of {rows} rows fewer than {least} have a measured step time or peak and can be predicted; give at least {least} (`coplace validate` says what is wrong with the others)", file.display())]
+    TooFewRuns {
+        /// The file.
+        file: PathBuf,
+        /// The least.
+        least: usize,
+        /// Rows in the file.
+        rows: usize,
+    },
+    /// A software stack cannot be read.
+    #[error("{why}")]
+    Stack {
+        /// Why.
+        why: String,
     },
 }
 
@@ -224,6 +249,15 @@ pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileRepor
     report.out_of_memory = out_of_memory::groups(&report.predictions);
     report.rankings = ranking::rankings(&report.predictions, "iteration_s");
     Ok(report)
+}
+
+/// What a file holds, by its columns.
+///
+/// # Errors
+/// As [`file()`].
+pub fn dataset(path: &Path) -> Result<Dataset, ValidateError> {
+    let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    Ok(Table::open(path, &text)?.dataset)
 }
 
 /// A CSV file whose data set is known.

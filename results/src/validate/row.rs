@@ -66,6 +66,10 @@ impl<'a> Row<'a> {
         Self { file, line, header, cells }
     }
 
+    pub(super) fn cells(&self) -> &'a csv::StringRecord {
+        self.cells
+    }
+
     /// Line in the file, the header being line 1.
     #[must_use]
     pub fn line(&self) -> u64 {

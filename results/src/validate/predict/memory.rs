@@ -13,6 +13,7 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     }
     let run = recompute::settled(prepared, row, run)?;
     recompute::assume(prepared, row, &run);
+    prepared.rest_on(&run)?;
     of_run(prepared, row, &run)
 }
 

@@ -15,6 +15,7 @@ pub(super) mod training;
 
 use super::Options;
 use super::row::RowFailure;
+use crate::evidence::Facts;
 use sim::cost::CostModel;
 use sim::hardware::{Accelerator, AreaBreakdown, area};
 use sim::network::Fabric;
@@ -28,17 +29,41 @@ pub(super) struct Prepared {
     fabrics: BTreeMap<(String, String), Result<Fabric, String>>,
     models: BTreeMap<String, Result<CostModel, String>>,
     areas: BTreeMap<String, Result<AreaBreakdown, String>>,
-    chips: BTreeMap<(String, &'static str), Result<ChipTimes, String>>,
+    chips: BTreeMap<(String, String), Result<ChipTimes, String>>,
     stacks: Option<PathBuf>,
+    /// Stacks that go before those of the directory and the built-in ones of the same name.
+    driven: BTreeMap<String, SoftwareStack>,
+    /// The stack that every row is taken to have run under.
+    stack: Option<String>,
     hardware: Option<PathBuf>,
     steps: Vec<(String, StepTime)>,
     /// What was assumed of the row being predicted.
     assumed: Vec<String>,
+    /// What the prediction of the row rests on, where it is a training run.
+    facts: Option<Facts>,
 }
 
 impl Prepared {
     pub(super) fn new(options: &Options) -> Self {
         Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
+    }
+
+    /// Takes every row to have run under this stack, whatever the row says.
+    pub(super) fn force(&mut self, stack: &SoftwareStack) {
+        self.stack = Some(stack.name.clone());
+        self.drive(std::slice::from_ref(stack));
+    }
+
+    /// The stack that every row is taken to have run under.
+    fn stack(&self) -> Option<&str> {
+        self.stack.as_deref()
+    }
+
+    /// Takes these stacks from now on in place of others of the same names.
+    pub(super) fn drive(&mut self, stacks: &[SoftwareStack]) {
+        self.driven = stacks.iter().map(|stack| (stack.name.clone(), stack.clone())).collect();
+        self.chips.clear();
+        self.steps.clear();
     }
 
     /// The steps predicted so far: the row's id and what its time is made of.
@@ -49,6 +74,23 @@ impl Prepared {
     /// Notes what is assumed of the row: what it does not say, or says in vain, and what is taken.
     fn assume(&mut self, what: String) {
         self.assumed.push(what);
+    }
+
+    /// Notes what the prediction of a run rests on.
+    fn rest_on(&mut self, run: &run::Run) -> Result<(), RowFailure> {
+        self.model(&run.chip)?;
+        self.chip(&run.chip, &run.stack)?;
+        let times = self.chips.get(&(run.chip.clone(), run.stack.clone())).and_then(|times| times.as_ref().ok());
+        let model = self.models.get(&run.chip).and_then(|model| model.as_ref().ok());
+        self.facts = times
+            .zip(model)
+            .map(|(times, model)| Facts::new(model.accelerator(), &run.fabric, times.stack(), &run.model, &run.plan));
+        Ok(())
+    }
+
+    /// What the prediction of the row predicted last rests on.
+    pub(super) fn take_facts(&mut self) -> Option<Facts> {
+        self.facts.take()
     }
 
     /// What was assumed of the row predicted last.
@@ -92,11 +134,14 @@ impl Prepared {
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
-    /// The chip under a built-in software stack.
-    fn chip(&mut self, chip: &str, stack: &'static str) -> Result<&mut ChipTimes, RowFailure> {
-        let prepared = self.chips.entry((chip.into(), stack)).or_insert_with(|| {
+    /// The chip under a software stack.
+    fn chip(&mut self, chip: &str, stack: &str) -> Result<&mut ChipTimes, RowFailure> {
+        let prepared = self.chips.entry((chip.into(), stack.into())).or_insert_with(|| {
             let file = self.stacks.as_ref().map(|directory| directory.join(format!("{stack}.toml")).display().to_string());
-            let stack = SoftwareStack::load(file.as_deref().unwrap_or(stack)).map_err(|e| e.to_string())?;
+            let stack = match self.driven.get(stack) {
+                Some(driven) => driven.clone(),
+                None => SoftwareStack::load(file.as_deref().unwrap_or(stack)).map_err(|e| e.to_string())?,
+            };
             let accelerator = accelerator(self.hardware.as_deref(), chip)?;
             ChipTimes::new(&accelerator, &stack).map_err(|e| e.to_string())
         });

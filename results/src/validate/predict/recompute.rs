@@ -66,7 +66,7 @@ fn told(prepared: &mut Prepared, row: &Row<'_>, run: Run) -> Result<Run, RowFail
 /// Everything that a layer keeps, in host memory.
 fn offload_all(prepared: &mut Prepared, run: &Run) -> Result<ActivationPolicy, RowFailure> {
     let why = |e: String| RowFailure::Unpredictable(e);
-    let stack = prepared.chip(&run.chip, run.stack)?.stack().clone();
+    let stack = prepared.chip(&run.chip, &run.stack)?.stack().clone();
     let training = lowered(&run.model, &run.plan, &stack).map_err(|e| why(e.to_string()))?;
     let layer = training.segment(SegmentKind::Layer).ok_or_else(|| why("the model has no layer".to_owned()))?;
     let kept = layer.graph.kept(&RecomputeSet::none());
@@ -125,7 +125,7 @@ pub(super) fn assume(prepared: &mut Prepared, row: &Row<'_>, run: &Run) {
 
 /// The memory of the run.
 pub(super) fn memory(prepared: &mut Prepared, run: &Run) -> Result<StepMemory, RowFailure> {
-    let stack = prepared.chip(&run.chip, run.stack)?.stack().clone();
+    let stack = prepared.chip(&run.chip, &run.stack)?.stack().clone();
     let room = DeviceMemory::of(prepared.model(&run.chip)?.accelerator());
     // Hybrid sharding: parameters are shared inside a fast domain, and domains hold copies.
     let domain = step::sharing_domain(&stack, run.fabric.fast_domain(), &run.plan.layout);

@@ -22,8 +22,8 @@ pub(in crate::validate) struct Run {
     pub(in crate::validate) plan: TrainingPlan,
     pub(in crate::validate) chip: String,
     pub(in crate::validate) fabric: Fabric,
-    /// The built-in software stack.
-    pub(in crate::validate) stack: &'static str,
+    /// The software stack, by name.
+    pub(in crate::validate) stack: String,
 }
 
 impl Run {
@@ -39,8 +39,9 @@ impl Run {
         if row.cell("micro_batch").is_none() {
             prepared.assume("micro_batch is empty, taken as 1".to_owned());
         }
-        let stack = stack(row, &chip, &layout);
-        let model = model(row, stack)?;
+        let forced = prepared.stack().map(str::to_owned);
+        let stack = forced.unwrap_or_else(|| stack(row, &chip, &layout).to_owned());
+        let model = model(row, &stack)?;
         let leading = model.list.leading.len() as u64;
         let layout = Layout { ends: stages::ends(prepared, row, &layout, (model.all_layers(), leading))?, ..layout };
         recompute::untold(prepared, row);
@@ -53,9 +54,9 @@ impl Run {
                 global_batch: row.count("global_batch")?,
                 sequence_length: row.count("seq")?,
             },
-            activations: activations(row, stack)?.into(),
+            activations: activations(row, &stack)?.into(),
             attention: attention(row)?,
-            precision: precision(row, prepared.chip(&chip, stack)?.stack())?,
+            precision: precision(row, prepared.chip(&chip, &stack)?.stack())?,
             optimizer: optimizer(row)?,
             schedule: Schedule::OneForwardOneBackward,
             techniques: workloads::Techniques::default(),

@@ -16,6 +16,7 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
         prepared.assume(format!("virtual_stages is empty, taken as {chunks}, the fastest of those that fit"));
     }
     recompute::assume(prepared, row, &chosen.run);
+    prepared.rest_on(&chosen.run)?;
     prepared.steps.push((row.id(), chosen.time));
     let mut values = vec![("iteration_s", chosen.time.total.0)];
     values.extend(chosen.memory);
@@ -43,7 +44,7 @@ fn predicted(prepared: &mut Prepared, row: &Row<'_>, run: Run) -> Result<Predict
 }
 
 fn step(prepared: &mut Prepared, run: &Run) -> Result<StepTime, RowFailure> {
-    let chip = prepared.chip(&run.chip, run.stack)?;
+    let chip = prepared.chip(&run.chip, &run.stack)?;
     step_time(chip, &run.model, &run.fabric, &run.plan).map_err(|e| RowFailure::Unpredictable(e.to_string()))
 }
 

@@ -1,0 +1,116 @@
+//! What a prediction rests on: chip, fabric, software, the mechanisms of the plan, the number of chips.
+
+use sim::hardware::Accelerator;
+use sim::network::{Fabric, Topology};
+use std::collections::BTreeSet;
+use step::{Execution, SoftwareStack, TrainingPlan};
+use workloads::{ActivationPolicy, Model, ZeroStage};
+
+/// A thing with a name and the kind that relates it to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kind {
+    /// Its name.
+    pub name: String,
+    /// What it has in common with those that are like it.
+    pub kind: String,
+}
+
+/// What a predicted step or peak rests on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The chip; chips are of a kind whose products run alike: by a library's tiles, or on systolic arrays.
+    pub chip: Kind,
+    /// The fabric; fabrics are of a kind whose tiers have the same topologies.
+    pub fabric: Kind,
+    /// The software stack; stacks are of a kind that run kernels alike, in a stream or by a schedule of their own, and cost the host as much.
+    pub stack: Kind,
+    /// The mechanisms of the plan, by name ([`mechanisms`]).
+    pub mechanisms: BTreeSet<String>,
+    /// Chips of the cluster.
+    pub chips: u32,
+}
+
+impl Facts {
+    /// Of a plan of a model on a cluster.
+    #[must_use]
+    pub fn new(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
+        Self {
+            chip: Kind { name: chip.name.clone(), kind: chip_kind(chip).to_owned() },
+            fabric: Kind { name: fabric.name.clone(), kind: fabric_kind(fabric) },
+            stack: Kind { name: stack.name.clone(), kind: stack_kind(stack) },
+            mechanisms: mechanisms(model, plan, fabric.fast_domain()),
+            chips: u32::try_from(plan.layout.devices()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+fn chip_kind(chip: &Accelerator) -> &'static str {
+    if chip.library.is_some() { "library" } else { "arrays" }
+}
+
+fn fabric_kind(fabric: &Fabric) -> String {
+    let tier = |topology: &Topology| match topology {
+        Topology::Torus { .. } => "torus",
+        Topology::Matrix(_) => "links",
+        _ => "switch",
+    };
+    fabric.tiers.iter().map(|t| tier(&t.topology)).collect::<Vec<_>>().join("/")
+}
+
+/// Stacks that differ in what launching costs the host were measured apart, others were derived from each other.
+fn stack_kind(stack: &SoftwareStack) -> String {
+    let launch = &stack.launch;
+    match (stack.kernels.execution, stack.sustained.throttled) {
+        (Execution::Scheduled, _) => "scheduled".to_owned(),
+        // Chips that never slow down and software that costs nothing are no software that was measured.
+        (Execution::Stream, false) => "ideal".to_owned(),
+        (Execution::Stream, true) => {
+            format!("stream {}/{}/{} us", launch.host_forward_us, launch.host_backward_us, launch.pipeline_pass_us)
+        }
+    }
+}
+
+/// What a plan of a model makes use of, beyond what every plan does: one word for each.
+#[must_use]
+pub fn mechanisms(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<String> {
+    let layout = &plan.layout;
+    let mut used: BTreeSet<String> = BTreeSet::new();
+    let mut add = |is: bool, name: &str| {
+        if is {
+            used.insert(name.to_owned());
+        }
+    };
+    add(layout.tensor > 1, "tensor");
+    add(layout.tensor > fast_domain, "tensor-between-nodes");
+    add(layout.pipeline > 1, "pipeline");
+    add(layout.pipeline > 1 && layout.virtual_stages > 1, "interleaved");
+    add(layout.pipeline > 1 && !matches!(plan.schedule.name(), "1F1B" | "interleaved"), plan.schedule.name());
+    add(layout.context > 1, "context");
+    add(layout.expert > 1, "expert");
+    add(model.experts.is_some(), "experts");
+    add(model.variations.latent.is_some(), "latent-attention");
+    add(layout.zero != ZeroStage::None, ["", "zero-1", "zero-2", "zero-3"][layout.zero as usize]);
+    if let Some(product) = plan.precision.product.filter(|product| product.bytes() < 2) {
+        add(true, &product.to_string());
+    }
+    for policy in plan.activations.distinct() {
+        add(true, recompute(policy));
+        add(policy.to_string().contains("offload"), "offload");
+    }
+    for technique in plan.techniques.iter() {
+        add(true, technique.to_string().split(',').next().unwrap_or_default());
+    }
+    used
+}
+
+/// The kind of recomputation.
+fn recompute(policy: &ActivationPolicy) -> &'static str {
+    match policy {
+        ActivationPolicy::None => "recompute-none",
+        ActivationPolicy::Selective | ActivationPolicy::SelectivePerOperator => "recompute-selective",
+        ActivationPolicy::Full => "recompute-full",
+        ActivationPolicy::Named { .. } | ActivationPolicy::Custom { .. } | ActivationPolicy::Tensors { .. } => {
+            "recompute-by-tensor"
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A software stack fitted to a user's own runs.
+
+use super::{LEAST_ROWS, Measured, Rows, Unit, measured};
+use crate::evidence::Scheme;
+use crate::validate::predict::Prepared;
+use crate::validate::{Options, ValidateError};
+use serde::Serialize;
+use std::path::Path;
+use step::SoftwareStack;
+use step::calibrate::{Fitted, MEMORY, Prior, Question, Scalar, TIME};
+
+/// Rows up to which each is left out by itself; of more, as many parts of them.
+const LEFT_OUT: usize = 24;
+
+/// A stack as some runs determine it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibrated {
+    /// The stack with the fitted scalars and their sources.
+    pub stack: SoftwareStack,
+    /// Rows in the file.
+    pub rows: usize,
+    /// What was fitted: step times, peaks of memory.
+    pub parts: Vec<Part>,
+}
+
+/// The scalars of one quantity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Part {
+    /// `iteration_s` or `peak_gib`.
+    pub quantity: &'static str,
+    /// Rows with a measured value that can be predicted.
+    pub rows: usize,
+    /// Mean absolute error in percent with the scalars of the stack as it was.
+    pub before_pct: f64,
+    /// With the fitted ones, on the rows that they were fitted on.
+    pub after_pct: f64,
+    /// On rows that are left out in turn.
+    pub left_out_pct: f64,
+    /// On models that are left out in turn; `None` where there is one.
+    pub by_model_pct: Option<f64>,
+    /// The scalars.
+    pub scalars: Vec<FittedScalar>,
+}
+
+/// A scalar, and between what the rows put it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FittedScalar {
+    /// Its key in the stack's file, unit included.
+    pub key: &'static str,
+    /// What the stack had.
+    pub before: f64,
+    /// What it has.
+    pub after: f64,
+    /// The 90 % range, the others fixed.
+    pub range: (f64, f64),
+    /// Whether the rows determine it; if not it keeps its value.
+    pub determined: bool,
+}
+
+impl From<&Fitted> for FittedScalar {
+    fn from(fitted: &Fitted) -> Self {
+        let Fitted { key, prior, value, range, determined } = *fitted;
+        Self { key, before: prior, after: value, range, determined }
+    }
+}
+
+/// Fits a stack's scalars to the runs of a file, from the stack's own values; every row is taken to have run under it. `name` is the new stack's.
+///
+/// # Errors
+/// A file that cannot be read or holds no runs; fewer than five that can be predicted.
+pub fn calibrate(path: &Path, base: &SoftwareStack, name: &str, options: &Options) -> Result<Calibrated, ValidateError> {
+    let rows = Rows::read(path)?;
+    let mut prepared = Prepared::new(options);
+    prepared.force(base);
+    let mut found = Calibrated { stack: base.clone(), rows: rows.records.len(), parts: Vec::new() };
+    for (quantity, scalars) in [("iteration_s", &TIME[..]), ("peak_gib", &MEMORY[..])] {
+        prepared.drive(std::slice::from_ref(base));
+        let measured = measured(&rows, quantity, &mut prepared);
+        if measured.len() < LEAST_ROWS {
+            continue;
+        }
+        let members: Vec<&Measured> = measured.iter().collect();
+        let unit = Unit { rows: &rows, quantity, members, stacks: vec![base.clone()], scalars };
+        let prior = Prior::around(scalars, base).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+        let part = unit.part(&prior, &mut found.stack, &mut prepared);
+        for scalar in part.scalars.iter().filter(|s| s.determined) {
+            found.stack.sources.insert(scalar.key.to_owned(), source(path, &part, scalar));
+        }
+        found.parts.push(part);
+    }
+    if found.parts.is_empty() {
+        return Err(ValidateError::TooFewRuns { file: path.into(), least: LEAST_ROWS, rows: found.rows });
+    }
+    name.clone_into(&mut found.stack.name);
+    Ok(found)
+}
+
+fn source(path: &Path, part: &Part, scalar: &FittedScalar) -> String {
+    format!(
+        "coplace calibrate: fitted on {} rows of {} ({}), between {:.4} and {:.4}; {:.1} % off on rows left out",
+        part.rows,
+        path.display(),
+        part.quantity,
+        scalar.range.0,
+        scalar.range.1,
+        part.left_out_pct
+    )
+}
+
+impl Unit<'_> {
+    /// Fits, and holds out.
+    fn part(&self, prior: &Prior, stack: &mut SoftwareStack, prepared: &mut Prepared) -> Part {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let question = Question { stacks: &self.stacks, scalars: self.scalars, prior };
+        let fit = question.fit_with_ranges(&mut |stacks| self.errors(&all, stacks, prepared));
+        if let Some(fitted) = fit.stacks.first() {
+            for scalar in self.scalars {
+                scalar.copy(fitted, stack);
+            }
+        }
+        let before = self.errors(&all, &self.stacks, prepared);
+        let after = self.errors(&all, &fit.stacks, prepared);
+        let parts = all.len().min(LEFT_OUT);
+        let one_by_one: Vec<usize> = all.iter().map(|m| m % parts).collect();
+        let models = self.folds(Scheme::Model);
+        Part {
+            quantity: self.quantity,
+            rows: all.len(),
+            before_pct: percent(&before),
+            after_pct: percent(&after),
+            left_out_pct: self.left_out(&question, &one_by_one, parts, prepared),
+            by_model_pct: (models.count > 1).then(|| self.left_out(&question, &models.of, models.count, prepared)),
+            scalars: fit.scalars.iter().map(FittedScalar::from).collect(),
+        }
+    }
+
+    /// The mean absolute error in percent on folds that are left out in turn.
+    fn left_out(&self, question: &Question<'_>, of: &[usize], folds: usize, prepared: &mut Prepared) -> f64 {
+        let mut errors = Vec::new();
+        for fold in 0..folds {
+            let (inside, rest): (Vec<usize>, Vec<usize>) = (0..of.len()).partition(|m| of[*m] == fold);
+            let fit = question.fit(&mut |stacks| self.errors(&rest, stacks, prepared));
+            errors.extend(self.errors(&inside, &fit.stacks, prepared));
+        }
+        percent(&errors)
+    }
+}
+
+/// The mean absolute error in percent of ln(predicted / measured).
+fn percent(errors: &[f64]) -> f64 {
+    errors.iter().map(|e| (e.exp() - 1.0).abs() * 100.0).sum::<f64>() / errors.len().max(1) as f64
+}
+
+/// How a stack fitted to a few rows predicts the others of a data set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FromFew {
+    /// The data set.
+    pub dataset: String,
+    /// The rows that were fitted.
+    pub fitted: usize,
+    /// The rows that were predicted.
+    pub rows: usize,
+    /// The stack's own scalars, fitted on most of these rows: mean absolute error in percent on the predicted ones.
+    pub built_in_pct: f64,
+    /// The scalars fitted to the few, from where the other stacks have them.
+    pub few_pct: f64,
+}
+
+/// Rows that the comparison fits.
+const FEW: usize = 8;
+
+/// For every data set of a file with runs enough: the step times of all but eight rows, spread evenly over the file, predicted by stacks that were
+/// fitted to the eight from where *other* stacks have their scalars, beside the built-in stacks.
+///
+/// # Errors
+/// As [`super::residuals`].
+pub fn from_few(path: &Path, options: &Options) -> Result<Vec<FromFew>, ValidateError> {
+    let rows = Rows::read(path)?;
+    let mut prepared = Prepared::new(options);
+    let measured = measured(&rows, "iteration_s", &mut prepared);
+    let mut sets: Vec<&str> = measured.iter().map(|m| m.dataset.as_str()).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    let mut found = Vec::new();
+    for set in sets {
+        let of_set: Vec<&Measured> = measured.iter().filter(|m| m.dataset == set).collect();
+        if of_set.len() < 2 * FEW {
+            continue;
+        }
+        let stacks = super::stacks(of_set.iter().copied(), options)?;
+        let names: Vec<&str> = stacks.iter().map(|stack| stack.name.as_str()).collect();
+        let (count, scalars) = (of_set.len(), &TIME[..]);
+        let unit = Unit { rows: &rows, quantity: "iteration_s", members: of_set, stacks: stacks.clone(), scalars };
+        let shared: Vec<Scalar> = unit.shared();
+        let prior = Prior::of_others(&shared, &names).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+        let question = Question { stacks: &stacks, scalars: &shared, prior: &prior };
+        let (few, rest): (Vec<usize>, Vec<usize>) = (0..count).partition(|m| (m * FEW) % count < FEW);
+        let fit = question.fit(&mut |stacks| unit.errors(&few, stacks, &mut prepared));
+        found.push(FromFew {
+            dataset: set.to_owned(),
+            fitted: few.len(),
+            rows: rest.len(),
+            built_in_pct: percent(&unit.errors(&rest, &stacks, &mut prepared)),
+            few_pct: percent(&unit.errors(&rest, &fit.stacks, &mut prepared)),
+        });
+        prepared.drive(&[]);
+    }
+    Ok(found)
+}

@@ -1,0 +1,45 @@
+//! How rows are split: what is held out together.
+
+/// Folds of rows whose sizes differ more: neighbours in size are held out together.
+const MOST: usize = 6;
+
+/// The fold of every row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Folds {
+    pub(super) of: Vec<usize>,
+    pub(super) count: usize,
+}
+
+impl Folds {
+    pub(super) fn by_name(names: Vec<String>) -> Self {
+        let mut known = names.clone();
+        known.sort();
+        known.dedup();
+        let of = names.iter().map(|name| known.partition_point(|other| other < name)).collect();
+        Self { of, count: known.len() }
+    }
+
+    /// A fold per size, or of neighbouring sizes where there are many.
+    pub(super) fn by_size(sizes: Vec<u64>) -> Self {
+        let mut known = sizes.clone();
+        known.sort_unstable();
+        known.dedup();
+        let count = known.len().min(MOST);
+        let of = |size: &u64| known.partition_point(|other| other < size) * count / known.len().max(1);
+        Self { of: sizes.iter().map(of).collect(), count }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_in_size_are_held_out_together() {
+        let folds = Folds::by_size(vec![8, 1, 8, 16, 64, 32, 2, 4, 128, 256, 512, 1024]);
+        assert_eq!(folds.count, 6);
+        assert_eq!(folds.of, [1, 0, 1, 2, 3, 2, 0, 1, 3, 4, 4, 5]);
+        assert_eq!(Folds::by_size(vec![5, 5]), Folds { of: vec![0, 0], count: 1 });
+        assert_eq!(Folds::by_name(vec!["b".into(), "a".into(), "b".into()]), Folds { of: vec![1, 0, 1], count: 2 });
+    }
+}
