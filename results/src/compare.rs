@@ -1,6 +1,7 @@
 //! Designs and runs side by side: a table for people, the same as data.
 
 use crate::design::DesignRow;
+use crate::evidence::{EvidenceRecord, Grade};
 use crate::text::{Align, Table, area, fields, folded, rate, significant};
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
@@ -30,6 +31,12 @@ pub struct Entry {
     pub throughput_tokens_per_s: Option<f64>,
     /// Time of one optimizer step in seconds.
     pub step_time_s: Option<f64>,
+    /// Between which seconds it lies with 90 % confidence.
+    #[serde(default)]
+    pub step_interval_s: Option<[f64; 2]>,
+    /// The grade of what is known least of it.
+    #[serde(default)]
+    pub grade: Option<Grade>,
     /// Model FLOPs utilisation, as a fraction.
     pub mfu: Option<f64>,
     /// Energy of one optimizer step over the whole cluster, in joules.
@@ -65,12 +72,20 @@ impl Entry {
             throughput_sequences_per_s: row.throughput_sequences_per_s,
             throughput_tokens_per_s: row.throughput_tokens_per_s,
             step_time_s: row.step_time_s,
+            step_interval_s: None,
+            grade: None,
             mfu: row.mfu,
             energy_per_step_j: row.energy_per_step_j,
             peak_memory_gib: row.peak_memory_gib,
             bound_by: row.bound_by.clone(),
             note: row.reason.clone(),
         }
+    }
+
+    /// The entry with how sure its step is.
+    #[must_use]
+    pub fn sure(self, evidence: Option<&EvidenceRecord>) -> Self {
+        Self { step_interval_s: evidence.map(|e| e.step_interval_s), grade: evidence.map(|e| e.grade), ..self }
     }
 
     /// The entry of a run in which no design runs the model.
@@ -87,6 +102,8 @@ impl Entry {
             throughput_sequences_per_s: None,
             throughput_tokens_per_s: None,
             step_time_s: None,
+            step_interval_s: None,
+            grade: None,
             mfu: None,
             energy_per_step_j: None,
             peak_memory_gib: None,
@@ -144,12 +161,43 @@ impl Comparison {
             let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
             text.push_str(&folded(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another.")));
         }
+        text.push_str(&self.sureness());
         for entry in &self.entries {
             if let Some(note) = &entry.note {
                 text.push_str(&folded(&format!("{}: {note}", entry.label)));
             }
         }
         text
+    }
+
+    /// The intervals of the steps, and over which entries the first one's lead is smaller than they are.
+    fn sureness(&self) -> String {
+        let mut text = String::new();
+        let interval = |e: &Entry| {
+            let [low, high] = e.step_interval_s?;
+            let grade = e.grade.map_or_else(String::new, |grade| format!(", {grade}"));
+            Some(format!("{} {} to {}{grade}", e.label, significant(low, 3), significant(high, 3)))
+        };
+        let intervals: Vec<String> = self.entries.iter().filter_map(interval).collect();
+        if !intervals.is_empty() {
+            text.push_str(&folded(&format!("Step s with 90 % confidence: {}.", intervals.join("; "))));
+        }
+        let within = self.unsettled();
+        if !within.is_empty() {
+            text.push_str(&folded(&format!(
+                "The first one's lead over {} is smaller than its interval: which is faster is not settled.",
+                within.join(", ")
+            )));
+        }
+        text
+    }
+
+    /// The entries that are slower than the first, but not than the bad end of its interval.
+    fn unsettled(&self) -> Vec<&str> {
+        let Some((first, others)) = self.entries.split_first() else { return Vec::new() };
+        let (Some(step), Some([_, high])) = (first.step_time_s, first.step_interval_s) else { return Vec::new() };
+        let within = |e: &&Entry| e.step_time_s.is_some_and(|other| (step..=high).contains(&other));
+        others.iter().filter(within).map(|e| e.label.as_str()).collect()
     }
 
     fn figures(&self) -> Table {
@@ -197,6 +245,8 @@ mod tests {
             throughput_sequences_per_s: throughput,
             throughput_tokens_per_s: throughput.map(|t| t * 4096.0),
             step_time_s: throughput.map(|t| 4096.0 / t),
+            step_interval_s: None,
+            grade: None,
             mfu: throughput.map(|_| 0.5),
             energy_per_step_j: None,
             peak_memory_gib: throughput.map(|_| 27.5),
@@ -231,6 +281,17 @@ mod tests {
         assert!(!text(&entries).contains("different processes"));
         entries[1].node = Some("7 nm".into());
         assert!(text(&entries).contains("Areas are of different processes (22 nm, 7 nm)"), "{}", text(&entries));
+    }
+
+    #[test]
+    fn a_lead_smaller_than_its_interval_is_told() {
+        let mut entries = vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("slow", Some(20.0))];
+        (entries[0].step_interval_s, entries[0].grade) = (Some([70.0, 110.0]), Some(Grade::Related));
+        let text = Comparison { entries: entries.clone() }.to_text();
+        assert!(text.contains("Step s with 90 % confidence: best found 70.0 to 110, related.\n"), "{text}");
+        assert!(text.contains("The first one's lead over TPUv4 is smaller than its interval:"), "{text}");
+        entries[0].step_interval_s = Some([70.0, 100.0]);
+        assert!(!Comparison { entries }.to_text().contains("lead over"));
     }
 
     #[test]

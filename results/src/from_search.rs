@@ -2,7 +2,7 @@
 
 use crate::compare::Entry;
 use crate::design::{DesignRow, Dimensions, Outcome};
-use crate::planned::{one_line, row as plan_row, schedule_name};
+use crate::planned::{bare_row, one_line, row, schedule_name};
 use crate::record::{Certificate, Proof};
 use crate::report::{bytes, rate, significant};
 use search::design::{Aim, DesignAnswer, DesignOutcome, Evaluation, Reference};
@@ -101,7 +101,7 @@ impl<'a> Searched<'a> {
         row.outcome = Outcome::Evaluated;
         row.times_reference = Some(1.0 / self.aim.over.value(&terms, &seconds));
         let words = ranked.iter().enumerate().map(|(model, ranked)| {
-            let plan = plan_row(&self.job(model, d.id, chip), ranked);
+            let plan = bare_row(&self.job(model, d.id, chip), ranked);
             let times = significant(self.times_reference(model, ranked), 4);
             format!("{} {} tokens/s ({times} x): {}", self.models[model].name, rate(plan.tokens_per_s), one_line(&plan.plan))
         });
@@ -109,7 +109,7 @@ impl<'a> Searched<'a> {
         row.peak_memory_gib = ranked
             .iter()
             .enumerate()
-            .map(|(model, ranked)| plan_row(&self.job(model, d.id, chip), ranked).peak_gib)
+            .map(|(model, ranked)| bare_row(&self.job(model, d.id, chip), ranked).peak_gib)
             .reduce(f64::max);
     }
 
@@ -166,7 +166,7 @@ impl<'a> Searched<'a> {
 /// Fills in what the fastest plan of a design takes.
 pub(crate) fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
-    let (plan, layout) = (plan_row(job, ranked), &ranked.plan.layout);
+    let (plan, layout) = (bare_row(job, ranked), &ranked.plan.layout);
     let sequences = |step: f64| job.global_batch as f64 / step;
     row.outcome = Outcome::Evaluated;
     row.throughput_sequences_per_s = Some(sequences(plan.step_s));
@@ -221,7 +221,8 @@ pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entr
     entry.peak_power_w = Some(sim::hardware::sustained_power(job.chip).peak().0);
     match &evaluation.outcome {
         Ok(ranked) => {
-            let plan = plan_row(job, ranked);
+            let plan = row(job, ranked);
+            entry = entry.sure(plan.evidence.as_ref());
             entry.plan = Some(one_line(&ranked.plan));
             entry.throughput_sequences_per_s = Some(job.global_batch as f64 / plan.step_s);
             entry.throughput_tokens_per_s = Some(plan.tokens_per_s);

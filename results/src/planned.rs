@@ -1,5 +1,6 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
+use crate::evidence::EvidenceRecord;
 use crate::mapped::Mapped;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
@@ -68,6 +69,8 @@ pub struct Planned {
     /// The fastest plans that fit, fastest first; empty where none does. Where ranks are mapped, those fastest with ranks in the order of the
     /// devices, in the order of their steps as mapped.
     pub plans: Vec<PlanRow>,
+    /// Whether they are in the order of their intervals' bad ends instead, best first.
+    pub robust: bool,
     /// The stages' memory under the fastest plan.
     pub stages: Vec<StageRow>,
     /// The fastest plan's step event by event, by stage.
@@ -146,6 +149,9 @@ pub struct PlanRow {
     pub cannot_run: Option<String>,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
     pub parts_s: BTreeMap<String, f64>,
+    /// How sure step and peak are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<EvidenceRecord>,
 }
 
 /// A stage's peak.
@@ -212,6 +218,7 @@ impl Planned {
             techniques: TechniqueRecord::all(job.techniques),
             counts: Counts::of(answer),
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
+            robust: false,
             stages: best.map_or_else(Vec::new, |best| stages(job, best)),
             timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
@@ -288,8 +295,13 @@ fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     Some(why.cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
 }
 
-/// A plan of a job as a row.
+/// A plan of a job as a row, with how sure it is.
 pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
+    PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..bare_row(job, ranked) }
+}
+
+/// A plan of a job as a row.
+pub(crate) fn bare_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let step = ranked.time.total.0;
     let chip = job.chip;
     let peak = chip
@@ -306,6 +318,7 @@ pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
         energy_j: ranked.energy.0,
         peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),
+        evidence: None,
         alike: ranked.alike,
         cannot_run: job.cannot_run(&ranked.plan),
         parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),

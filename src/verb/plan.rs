@@ -8,6 +8,7 @@ use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use crate::verb::job::{JobArguments, PlanArguments, flag};
 use clap::ValueEnum;
+use results::evidence::search_robust;
 use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{files, report, timeline};
@@ -53,6 +54,10 @@ pub struct Arguments {
     /// Plans to list [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     top: Option<u16>,
+    /// List plans by the bad end of their step's 90 % interval: the plan that is fastest if the model is as wrong about each as it has been about
+    /// measured runs like it
+    #[arg(long, conflicts_with = "map_ranks")]
+    robust: bool,
     /// Search also all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and
     /// recomputed, where no list restricts it. --layer-split best then takes many times as long
     #[arg(long)]
@@ -108,7 +113,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let instance = piper::instance_of(&job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
         return answer::text(&instance.to_json_string());
     }
-    let mut answer = progress::shown(|| search_plans(&job, &space, arguments.top.unwrap_or(10).into())).or_input()?;
+    let top = arguments.top.unwrap_or(10).into();
+    let found = progress::shown(|| match arguments.robust {
+        true => search_robust(&job, &space, top),
+        false => search_plans(&job, &space, top),
+    });
+    let mut answer = found.or_input()?;
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));
@@ -173,6 +183,7 @@ fn list(
 ) -> Result<(), Failure> {
     let around = answer.best.first().map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = Planned::new(job, &arguments.job.model, answer, &around.unwrap_or_default());
+    record.robust = arguments.robust;
     if let Some(best) = answer.best.first() {
         let timeline = job.timeline(&best.plan).or_input()?;
         record.played(&timeline);

@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use results::evidence::{Residuals, coverage};
 use results::finite;
 use results::validate::{self, ClaimReport, FileReport};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 )]
 pub struct Arguments {
     /// CSV files of measured data
-    #[arg(required_unless_present = "techniques", value_name = "FILE")]
+    #[arg(required_unless_present_any = ["techniques", "intervals"], value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Compute the published figures of memory techniques (results/reference/techniques.toml) instead, and how near they come
     #[arg(long, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "stacks"])]
@@ -38,7 +39,12 @@ pub struct Arguments {
     /// Write the errors of --held-out, row by row (results/reference/residuals.csv is made so)
     #[arg(long, value_name = "OUT.csv", requires = "held_out")]
     residuals: Option<PathBuf>,
-    /// Write id,quantity,measured,predicted: a line per row and predicted column; of published claims the claims with predicted,error_pct,why
+    /// Print how often 90 % intervals hold on what was held out, how wide they are, and what choosing plans by their bad end costs: of the carried
+    /// errors, or of a table that --residuals wrote
+    #[arg(long, value_name = "TABLE.csv", num_args = 0..=1, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "format"])]
+    intervals: Option<Option<PathBuf>>,
+    /// Write id,quantity,measured,predicted,low,high,grade: a line per row and predicted column, with its 90 % interval and its grade; of published
+    /// claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<PathBuf>,
     /// Draw predicted against measured into this directory (SVG and PNG); made if need be
@@ -63,6 +69,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.techniques {
         let figures = results::papers::reproduce().or_other()?;
         return answer::give(arguments.format, &figures, |figures| results::report::papers(figures));
+    }
+    if let Some(table) = &arguments.intervals {
+        return intervals(table.as_deref());
     }
     let mut faults = Vec::new();
     let mut reports = Vec::new();
@@ -151,6 +160,15 @@ fn held_out(arguments: &Arguments, options: &validate::Options) -> Result<(), Fa
         results::files::write(path, validate::held_out::csv(&residuals).as_bytes()).or_unwritable()?;
     }
     answer::text(&format!("{}\n{}", validate::held_out::report(&residuals), validate::held_out::few(&few)))
+}
+
+/// How often intervals hold.
+fn intervals(table: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = table else { return answer::text(&results::report::coverage(&coverage(Residuals::carried()))) };
+    let text =
+        sim::files::text::read(path).map_err(|e| failure::input(format!("{}: {e}; give a readable table", path.display())))?;
+    let table = Residuals::parse(&text).map_err(|e| failure::input(format!("{}: {e}", path.display())))?;
+    answer::text(&results::report::coverage(&coverage(&table)))
 }
 
 /// How many wrong rows of a file standard error names.

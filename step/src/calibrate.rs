@@ -1,7 +1,7 @@
 //! Fits a software stack's scalars to measured steps, from a prior that the other built-in stacks give: a scalar that the measurements say
 //! nothing of stays where stacks usually have it, and a handful of measurements moves those that they determine.
 //!
-//! What is minimised is the sum over the rows of |ln(predicted / measured)| over [`ERROR_SCALE`], plus half the square of every scalar's distance
+//! What is minimised is the sum over the rows of |ln(predicted / measured)| over their usual scatter, plus half the square of every scalar's distance
 //! from its prior in units of the prior's spread: the most probable scalars where errors have a Laplace distribution (one row that the model
 //! does not understand does not carry the others away) and scalars a normal one.
 

@@ -1,4 +1,9 @@
-//! The table of errors.
+//! The carried table of errors.
+
+use super::{Facts, Kind};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use thiserror::Error;
 
 /// The columns of a table of residuals.
 pub const COLUMNS: [&str; 20] = [
@@ -23,3 +28,138 @@ pub const COLUMNS: [&str; 20] = [
     "model_fold",
     "nodes_fold",
 ];
+
+/// The table that is carried.
+const CARRIED: &str = include_str!("../../reference/residuals.csv");
+
+/// What is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    /// The time of a step.
+    StepTime,
+    /// The peak of memory of the fullest device.
+    Peak,
+}
+
+impl Quantity {
+    /// Its column in tables of runs.
+    #[must_use]
+    pub fn column(self) -> &'static str {
+        match self {
+            Self::StepTime => "iteration_s",
+            Self::Peak => "peak_gib",
+        }
+    }
+}
+
+/// What is wrong with a table.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("residuals, line {line}: {why}; make the table with `coplace validate --held-out FILE... --residuals OUT.csv`")]
+pub struct TableError {
+    /// The line, the header being line 1.
+    pub line: usize,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// The errors of one measured run's prediction, each ln(measured / predicted).
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) dataset: String,
+    /// The rows that it competes with.
+    pub(super) ranking: String,
+    pub(super) measured: f64,
+    pub(super) facts: Facts,
+    pub(super) in_sample: f64,
+    /// By models, numbers of chips, chips, software held out.
+    pub(super) held_out: [Option<f64>; 4],
+    /// Its fold of models and of numbers of chips, which are of the rows of its stack.
+    pub(super) fold: [usize; 2],
+}
+
+/// The errors of measured runs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Residuals {
+    rows: BTreeMap<Quantity, Vec<Row>>,
+}
+
+impl Residuals {
+    /// The carried table.
+    #[must_use]
+    pub fn carried() -> &'static Self {
+        static TABLE: OnceLock<Residuals> = OnceLock::new();
+        // That it can be read is tested; nothing known is what is left if not.
+        TABLE.get_or_init(|| Self::parse(CARRIED).unwrap_or_default())
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// Other columns, a cell that is no number.
+    pub fn parse(text: &str) -> Result<Self, TableError> {
+        let mut lines = text.lines().enumerate();
+        if lines.next().is_none_or(|(_, head)| head.split(',').ne(COLUMNS)) {
+            return Err(TableError { line: 1, why: format!("the columns must be {}", COLUMNS.join(",")) });
+        }
+        let mut rows: BTreeMap<Quantity, Vec<Row>> = BTreeMap::new();
+        for (at, line) in lines {
+            let cells: Vec<&str> = line.split(',').collect();
+            let (quantity, row) = row(&cells).map_err(|why| TableError { line: at + 1, why })?;
+            rows.entry(quantity).or_default().push(row);
+        }
+        Ok(Self { rows })
+    }
+
+    pub(super) fn of(&self, quantity: Quantity) -> impl Iterator<Item = &Row> {
+        self.rows.get(&quantity).into_iter().flatten()
+    }
+}
+
+fn row(cells: &[&str]) -> Result<(Quantity, Row), String> {
+    let Ok(cells) = <&[&str; COLUMNS.len()]>::try_from(cells) else {
+        return Err(format!("it has {} cells, the header {}", cells.len(), COLUMNS.len()));
+    };
+    let quantity = match cells[0] {
+        "iteration_s" => Quantity::StepTime,
+        "peak_gib" => Quantity::Peak,
+        other => return Err(format!("quantity = {other}: must be iteration_s or peak_gib")),
+    };
+    let kind = |at: usize| Kind { name: cells[at].to_owned(), kind: cells[at + 1].to_owned() };
+    let number = |at: usize| cells[at].parse::<f64>().map_err(|_| format!("{} = {}: must be a number", COLUMNS[at], cells[at]));
+    let optional = |at: usize| if cells[at].is_empty() { Ok(None) } else { number(at).map(Some) };
+    let facts = Facts {
+        chip: kind(5),
+        fabric: kind(7),
+        stack: kind(9),
+        mechanisms: cells[11].split('+').filter(|m| !m.is_empty()).map(str::to_owned).collect(),
+        chips: number(12)? as u32,
+    };
+    let held_out = [optional(14)?, optional(15)?, optional(16)?, optional(17)?];
+    let fold = [number(18)? as usize, number(19)? as usize];
+    let (dataset, ranking) = (cells[1].to_owned(), cells[3].to_owned());
+    Ok((quantity, Row { dataset, ranking, measured: number(4)?, facts, in_sample: number(13)?, held_out, fold }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_carried_table_can_be_read() {
+        let table = Residuals::parse(CARRIED).unwrap();
+        assert!(table.of(Quantity::StepTime).count() > 1000 && table.of(Quantity::Peak).count() > 400);
+    }
+
+    #[test]
+    fn a_fault_is_named_with_its_line() {
+        let head = COLUMNS.join(",");
+        let fault = |text: &str| Residuals::parse(text).unwrap_err().to_string();
+        assert!(fault("a,b\n").starts_with("residuals, line 1: the columns must be quantity,dataset,"));
+        assert!(
+            fault(&format!("{head}\niteration_s,x\n")).contains("line 2: it has 2 cells, the header 20; make the table with")
+        );
+        let row = "iteration_s,d,i,r,1.5,c,k,f,k,s,k,tensor,8,0.1,x,,,,0,0";
+        assert!(fault(&format!("{head}\n{row}\n")).contains("by_model = x: must be a number"));
+    }
+}

@@ -85,7 +85,7 @@ fn step(answer: &Evaluated, result: &StepRecord) -> String {
     };
     let plan = &result.plan;
     let step_s = Seconds(plan.step_s);
-    text.push_str(&fields(&[
+    let mut lines = vec![
         ("plan", one_line(&plan.plan)),
         ("it is", decided),
         ("step", seconds(step_s)),
@@ -94,7 +94,9 @@ fn step(answer: &Evaluated, result: &StepRecord) -> String {
         ("memory", format!("{:.2} of {:.2} GiB", plan.peak_gib, result.capacity_gib)),
         ("energy", energy(&result.energy)),
         ("mean power", format!("{} per device", power_of_ten_rate(result.energy.mean_power_per_device_w, "W"))),
-    ]));
+    ];
+    lines.extend(super::evidence::of_plan(plan));
+    text.push_str(&fields(&lines));
     text
 }
 

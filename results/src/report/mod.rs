@@ -2,7 +2,9 @@
 
 mod calculon;
 mod claims;
+mod coverage;
 mod evaluated;
+mod evidence;
 mod mapped;
 mod papers;
 mod planned;
@@ -11,6 +13,7 @@ mod techniques;
 
 pub use calculon::calculon;
 pub use claims::claims;
+pub use coverage::coverage;
 pub use evaluated::{Kernels, evaluated};
 pub use papers::papers;
 pub use planned::planned;

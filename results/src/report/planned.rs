@@ -25,8 +25,11 @@ pub fn planned(answer: &Planned) -> String {
     );
     match (&answer.plans.first(), &answer.why) {
         (Some(best), _) => {
-            text.push_str(&heading("Fastest plans that fit"));
+            let order =
+                if answer.robust { "Plans that fit, by the bad end of their step's interval" } else { "Fastest plans that fit" };
+            text.push_str(&heading(order));
             text.push_str(&plans(&answer.plans));
+            text.push_str(&super::evidence::of_plans(&answer.plans));
             text.push_str(&heading("Where the first one's time goes"));
             text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
@@ -97,6 +100,11 @@ fn search(answer: &Planned) -> String {
 
 /// What the search proves of the first plan.
 fn proven(answer: &Planned) -> String {
+    if answer.robust {
+        return "No interval ends below the predicted step: a plan that is not listed is predicted to be slower than the first one's bad end, or\n\
+                is beyond the thousand fastest.\n"
+            .to_owned();
+    }
     let plans = "Under this model no plan of the space is faster than the first that";
     let runs =
         if answer.plans.iter().any(|row| row.cannot_run.is_some()) { "the software's framework can run" } else { "is listed" };

@@ -109,6 +109,7 @@ pub fn best_design(best: &BestDesign) -> String {
         ("plan is", row.plan_status.clone()),
     ];
     pairs.extend(optional.into_iter().filter_map(|(key, value)| value.map(|v| (key, v))));
+    pairs.extend(super::evidence::of_plan(&step.plan));
     let mut text = heading("Best design");
     text.push_str(&fields(&pairs));
     for note in &best.notes {

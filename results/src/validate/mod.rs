@@ -26,6 +26,7 @@ pub use row::{Row, RowError, RowFailure};
 pub use score::{GroupScore, Worst};
 pub use text::report;
 
+use crate::evidence::{Facts, Grade, Quantity, Residuals};
 use crate::files::{self, WriteError};
 use serde::Serialize;
 use sim::files::lines::Lines;
@@ -137,6 +138,17 @@ pub struct Prediction {
     pub measured: Option<f64>,
     /// The predicted value, in the unit of the column.
     pub predicted: f64,
+    /// How sure it is; `None` of what no training runs say anything about.
+    pub evidence: Option<Judged>,
+}
+
+/// How sure a predicted value is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Judged {
+    /// The grade of what is known least of what it rests on.
+    pub grade: Grade,
+    /// Between which values the measured one lies with 90 % confidence, in the unit of the column.
+    pub interval: [f64; 2],
 }
 
 /// A row that was read but cannot be predicted.
@@ -330,6 +342,7 @@ impl FileReport {
         });
         let (group, size) = (self.dataset.group(row), self.dataset.size(row));
         let assumed = prepared.take_assumed();
+        let facts = prepared.take_facts();
         match outcome {
             Ok((measured, values)) => {
                 self.assume(&row.id(), assumed);
@@ -344,6 +357,7 @@ impl FileReport {
                         ranking: self.dataset.ranking(row),
                         measured,
                         predicted: *predicted,
+                        evidence: facts.as_ref().and_then(|facts| judged(target.column, facts, *predicted)),
                     });
                 }
             }
@@ -365,6 +379,14 @@ impl FileReport {
     }
 }
 
+/// How sure a prediction that rests on `facts` is, by the carried errors.
+fn judged(column: &str, facts: &Facts, predicted: f64) -> Option<Judged> {
+    let quantity = [Quantity::StepTime, Quantity::Peak].into_iter().find(|quantity| quantity.column() == column)?;
+    let evidence = Residuals::carried().evidence(quantity, facts);
+    Some(Judged { grade: evidence.grade(), interval: evidence.interval.around(predicted) })
+        .filter(|judged| judged.interval[1].is_finite())
+}
+
 /// The reports as one JSON object: `{"format": 1, "files": [...]}`, each file as [`FileReport`] without its predictions
 /// (those are the CSV of [`write_predictions`]).
 #[must_use]
@@ -372,8 +394,8 @@ pub fn json(reports: &[FileReport]) -> serde_json::Value {
     serde_json::json!({ "format": FORMAT, "files": reports })
 }
 
-/// Writes `id,quantity,measured,predicted`, one line per row and target column, atomically. An unknown measured value is
-/// an empty cell.
+/// Writes `id,quantity,measured,predicted,low,high,grade`, one line per row and target column, atomically: `low` and `high` are the ends of the 90 %
+/// interval. An unknown measured value is an empty cell; intervals and grades are of training runs' times and peaks.
 ///
 /// # Errors
 /// Whatever the system reports.
@@ -404,10 +426,12 @@ fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
 
 fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(["id", "quantity", "measured", "predicted"])?;
+    writer.write_record(["id", "quantity", "measured", "predicted", "low", "high", "grade"])?;
     for p in reports.iter().flat_map(|report| &report.predictions) {
         let measured = p.measured.map(|m| m.to_string()).unwrap_or_default();
-        writer.write_record([p.id.as_str(), p.quantity, &measured, &p.predicted.to_string()])?;
+        let [low, high] = p.evidence.map_or_else(Default::default, |e| e.interval.map(|end| end.to_string()));
+        let grade = p.evidence.map(|e| e.grade.to_string()).unwrap_or_default();
+        writer.write_record([p.id.as_str(), p.quantity, &measured, &p.predicted.to_string(), &low, &high, &grade])?;
     }
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }

@@ -37,6 +37,10 @@ pub struct GroupScore {
     pub median_pct: Option<f64>,
     /// Mean signed error in percent: above zero the predictions are too high.
     pub bias_pct: Option<f64>,
+    /// Rows whose measured value lies in the 90 % interval of its prediction, in percent of those that have one.
+    pub within_pct: Option<f64>,
+    /// Median length of those intervals in percent of the prediction.
+    pub width_pct: Option<f64>,
     /// The row that is farthest off; `None` where none is off.
     pub worst: Option<Worst>,
 }
@@ -104,6 +108,11 @@ fn score(group: &str, quantity: &'static str, rows: &[&Prediction], unpredicted:
     let mean = |values: &mut dyn Iterator<Item = f64>| (!errors.is_empty()).then(|| values.sum::<f64>() / errors.len() as f64);
     let off = errors.iter().filter(|(e, _)| *e != 0.0);
     let worst = off.max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
+    let judged: Vec<(f64, f64, [f64; 2])> =
+        rows.iter().filter_map(|p| Some((measured(p), p.predicted, p.evidence?.interval))).collect();
+    let within = judged.iter().filter(|(measured, _, [low, high])| (*low..=*high).contains(measured)).count();
+    let mut widths: Vec<f64> = judged.iter().map(|(_, predicted, [low, high])| (high - low) / predicted * 100.0).collect();
+    widths.sort_by(f64::total_cmp);
     GroupScore {
         group: group.into(),
         quantity,
@@ -113,6 +122,8 @@ fn score(group: &str, quantity: &'static str, rows: &[&Prediction], unpredicted:
         mape_pct: mean(&mut sizes.iter().copied()),
         median_pct: median(&sizes),
         bias_pct: mean(&mut errors.iter().map(|(e, _)| *e)),
+        within_pct: (!judged.is_empty()).then(|| within as f64 / judged.len() as f64 * 100.0),
+        width_pct: median(&widths),
         worst: worst.map(|(error_pct, p)| Worst {
             id: p.id.clone(),
             measured: measured(p),
@@ -143,6 +154,7 @@ mod tests {
             ranking: None,
             measured: Some(measured),
             predicted,
+            evidence: None,
         }
     }
 

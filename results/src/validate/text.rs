@@ -35,19 +35,22 @@ fn scores(report: &FileReport) -> String {
     head.extend(several.then_some("quantity"));
     head.extend(["n", "not predicted"]);
     head.extend(exact.then_some("exact"));
-    head.extend(["MAPE %", "median %", "bias %", "worst %", "worst row"]);
+    head.extend(["MAPE %", "median %", "bias %"]);
+    let judged = report.groups.iter().any(|score| score.within_pct.is_some());
+    head.extend(judged.then_some(["within 90 %", "its width %"]).into_iter().flatten());
+    head.extend(["worst %", "worst row"]);
     let last = head.len() - 1;
     let mut table = Table::new(head).align(last, Align::Left);
     if several {
         table = table.align(1, Align::Left);
     }
     for score in &report.groups {
-        table.row(cells(score, several, exact));
+        table.row(cells(score, several, exact, judged));
     }
     table.render()
 }
 
-fn cells(score: &GroupScore, several: bool, exact: bool) -> Vec<String> {
+fn cells(score: &GroupScore, several: bool, exact: bool, judged: bool) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
     let signed = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:+.1}"));
     let mut cells = vec![score.group.clone()];
@@ -55,6 +58,7 @@ fn cells(score: &GroupScore, several: bool, exact: bool) -> Vec<String> {
     cells.extend([count(score.n as u64), count(score.unpredicted as u64)]);
     cells.extend(exact.then(|| count(score.exact as u64)));
     cells.extend([number(score.mape_pct), number(score.median_pct), signed(score.bias_pct)]);
+    cells.extend(judged.then(|| [number(score.within_pct), number(score.width_pct)]).into_iter().flatten());
     cells.push(signed(score.worst.as_ref().map(|w| w.error_pct)));
     cells.push(score.worst.as_ref().map_or_else(String::new, |w| {
         format!("{} (measured {}, predicted {})", w.id, significant(w.measured, 4), significant(w.predicted, 4))

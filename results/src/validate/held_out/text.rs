@@ -63,6 +63,7 @@ fn order(rows: &[&Residual], error: impl Fn(&Residual) -> Option<f64>) -> String
             ranking: r.ranking.clone(),
             measured: Some(r.measured),
             predicted: r.measured * (-error(r)?).exp(),
+            evidence: None,
         })
     };
     let predictions: Vec<Prediction> = rows.iter().filter_map(prediction).collect();

@@ -1,0 +1,77 @@
+//! Evidence as data: what answers carry.
+
+use super::{Evidence, Facts, Grade, Ground, Interval, Quantity, Residuals};
+use search::planner::{Job, RankedPlan};
+use serde::{Deserialize, Serialize};
+
+/// How sure a plan's step and peak are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvidenceRecord {
+    /// The grade of what is known least of the step's time.
+    pub grade: Grade,
+    /// What the prediction rests on that was not measured in training runs, or that only related ones were; the rest was.
+    pub grounds: Vec<GroundRecord>,
+    /// Between which seconds the step's time lies with 90 % confidence; the first below, the second above the predicted.
+    pub step_interval_s: [f64; 2],
+    /// The grade of what is known least of the peak.
+    pub peak_grade: Grade,
+    /// Between which GiB the peak lies with 90 % confidence.
+    pub peak_interval_gib: [f64; 2],
+}
+
+/// One thing that a prediction rests on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroundRecord {
+    /// `chip`, `fabric`, `stack`, `mechanism`, `scale`.
+    pub what: String,
+    /// Its name; of the scale the number of chips.
+    pub name: String,
+    /// How near the nearest measurement is.
+    pub grade: Grade,
+}
+
+impl From<&Ground> for GroundRecord {
+    fn from(ground: &Ground) -> Self {
+        Self { what: ground.what.to_owned(), name: ground.name.clone(), grade: ground.grade }
+    }
+}
+
+impl EvidenceRecord {
+    /// Of a plan that rests on `facts`, with its predicted step in seconds and peak in GiB, by the carried table; nothing where that is empty.
+    #[must_use]
+    pub fn new(facts: &Facts, step_s: f64, peak_gib: f64) -> Option<Self> {
+        let table = Residuals::carried();
+        let (step, peak): (Evidence, Evidence) =
+            (table.evidence(Quantity::StepTime, facts), table.evidence(Quantity::Peak, facts));
+        let known = [&step, &peak].into_iter().all(|evidence| evidence.interval != Interval::UNKNOWN);
+        known.then(|| Self {
+            grade: step.grade(),
+            grounds: step.grounds.iter().filter(|g| g.grade != Grade::Measured).map(GroundRecord::from).collect(),
+            step_interval_s: step.interval.around(step_s),
+            peak_grade: peak.grade(),
+            peak_interval_gib: peak.interval.around(peak_gib),
+        })
+    }
+
+    /// Of a plan that a search has found.
+    #[must_use]
+    pub fn of_ranked(job: &Job<'_>, ranked: &RankedPlan) -> Option<Self> {
+        let facts = Facts::new(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
+        let peak_gib = ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max);
+        Self::new(&facts, ranked.time.total.0, peak_gib)
+    }
+
+    /// What of the prediction was not measured in training runs, worst first.
+    #[must_use]
+    pub fn because(&self) -> String {
+        let of = |grade: Grade| {
+            let names: Vec<String> =
+                self.grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
+            (!names.is_empty()).then(|| format!("{grade}: {}", names.join(", ")))
+        };
+        let why: Vec<String> = [Grade::NeverMeasured, Grade::Related].into_iter().filter_map(of).collect();
+        if why.is_empty() { "all that it rests on was measured".to_owned() } else { why.join("; ") }
+    }
+}

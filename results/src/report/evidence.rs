@@ -1,0 +1,42 @@
+//! How sure plans are, as text.
+
+use super::{fields, folded, heading, seconds};
+use crate::evidence::EvidenceRecord;
+use crate::planned::PlanRow;
+use sim::units::Seconds;
+
+/// The intervals of a plan's step and peak and what they rest on, as lines of a summary.
+pub(super) fn of_plan(row: &PlanRow) -> Vec<(&'static str, String)> {
+    let Some(evidence) = &row.evidence else { return Vec::new() };
+    let EvidenceRecord { step_interval_s: [low, high], peak_interval_gib: [least, most], .. } = *evidence;
+    let percent = |end: f64, of: f64| format!("{:+.0}", (end / of - 1.0) * 100.0);
+    vec![
+        (
+            "step, 90 %",
+            format!(
+                "{} to {} ({} to {} %)",
+                seconds(Seconds(low)),
+                seconds(Seconds(high)),
+                percent(low, row.step_s),
+                percent(high, row.step_s)
+            ),
+        ),
+        ("peak, 90 %", format!("{least:.2} to {most:.2} GiB")),
+        ("evidence", evidence.because()),
+    ]
+}
+
+/// How sure the first of some plans is, and which of the others it leads by less than that.
+pub(super) fn of_plans(rows: &[PlanRow]) -> String {
+    let Some((first, others)) = rows.split_first() else { return String::new() };
+    let Some(evidence) = &first.evidence else { return String::new() };
+    let mut text = format!("{}{}", heading("How sure the first is"), fields(&of_plan(first)));
+    let within = others.iter().filter(|row| row.step_s <= evidence.step_interval_s[1]).count();
+    if within > 0 {
+        let others = others.len();
+        text.push_str(&folded(&format!(
+            "Its lead over {within} of the {others} others that are listed is smaller than its interval: which of them is fastest is not settled."
+        )));
+    }
+    text
+}
