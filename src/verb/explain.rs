@@ -1,6 +1,6 @@
 //! `coplace explain`: why a run's design is the best, and what would change it.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::verb::merge::asked_again;
 use crate::verb::search::prepare;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// Explain why a run's design is the best: what binds it, what one step along each dimension changes, what a little more is worth
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
-    Each step and each tenth more has its own best plan. JSON: run, best, limits, time_shares, slowest_stage, kernels, steps, worth.")]
+    Each step and each tenth more has its own best plan. JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth.")]
 pub struct Arguments {
     /// Directory of a search or a sweep
     run: PathBuf,
@@ -48,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let found = combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
     let about = About { question: &question, prepared: &prepared, best, combination: found };
     let explained = about.explained(name)?;
-    answer::give(arguments.format, &explained, explained::words)
+    answer::give(arguments.format, &Versioned::first(&explained), |_| explained::words(&explained))
 }
 
 /// The number of a design's combination, by its values.

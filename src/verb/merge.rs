@@ -1,6 +1,6 @@
 //! `coplace merge`: the parts of a sweep put together.
 
-use crate::answer::{self, Format};
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, prepare};
@@ -57,5 +57,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
-    answer::give(arguments.format, &ready.finish(&whole, ThisRun::default())?, words)
+    let answer = ready.finish(&whole, ThisRun::default())?;
+    answer::give(arguments.format, &Versioned::first(&answer), |_| words(&answer))
 }

@@ -1,7 +1,10 @@
 //! `coplace sweep`: every design of a study, none rejected by a bound.
 
-use crate::answer::{self, Format};
+mod slurm;
+
+use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::verb::job::at_most;
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, described, files_of, prepare};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -25,11 +28,14 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
-    coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n\n\
+    coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n  \
+    coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
     second), and when it is finished sweep.parquet and sweep.csv (every design with its values, area, power, energy, dollars, best plan and\n\
     what bounds it, or why it was rejected), record.json, best.toml and fabric.toml (as search writes them) and SHA256SUMS. A part\n\
-    (--shard) has its store only: coplace merge puts parts together. JSON: part, designs, outcomes, best, bound_by, record, this_run, files."
+    (--shard) has its store only: coplace merge puts parts together. --slurm writes parts, logs and scripts beside its\n\
+    directory, into DIR.parts, and submits the parts that are not complete. JSON: format, part, designs, outcomes, bound_by, record, this_run, files;\n\
+    with --slurm parts, submitted, complete, running, job, merge_job, directory, out."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -46,7 +52,17 @@ pub struct Arguments {
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// With --slurm: parts, each a task of the job array
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_most(MOST_TASKS), requires = "slurm")]
+    parts: u32,
+    /// Submit the sweep to Slurm: an array of parts that go on after anything, and a job that merges them; last of all options, because what
+    /// follows is given to sbatch
+    #[arg(long, value_name = "SBATCH OPTION", num_args = 0.., allow_hyphen_values = true, conflicts_with = "shard")]
+    slurm: Option<Vec<String>>,
 }
+
+/// Tasks of a job array: Slurm's MaxArraySize is 1001 where nobody changed it, which allows numbers up to 1000 (slurm.conf(5)).
+const MOST_TASKS: u64 = 1000;
 
 /// What a sweep tells.
 #[derive(Serialize)]
@@ -87,6 +103,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shard = arguments.shard.unwrap_or(Shard::WHOLE);
     let facts = facts(&question, &arguments.posed, shard);
     let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
+    if let Some(options) = &arguments.slurm {
+        let batch = slurm::Batch { question: &question, posed: &arguments.posed, out: &path, parts: arguments.parts, options };
+        let submitted = batch.submit()?;
+        return answer::give(arguments.format, &Versioned::first(&submitted), |_| slurm::words(&submitted));
+    }
     let claim = claim(&path)?;
     let mut store = open(claim.path(), &facts, arguments.resume)?;
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
@@ -97,7 +118,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Shard::WHOLE => ready.finish(&store, this_run)?,
         _ => part(&store, &question, this_run)?,
     };
-    answer::give(arguments.format, &answer, words)
+    answer::give(arguments.format, &Versioned::first(&answer), |_| words(&answer))
 }
 
 /// The directory of a sweep, for this process alone.

@@ -14,6 +14,7 @@ mod measured;
 mod plan;
 mod report;
 mod search;
+mod slurm;
 mod support;
 mod sweep;
 mod techniques;

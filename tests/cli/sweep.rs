@@ -78,7 +78,7 @@ pub fn undisturbed() -> tempfile::TempDir {
 }
 
 #[track_caller]
-fn same_exports(dir: &Path, other: &str) {
+pub fn same_exports(dir: &Path, other: &str) {
     for file in EXPORTS {
         let [a, b] = ["whole", other].map(|run| std::fs::read(dir.join(run).join(file)).unwrap());
         assert!(a == b, "{file} of {other} differs from that of an undisturbed sweep");

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::row::SweptRow;
-use super::store::{SweepError, SweepStore};
+use super::store::{STORE, SweepError, SweepStore};
 use search::sweep::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -83,9 +83,15 @@ impl Parts {
         let mut facts: Option<(PathBuf, Facts)> = None;
         let mut of = 1;
         let mut seen = BTreeSet::new();
+        let mut absent = None;
         // A directory given twice is one.
         let new = |directory: &&PathBuf| seen.insert(directory.canonicalize().unwrap_or_else(|_| PathBuf::clone(directory)));
         for directory in directories.iter().filter(new) {
+            if !directory.join(STORE).exists() {
+                // A part that never ran: the others say which one it is.
+                absent = absent.or(Some(directory));
+                continue;
+            }
             let store = SweepStore::open(directory)?;
             let whole = Facts { part: 1, parts: 1, ..store.facts().clone() };
             match &facts {
@@ -102,11 +108,13 @@ impl Parts {
                 held.insert(number, part);
             }
         }
-        let Some((_, facts)) = facts else { return Err(MergeError::Nothing) };
         let missing: Vec<u32> = (1..=of).filter(|part| !held.contains_key(part)).collect();
-        if !missing.is_empty() {
-            return Err(MergeError::Lost { missing, of });
+        match (&facts, absent) {
+            (Some(_), _) if !missing.is_empty() => return Err(MergeError::Lost { missing, of }),
+            (_, Some(directory)) => drop(SweepStore::open(directory)?),
+            _ => {}
         }
+        let Some((_, facts)) = facts else { return Err(MergeError::Nothing) };
         if let Some(part) = held.values().find(|part| !part.store.is_complete()) {
             let (found, wanted) = (part.store.present().count(), part.store.facts().size());
             let directory = part.directory.clone();
@@ -146,9 +154,5 @@ impl Parts {
 /// # Errors
 /// A store that is damaged or of something else; whatever the system reports.
 pub fn whole(directory: &Path, facts: &Facts) -> Result<SweepStore, SweepError> {
-    if directory.join(super::STORE).exists() {
-        SweepStore::open_for(directory, facts)
-    } else {
-        SweepStore::create(directory, facts)
-    }
+    if directory.join(STORE).exists() { SweepStore::open_for(directory, facts) } else { SweepStore::create(directory, facts) }
 }

@@ -1,0 +1,135 @@
+//! `coplace sweep --slurm`: with a stand-in for sbatch that runs what is submitted at once, and with a real Slurm where `.ci/slurm` has set one up.
+#![cfg(unix)]
+
+use crate::support::{Called, names};
+use crate::sweep::{same_exports, undisturbed};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Runs the tasks of an array one after another, but for those in LOST, and then whatever is submitted behind it. Of its arguments it knows those
+/// that the sweep gives, and keeps all in `submitted`.
+const SBATCH: &str = r#"#!/bin/sh
+echo "$@" >> submitted
+tasks=""
+for word; do
+    case "$word" in
+        --array=*) tasks=$(echo "${word#--array=}" | tr ',' '\n' | while IFS=- read -r a b; do seq "$a" "${b:-$a}"; done) ;;
+        --output=*) log="${word#--output=}" ;;
+        --partition=closed) echo "sbatch: error: invalid partition specified: closed" >&2; exit 1 ;;
+    esac
+    script="$word"
+done
+export SLURM_CPUS_ON_NODE=2
+if [ -n "$tasks" ]; then
+    for task in $tasks; do
+        case " $LOST " in *" $task "*) continue ;; esac
+        SLURM_ARRAY_TASK_ID=$task sh "$script" >> "$(echo "$log" | sed "s/%a/$task/")" 2>&1
+    done
+    echo "41;cluster"
+else
+    sh "$script" >> "$log" 2>&1
+    echo 42
+fi
+"#;
+
+fn submit(dir: &Path, path: &Path, lost: &str, more: &[&str]) -> Called {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+    let words =
+        ["sweep", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "it's here/batch", "--format", "json"];
+    let output = command.current_dir(dir).env("PATH", path).env("LOST", lost).args(words).args(more).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// A directory with a stand-in for sbatch, as PATH.
+fn stand_in(dir: &Path) -> std::ffi::OsString {
+    let bin = dir.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::write(bin.join("sbatch"), SBATCH).unwrap();
+    std::fs::set_permissions(bin.join("sbatch"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&path))).unwrap()
+}
+
+#[test]
+fn a_job_array_s_lost_part_is_named_and_submitted_alone() {
+    let dir = undisturbed();
+    let at = |name: &str| dir.path().join("it's here").join(name);
+    let none = submit(dir.path(), Path::new("/nowhere"), "", &["--parts", "3", "--slurm"]).refusal();
+    assert!(none.contains("--slurm: sbatch cannot be started: ") && none.contains("run it where Slurm's commands are"), "{none}");
+    let path = stand_in(dir.path());
+    let path = Path::new(&path);
+    let closed = submit(dir.path(), path, "", &["--parts", "3", "--slurm", "--partition=closed"]).refusal();
+    assert!(closed.contains("array.sh: invalid partition specified: closed"), "{closed}");
+    std::fs::remove_file(dir.path().join("submitted")).unwrap();
+    let first = submit(dir.path(), path, "2", &["--parts", "3", "--slurm", "--partition=long", "--time=1:00:00"]).json();
+    assert_eq!((&first["submitted"], &first["complete"], &first["job"]), (&json!([1, 2, 3]), &json!([]), &json!("41")));
+    let said = std::fs::read_to_string(dir.path().join("submitted")).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("--requeue --array=1-3 ") && lines[0].contains(" --partition=long --time=1:00:00 "), "{said}");
+    assert!(lines[1].contains("--dependency=afterany:41 --partition=long"), "{said}");
+    let merged = std::fs::read_to_string(at("batch.parts/merge.log")).unwrap();
+    assert!(
+        merged.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"),
+        "{merged}"
+    );
+    assert!(!at("batch/sweep.csv").exists());
+    let second = submit(dir.path(), path, "", &["--parts", "3", "--slurm"]).json();
+    assert_eq!((&second["submitted"], &second["complete"]), (&json!([2]), &json!([1, 3])));
+    same_exports(dir.path(), "it's here/batch");
+    let third = submit(dir.path(), path, "", &["--parts", "3", "--slurm"]).json();
+    assert_eq!((&third["submitted"], &third["job"], &third["merge_job"]), (&json!([]), &Value::Null, &json!("42")));
+    same_exports(dir.path(), "it's here/batch");
+    assert_eq!(
+        names(&at("batch.parts")),
+        ["1-of-3", "2-of-3", "3-of-3", "array.sh", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
+    );
+}
+
+/// What one of Slurm's commands says.
+#[track_caller]
+fn slurm(command: &str, words: &[&str]) -> String {
+    let output = std::process::Command::new(command).args(words).output().unwrap();
+    assert!(output.status.success(), "{command} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Waits until something holds.
+#[track_caller]
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(300), "{what}: {}", slurm("squeue", &[]));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+#[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
+fn slurm_s_own_array_survives_kills_and_requeues() {
+    let dir = undisturbed();
+    let path = std::env::var_os("PATH").unwrap();
+    let again = || submit(dir.path(), Path::new(&path), "", &["--parts", "4", "--slurm", "--cpus-per-task=1"]).json();
+    let at = |name: &str| dir.path().join("it's here/batch.parts").join(name);
+    let first = again();
+    let job = first["job"].as_str().unwrap();
+    // Rows were kept: the store is larger than an empty one.
+    let at_work = |part: &str| std::fs::metadata(at(part).join("sweep.sqlite")).is_ok_and(|store| store.len() > 16_384);
+    wait("part 1 is at work", || at_work("1-of-4"));
+    slurm("scancel", &["--full", "--signal=KILL", &format!("{job}_1")]);
+    wait("part 2 is at work", || at_work("2-of-4"));
+    let second = format!("{job}_2");
+    slurm("scontrol", &["requeue", &second]);
+    // A requeued task waits for two minutes otherwise.
+    wait("part 2 is to begin again", || slurm("squeue", &["-h", "-j", &second, "-o", "%T"]).trim() == "PENDING");
+    slurm("scontrol", &["update", &format!("jobid={second}"), "StartTime=now"]);
+    wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
+    let merged = std::fs::read_to_string(at("merge.log")).unwrap();
+    assert!(merged.contains("part 1/4 has ") && merged.contains("go on with it (--resume), and merge again"), "{merged}");
+    let second = again();
+    assert_eq!((&second["submitted"], &second["complete"]), (&json!([1]), &json!([2, 3, 4])));
+    wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
+    same_exports(dir.path(), "it's here/batch");
+}
