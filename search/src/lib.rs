@@ -8,6 +8,7 @@ pub mod planner;
 pub mod published;
 pub mod rank_mapping;
 pub mod runner;
+pub mod schema;
 pub mod sensitivity;
 pub mod space;
 pub mod study;

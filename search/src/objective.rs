@@ -3,6 +3,7 @@
 //! Every objective is a step's time, or its energy, times what a chip takes whatever runs on it. So a bound on the time is one on the objective.
 
 use crate::space::Figures;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -108,7 +109,7 @@ pub enum Scale {
 }
 
 /// How the measures of several models make one value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
     /// The weighted geometric mean of their rates over the reference's.

@@ -8,6 +8,7 @@ use crate::objective::Over;
 use crate::planner::{PlanSpace, Splits, schedule_of};
 use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use step::MixKind;
@@ -67,7 +68,7 @@ pub enum StudyError {
 }
 
 /// The machine the models run on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterSpec {
     /// Accelerators.
@@ -79,7 +80,7 @@ pub struct ClusterSpec {
 }
 
 /// How attention is executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionChoice {
     /// Tiled, the scores never reach memory.
@@ -89,7 +90,7 @@ pub enum AttentionChoice {
 }
 
 /// The optimizer, in mixed precision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerChoice {
     /// Plain stochastic gradient descent.
@@ -101,7 +102,7 @@ pub enum OptimizerChoice {
 }
 
 /// The plans that each chip is tried with, and the software that runs them. Of what is left out, every value that obeys the rules is a choice.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
     /// The software stack: a built-in one's name or a file's path; `ideal` where it is left out.
@@ -137,7 +138,7 @@ pub struct PlanSpec {
 }
 
 /// What layers keep for the backward pass.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 pub enum RecomputeChoice {
     /// In every stage what is fastest there, tensor by tensor.
@@ -170,7 +171,7 @@ impl TryFrom<String> for RecomputeChoice {
 }
 
 /// How layers are split into stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerSplitChoice {
     /// Evenly, or as evenly as layers that do not divide can.
@@ -274,7 +275,7 @@ impl PlanSpec {
 }
 
 /// Where the search stops and reports its gap.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSpec {
     /// Designs evaluated exactly.
@@ -285,7 +286,7 @@ pub struct LimitSpec {
 }
 
 /// A study.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
     /// One line for `list studies`.
@@ -316,6 +317,13 @@ impl Study {
         let mut names: Vec<String> = STUDIES.files().filter_map(stem).collect();
         names.sort();
         names
+    }
+
+    /// The text of a built-in study's file.
+    #[must_use]
+    pub fn text(name: &str) -> Option<&'static str> {
+        let own = Self::names().into_iter().find(|own| sim::names::same(own, name))?;
+        STUDIES.get_file(format!("{own}.toml"))?.contents_utf8()
     }
 
     /// A built-in study by name, or a study file by path (anything that ends in `.toml`).
@@ -415,47 +423,5 @@ impl Study {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn every_built_in_study_loads() {
-        assert!(Study::names().contains(&"phaze".to_owned()));
-        for name in Study::names() {
-            Study::load(&name).unwrap();
-        }
-    }
-
-    #[test]
-    fn errors_name_the_key_the_value_and_the_cure() {
-        let text = STUDIES.get_file("phaze.toml").unwrap().contents_utf8().unwrap();
-        let zero = text.replace("devices = 1024", "devices = 0");
-        assert_eq!(
-            Study::parse("s.toml", &zero).unwrap_err().to_string(),
-            "s.toml: cluster.devices = 0: must be from 1 to 1048576; give the accelerators of the cluster"
-        );
-        let nan = text.replace("min_area_fraction = 0.3", "min_area_fraction = nan");
-        assert!(Study::parse("s.toml", &nan).unwrap_err().to_string().contains("min_area_fraction = NaN"));
-        let from = text.find("recompute = [").unwrap();
-        let list = &text[from..=from + text[from..].find(']').unwrap()];
-        let best = text.replace(list, "recompute = [\"full\", \"best\"]");
-        assert!(
-            Study::parse("s.toml", &best).unwrap_err().to_string().starts_with(
-                "s.toml: plan.recompute = best: chooses policies stage by stage under even splits of the layers only; write layer_split"
-            )
-        );
-        let plan = Study::parse("s.toml", &best.replace("layer_split = \"best\"", "layer_split = \"even\"")).unwrap().plan;
-        let space = plan.space();
-        assert_eq!((space.activations, space.mixes), (Some(vec![ActivationPolicy::Full]), Some(MixKind::PerStage)));
-        assert!(plan.words().contains("recompute full or best"), "{}", plan.words());
-        let typo = text.replace("devices =", "device =");
-        assert!(Study::parse("s.toml", &typo).unwrap_err().to_string().contains("unknown field `device`"));
-        assert!(
-            Study::load("phase")
-                .unwrap_err()
-                .to_string()
-                .starts_with("unknown study `phase`: did you mean `phaze`? Built in are gpu, phaze")
-        );
-    }
-}
+#[path = "study_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod doctor;
 pub mod evaluate;
 pub mod explain;
+pub mod init;
 mod job;
 pub mod list;
 pub mod merge;

@@ -6,6 +6,7 @@ mod book;
 mod explain;
 mod help;
 mod hostile;
+mod init;
 mod instances;
 mod interchange;
 mod lists;

@@ -12,6 +12,7 @@ mod interval;
 mod limits;
 mod phaze;
 mod region;
+mod schema;
 mod spec;
 
 pub use corner::{Corners, Enclosed};

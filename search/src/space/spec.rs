@@ -2,7 +2,9 @@
 
 use super::dimension::{Dimension, read};
 use super::limits::ChipLimits;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
+use std::borrow::Cow;
 
 /// PHAZE's grid of chips.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +37,7 @@ pub struct Dimensions {
 }
 
 /// What of the base chip's fitted scalars its relatives have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationChoice {
     /// None: every peak is reached, nothing is launched.
@@ -66,24 +68,50 @@ pub struct SpaceSpec {
     pub limits: ChipLimits,
 }
 
-/// The table as written.
-#[derive(Deserialize)]
+/// The chips: a base chip with dimensions, or PHAZE's lists (`tensor_cores` and so on).
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SpaceFile {
+    /// PHAZE's chips: tensor cores per chip.
     tensor_cores: Option<Vec<u32>>,
+    /// PHAZE's chips: vector cores per chip.
     vector_cores: Option<Vec<u32>>,
+    /// PHAZE's chips: rows of each tensor core's array; also the lanes of each vector core.
     array_widths: Option<Vec<u32>>,
+    /// PHAZE's chips: columns of each tensor core's array.
     array_depths: Option<Vec<u32>>,
+    /// PHAZE's chips: capacities of the global buffer in MiB.
     global_buffer_mib: Option<Vec<u64>>,
+    /// PHAZE's chips: HBM capacities in GiB.
     hbm_gib: Option<Vec<f64>>,
+    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1; chips with one tensor or one vector core are exempt.
     min_area_fraction: Option<f64>,
+    /// The chip that all others are made from: a built-in one's name (coplace list chips) or a chip file's path.
     base_chip: Option<String>,
+    /// What of the base chip's fitted scalars its relatives have; ideal where it is left out.
     calibration: Option<CalibrationChoice>,
+    /// What varies: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
+    #[serde(default)]
+    #[schemars(schema_with = "super::schema::dimensions")]
     dimensions: Option<toml::Table>,
+    /// The chip that an answer is compared with (the area limit of PHAZE's chips); the base chip where it is left out.
     reference_chip: Option<String>,
+    /// Largest area of a chip's compute dies, in mm² of their node.
     max_area_mm2: Option<f64>,
+    /// Largest power of a chip under its heaviest sustained load, in W.
     max_power_w: Option<f64>,
+    /// Most that a chip may cost to make, in USD.
     max_cost_usd: Option<f64>,
+}
+
+impl JsonSchema for SpaceSpec {
+    fn schema_name() -> Cow<'static, str> {
+        "SpaceSpec".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        SpaceFile::json_schema(generator)
+    }
 }
 
 impl TryFrom<SpaceFile> for SpaceSpec {

@@ -1,10 +1,11 @@
 //! What a study is for: a cluster, and models beside each other.
 
 use super::{Study, StudyError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A model that a study is for, beside others. What is left out is the cluster's, or the model's own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
     /// A built-in model's name, or the path of a Hugging Face `config.json`.

@@ -1,0 +1,30 @@
+//! What editors are told of dimensions, which are a table of whatever keys the base chip has.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// A table of dimensions: keys may be dotted or nested tables.
+pub(super) fn dimensions(_: &mut SchemaGenerator) -> Schema {
+    let number = "a number, a word or a flag";
+    json_schema!({
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {
+            "description": "Values: a list, a range, or an expression of other dimensions",
+            "anyOf": [
+                { "type": ["number", "boolean"], "description": number },
+                { "type": "string", "description": "An expression of other dimensions, or a word" },
+                { "type": "array", "minItems": 1, "items": { "type": ["number", "boolean", "string"], "description": number } },
+                range("step", "Added until `to` is reached"),
+                range("factor", "Multiplied with until `to` is reached; above 1"),
+                { "type": "object", "not": { "anyOf": [{ "required": ["from"] }, { "required": ["to"] }] }, "description": "Dimensions whose keys begin with this one" },
+            ],
+        },
+    })
+}
+
+fn range(by: &str, meaning: &str) -> serde_json::Value {
+    let number = |meaning: &str| serde_json::json!({ "type": "number", "description": meaning });
+    let properties =
+        serde_json::json!({ "from": number("The first value"), "to": number("The last value"), by: number(meaning) });
+    serde_json::json!({ "type": "object", "properties": properties, "required": ["from", "to", by], "additionalProperties": false })
+}
