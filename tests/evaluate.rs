@@ -181,7 +181,7 @@ fn the_summary_is_last_and_kernels_come_before_it_where_they_are_asked_for() {
     assert!(long.contains("layer, forward: ") && !short.contains("layer, forward: "));
     for text in [short, long] {
         let last = text.lines().last().unwrap();
-        assert!(last.trim_start().starts_with("mean power"), "{last}");
+        assert!(last.trim_start().starts_with("evidence"), "{last}");
         assert!(text.lines().take(6).any(|line| line.contains("software") && line.contains("maxtext")), "{text}");
     }
 }
@@ -254,7 +254,10 @@ fn a_shared_fabric_is_that_of_the_chip() {
             fabric,
         ]);
         let output = command.args(["--format", "json"]).assert().success().get_output().clone();
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone()
+        let mut result = serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone();
+        // How sure it is names the fabric.
+        assert!(result["plan"].as_object_mut().unwrap().remove("evidence").is_some());
+        result
     };
     assert_eq!(result("ici_3d_torus"), result("tpu_v5p_ici"));
 }

@@ -40,7 +40,7 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
 
 fn compare(directory: &Path, record: &Value) {
     let alone = coplace_in(directory, &["compare", "a", "--format", "json"]).json();
-    assert_eq!(alone, record["comparison"]);
+    assert_eq!((&alone["format"], &alone["entries"]), (&1.into(), &record["comparison"]["entries"]));
     let both = coplace_in(directory, &["compare", "a", "b", "--format", "json"]).json();
     let labels: Vec<&str> = both["entries"].as_array().unwrap().iter().map(|e| e["label"].as_str().unwrap()).collect();
     assert_eq!(labels.len(), 2 * alone["entries"].as_array().unwrap().len());

@@ -132,6 +132,11 @@ impl Grid {
         })
     }
 
+    /// Combinations of the listed values; `None` where there are more than can be counted.
+    pub(super) fn combinations(&self) -> Option<u64> {
+        self.formulas.combinations()
+    }
+
     /// Makes every combination a point, whatever its limits, and finds the fabrics: chips are built where a search looks at them.
     ///
     /// # Errors

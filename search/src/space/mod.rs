@@ -29,6 +29,9 @@ use sim::hardware::phaze::{PhazeConfig, design, document};
 use sim::hardware::{Accelerator, AreaError, ChipDocument, Setting};
 use sim::units::{Bytes, SquareMillimeters, Watts};
 
+/// The most combinations that are searched one by one: all are built within a minute, and each has its row in the run's table.
+const ONE_BY_ONE: u64 = 300_000;
+
 /// The chips of a space that are within its limits, in the order of enumeration.
 #[derive(Debug, Clone)]
 pub struct Space {
@@ -94,6 +97,18 @@ impl Space {
             outside,
             limits: *limits,
         })
+    }
+
+    /// A base chip's relatives, searched one by one or, where they are many, box by box.
+    ///
+    /// # Errors
+    /// As [`Self::grid`] and [`Self::boxes`].
+    pub fn relatives(grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
+        if grid.combinations().is_some_and(|count| count <= ONE_BY_ONE) {
+            Self::grid(grid, limits)
+        } else {
+            Self::boxes(grid, limits)
+        }
     }
 
     /// A base chip's relatives within limits.

@@ -306,7 +306,7 @@ fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Resu
     let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.get(key));
     let fault = |why| failure::input(format!("{name}: {why}"));
-    Space::boxes(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
+    Space::relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
 /// A chip's file by name or path, taken apart.
