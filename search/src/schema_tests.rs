@@ -166,7 +166,10 @@ fn every_key_has_a_description_and_stands_in_the_template() {
     for key in found {
         let there = |line: &str| {
             let line = line.trim_start_matches("# ");
-            line.starts_with(&format!("{key} = ")) || line == format!("[{key}]") || line.ends_with(&format!(".{key}]"))
+            line.starts_with(&format!("{key} = "))
+                || line == format!("[{key}]")
+                || line == format!("[[{key}]]")
+                || line.ends_with(&format!(".{key}]"))
         };
         let in_range = ["from", "to", "step", "factor"].contains(&key.as_str()) && TEMPLATE.contains(&format!("{key} = "));
         assert!(in_range || TEMPLATE.lines().any(there), "{key} is not in the template");
