@@ -13,7 +13,7 @@ const NEIGHBOURS: usize = 200;
 /// The distance at which a row counts a factor e less than the nearest. Half of it leaves two data sets of ten with less than 85 % covered.
 const LIKENESS: f64 = 2.0;
 /// Distances: another stack, one of another kind besides, another chip, one of another kind besides, a fabric of another kind, a mechanism that one
-/// has and the other has not, a doubling of the chips.
+/// has and the other has not, a doubling of the chips. Assumed: software moves errors most, a mechanism or a doubling least.
 const STACK: f64 = 4.0;
 const STACK_KIND: f64 = 4.0;
 const CHIP: f64 = 1.0;

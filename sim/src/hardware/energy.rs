@@ -145,58 +145,48 @@ fn edge_traffic(tensor: &TensorCores) -> (f64, f64) {
 /// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
 #[must_use]
 pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
-    let rates = &accelerator.tensor.macs_per_unit_per_cycle;
-    let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
-    let rate = rates.get(data_type).unwrap_or(0.0) * accelerator.clock.0;
-    let macs = accelerator.tensor.units() as f64 * rate;
-    let mac = accelerator.energy.macs(data_type, 1);
-    let mut contraction = accelerator.energy.static_power + Watts(mac.0 * macs);
-    let (mut read, mut written) = edge_traffic(&accelerator.tensor);
-    let mut tile = 1.0_f64;
-    for level in accelerator.levels() {
-        let instances = f64::from(accelerator.instances(level));
-        let reads = (macs * read).min(level.read_bandwidth.0 * instances);
-        let writes = (macs * written).min(level.write_bandwidth.0 * instances);
-        contraction += Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
-        // A square tile (two 2-byte operands and an fp32 result per element) in half the level, the other half being filled.
-        tile = (level.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(tile, CONTRACTION);
-        read = 2.0 * 2.0 / tile;
-        written = 2.0 / CONTRACTION;
-    }
-    let hbm = &accelerator.hbm;
-    let per_byte =
-        (hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 + accelerator.energy.per_vector_operation.0 / 4.0;
-    let stream = accelerator.energy.static_power + Watts(per_byte * hbm.read_bandwidth.0);
-    SustainedPower { contraction, stream }
+    SustainedPower { contraction: contraction(accelerator, accelerator), stream: stream(accelerator) }
 }
 
 /// Power that no accelerator between two takes less than: `small` has the least of each of their figures, `large` the most, the same arrays' dataflow
-/// and the same memories by name. Traffic per multiply-accumulate falls with arrays and memories: it is that of `large`.
+/// and the same memories by name.
 #[must_use]
 pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
-    let (static_power, rates) = (small.energy.static_power, &small.tensor.macs_per_unit_per_cycle);
-    let hbm = &small.hbm;
-    let per_byte = (hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 + small.energy.per_vector_operation.0 / 4.0;
-    let stream = static_power + Watts(per_byte * hbm.read_bandwidth.0);
     // Which type is the fastest may differ between accelerators whose rates do.
-    if *rates != large.tensor.macs_per_unit_per_cycle {
-        return stream;
+    if small.tensor.macs_per_unit_per_cycle != large.tensor.macs_per_unit_per_cycle {
+        return stream(small);
     }
+    contraction(small, large).max(stream(small))
+}
+
+/// A large contraction at the rates of one accelerator. Traffic per multiply-accumulate falls with arrays and memories: it is that of `large`.
+fn contraction(small: &Accelerator, large: &Accelerator) -> Watts {
+    let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
-    let macs = small.tensor.units() as f64 * rates.get(data_type).unwrap_or(0.0) * small.clock.0;
-    let mut contraction = static_power + Watts(small.energy.macs(data_type, 1).0 * macs);
+    let rate = rates.get(data_type).unwrap_or(0.0) * small.clock.0;
+    let macs = small.tensor.units() as f64 * rate;
+    let mut power = small.energy.static_power + Watts(small.energy.macs(data_type, 1).0 * macs);
     let (mut read, mut written) = edge_traffic(&large.tensor);
     let mut tile = 1.0_f64;
     for (level, larger) in small.levels().zip(large.levels()) {
         let instances = f64::from(small.instances(level));
         let reads = (macs * read).min(level.read_bandwidth.0 * instances);
         let writes = (macs * written).min(level.write_bandwidth.0 * instances);
-        contraction += Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
+        power += Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
+        // A square tile (two 2-byte operands and an fp32 result per element) in half the level, the other half being filled.
         tile = (larger.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(tile, CONTRACTION);
         read = 2.0 * 2.0 / tile;
         written = 2.0 / CONTRACTION;
     }
-    contraction.max(stream)
+    power
+}
+
+/// A stream through an accelerator's device memory.
+fn stream(accelerator: &Accelerator) -> Watts {
+    let hbm = &accelerator.hbm;
+    let per_byte =
+        (hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 + accelerator.energy.per_vector_operation.0 / 4.0;
+    accelerator.energy.static_power + Watts(per_byte * hbm.read_bandwidth.0)
 }
 
 #[cfg(test)]
