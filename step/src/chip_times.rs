@@ -23,8 +23,17 @@ pub enum Fidelity {
     Buffered,
     /// Every kernel mapped, and as fast as it can run; nothing scheduled.
     Mapped,
+    /// Mapped and, where the stack says so, scheduled, every pass at its schedule's bound: whatever the order of its kernels, it takes no less.
+    Scheduled,
     /// Mapped and, where the stack says so, scheduled: what a step takes.
     Exact,
+}
+
+impl Fidelity {
+    /// Whether kernels take what they do in a step.
+    fn times_kernels(self) -> bool {
+        self >= Self::Scheduled
+    }
 }
 
 /// Pieces of schedules remembered: some kilobytes each.
@@ -93,8 +102,10 @@ impl ChipTimes {
     /// The same chip with kernels bounded from below instead of timed.
     #[must_use]
     pub fn at(&self, fidelity: Fidelity) -> Self {
+        let same = fidelity.times_kernels() && self.fidelity.times_kernels();
+        let (known, scheduled) = if same { (self.known.clone(), self.scheduled.clone()) } else { Default::default() };
         let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
-        Self { stack, model, fidelity, known: BTreeMap::new(), scheduled: BTreeMap::new(), schedules }
+        Self { stack, model, fidelity, known, scheduled, schedules }
     }
 
     /// The stack.
@@ -156,7 +167,7 @@ impl ChipTimes {
             return *known;
         }
         let scheduled = self.stack.kernels.execution == Execution::Scheduled;
-        let timed = self.fidelity == Fidelity::Exact || self.fidelity == Fidelity::Mapped && !scheduled;
+        let timed = self.fidelity.times_kernels() || self.fidelity == Fidelity::Mapped && !scheduled;
         let cost = if timed {
             let cost = self.model.cost(kernel, Span::AllCores);
             Cost { time: self.as_launched(kernel, cost.latency), energy: cost.energy }

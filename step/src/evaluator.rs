@@ -83,15 +83,12 @@ impl Shape {
         busy(&self.profile.layer)
     }
 
-    /// How much less its passes might take under better schedules, relatively: 0 where all schedules are proven.
+    /// Whether no order of their kernels makes its passes faster.
     #[must_use]
-    pub fn schedule_gap(&self) -> f64 {
+    pub fn proven(&self) -> bool {
         let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
-        let gap = |piece: &PieceProfile| {
-            let all = piece.forward.plus(piece.recompute).plus(piece.backward);
-            if all.unproven > Seconds::ZERO { (all.unproven / all.busy()).min(1.0) } else { 0.0 }
-        };
-        pieces.into_iter().map(gap).fold(0.0, f64::max)
+        let proven = |pass: &crate::PassProfile| pass.unproven == Seconds::ZERO;
+        pieces.iter().all(|piece| [&piece.forward, &piece.recompute, &piece.backward].into_iter().all(proven))
     }
 
     /// The shape of a plan.

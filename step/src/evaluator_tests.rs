@@ -4,7 +4,7 @@
 use super::*;
 use crate::lowering;
 use crate::memory::Moment;
-use crate::{MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
+use crate::{Fidelity, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::pipeline::Timeline;
@@ -199,6 +199,39 @@ proptest! {
     #[test]
     fn times_and_bytes_are_those_of_the_slow_paths((model, plan) in plans(), stack in 0_usize..5, fabric in 0_usize..3) {
         hold(&models()[model], &plan, STACKS[stack], FABRICS[fabric])?;
+    }
+}
+
+/// A plan's step, in closed form and played, with its passes bounded ever more exactly: never less than before. Played ZB-V may be, whose passes take
+/// the next that is ready.
+fn bounded(model: &Model, plan: &TrainingPlan, chip: &str, fabric: &str) -> Result<(), TestCaseError> {
+    let stack = SoftwareStack::load("ideal").unwrap();
+    let fabric = Fabric::template(fabric).unwrap();
+    let accelerator = Accelerator::template(chip).unwrap();
+    let chip = ChipTimes::new(&accelerator, &stack).unwrap();
+    let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
+    let mut before = [0.0; 2];
+    for fidelity in [Fidelity::Peak, Fidelity::Buffered, Fidelity::Mapped, Fidelity::Scheduled, Fidelity::Exact] {
+        let mut chip = chip.at(fidelity);
+        let Ok(shape) = Shape::new(&mut chip, model, &fabric, plan) else { return Ok(()) };
+        let Ok(degrees) = evaluator.degrees(&mut chip, &shape, plan, None) else { return Ok(()) };
+        let sends = evaluator.sends(&chip, &shape, plan);
+        let found = evaluator.evaluate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
+        let played = evaluator.simulate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
+        let now = [found.time.seconds().0, if plan.schedule == Schedule::ZbV { f64::INFINITY } else { played.0 }];
+        let rises = before.iter().zip(now).all(|(before, now)| *before <= now * (1.0 + 1e-9));
+        prop_assert!(rises, "{fidelity:?}: {now:?} after {before:?}, {plan:?}");
+        before = now;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn no_bounded_pass_makes_a_step_longer((model, plan) in plans(), chip in 0_usize..3, fabric in 0_usize..3) {
+        bounded(&models()[model], &plan, ["tpu_v4", "tpu_v5e", "a100_80gb_sxm"][chip], FABRICS[fabric])?;
     }
 }
 

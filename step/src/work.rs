@@ -90,6 +90,16 @@ impl PieceWork {
             piece.forward.offload = exposed(piece.forward.busy());
             piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
         }
+        if chip.fidelity() != Fidelity::Exact {
+            // What is bounded is the whole, and the gradients of inputs alone: of the rest, what runs again and what waits for copies, a part may be more and
+            // another less.
+            let PieceProfile { recompute, backward, .. } = &mut piece;
+            backward.weight += backward.offload;
+            if matches!(self.passes, PassesWork::Scheduled(_)) {
+                backward.weight += recompute.device;
+                backward.device += std::mem::take(&mut recompute.device);
+            }
+        }
         Ok(piece)
     }
 }
@@ -215,11 +225,9 @@ impl ScheduledWork {
             Err(graph) => chip.scheduled_pass(graph, network, |_| false)?,
         };
         let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
-        if chip.fidelity() == Fidelity::Exact {
-            let weights = |node: &sim::kernel::KernelNode| node.role.gradient == Some(GradientOf::Weights);
-            let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
-            once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
-        }
+        let weights = |node: &sim::kernel::KernelNode| node.role.gradient == Some(GradientOf::Weights);
+        let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
+        once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
         let Some(whole) = &self.whole else {
             return Ok([forward, PassProfile::default(), once]);
         };

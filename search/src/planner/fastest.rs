@@ -6,6 +6,7 @@
 
 use super::found::{Candidate, Found};
 use super::loads::Loads;
+use super::mixes::Looked;
 use super::prepared::{Prepared, PreparedLot};
 use super::search::Search;
 use super::splits::ROUNDING;
@@ -104,7 +105,7 @@ impl Prepared<'_> {
         let job = on.job;
         let search = search(self, &job, on.times.clone(), job.memory());
         let mut exact = on.times.clone();
-        let (mut found, mut gap) = (Found::default(), 0.0_f64);
+        let (mut found, mut gap, mut open) = (Found::default(), 0.0_f64, Vec::new());
         let mut left = f64::INFINITY;
         while let Some(at) = on.least() {
             let limit = cutoff.min(found.limit_of(1) * (1.0 + ROUNDING));
@@ -115,13 +116,16 @@ impl Prepared<'_> {
             }
             if look == Look::Relaxed {
                 on.waiting.swap_remove(at);
-                let lot_gap = search.lot_fastest(&mut exact, &self.lots[lot], limit, &mut found);
-                gap = gap.max(lot_gap);
+                let looked = search.lot_fastest(&mut exact, &self.lots[lot], limit, &mut found);
+                gap = gap.max(looked.gap);
+                if !looked.proven {
+                    open.push(lot);
+                }
             } else {
                 on.look_further(at, limit)?;
             }
         }
-        let least = |seconds: f64| seconds * (1.0 - gap);
+        let least = |seconds: f64| on.least_of(&open, seconds * (1.0 - gap), &job);
         let Some(first) = found.best.first().copied() else {
             return Ok(match cutoff.is_finite() || left.is_finite() {
                 true => Fastest::Beaten(Seconds(least(cutoff.min(left)))),
@@ -177,7 +181,7 @@ impl<'p> OnChip<'p> {
         let known = match fidelity {
             Fidelity::Peak => 0,
             Fidelity::Buffered => 1,
-            Fidelity::Mapped | Fidelity::Exact => 2,
+            Fidelity::Mapped | Fidelity::Scheduled | Fidelity::Exact => 2,
         };
         let slot = self.bounds[known][kernel as usize];
         if !slot.is_nan() {
@@ -204,6 +208,22 @@ impl<'p> OnChip<'p> {
         let lot = &prepared.lots[lot];
         let [embedding, layer, head] = lot.passes.each_ref().map(|passes| pass(&passes.forward) + pass(&passes.backward));
         lot.least(embedding + layer * prepared.job.model.layers as f64 + head)
+    }
+
+    /// Seconds that no plan of these lots goes below whatever the order of its kernels, or `limit` where that is less. The lots' plans are timed with
+    /// every pass at its schedule's bound.
+    fn least_of(&self, lots: &[usize], limit: f64, job: &Job<'_>) -> f64 {
+        if lots.is_empty() {
+            return limit;
+        }
+        let mut times = self.times.at(Fidelity::Scheduled);
+        let search = search(self.prepared, job, times.clone(), job.memory());
+        lots.iter().fold(limit, |limit, &lot| {
+            let mut found = Found::default();
+            let looked = search.lot_fastest(&mut times, &self.prepared.lots[lot], limit, &mut found);
+            // Plans above the limit may not have been timed; where some were, one is the fastest.
+            limit.min(found.limit_of(1) * (1.0 - looked.gap) * (1.0 - ROUNDING))
+        })
     }
 
     /// The fastest plan of a lot with kernels as fast as they run and memory without end: in seconds, or at least `limit` where it is not below that.
@@ -245,15 +265,15 @@ fn search<'s>(prepared: &Prepared<'_>, job: &'s Job<'s>, chip: ChipTimes, memory
 }
 
 impl Search<'_> {
-    /// Takes the fastest plans of a lot that are below `limit` seconds into `found`; how far the schedules of their passes are from proven, relatively.
-    fn lot_fastest(&self, chip: &mut ChipTimes, lot: &PreparedLot<'_>, limit: f64, found: &mut Found) -> f64 {
+    /// Takes the fastest plans of a lot that are below `limit` seconds into `found`.
+    fn lot_fastest(&self, chip: &mut ChipTimes, lot: &PreparedLot<'_>, limit: f64, found: &mut Found) -> Looked {
         let (family, place) = (lot.family, lot.lot);
         let layers = self.job.model.layers;
         let first = self.first_of(family, place);
         let first_plan = self.plan(first);
         let shares = self.least_shares(family, place);
         let mut lowered = lot.lowered.clone();
-        let (mut gap, mut kept, mut loads) = (0.0_f64, None, Vec::with_capacity(self.policies.len()));
+        let (mut proven, mut kept, mut loads) = (true, None, Vec::with_capacity(self.policies.len()));
         for (policy, activations) in self.policies.iter().enumerate() {
             let limit = limit.min(found.limit_of(1) * (1.0 + ROUNDING));
             // No policy works less than one that runs nothing again.
@@ -267,7 +287,7 @@ impl Search<'_> {
             let shape = lowered.shape(chip, self.job.fabric, &plan);
             let known = shape.as_ref().ok().map(|shape| Loads::of(shape, self.job.stack));
             if let Ok(shape) = &shape {
-                gap = gap.max(shape.schedule_gap());
+                proven &= shape.proven();
             }
             if *activations == ActivationPolicy::None {
                 kept = known;
@@ -284,7 +304,8 @@ impl Search<'_> {
             let (more, _) = self.best_of_lot(chip, (family as usize, place as usize), (&here, &loads), limit);
             more.best.into_iter().for_each(|candidate| found.better(candidate, self.length));
         }
-        gap.max(self.mix_lot(chip, (family as usize, place as usize), limit, found))
+        let mixed = self.mix_lot(chip, (family as usize, place as usize), limit, found);
+        Looked { proven: proven && mixed.proven, ..mixed }
     }
 
     /// Of the plans that do not fit, the one that lacks least.

@@ -49,6 +49,15 @@ pub struct Mixed {
     pub gap: f64,
 }
 
+/// How good the plans found in a lot are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looked {
+    /// Whether no order of kernels makes their passes faster.
+    pub proven: bool,
+    /// By what share a better mix of policies could be faster at most.
+    pub gap: f64,
+}
+
 /// A plan with what its stages keep.
 struct StagedPlan {
     policies: StagePolicies,
@@ -99,11 +108,11 @@ impl Search<'_> {
         mixed
     }
 
-    /// Adds a lot's plans with policies by stage that are faster than `limit` and the fastest found; by what share a better mix could be faster at most.
-    pub(super) fn mix_lot(&self, chip: &mut ChipTimes, place: (usize, usize), limit: f64, found: &mut Found) -> f64 {
+    /// Adds a lot's plans with policies by stage that are faster than `limit` and the fastest found.
+    pub(super) fn mix_lot(&self, chip: &mut ChipTimes, place: (usize, usize), limit: f64, found: &mut Found) -> Looked {
         let mut gap = 0.0_f64;
         if self.mixes == MixKind::None {
-            return gap;
+            return Looked { proven: true, gap };
         }
         let mut open = self.keeping_everything(chip, place, found, limit.min(found.limit_of(1)));
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
@@ -119,7 +128,8 @@ impl Search<'_> {
                 found.rank(Candidate { time: staged.time, policy, ..candidate }, self.length);
             }
         }
-        gap
+        let known = known.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Looked { proven: known.values().flatten().all(|layers| layers.shapes.iter().all(Shape::proven)), gap }
     }
 
     /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.

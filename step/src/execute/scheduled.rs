@@ -84,7 +84,7 @@ impl ChipTimes {
         network: &impl Network,
         left_out: impl Fn(&KernelNode) -> bool,
     ) -> Result<PassProfile, StepError> {
-        if self.fidelity() != Fidelity::Exact {
+        if self.fidelity() < Fidelity::Scheduled {
             let part = Part::of(graph, left_out);
             let kernels = part.kernels(graph);
             let device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, network)));
@@ -97,6 +97,9 @@ impl ChipTimes {
         let makespan = scheduled.makespan();
         // No order is faster than the schedule's bound, nor than the busiest port.
         let least = seconds(scheduled.schedule.lower_bound).max(shared_ports::port_time(self.chip(), &kernels));
+        if self.fidelity() == Fidelity::Scheduled {
+            return Ok(PassProfile { device: least.min(makespan), ..launched(&scheduled.kernels, network) });
+        }
         pass.unproven = (makespan - least).max(Seconds::ZERO);
         let exposed = scheduled.exposed();
         pass.device = makespan - exposed.iter().copied().sum::<Seconds>();
