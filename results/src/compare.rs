@@ -37,6 +37,12 @@ pub struct Entry {
     /// The grade of what is known least of it.
     #[serde(default)]
     pub grade: Option<Grade>,
+    /// The software that it runs under.
+    #[serde(default)]
+    pub software: Option<String>,
+    /// How many times as long another step under the same software has to be for it to be the longer one with 90 % confidence.
+    #[serde(default)]
+    pub step_lead: Option<f64>,
     /// Model FLOPs utilisation, as a fraction.
     pub mfu: Option<f64>,
     /// Energy of one optimizer step over the whole cluster, in joules.
@@ -74,6 +80,8 @@ impl Entry {
             step_time_s: row.step_time_s,
             step_interval_s: None,
             grade: None,
+            software: None,
+            step_lead: None,
             mfu: row.mfu,
             energy_per_step_j: row.energy_per_step_j,
             peak_memory_gib: row.peak_memory_gib,
@@ -82,10 +90,16 @@ impl Entry {
         }
     }
 
-    /// The entry with how sure its step is.
+    /// The entry with how sure its step is under some software.
     #[must_use]
-    pub fn sure(self, evidence: Option<&EvidenceRecord>) -> Self {
-        Self { step_interval_s: evidence.map(|e| e.step_interval_s), grade: evidence.map(|e| e.grade), ..self }
+    pub fn sure(self, software: &str, evidence: Option<&EvidenceRecord>) -> Self {
+        Self {
+            step_interval_s: evidence.map(|e| e.step_interval_s),
+            grade: evidence.map(|e| e.grade),
+            software: Some(software.to_owned()),
+            step_lead: evidence.map(|e| e.design_lead),
+            ..self
+        }
     }
 
     /// The entry of a run in which no design runs the model.
@@ -104,6 +118,8 @@ impl Entry {
             step_time_s: None,
             step_interval_s: None,
             grade: None,
+            software: None,
+            step_lead: None,
             mfu: None,
             energy_per_step_j: None,
             peak_memory_gib: None,
@@ -185,18 +201,23 @@ impl Comparison {
         let within = self.unsettled();
         if !within.is_empty() {
             text.push_str(&folded(&format!(
-                "The first one's lead over {} is smaller than its interval: which is faster is not settled.",
+                "The first one's lead over {} is smaller than what the model errs by between designs: which is faster is not settled.",
                 within.join(", ")
             )));
         }
         text
     }
 
-    /// The entries that are slower than the first, but not than the bad end of its interval.
+    /// The entries that are slower than the first, but not by so much that they surely are: errors under the same software are alike, under another one
+    /// each has its own.
     fn unsettled(&self) -> Vec<&str> {
         let Some((first, others)) = self.entries.split_first() else { return Vec::new() };
-        let (Some(step), Some([_, high])) = (first.step_time_s, first.step_interval_s) else { return Vec::new() };
-        let within = |e: &&Entry| e.step_time_s.is_some_and(|other| (step..=high).contains(&other));
+        let Some(step) = first.step_time_s else { return Vec::new() };
+        let settled = |e: &&Entry| match (first.step_lead, first.step_interval_s) {
+            (Some(lead), _) if e.software.is_some() && e.software == first.software => Some(step * lead),
+            (_, interval) => interval.map(|[_, high]| high),
+        };
+        let within = |e: &&Entry| e.step_time_s.zip(settled(e)).is_some_and(|(other, settled)| (step..=settled).contains(&other));
         others.iter().filter(within).map(|e| e.label.as_str()).collect()
     }
 
@@ -247,6 +268,8 @@ mod tests {
             step_time_s: throughput.map(|t| 4096.0 / t),
             step_interval_s: None,
             grade: None,
+            software: None,
+            step_lead: None,
             mfu: throughput.map(|_| 0.5),
             energy_per_step_j: None,
             peak_memory_gib: throughput.map(|_| 27.5),
@@ -289,7 +312,17 @@ mod tests {
         (entries[0].step_interval_s, entries[0].grade) = (Some([70.0, 110.0]), Some(Grade::Related));
         let text = Comparison { entries: entries.clone() }.to_text();
         assert!(text.contains("Step s with 90 % confidence: best found 70.0 to 110, related.\n"), "{text}");
-        assert!(text.contains("The first one's lead over TPUv4 is smaller than its interval:"), "{text}");
+        assert!(
+            text.contains("The first one's lead over TPUv4 is smaller than what the model errs by between designs:"),
+            "{text}"
+        );
+        // Under the same software errors are alike: 102.4 s are more than 1.2 times 81.92.
+        for entry in &mut entries {
+            (entry.software, entry.step_lead) = (Some("ideal".into()), Some(1.2));
+        }
+        assert!(!Comparison { entries: entries.clone() }.to_text().contains("lead over"));
+        entries[1].software = Some("maxtext".into());
+        assert!(Comparison { entries: entries.clone() }.to_text().contains("lead over TPUv4"));
         entries[0].step_interval_s = Some([70.0, 100.0]);
         assert!(!Comparison { entries }.to_text().contains("lead over"));
     }

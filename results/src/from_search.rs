@@ -222,7 +222,7 @@ pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entr
     match &evaluation.outcome {
         Ok(ranked) => {
             let plan = row(job, ranked);
-            entry = entry.sure(plan.evidence.as_ref());
+            entry = entry.sure(&job.stack.name, plan.evidence.as_ref());
             entry.plan = Some(one_line(&ranked.plan));
             entry.throughput_sequences_per_s = Some(job.global_batch as f64 / plan.step_s);
             entry.throughput_tokens_per_s = Some(plan.tokens_per_s);

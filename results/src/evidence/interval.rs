@@ -1,16 +1,19 @@
-//! Intervals from the errors of the rows most like a prediction (conformal prediction, weighted by likeness).
+//! Intervals from the errors of the rows most like a prediction, weighted by likeness: their mean and spread, as many spreads to either side as Student's
+//! distribution has for so few independent errors. Errors are ln(measured / predicted): at a factor of two, as far to either side.
 
 use super::table::{Quantity, Residuals, Row};
 use super::{Facts, Kind, Scheme};
 use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::collections::BTreeMap;
 
 /// How often the measured value lies within.
 pub const CONFIDENCE: f64 = 0.9;
-/// The rows whose errors make an interval, and as many more as are as far away: those most like the prediction. With 60 the intervals of vTrain's runs cover 77 %, with 200 they
-/// cover 90 (`coplace validate --intervals`).
+/// The rows whose errors make an interval, and as many more as are as far away: those most like the prediction. With 100 the intervals of four data sets
+/// of eight cover less than 85 % (`coplace validate --intervals`).
 const NEIGHBOURS: usize = 200;
-/// The distance at which a row counts a factor e less than the nearest. Half of it leaves two data sets of ten with less than 85 % covered.
+/// The distance at which a row counts a factor e less than the nearest. With 1.5 the intervals of BigScience's runs cover 46 %, with 3 all of them at
+/// half again the width.
 const LIKENESS: f64 = 2.0;
 /// Distances: another stack, one of another kind besides, another chip, one of another kind besides, a fabric of another kind, a mechanism that one
 /// has and the other has not, a doubling of the chips. Assumed: software moves errors most, a mechanism or a doubling least.
@@ -23,8 +26,10 @@ const MECHANISM: f64 = 0.5;
 const DOUBLING: f64 = 0.25;
 
 /// The correlation of the errors of rows that were held out together, for how much they say of others. Without it the intervals of half of the data
-/// sets cover less than 85 % with models held out (`coplace validate --intervals`).
-const ALIKE: f64 = 0.05;
+/// sets cover less than 85 % with models held out (`coplace validate --intervals`), with it those of all cover 86 to 95.
+const ALIKE: f64 = 0.15;
+/// The least degrees of freedom: below, Student's distribution has neither mean nor spread.
+const LEAST_FREEDOM: f64 = 1.5;
 
 /// Between which multiples of the predicted value the measured one lies with [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -93,6 +98,20 @@ impl Residuals {
         facts: &Facts,
         known: impl Fn(&Row) -> bool,
     ) -> Interval {
+        let near = self.near(quantity, facts, known);
+        let weights = weights(scheme, &near);
+        let errors = weights.iter().map(|(weight, row)| (*weight, row.error(scheme)));
+        let Some(Spread { mean, deviation }) = Spread::of(errors) else { return Interval::UNKNOWN };
+        let count = effective(scheme, &weights);
+        let freedom = (count - 1.0).max(LEAST_FREEDOM);
+        // The spread among so many, of one more beside the mean that they give.
+        let one_more = deviation * (count / freedom.min(count) * (1.0 + 1.0 / count)).sqrt();
+        let half = one_more * students(f64::midpoint(1.0, CONFIDENCE), freedom);
+        Interval { low: (mean - half).min(0.0).exp(), high: (mean + half).max(0.0).exp() }
+    }
+
+    /// The rows most like a prediction, by their distance.
+    fn near(&self, quantity: Quantity, facts: &Facts, known: impl Fn(&Row) -> bool) -> Vec<(f64, &Row)> {
         let mut near: Vec<(f64, &Row)> =
             self.of(quantity).filter(|row| known(row)).map(|row| (distance(facts, &row.facts), row)).collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -100,18 +119,76 @@ impl Residuals {
         if let Some(&(furthest, _)) = near.get(NEIGHBOURS - 1) {
             near.retain(|(distance, _)| *distance <= furthest);
         }
-        let Some(&(nearest, _)) = near.first() else { return Interval::UNKNOWN };
-        let weights: Vec<(f64, &Row)> =
-            near.iter().map(|(distance, row)| (((nearest - distance) / LIKENESS).exp(), *row)).collect();
-        let effective = effective(scheme, &weights);
-        let mut weighed: Vec<(f64, f64)> = weights.iter().map(|(weight, row)| (row.error(scheme), *weight)).collect();
-        weighed.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let sum: f64 = weights.iter().map(|(weight, _)| weight).sum();
-        // Of n rows the k-th smallest is exceeded with probability 1 - k / (n + 1).
-        let above = (f64::midpoint(1.0, CONFIDENCE) * (effective + 1.0) / effective).min(1.0);
-        let (low, high) = (quantile(&weighed, (1.0 - above) * sum), quantile(&weighed, above * sum));
-        Interval { low: low.min(0.0).exp(), high: high.max(0.0).exp() }
+        near
     }
+
+    /// How many times as long as a prediction another has to be for it to be the longer one with [`CONFIDENCE`], where both rest on the same software: what
+    /// errors the two share does not count. 1 where nothing is known.
+    pub(super) fn lead(&self, quantity: Quantity, facts: &Facts, rivals: Rivals) -> f64 {
+        let scheme = self.scheme(quantity, facts);
+        let near = self.near(quantity, facts, |_| true);
+        let mut groups: BTreeMap<(&str, &str), Vec<(f64, &Row)>> = BTreeMap::new();
+        for (weight, row) in weights(scheme, &near) {
+            let group = if rivals == Rivals::Plans { row.ranking.as_str() } else { "" };
+            groups.entry((&row.facts.stack.name, group)).or_default().push((weight, row));
+        }
+        let (mut sum, mut squares, mut kept) = (0.0, 0.0, Vec::new());
+        for rows in groups.into_values().filter(|rows| rows.len() > 1) {
+            let Some(spread) = Spread::of(rows.iter().map(|(weight, row)| (*weight, row.error(scheme)))) else { continue };
+            let weight: f64 = rows.iter().map(|(weight, _)| weight).sum();
+            let count = rows.len() as f64;
+            sum += weight;
+            squares += weight * spread.deviation * spread.deviation * count / (count - 1.0);
+            kept.extend(rows);
+        }
+        if sum <= 0.0 {
+            return 1.0;
+        }
+        let freedom = (effective(scheme, &kept) - 1.0).max(LEAST_FREEDOM);
+        // Either's own error may go either way.
+        ((2.0 * squares / sum).sqrt() * students(CONFIDENCE, freedom)).exp()
+    }
+}
+
+/// What competes with a prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rivals {
+    /// Other plans of the same job: the same model on as many of the same chips.
+    Plans,
+    /// Other designs and jobs under the same software.
+    Designs,
+}
+
+/// Mean and standard deviation of weighed errors.
+struct Spread {
+    mean: f64,
+    deviation: f64,
+}
+
+impl Spread {
+    fn of(errors: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Self> {
+        let sum: f64 = errors.clone().map(|(weight, _)| weight).sum();
+        let mean = errors.clone().map(|(weight, error)| weight * error).sum::<f64>() / sum;
+        let squares: f64 = errors.map(|(weight, error)| weight * (error - mean) * (error - mean)).sum();
+        (sum > 0.0).then(|| Self { mean, deviation: (squares / sum).sqrt() })
+    }
+}
+
+/// The quantile of Student's distribution.
+fn students(at: f64, freedom: f64) -> f64 {
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |students| students.inverse_cdf(at))
+}
+
+/// Rows by their distance, weighed. Of software that was never measured every other is as good a guess, however many runs of it there are.
+fn weights<'r>(scheme: Scheme, near: &[(f64, &'r Row)]) -> Vec<(f64, &'r Row)> {
+    let nearest = near.iter().map(|(distance, _)| *distance).fold(f64::INFINITY, f64::min);
+    let mut count: BTreeMap<&str, f64> = BTreeMap::new();
+    near.iter().for_each(|(_, row)| *count.entry(&row.facts.stack.name).or_default() += 1.0);
+    let among = |row: &Row| match scheme {
+        Scheme::Stack => count.get(row.facts.stack.name.as_str()).copied().unwrap_or(1.0),
+        _ => 1.0,
+    };
+    near.iter().map(|(distance, row)| (((nearest - distance) / LIKENESS).exp() / among(row), *row)).collect()
 }
 
 /// As how many independent rows of equal weight weighed rows count. The errors of rows that were held out together are alike, as they are of the
@@ -120,7 +197,12 @@ fn effective(scheme: Scheme, weights: &[(f64, &Row)]) -> f64 {
     let mut families: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     let (mut sum, mut squares) = (0.0, 0.0);
     for (weight, row) in weights {
-        *families.entry((&row.facts.stack.name, row.fold[usize::from(scheme == Scheme::Nodes)])).or_default() += weight;
+        let fold = match scheme {
+            Scheme::Stack => 0,
+            Scheme::Nodes => row.fold[1],
+            Scheme::Model | Scheme::Chip => row.fold[0],
+        };
+        *families.entry((&row.facts.stack.name, fold)).or_default() += weight;
         (sum, squares) = (sum + weight, squares + weight * weight);
     }
     let of_families: f64 = families.values().map(|weight| weight * weight).sum();
@@ -139,14 +221,4 @@ impl Row {
         };
         chosen.or(stack).unwrap_or(self.in_sample)
     }
-}
-
-/// The value at which the weights, by ascending value, reach `at`.
-fn quantile(weighed: &[(f64, f64)], at: f64) -> f64 {
-    let mut sum = 0.0;
-    let reached = weighed.iter().find(|(_, weight)| {
-        sum += weight;
-        sum >= at * (1.0 - 1e-12)
-    });
-    reached.or(weighed.last()).map_or(0.0, |(value, _)| *value)
 }

@@ -166,7 +166,26 @@ mod tests {
         let found = coverage(Residuals::carried());
         let large: Vec<&Coverage> = found.iter().filter(|c| c.scheme == Scheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
-        let mean = large.iter().map(|c| c.covered).sum::<f64>() / large.len() as f64;
-        assert!((0.87..0.97).contains(&mean) && large.iter().all(|c| c.covered > 0.75), "{mean} {large:?}");
+        assert!(large.iter().all(|c| (0.85..0.955).contains(&c.covered)), "{large:?}");
+        // Nine of ten are of use only where they are not everything.
+        assert!(large.iter().all(|c| c.width < 2.1), "{large:?}");
+    }
+
+    #[test]
+    fn a_lead_says_which_of_two_plans_is_faster() {
+        let table = Residuals::carried();
+        let rows: Vec<&table::Row> = table.of(Quantity::StepTime).collect();
+        let predicted = |row: &table::Row| row.measured * (-row.error(Scheme::Model)).exp();
+        let (mut clear, mut right) = (0, 0);
+        for (at, a) in rows.iter().enumerate().filter(|(_, row)| row.held_out[Scheme::Model as usize].is_some()) {
+            let lead = table.lead(Quantity::StepTime, &a.facts, interval::Rivals::Plans);
+            let rivals = rows.iter().enumerate().filter(|(other, b)| *other != at && b.ranking == a.ranking);
+            for (_, b) in rivals.filter(|(_, b)| predicted(b) > predicted(a) * lead) {
+                clear += 1;
+                right += usize::from(b.measured > a.measured);
+            }
+        }
+        let share = f64::from(u32::try_from(right).unwrap()) / f64::from(u32::try_from(clear).unwrap());
+        assert!(clear > 1000 && share > 0.95, "{right} of {clear}");
     }
 }

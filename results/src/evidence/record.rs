@@ -1,5 +1,6 @@
 //! Evidence as data: what answers carry.
 
+use super::interval::Rivals;
 use super::{Evidence, Facts, Grade, Ground, Interval, Quantity, Residuals};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,13 @@ pub struct EvidenceRecord {
     pub grounds: Vec<GroundRecord>,
     /// Between which seconds the step's time lies with 90 % confidence; the first below, the second above the predicted.
     pub step_interval_s: [f64; 2],
+    /// How many times as long the step of another plan of the same job has to be for it to be the longer one with 90 % confidence: what errors the two
+    /// share does not count.
+    #[serde(default = "alike")]
+    pub plan_lead: f64,
+    /// The same of another design, or of another job, under the same software.
+    #[serde(default = "alike")]
+    pub design_lead: f64,
     /// The grade of what is known least of the peak.
     pub peak_grade: Grade,
     /// Between which GiB the peak lies with 90 % confidence.
@@ -30,6 +38,11 @@ pub struct GroundRecord {
     pub name: String,
     /// How near the nearest measurement is.
     pub grade: Grade,
+}
+
+/// What records before there were leads say of them: nothing.
+fn alike() -> f64 {
+    1.0
 }
 
 impl From<&Ground> for GroundRecord {
@@ -50,6 +63,8 @@ impl EvidenceRecord {
             grade: step.grade(),
             grounds: step.grounds.iter().filter(|g| g.grade != Grade::Measured).map(GroundRecord::from).collect(),
             step_interval_s: step.interval.around(step_s),
+            plan_lead: table.lead(Quantity::StepTime, facts, Rivals::Plans),
+            design_lead: table.lead(Quantity::StepTime, facts, Rivals::Designs),
             peak_grade: peak.grade(),
             peak_interval_gib: peak.interval.around(peak_gib),
         })

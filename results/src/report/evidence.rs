@@ -31,11 +31,13 @@ pub(super) fn of_plans(rows: &[PlanRow]) -> String {
     let Some((first, others)) = rows.split_first() else { return String::new() };
     let Some(evidence) = &first.evidence else { return String::new() };
     let mut text = format!("{}{}", heading("How sure the first is"), fields(&of_plan(first)));
-    let within = others.iter().filter(|row| row.step_s <= evidence.step_interval_s[1]).count();
+    let lead = evidence.plan_lead;
+    let within = others.iter().filter(|row| row.step_s <= first.step_s * lead).count();
     if within > 0 {
         let others = others.len();
         text.push_str(&folded(&format!(
-            "Its lead over {within} of the {others} others that are listed is smaller than its interval: which of them is fastest is not settled."
+            "Its lead over {within} of the {others} others that are listed is smaller than what the model errs by between plans of one job ({:.0} %, 90 times of 100): which of them is fastest is not settled.",
+            (lead - 1.0) * 100.0
         )));
     }
     text

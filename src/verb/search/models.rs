@@ -117,7 +117,8 @@ pub fn compared(
     rows: &[DesignRow],
     best: &BestDesign,
 ) -> Result<Comparison, Failure> {
-    let mut entries = vec![Entry::from_design("best found", &best.design).sure(best.step.plan.evidence.as_ref())];
+    let first = Entry::from_design("best found", &best.design);
+    let mut entries = vec![first.sure(&question.stack.name, best.step.plan.evidence.as_ref())];
     if let Some(index) = answer.smallest_within(NEARLY).filter(|i| Some(*i) != answer.best) {
         entries.push(Entry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
     }
