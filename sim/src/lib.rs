@@ -14,6 +14,7 @@ mod limits;
 pub mod names;
 pub mod network;
 pub mod pipeline;
+pub mod scalar_fit;
 pub mod schedule;
 pub mod status;
 pub mod units;

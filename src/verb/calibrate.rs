@@ -1,5 +1,6 @@
-//! `coplace calibrate`: a chip's physical scalars fitted to measured kernels, a software stack's to measured runs.
+//! `coplace calibrate`: a chip's physical scalars fitted to measured kernels, a fabric's to measured collectives, a software stack's to measured runs.
 
+mod fabric;
 mod stack;
 
 use crate::answer::{self, Format, Versioned};
@@ -12,12 +13,17 @@ use sim::cost::calibrate::{Fit, fit};
 use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting, Template};
 use std::path::{Path, PathBuf};
 
-/// Fit a chip's physical scalars to measured kernels, or a software stack's to measured runs
+/// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to measured runs
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n  \
+    coplace calibrate nvlink3_node our_collectives.csv --out our_node.toml\n  \
     coplace calibrate megatron_core our_runs.csv --out ours.toml\n\n\
-    A file of kernels fits a chip, one of training runs or memory peaks a stack; the columns are those of `coplace validate`.\n\
+    A file of kernels fits a chip, one of collectives a fabric, one of training runs or memory peaks a stack; the columns are those of\n\
+    `coplace validate`.\n\
+    Fabrics: five collectives of one chip whose column `fabric` names it are enough to start; links keep their nominal bandwidths. As of stacks,\n\
+    what the rows do not determine is kept, and said. JSON: {\"format\", \"fabric\", \"data\", \"rows\", \"others\", \"before_pct\", \"after_pct\", \"left_out_pct\",\n\
+    \"by_kind_pct\", \"scalars\": as of stacks}.\n\
     Stacks: five runs are enough to start. Scalars move from the stack's own values as far as the runs say; what they do not determine is\n\
     kept, and said. Errors on runs that are left out, one by one and by model, are printed beside. JSON: {\"format\", \"stack\", \"rows\", \"parts\": [{\"quantity\",\n\
     \"rows\", \"before_pct\", \"after_pct\", \"left_out_pct\", \"by_model_pct\", \"scalars\": [{\"key\", \"before\", \"after\", \"range\", \"determined\"}]}]}.\n\n\
@@ -29,17 +35,17 @@ use std::path::{Path, PathBuf};
     the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
 )]
 pub struct Arguments {
-    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json); for runs a built-in stack
-    /// (coplace list stacks) or a stack file (.toml)
-    #[arg(value_name = "CHIP|STACK")]
+    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json); for
+    /// collectives a fabric (coplace list fabrics, or a .toml), for runs a software stack (coplace list stacks, or a .toml)
+    #[arg(value_name = "CHIP|FABRIC|STACK")]
     chip: String,
-    /// Measured kernels or runs (CSV, as for coplace validate)
+    /// Measured kernels, collectives or runs (CSV, as for coplace validate)
     #[arg(value_name = "DATA.csv")]
     data: PathBuf,
     /// Fit only these scalars, by key [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Write the chip or the stack with the fitted scalars; its name is the file's
+    /// Write the chip, the fabric or the stack with the fitted scalars; its name is the file's
     #[arg(long, value_name = "FILE.toml")]
     out: Option<PathBuf>,
     /// Form of the answer
@@ -84,6 +90,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // What cannot be read is said once the chip is known, as of kernels.
     if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = results::validate::dataset(&arguments.data) {
         return stack::run(arguments);
+    }
+    if let Ok(Dataset::Collectives) = results::validate::dataset(&arguments.data) {
+        return fabric::run(arguments);
     }
     let template = &input::chip(&arguments.chip)?;
     let chip: &Accelerator = &template.accelerator;

@@ -1,29 +1,15 @@
 //! Fits a software stack's scalars to measured steps, from a prior that the other built-in stacks give: a scalar that the measurements say
 //! nothing of stays where stacks usually have it, and a handful of measurements moves those that they determine.
 //!
-//! What is minimised is the sum over the rows of |ln(predicted / measured)| over their usual scatter, plus half the square of every scalar's distance
-//! from its prior in units of the prior's spread: the most probable scalars where errors have a Laplace distribution (one row that the model
-//! does not understand does not carry the others away) and scalars a normal one.
+//! How: [`sim::scalar_fit`].
 
 use crate::{SoftwareStack, StackError};
-use sim::coordinate_search::coordinate_search;
+use sim::scalar_fit::{self, ScalarFit, deviation, rounded};
 
-/// What errors scatter by where the model is right: the median error of the built-in stacks on the data sets that they were fitted on is from 2 to
-/// 9 % (`step/stacks/README.md`).
-const ERROR_SCALE: f64 = 0.05;
 /// The least spread of what is believed of fractions, and of amounts of memory: a tenth.
 const FRACTIONS: f64 = 0.1;
 /// The same of times, which differ between frameworks by factors: of e.
 const TIMES: f64 = 1.0;
-/// How much worse than the best the logarithm of the probability is at the ends of a 90 % range (half the chi-square of one degree of freedom).
-const RANGE_DROP: f64 = 1.353;
-/// The step of a coordinate, a logarithm, at which a fit ends: what is left moves no time by as much as models are wrong about it.
-const FINEST: f64 = 0.02;
-/// By how much longer steps are than those of a fit of fractions: times span a factor of a hundred.
-const STRIDE: f64 = 3.0;
-/// Standard deviations on either side of the mean between which 90 % of a normal distribution lies.
-const NORMAL_90: f64 = 1.645;
-
 /// A scalar that can be fitted: the key in the stack's file, unit included.
 #[derive(Debug, Clone, Copy)]
 pub struct Scalar {
@@ -100,9 +86,9 @@ impl Scalar {
     }
 }
 
-/// What is believed of a scalar before anything is measured: a normal distribution of ln(value + floor).
+/// The middle and the spread of ln(value + floor).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Belief {
+struct Belief {
     centre: f64,
     spread: f64,
 }
@@ -161,17 +147,6 @@ impl Prior {
     fn centres(&self) -> Vec<f64> {
         self.beliefs.iter().map(|belief| belief.centre).collect()
     }
-
-    /// How improbable a point is: minus the logarithm of its density, without the constant.
-    fn cost(&self, point: &[f64]) -> f64 {
-        point.iter().zip(&self.beliefs).map(|(u, b)| ((u - b.centre) / b.spread).powi(2) / 2.0).sum()
-    }
-}
-
-fn deviation(values: &[f64]) -> f64 {
-    let n = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt()
 }
 
 /// A fitted scalar.
@@ -217,27 +192,37 @@ impl Question<'_> {
     /// The most probable scalars. `errors` gives ln(predicted / measured) of every row under some stacks.
     #[must_use]
     pub fn fit(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Fit {
-        let free = vec![true; self.scalars.len()];
-        let point = self.search(&free, errors);
+        let beliefs = self.beliefs();
+        let fit = ScalarFit { beliefs: &beliefs, starts: &self.prior.others };
+        let point = fit.fit(&mut |point| errors(&with(self.scalars, self.stacks, point)));
         self.found(&point, Vec::new(), errors)
     }
 
     /// The same, with the range in which the rows determine every scalar; one that they do not determine keeps its prior.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Fit {
-        let point = self.search(&vec![true; self.scalars.len()], errors);
-        let ranges: Vec<Range> = (0..point.len()).map(|i| self.range(&point, i, errors)).collect();
-        let free: Vec<bool> = ranges.iter().map(|range| range.determined).collect();
-        let point = if free.iter().all(|free| *free) { point } else { self.search(&free, errors) };
+        let beliefs = self.beliefs();
+        let fit = ScalarFit { beliefs: &beliefs, starts: &self.prior.others };
+        let (point, ranges) = fit.fit_with_ranges(&mut |point| errors(&with(self.scalars, self.stacks, point)));
         let value = |scalar: &Scalar, at: f64| self.stacks.first().map_or(f64::NAN, |stack| clamped(scalar, stack, at));
-        let fitted = self.scalars.iter().zip(&ranges).zip(&free).enumerate().map(|(i, ((scalar, range), free))| Fitted {
+        let fitted = self.scalars.iter().zip(&ranges).enumerate().map(|(i, (scalar, range))| Fitted {
             key: scalar.key,
             prior: value(scalar, self.prior.beliefs[i].centre),
             value: value(scalar, point[i]),
             range: (value(scalar, range.low), value(scalar, range.high)),
-            determined: *free,
+            determined: range.determined,
         });
         self.found(&point, fitted.collect(), errors)
+    }
+
+    /// What is believed of each coordinate, within the values that a stack's file may have.
+    fn beliefs(&self) -> Vec<scalar_fit::Belief> {
+        let one = |(scalar, belief): (&Scalar, &Belief)| {
+            let (min, max) = self.stacks.first().map_or((0.0, f64::INFINITY), |stack| scalar.limits(stack));
+            let (least, most) = (scalar.coordinate(min), scalar.coordinate(max));
+            scalar_fit::Belief { centre: belief.centre, spread: belief.spread, least, most }
+        };
+        self.scalars.iter().zip(&self.prior.beliefs).map(one).collect()
     }
 
     fn found(&self, point: &[f64], scalars: Vec<Fitted>, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Fit {
@@ -245,84 +230,12 @@ impl Question<'_> {
         let (before, after) = (mean(&errors(&self.prior.applied(self.scalars, self.stacks))), mean(&errors(&stacks)));
         Fit { stacks, scalars, before, after }
     }
-
-    /// Moves the free scalars from the middle of what is believed, or from where another stack has them if that explains the rows better: where
-    /// a scalar makes no difference until another has moved (the host's time, where devices take longer) no single step leads out.
-    fn search(&self, free: &[bool], errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Vec<f64> {
-        let centres = self.prior.centres();
-        let start =
-            |other: &Vec<f64>| (0..centres.len()).map(|i| if free[i] { self.limited(i, other[i]) } else { centres[i] }).collect();
-        let mut starts: Vec<Vec<f64>> = self.prior.others.iter().map(start).collect();
-        starts.push(centres.clone());
-        let mut cost = |point: &Vec<f64>| self.misfit(point, errors) + self.prior.cost(point);
-        let best = starts.into_iter().map(|point| (cost(&point), point)).min_by(|a, b| a.0.total_cmp(&b.0));
-        let free: Vec<usize> = (0..free.len()).filter(|i| free[*i]).collect();
-        let neighbours = |point: &Vec<f64>, i: usize, step: f64| {
-            [step, -step].map(|by| {
-                let mut moved = point.clone();
-                moved[free[i]] = self.limited(free[i], moved[free[i]] + STRIDE * by);
-                (STRIDE * step > FINEST && moved[free[i]] != point[free[i]]).then_some(moved)
-            })
-        };
-        let objective = |point: &Vec<f64>| Ok::<f64, std::convert::Infallible>(cost(point));
-        let Ok(found) = coordinate_search(best.map_or(centres, |(_, point)| point), free.len(), neighbours, objective);
-        found.point
-    }
-
-    /// A coordinate within the values that a stack's file may have.
-    fn limited(&self, i: usize, coordinate: f64) -> f64 {
-        let Some(stack) = self.stacks.first() else { return coordinate };
-        let (min, max) = self.scalars[i].limits(stack);
-        coordinate.clamp(self.scalars[i].coordinate(min), self.scalars[i].coordinate(max))
-    }
-
-    fn misfit(&self, point: &[f64], errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> f64 {
-        errors(&with(self.scalars, self.stacks, point)).iter().map(|e| e.abs()).sum::<f64>() / ERROR_SCALE
-    }
-
-    /// How far a coordinate can move, the others fixed, before the rows alone speak against it.
-    fn range(&self, point: &[f64], i: usize, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Range {
-        let best = self.misfit(point, errors);
-        let mut end = |direction: f64| {
-            let mut at = |by: f64| {
-                let mut moved = point.to_vec();
-                moved[i] = self.limited(i, point[i] + direction * by);
-                (moved[i], self.misfit(&moved, errors) - best)
-            };
-            let (mut inside, mut outside) = (0.0, 0.02);
-            // What lies further than this no prior holds possible.
-            let far = 8.0 * self.prior.beliefs[i].spread;
-            while at(outside).1 < RANGE_DROP {
-                if outside > far {
-                    return (at(outside).0, false);
-                }
-                (inside, outside) = (outside, outside * 2.0);
-            }
-            for _ in 0..6 {
-                let middle = f64::midpoint(inside, outside);
-                if at(middle).1 < RANGE_DROP { inside = middle } else { outside = middle }
-            }
-            (at(inside).0, true)
-        };
-        let ((low, below), (high, above)) = (end(-1.0), end(1.0));
-        let width = 2.0 * NORMAL_90 * self.prior.beliefs[i].spread;
-        Range { low, high, determined: (below || above) && high - low < width }
-    }
 }
 
 /// The value at a coordinate, within those that the stack's file may have.
 fn clamped(scalar: &Scalar, stack: &SoftwareStack, coordinate: f64) -> f64 {
     let (min, max) = scalar.limits(stack);
     rounded(scalar.value(coordinate).clamp(min, max))
-}
-
-/// Between which coordinates the rows put a scalar.
-#[derive(Debug, Clone, Copy)]
-struct Range {
-    low: f64,
-    high: f64,
-    /// Whether the rows end it on one side at least, and it is narrower than what was believed.
-    determined: bool,
 }
 
 fn with(scalars: &[Scalar], stacks: &[SoftwareStack], point: &[f64]) -> Vec<SoftwareStack> {
@@ -334,11 +247,6 @@ fn with(scalars: &[Scalar], stacks: &[SoftwareStack], point: &[f64]) -> Vec<Soft
         }
     }
     stacks
-}
-
-/// Four significant digits: what a fit is worth, and what is written to a stack's file.
-fn rounded(value: f64) -> f64 {
-    if value.abs() < 1e-9 { 0.0 } else { format!("{value:.3e}").parse().unwrap_or(value) }
 }
 
 fn mean(errors: &[f64]) -> f64 {

@@ -92,3 +92,17 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     let text = coplace_in(dir.path(), &["calibrate", "tpu_v4", "k.csv"]).result();
     assert!(text.contains("For the chip's file:\n\n[calibration]\n"), "{text}");
 }
+
+#[test]
+fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = repository("results/reference/measured/gpu_collectives.csv").display().to_string();
+    let call = ["calibrate", "nvlink3_node", &rows, "--out", "our_node.toml", "--format", "json"];
+    let answer = coplace_in(dir.path(), &call).json();
+    let of = |key: &str| answer[key].as_f64().unwrap();
+    assert!(of("rows") > 40.0 && of("others") > 0.0 && of("after_pct") < of("before_pct"), "{answer}");
+    assert!(of("left_out_pct") >= of("after_pct") && of("left_out_pct") < 10.0, "{answer}");
+    let plan =
+        ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "our_node.toml", "--devices", "8", "--global-batch", "64"];
+    assert!(coplace_in(dir.path(), &plan).result().contains("our_node"));
+}

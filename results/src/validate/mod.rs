@@ -111,6 +111,18 @@ pub enum ValidateError {
         /// Rows in the file.
         rows: usize,
     },
+    /// Too few collectives to fit a fabric to.
+    #[error("{}: fewer than {least} collectives of one chip on {fabric} have a measured time and can be predicted ({rows}); give at least {least} whose `fabric` is {fabric} (`coplace validate` says what is wrong with the others)", file.display())]
+    TooFewCollectives {
+        /// The file.
+        file: PathBuf,
+        /// The fabric.
+        fabric: String,
+        /// The least.
+        least: usize,
+        /// Rows that can be predicted.
+        rows: usize,
+    },
     /// A software stack cannot be read.
     #[error("{why}")]
     Stack {

@@ -43,6 +43,39 @@ impl FabricDocument {
         fields
     }
 
+    /// The version or setting of the communication library among those that the document has figures for, where `software` names one.
+    #[must_use]
+    pub fn software(&self, software: &str) -> Option<&str> {
+        self.under_software(software)?.get("name")?.as_str()
+    }
+
+    fn under_software(&self, software: &str) -> Option<&toml::Table> {
+        let all = self.table.get("software")?.as_array()?;
+        let named =
+            |own: &&toml::Table| own.get("name").and_then(toml::Value::as_str).is_some_and(|name| software.contains(name));
+        all.iter().filter_map(toml::Value::as_table).find(named)
+    }
+
+    /// The document with the figures under that version or setting, and none of others ([`Fabric::template_under`]).
+    #[must_use]
+    pub fn under(mut self, software: &str) -> Self {
+        let own = self.under_software(software).cloned();
+        self.table.remove("software");
+        let Some(own) = own else { return self };
+        if let Some(launch) = own.get("launch_us") {
+            self.table.insert("launch_us".into(), launch.clone());
+        }
+        if let Some(toml::Value::Table(tier)) =
+            self.table.get_mut("tier").and_then(toml::Value::as_array_mut).and_then(|t| t.first_mut())
+        {
+            // The protocol of lines is as the software has it, or is none.
+            tier.retain(|key, _| !key.starts_with("line_"));
+            let figures = own.into_iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "source" | "launch_us"));
+            tier.extend(figures);
+        }
+        self
+    }
+
     /// The value of a field.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Setting> {
@@ -113,6 +146,21 @@ mod tests {
             assert_eq!(document.fabric().unwrap(), fabric, "{name}");
             assert_eq!(Fabric::from_toml_str("again.toml", &document.text().unwrap()).unwrap(), fabric, "{name}");
         }
+    }
+
+    #[test]
+    fn a_document_under_a_library_is_the_fabric_under_it() {
+        for software in ["NCCL 2.27.3", "NCCL 2.27.3, NVLS off", "another"] {
+            for (name, chip) in [("nvlink3_node", "a100_80gb_sxm"), ("nvlink4_node", "h100_80gb_sxm")] {
+                let document = FabricDocument::load_for(name, chip).unwrap().under(software);
+                assert_eq!(
+                    document.fabric().unwrap(),
+                    Fabric::template_under(name, chip, software).unwrap(),
+                    "{name} {software}"
+                );
+            }
+        }
+        assert_eq!(FabricDocument::load_for("nvlink3_node", "a100_80gb_sxm").unwrap().software("NCCL 2.27.3"), Some("NCCL 2.2"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use results::report::{Align, Table, count};
 use results::validate::Options;
-use results::validate::held_out::{Calibrated, Part, calibrate};
+use results::validate::held_out::{Calibrated, FittedScalar, Part, calibrate};
 use serde::Serialize;
 use step::SoftwareStack;
 
@@ -52,17 +52,23 @@ fn text(answer: &Answer) -> String {
     }
     text.push_str(&errors.render());
     text.push('\n');
-    let mut scalars = Table::new(["scalar", "before", "after", "90 % range", ""]).align(4, Align::Left);
-    for scalar in answer.parts.iter().flat_map(|part| &part.scalars) {
-        scalars.row([
-            scalar.key.to_owned(),
+    text.push_str(&scalars(answer.parts.iter().flat_map(|part| &part.scalars)));
+    text
+}
+
+/// Scalars before and after, with the ranges that the rows put them in.
+pub(super) fn scalars<'a>(fitted: impl IntoIterator<Item = &'a FittedScalar>) -> String {
+    let mut table = Table::new(["scalar", "before", "after", "90 % range", ""]).align(4, Align::Left);
+    for scalar in fitted {
+        table.row([
+            scalar.key.clone(),
             number(scalar.before),
             number(scalar.after),
             format!("{} to {}", number(scalar.range.0), number(scalar.range.1)),
             if scalar.determined { String::new() } else { "not determined by the rows, kept".to_owned() },
         ]);
     }
-    text.push_str(&scalars.render());
+    let mut text = table.render();
     text.push_str("Ranges: what the rows allow with the other scalars as they are.\n");
     text
 }

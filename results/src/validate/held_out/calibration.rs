@@ -45,9 +45,9 @@ pub struct Part {
 /// A scalar, and between what the rows put it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FittedScalar {
-    /// Its key in the stack's file, unit included.
-    pub key: &'static str,
-    /// What the stack had.
+    /// Its key in the file, unit included.
+    pub key: String,
+    /// What the stack or the fabric had.
     pub before: f64,
     /// What it has.
     pub after: f64,
@@ -60,7 +60,7 @@ pub struct FittedScalar {
 impl From<&Fitted> for FittedScalar {
     fn from(fitted: &Fitted) -> Self {
         let Fitted { key, prior, value, range, determined } = *fitted;
-        Self { key, before: prior, after: value, range, determined }
+        Self { key: key.to_owned(), before: prior, after: value, range, determined }
     }
 }
 
@@ -84,7 +84,7 @@ pub fn calibrate(path: &Path, base: &SoftwareStack, name: &str, options: &Option
         let prior = Prior::around(scalars, base).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
         let part = unit.part(&prior, &mut found.stack, &mut prepared);
         for scalar in part.scalars.iter().filter(|s| s.determined) {
-            found.stack.sources.insert(scalar.key.to_owned(), source(path, &part, scalar));
+            found.stack.sources.insert(scalar.key.clone(), source(path, &part, scalar));
         }
         found.parts.push(part);
     }
@@ -147,7 +147,7 @@ impl Unit<'_> {
 }
 
 /// The mean absolute error in percent of ln(predicted / measured).
-fn percent(errors: &[f64]) -> f64 {
+pub(super) fn percent(errors: &[f64]) -> f64 {
     errors.iter().map(|e| (e.exp() - 1.0).abs() * 100.0).sum::<f64>() / errors.len().max(1) as f64
 }
 

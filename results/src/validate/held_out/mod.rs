@@ -6,10 +6,12 @@
 //! know kernels and collectives, no training run.
 
 mod calibration;
+mod fabric;
 mod folds;
 mod text;
 
 pub use calibration::{Calibrated, FittedScalar, FromFew, Part, calibrate, from_few};
+pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric};
 pub use text::{few, report};
 
 use super::predict::Prepared;
@@ -76,9 +78,14 @@ impl Rows {
     }
 
     fn read(path: &Path) -> Result<Self, ValidateError> {
+        Self::read_if(path, |dataset| matches!(dataset, Dataset::TrainingRuns | Dataset::MemoryPeaks))
+    }
+
+    /// The rows of a file that holds what is wanted.
+    fn read_if(path: &Path, wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
         let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
         let mut table = Table::open(path, &text)?;
-        if !matches!(table.dataset, Dataset::TrainingRuns | Dataset::MemoryPeaks) {
+        if !wanted(table.dataset) {
             return Err(ValidateError::NotRuns { file: path.into(), dataset: table.dataset });
         }
         let mut records = Vec::new();

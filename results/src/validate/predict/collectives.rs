@@ -21,11 +21,15 @@ const NO_SWITCH: &str = "NVLS off";
 
 /// Predicts the time of a collective in microseconds.
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let name = row.text("collective")?;
-    let Some((_, kind)) = KINDS.iter().find(|(known, _)| *known == name) else {
-        let known = KINDS.map(|(known, _)| known).join(", ");
-        return Err(RowFailure::Unpredictable(format!("unknown collective `{name}`; known are {known}")));
-    };
+    let algorithm = row.cell("algo").unwrap_or_default();
+    kind(row)?;
+    let fabric = prepared.fabric_under(row.text("fabric")?, row.text("chip")?, algorithm)?;
+    Ok(vec![("measured_us", on(prepared, row, fabric)?)])
+}
+
+/// The time of a row's collective on a fabric, in microseconds.
+pub(in crate::validate) fn on(prepared: &mut Prepared, row: &Row<'_>, mut fabric: Fabric) -> Result<f64, RowFailure> {
+    let kind = kind(row)?;
     let (ranks, nodes) = (devices(row, "ranks")?, devices(row, "nodes")?);
     if ranks < 2 {
         return Err(row.fault("ranks", "must be at least 2", "one rank has nothing to exchange"));
@@ -33,9 +37,7 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     if !ranks.is_multiple_of(nodes) {
         return Err(row.fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
     }
-    let algorithm = row.cell("algo").unwrap_or_default();
-    let mut fabric = prepared.fabric_under(row.text("fabric")?, row.text("chip")?, algorithm)?;
-    if algorithm.contains(NO_SWITCH) {
+    if row.cell("algo").is_some_and(|algorithm| algorithm.contains(NO_SWITCH)) {
         fabric.tiers.iter_mut().for_each(|tier| tier.in_network = None);
     }
     let bytes = Bytes(row.count("bytes")?);
@@ -43,8 +45,16 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     let fabric = occupied(&fabric, ranks, nodes)?;
     let group = Group { ranks, stride: 1 };
     fabric.check_group(group).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
-    let cost = fabric.collective(&Collective { kind: *kind, bytes, group });
-    Ok(vec![("measured_us", cost.latency.micros())])
+    Ok(fabric.collective(&Collective { kind, bytes, group }).latency.micros())
+}
+
+fn kind(row: &Row<'_>) -> Result<CollectiveKind, RowFailure> {
+    let name = row.text("collective")?;
+    let found = KINDS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        let known = KINDS.map(|(known, _)| known).join(", ");
+        RowFailure::Unpredictable(format!("unknown collective `{name}`; known are {known}"))
+    })
 }
 
 /// A number of devices or nodes.

@@ -1,0 +1,317 @@
+//! A fabric fitted to a user's own collectives.
+
+use super::calibration::{FittedScalar, percent};
+use super::{LEAST_ROWS, Rows};
+use crate::validate::predict::Prepared;
+use crate::validate::predict::collectives::on;
+use crate::validate::row::RowFailure;
+use crate::validate::{Dataset, Options, ValidateError};
+use serde::Serialize;
+use sim::hardware::Setting;
+use sim::network::{Fabric, FabricDocument};
+use sim::scalar_fit::{Belief, ScalarFit, deviation, rounded};
+use std::path::Path;
+
+/// The fields of a tier that kernels of collectives determine, with what is added before the logarithm is taken and the range of their values; links'
+/// bandwidths are nominal.
+const FITTED: [(&str, f64, f64, f64); 13] = [
+    ("launch_us", 0.1, 0.0, 1e6),
+    ("achieved_fraction", 0.0, 0.01, 1.0),
+    ("step_latency_us", 0.05, 0.0, 1e6),
+    ("chunk_overhead_us", 0.05, 0.0, 1e6),
+    ("final_copy_gb_per_s", 0.0, 0.1, 1e6),
+    ("low_latency_step_us", 0.05, 0.0, 1e6),
+    ("low_latency_fraction", 0.0, 0.001, 1.0),
+    ("line_step_us", 0.05, 0.0, 1e6),
+    ("line_fraction", 0.0, 0.001, 1.0),
+    ("line_chunk_us", 0.05, 0.0, 1e6),
+    ("in_network_latency_us", 0.05, 0.0, 1e6),
+    ("in_network_fraction", 0.0, 0.001, 1.0),
+    ("in_network_chunk_us", 0.05, 0.0, 1e6),
+];
+/// The least spread of what is believed: fabrics that took their figures over from each other agree better than they know.
+const LEAST_SPREAD: f64 = 0.1;
+/// Rows up to which each is left out by itself; of more, as many parts of them.
+const LEFT_OUT: usize = 12;
+
+/// A fabric as some collectives determine it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CalibratedFabric {
+    /// The fabric with the fitted scalars.
+    pub document: FabricDocument,
+    /// What they were fitted on.
+    pub source: String,
+    /// What was found.
+    pub fit: FabricFit,
+}
+
+/// What collectives say of a fabric.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FabricFit {
+    /// Rows of the fabric that can be predicted.
+    pub rows: usize,
+    /// Rows of other fabrics, or that cannot be predicted.
+    pub others: usize,
+    /// Mean absolute error in percent with the scalars of the fabric as it was.
+    pub before_pct: f64,
+    /// With the fitted ones, on the rows that they were fitted on.
+    pub after_pct: f64,
+    /// On rows that are left out in turn.
+    pub left_out_pct: f64,
+    /// On kinds of collectives that are left out in turn; `None` where there is one.
+    pub by_kind_pct: Option<f64>,
+    /// The scalars.
+    pub scalars: Vec<FittedScalar>,
+}
+
+/// A scalar of the document.
+struct Field {
+    key: String,
+    floor: f64,
+    limits: (f64, f64),
+    before: f64,
+}
+
+impl Field {
+    fn coordinate(&self, value: f64) -> f64 {
+        (value + self.floor).max(1e-6).ln()
+    }
+
+    fn value(&self, coordinate: f64) -> f64 {
+        rounded((coordinate.exp() - self.floor).clamp(self.limits.0, self.limits.1))
+    }
+}
+
+/// The collectives of one fabric, and what of it is fitted.
+struct Unit<'a> {
+    rows: &'a Rows,
+    members: Vec<(usize, f64)>,
+    document: &'a FabricDocument,
+    fields: Vec<Field>,
+}
+
+/// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it, from its own values: those of the first
+/// such row's chip and communication library.
+///
+/// # Errors
+/// A file that cannot be read or holds no collectives; a fabric that does not exist; fewer than five rows that can be predicted.
+pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<CalibratedFabric, ValidateError> {
+    let rows = Rows::read_if(path, |dataset| dataset == Dataset::Collectives)?;
+    let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
+    let unknown = |e| wrong(&format!("{}: these are collectives, which a fabric is fitted to: {e}", path.display()));
+    let base = Fabric::load(fabric).map_err(unknown)?;
+    let named = |at: &usize| rows.row(*at).cell("fabric").is_some_and(|name| name == fabric || name == base.name);
+    let first = (0..rows.records.len()).find(named);
+    let of_first = |column: &str| first.and_then(|at| rows.row(at).cell(column).map(str::to_owned)).unwrap_or_default();
+    let (chip, algorithm) = (of_first("chip"), of_first("algo"));
+    let document = FabricDocument::load_for(fabric, &chip).map_err(|e| wrong(&e))?;
+    let software = |algorithm: Option<&str>| document.software(algorithm.unwrap_or_default()).map(str::to_owned);
+    let of_one_software = |at: &usize| software(rows.row(*at).cell("algo")) == software(Some(&algorithm));
+    let same: Vec<usize> = (0..rows.records.len()).filter(named).filter(of_one_software).collect();
+    let document = document.under(&algorithm);
+    let whole = document.fabric().map_err(|e| wrong(&e))?;
+    let mut prepared = Prepared::new(options);
+    let mut unit = Unit { rows: &rows, members: Vec::new(), fields: fields(&document), document: &document };
+    for at in same {
+        if let Ok(measured) = unit.measured(at, &chip, &whole, &mut prepared) {
+            unit.members.push((at, measured));
+        }
+    }
+    if unit.members.len() < LEAST_ROWS {
+        return Err(ValidateError::TooFewCollectives {
+            file: path.into(),
+            fabric: base.name,
+            least: LEAST_ROWS,
+            rows: unit.members.len(),
+        });
+    }
+    let (point, fit) = unit.fit(&mut prepared);
+    let document = unit.at(&point);
+    let source = format!(
+        "coplace calibrate: fitted on {} collectives of {}; {:.1} % off on rows left out",
+        fit.rows,
+        path.display(),
+        fit.left_out_pct
+    );
+    Ok(CalibratedFabric { document, source, fit })
+}
+
+/// What of a fabric's document is fitted.
+fn fields(document: &FabricDocument) -> Vec<Field> {
+    let one = |(key, setting): (String, Setting)| {
+        let (_, floor, least, most) = *FITTED.iter().find(|(name, ..)| key.rsplit('.').next() == Some(name))?;
+        let Setting::Number(before) = setting else { return None };
+        Some(Field { key, floor, limits: (least, most), before })
+    };
+    document.fields().into_iter().filter_map(one).collect()
+}
+
+/// The standard deviation of the built-in fabrics' values of a field.
+fn spread(field: &Field) -> f64 {
+    let name = field.key.rsplit('.').next();
+    let documents = Fabric::names().into_iter().filter_map(|fabric| {
+        let chip = "tpu_v4";
+        FabricDocument::load_for(fabric, chip).ok()
+    });
+    let of =
+        |document: FabricDocument| fields(&document).into_iter().filter(|f| f.key.rsplit('.').next() == name).collect::<Vec<_>>();
+    let values: Vec<f64> = documents.flat_map(of).map(|f| f.coordinate(f.before)).collect();
+    deviation(&values).max(LEAST_SPREAD)
+}
+
+impl Unit<'_> {
+    /// The measured time of a row of the fabric's chip, in microseconds.
+    fn measured(&self, at: usize, chip: &str, fabric: &Fabric, prepared: &mut Prepared) -> Result<f64, RowFailure> {
+        let row = self.rows.row(at);
+        let none = || RowFailure::Unpredictable("nothing is measured".into());
+        row.check_width()?;
+        if row.cell("chip") != Some(chip) {
+            return Err(none());
+        }
+        let target = self.rows.dataset.targets().iter().find(|target| target.column == "measured_us").ok_or_else(none)?;
+        let measured = row.measured(target)?.ok_or_else(none)?;
+        on(prepared, &row, fabric.clone())?;
+        Ok(measured)
+    }
+
+    /// The document at a point.
+    fn at(&self, point: &[f64]) -> FabricDocument {
+        let mut document = self.document.clone();
+        for (field, coordinate) in self.fields.iter().zip(point) {
+            // A field that the document has can be set.
+            let _ = document.set(&field.key, &Setting::Number(field.value(*coordinate)));
+        }
+        document
+    }
+
+    /// ln(predicted / measured) of some members at a point.
+    fn errors(&self, members: &[usize], point: &[f64], prepared: &mut Prepared) -> Vec<f64> {
+        let Ok(fabric) = self.at(point).fabric() else { return vec![super::LOST; members.len()] };
+        let one = |m: &usize| {
+            let (at, measured) = self.members[*m];
+            let error = on(prepared, &self.rows.row(at), fabric.clone()).map_or(f64::NAN, |us| (us / measured).ln());
+            if error.is_finite() { error } else { super::LOST }
+        };
+        members.iter().map(one).collect()
+    }
+
+    fn fit(&self, prepared: &mut Prepared) -> (Vec<f64>, FabricFit) {
+        let belief = |field: &Field| Belief {
+            centre: field.coordinate(field.before),
+            spread: spread(field),
+            least: field.coordinate(field.limits.0),
+            most: field.coordinate(field.limits.1),
+        };
+        let beliefs: Vec<Belief> = self.fields.iter().map(belief).collect();
+        let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let (point, ranges) = fit.fit_with_ranges(&mut |point| self.errors(&all, point, prepared));
+        let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
+        let (before, after) = (self.errors(&all, &centres, prepared), self.errors(&all, &point, prepared));
+        let parts = all.len().min(LEFT_OUT);
+        let rows: Vec<usize> = all.iter().map(|m| m % parts).collect();
+        let kinds = self.kinds();
+        let several = kinds.iter().any(|kind| *kind != 0);
+        let scalars = self.fields.iter().zip(&ranges).zip(&point).map(|((field, range), coordinate)| FittedScalar {
+            key: field.key.clone(),
+            before: field.before,
+            after: if range.determined { field.value(*coordinate) } else { field.before },
+            range: (field.value(range.low), field.value(range.high)),
+            determined: range.determined,
+        });
+        let found = FabricFit {
+            rows: all.len(),
+            others: self.rows.records.len() - all.len(),
+            before_pct: percent(&before),
+            after_pct: percent(&after),
+            left_out_pct: self.left_out(&fit, &rows, prepared),
+            by_kind_pct: several.then(|| self.left_out(&fit, &kinds, prepared)),
+            scalars: scalars.collect(),
+        };
+        (point, found)
+    }
+
+    /// The kind of collective of every member, by its place among them.
+    fn kinds(&self) -> Vec<usize> {
+        let kind = |(at, _): &(usize, f64)| self.rows.row(*at).cell("collective").unwrap_or_default().to_owned();
+        let kinds: Vec<String> = self.members.iter().map(kind).collect();
+        let mut known = kinds.clone();
+        known.sort();
+        known.dedup();
+        kinds.iter().map(|kind| known.partition_point(|other| other < kind)).collect()
+    }
+
+    /// The mean absolute error in percent on folds that are left out in turn.
+    fn left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut Prepared) -> f64 {
+        let mut errors = Vec::new();
+        for fold in 0..=of.iter().copied().max().unwrap_or_default() {
+            let (inside, rest): (Vec<usize>, Vec<usize>) = (0..of.len()).partition(|m| of[*m] == fold);
+            let point = fit.fit(&mut |point| self.errors(&rest, point, prepared));
+            errors.extend(self.errors(&inside, &point, prepared));
+        }
+        percent(&errors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use sim::kernel::{Collective, CollectiveKind, Group};
+    use sim::units::Bytes;
+
+    /// What collectives take on a node whose scalars are others than the built-in one's.
+    fn measured(truth: &Fabric) -> String {
+        let kinds = [("all_reduce", CollectiveKind::AllReduce), ("all_gather", CollectiveKind::AllGather)];
+        let mut text =
+            "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n".to_owned();
+        for (name, kind) in kinds {
+            // Launches cost a group of two as much as one of eight, steps do not: together they tell the two apart.
+            for (ranks, bytes) in [2, 4, 8].into_iter().flat_map(|ranks| (12..31).step_by(2).map(move |e| (ranks, 1_u64 << e))) {
+                let us = truth
+                    .collective(&Collective { kind, bytes: Bytes(bytes), group: Group { ranks, stride: 1 } })
+                    .latency
+                    .micros();
+                text.push_str(&format!(
+                    "{name}_{ranks}_{bytes},ours,a100_80gb_sxm,nvlink3_node,{name},{ranks},1,{bytes},{us},,,ours\n"
+                ));
+            }
+        }
+        text
+    }
+
+    fn fitted(rows: &str) -> Result<CalibratedFabric, ValidateError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ours.csv");
+        std::fs::write(&path, rows).unwrap();
+        calibrate_fabric(&path, "nvlink3_node", &Options::default())
+    }
+
+    #[test]
+    fn the_scalars_of_a_node_are_found_in_its_collectives() {
+        let mut document = FabricDocument::load_for("nvlink3_node", "a100_80gb_sxm").unwrap().under("");
+        let set = [("launch_us", 20.0), ("tier.nvlink.achieved_fraction", 0.6)];
+        for (key, value) in set {
+            assert!(document.get(key).is_some(), "{key}");
+            document.set(key, &Setting::Number(value)).unwrap();
+        }
+        let found = fitted(&measured(&document.fabric().unwrap())).unwrap();
+        assert!(found.fit.before_pct > 10.0 && found.fit.after_pct < 2.0 && found.fit.left_out_pct < 4.0, "{:?}", found.fit);
+        for (key, value) in set {
+            let scalar = found.fit.scalars.iter().find(|scalar| scalar.key == key).unwrap();
+            assert!(scalar.determined && (scalar.after / value - 1.0).abs() < 0.1, "{scalar:?}");
+            assert!(scalar.range.0 <= value * 1.1 && scalar.range.1 >= value * 0.9, "{scalar:?}");
+        }
+        // What is written is what was fitted.
+        let again = Fabric::from_toml_str("ours.toml", &found.document.text().unwrap()).unwrap();
+        assert_eq!(again, found.document.fabric().unwrap());
+    }
+
+    #[test]
+    fn too_few_rows_are_refused() {
+        let rows = measured(&Fabric::load("nvlink3_node").unwrap());
+        let few: String = rows.lines().take(4).map(|line| format!("{line}\n")).collect();
+        let why = fitted(&few).unwrap_err().to_string();
+        assert!(why.contains("fewer than 5 collectives of one chip on nvlink3_node") && why.contains("(3)"), "{why}");
+    }
+}
