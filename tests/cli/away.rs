@@ -43,7 +43,7 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let text = with(&["--nvme", "6:100"]).result();
     assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
     // Slower storage takes longer, less is named with what would do.
-    let step = |rate: &str| with(&["--nvme", rate, "--format", "json"]).json()["result"]["step_s"].as_f64().unwrap();
+    let step = |rate: &str| with(&["--nvme", rate, "--format", "json"]).json()["result"]["time"]["step_s"].as_f64().unwrap();
     assert!(step("0.5:100") > 1.2 * step("20:100"));
     let short = with(&["--nvme", "6:1"]);
     assert!(short.stdout.contains("needs 2.69 GiB of 0.93 GiB of storage"), "{}", short.stdout);

@@ -68,7 +68,7 @@ fn table(answer: &Comparison) -> Table {
         "states",
         "gathered",
         "activ.",
-        "transient",
+        "trans.",
         "logits",
         "other",
         "need",
