@@ -2,9 +2,10 @@
 
 use crate::failure::{self, Failure, OrInput};
 use results::run::{self, Run};
-use sim::hardware::Template;
+use sim::hardware::{Storage, Template};
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
+use sim::units::{Bytes, BytesPerSecond};
 use std::path::Path;
 use step::SoftwareStack;
 
@@ -94,4 +95,17 @@ pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fa
 pub fn text(path: &Path, what: &str) -> Result<String, Failure> {
     sim::files::text::read(path)
         .map_err(|e| failure::input(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
+}
+
+/// `7:960`: bandwidth one way in GB/s, and capacity in GB.
+pub fn storage(text: &str) -> Result<Storage, Failure> {
+    let number = |part: &str| part.trim().parse::<f64>().ok().filter(|v| (1e-3..=1e6).contains(v));
+    let parts = text.split_once(':').and_then(|(rate, size)| Some((number(rate)?, number(size)?)));
+    let (rate, size) = parts.ok_or_else(|| {
+        failure::input(format!(
+            "--nvme {text}: must be GB/s and GB of every device, each from 0.001 to 1000000; write it like 6.4:1600"
+        ))
+    })?;
+    let bandwidth = BytesPerSecond(rate * 1e9);
+    Ok(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes((size * 1e9) as u64) })
 }

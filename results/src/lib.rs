@@ -17,6 +17,7 @@ pub mod explained;
 pub mod figure;
 pub mod files;
 pub mod finite;
+pub mod freedoms;
 pub mod from_search;
 pub mod mapped;
 pub mod page;

@@ -166,9 +166,17 @@ pub struct StageRow {
     pub need_gib: f64,
     /// GiB in the host's memory: offloaded activations.
     pub host_gib: f64,
+    /// GiB in storage.
+    #[serde(default, skip_serializing_if = "nothing")]
+    pub storage_gib: f64,
     /// Where stages have policies of their own, or tensors have been chosen one by one: what this one's layers keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keeps: Vec<KeepsRow>,
+}
+
+/// Whether a quantity is zero.
+fn nothing(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// What some layers of a stage keep for their backward passes.
@@ -183,6 +191,9 @@ pub struct KeepsRow {
     pub device_mib: BTreeMap<String, f64>,
     /// Tensors that go to the host.
     pub host_mib: BTreeMap<String, f64>,
+    /// Tensors that go to storage.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub storage_mib: BTreeMap<String, f64>,
     /// Tensors that the backward pass reads and that are made again.
     pub rebuilt_mib: BTreeMap<String, f64>,
     /// The operators that run again.
@@ -345,6 +356,7 @@ fn keeps_row(keeps: LayerKeeps) -> KeepsRow {
         policy: keeps.policy,
         device_mib: mib(keeps.device),
         host_mib: mib(keeps.host),
+        storage_mib: mib(keeps.storage),
         rebuilt_mib: mib(keeps.rebuilt),
         again: keeps.again,
     }
@@ -358,6 +370,7 @@ pub(crate) fn stage(memory: &StageMemory) -> StageRow {
         classes_gib: MemoryClass::ALL.map(class).into(),
         need_gib: memory.need().gib(),
         host_gib: memory.host.gib(),
+        storage_gib: memory.storage.gib(),
         keeps: Vec::new(),
     }
 }
@@ -376,7 +389,7 @@ pub(crate) fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRo
             };
             (Some(step.0), why)
         }
-        Outcome::OverCapacity { why, grew: (MemoryClass::Host, _) } => (None, why.to_string()),
+        Outcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _) } => (None, why.to_string()),
         Outcome::OverCapacity { why, grew: (class, more) } => {
             let (need, have) = (why.need.gib(), why.have.gib());
             (None, format!("stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB", why.stage, more.gib()))

@@ -2,8 +2,8 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use coplace_search::memory::{
-    HostLink, LayerFront, LayerOperator, LayerTensors, MixPoint, MixQuestion, OperatorIndex, RecomputeSpace, SavedTensor,
-    TensorIndex, TensorSource, fastest_by_ilp,
+    CopyLinks, CopyRate, LayerFront, LayerOperator, LayerTensors, MixPoint, MixQuestion, OperatorIndex, RecomputeSpace,
+    SavedTensor, TensorIndex, TensorSource, fastest_by_ilp,
 };
 use sim::units::{Bytes, Seconds};
 use std::time::Instant;
@@ -41,12 +41,14 @@ fn main() {
         let layer = layers(model, operators);
         let busy: f64 = layer.operators.iter().map(|o| o.forward.0).sum();
         let all: u64 = layer.policy(Default::default()).stash.0;
-        let link =
-            HostLink { latency: 5e-6, per_byte: 2.0 * busy / all as f64, hidden: 1.0, forward: busy, backward: 2.0 * busy };
+        let rate = |share: f64| Some(CopyRate { latency: 5e-6, per_byte: share * busy / all as f64 });
+        let link = CopyLinks { host: rate(2.0), storage: rate(6.0), hidden: 1.0, forward: busy, backward: 2.0 * busy };
+        let mut gap = 0.0_f64;
         let mut slowest = 0.0_f64;
         for part in [8, 5, 2, 1] {
             let start = Instant::now();
-            let choice = fastest_by_ilp(&layer, &link, Bytes(all / 10 * part)).unwrap().unwrap();
+            let (choice, bound) = fastest_by_ilp(&layer, &link, Bytes(all / 10 * part)).unwrap().unwrap();
+            gap = gap.max((choice.added.0 - bound.0) / (3.0 * busy));
             slowest = slowest.max(start.elapsed().as_secs_f64());
             println!(
                 "{model}, {} operators, {} tensors: {}0 % of the bytes: {:.2} % slower",
@@ -56,7 +58,11 @@ fn main() {
                 100.0 * choice.added.0 / (3.0 * busy)
             );
         }
-        println!("{model}, {} operators: one programme takes {slowest:.3} s at most", layer.operators.len());
+        println!(
+            "{model}, {} operators: one programme takes {slowest:.3} s at most, within {:.2} % of a layer's passes of its bound",
+            layer.operators.len(),
+            100.0 * gap
+        );
         if operators <= 30 {
             let start = Instant::now();
             let space = RecomputeSpace::new(layer.clone()).unwrap();
@@ -83,15 +89,30 @@ fn mixes(model: &str, front: &LayerFront, busy: f64) {
     let points: Vec<MixPoint> = front
         .choices
         .iter()
-        .map(|choice| MixPoint { kept: choice.stash.0, host: choice.host.0, working: 0, time: busy + choice.added.0 })
+        .map(|choice| MixPoint {
+            kept: choice.stash.0,
+            host: choice.host.0,
+            storage: choice.storage.0,
+            working: 0,
+            time: busy + choice.added.0,
+        })
         .collect();
     let most = points.iter().map(|point| point.kept).max().unwrap();
-    for (name, host) in [("ample", u64::MAX), ("scarce", most * 200)] {
+    for (name, host, storage) in
+        [("ample", u64::MAX, u64::MAX), ("scarce", most * 200, most * 100), ("without storage", most * 200, 0)]
+    {
         let start = Instant::now();
         let mut gap = 0.0_f64;
         for stage in 0..64_u64 {
-            let question =
-                MixQuestion { points: &points, layers: 40, depth: (64 - stage) as f64, room: most * 600, kept: None, host };
+            let question = MixQuestion {
+                points: &points,
+                layers: 40,
+                depth: (64 - stage) as f64,
+                room: most * 600,
+                kept: None,
+                host,
+                storage,
+            };
             if let Some(mix) = question.best() {
                 gap = gap.max((mix.time - mix.bound) / mix.time);
             }

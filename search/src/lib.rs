@@ -1,11 +1,13 @@
 //! coplace-search decides: which chip, which placement, what to do with every activation. It never prints.
 
+pub mod bayes;
 pub mod design;
 pub mod memory;
 pub mod objective;
 pub mod pareto;
 pub mod planner;
 pub mod published;
+mod random;
 pub mod rank_mapping;
 pub mod runner;
 pub mod schema;

@@ -1,20 +1,46 @@
-//! `coplace compare`: what several runs found, side by side.
+//! `coplace compare`: what several runs found, side by side; or what each freedom of a search is worth.
+
+mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrInput};
 use results::run::{self, Run};
 use std::path::PathBuf;
 
-/// Compare the best designs and the baselines of run directories
+/// Compare the best designs and the baselines of run directories, or what each freedom of a search is worth
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n\n\
+#[command(after_help = "Examples:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
+    coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\
     JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\", \"throughput_tokens_per_s\",\n\
     \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \"bound_by\", \"note\"}]}, as `comparison` in record.json;\n\
-    the first entry is the first run's best design, the notes say where another run's work differs from the first's.")]
+    the first entry is the first run's best design, the notes say where another run's work differs from the first's. With --freedoms:\n\
+    {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct Arguments {
-    /// Run directories that `coplace search` wrote
+    /// Run directories that `coplace search` wrote; with --freedoms models
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
+    /// For each model what the chip alone, the plan alone and both are worth over the reference chip under an expert's placement, beside Bayesian
+    /// optimisation of the chip alone with as many evaluations
+    #[arg(long)]
+    freedoms: bool,
+    /// The study whose space is searched [default: phaze]
+    #[arg(long, requires = "freedoms")]
+    study: Option<String>,
+    /// Software stack in place of the study's
+    #[arg(long, requires = "freedoms")]
+    stack: Option<String>,
+    /// Tokens per sequence [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", requires = "freedoms")]
+    sequence_length: Option<u64>,
+    /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, where it gives them for the model]
+    #[arg(long, value_name = "P,T,D", requires = "freedoms")]
+    expert: Option<String>,
+    /// Seed of Bayesian optimisation
+    #[arg(long, default_value_t = 0, requires = "freedoms")]
+    seed: u64,
+    /// Draw the comparison of freedoms into this directory (freedoms.svg and .png); made if need be
+    #[arg(long, value_name = "DIR", requires = "freedoms")]
+    out: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -22,6 +48,18 @@ pub struct Arguments {
 
 /// Reads the runs and prints the comparison.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.freedoms {
+        return freedoms::run(&freedoms::Asked {
+            models: arguments.directories.iter().map(|model| model.display().to_string()).collect(),
+            study: arguments.study.as_ref(),
+            stack: arguments.stack.as_ref(),
+            sequence_length: arguments.sequence_length,
+            expert: arguments.expert.as_deref(),
+            seed: arguments.seed,
+            out: arguments.out.as_deref(),
+            format: arguments.format,
+        });
+    }
     let comparison = run::compare(&read(&arguments.directories)?);
     answer::give(arguments.format, &Versioned::first(&comparison), |_| {
         if comparison.entries.iter().all(|e| e.plan.is_none()) {

@@ -165,6 +165,9 @@ pub struct JobArguments {
     /// The optimizer, in mixed precision
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     pub optimizer: OptimizerName,
+    /// Storage (NVMe) for every device, GB/s and GB, in place of the chip's file
+    #[arg(long, value_name = "GB_PER_S:GB")]
+    pub nvme: Option<String>,
     /// A memory technique that every plan has (`coplace techniques` compares them), or its file. Can be given several times
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     pub technique: Vec<String>,
@@ -275,7 +278,10 @@ impl JobArguments {
     /// Reads what the arguments name; `links` puts measured links on the fabric.
     pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
         let model = Model::load(&self.model).or_input()?;
-        let chip = input::chip(&self.chip)?.accelerator;
+        let mut chip = input::chip(&self.chip)?.accelerator;
+        if let Some(text) = &self.nvme {
+            chip.storage = Some(input::storage(text)?);
+        }
         let cluster = links(input::fabric(&self.fabric, &chip.name, self.fast_domain)?)?;
         let fabric = cluster.for_devices(self.devices).map_err(|error| {
             let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));

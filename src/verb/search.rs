@@ -1,7 +1,7 @@
 //! `coplace search`: the main job.
 
 pub mod again;
-mod baselines;
+pub mod baselines;
 mod models;
 pub mod question;
 mod stop;

@@ -7,9 +7,8 @@ use crate::verb::job::{AttentionKernel, OptimizerName, Products, at_most, precis
 use results::techniques::{self, Comparison};
 use results::{figure, report};
 use search::techniques::Setting;
-use sim::hardware::{Accelerator, Storage};
+use sim::hardware::Accelerator;
 use sim::pipeline::Schedule;
-use sim::units::{Bytes, BytesPerSecond};
 use std::path::PathBuf;
 use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::Precision;
@@ -97,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
     let mut chip = input::chip(&arguments.chip)?.accelerator;
     if let Some(text) = &arguments.nvme {
-        chip.storage = Some(storage(text)?);
+        chip.storage = Some(input::storage(text)?);
     }
     let stack = input::stack(arguments.stack.as_deref().unwrap_or(SoftwareStack::usual(&chip.name)), &arguments.stack_option)?;
     let plan = plan(arguments, &model, &chip, &stack)?;
@@ -161,17 +160,4 @@ fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &Softwa
         schedule: Schedule::OneForwardOneBackward,
         techniques: Techniques::default(),
     })
-}
-
-/// `7:960`: bandwidth one way in GB/s, and capacity in GB.
-fn storage(text: &str) -> Result<Storage, Failure> {
-    let number = |part: &str| part.trim().parse::<f64>().ok().filter(|v| (1e-3..=1e6).contains(v));
-    let parts = text.split_once(':').and_then(|(rate, size)| Some((number(rate)?, number(size)?)));
-    let (rate, size) = parts.ok_or_else(|| {
-        failure::input(format!(
-            "--nvme {text}: must be GB/s and GB of every device, each from 0.001 to 1000000; write it like 6.4:1600"
-        ))
-    })?;
-    let bandwidth = BytesPerSecond(rate * 1e9);
-    Ok(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes((size * 1e9) as u64) })
 }

@@ -7,9 +7,9 @@ use super::arrangement::Arrangement;
 use super::evaluate::Step;
 use super::{ChipTimes, PieceProfile, StepError, StepProfile, TrainingPlan};
 use serde::{Deserialize, Serialize};
-use sim::kernel::{Kernel, Transfer};
+use sim::kernel::Kernel;
 use sim::network::Fabric;
-use sim::units::{Bytes, Joules, Seconds};
+use sim::units::{Joules, Seconds};
 use workloads::{ActivationPolicy, Model};
 
 /// Energy of one step over all devices.
@@ -56,7 +56,7 @@ pub fn step_energy_of(
     let (mut model_once, mut copies) = (profile.embedding, Joules::ZERO);
     for (policy, layers) in runs {
         model_once = model_once.plus(profile.layer_under(policy).times(layers));
-        copies += chip.copies(profile, policy) * layers as f64;
+        copies += chip.copy_energy(profile, policy) * layers as f64;
     }
     let model_once = model_once.plus(profile.head);
     let kernels = model_once.forward.energy + model_once.recompute.energy + model_once.backward.energy;
@@ -80,13 +80,10 @@ fn updates(chip: &mut ChipTimes, step: &Step<'_>, arrangement: &Arrangement) -> 
 }
 
 impl ChipTimes {
-    /// A layer's copies to the host and back, of one micro-batch.
-    fn copies(&mut self, profile: &StepProfile, policy: &ActivationPolicy) -> Joules {
-        let bytes = self.offloaded(profile, policy);
-        if bytes == Bytes::ZERO {
-            return Joules::ZERO;
-        }
-        self.energy(&Kernel::Transfer(Transfer { link: Self::link(profile), bytes })) * 2.0
+    /// A layer's copies away from the device and back, of one micro-batch.
+    fn copy_energy(&mut self, profile: &StepProfile, policy: &ActivationPolicy) -> Joules {
+        let copies = self.copied(profile, policy).by_link();
+        copies.map(|copy| self.energy(&Kernel::Transfer(copy)) * 2.0).sum()
     }
 }
 

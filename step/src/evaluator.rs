@@ -18,6 +18,7 @@ use super::contention::Window;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile, StageRoom};
+use super::need::Need;
 use super::profile::{LayerProfile, PieceProfile};
 use super::sends::Sends;
 use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowered};
@@ -72,9 +73,9 @@ impl Shape {
     /// What a layer keeps of one micro-batch on the device and on the host, what is alive besides while it runs, and what its passes take.
     #[must_use]
     pub fn layer(&self, stack: &SoftwareStack) -> LayerCost {
-        let [kept, host, working] = self.memory.layer();
+        let [kept, host, storage, working] = self.memory.layer();
         let [_, layer, _] = self.loads(stack);
-        LayerCost { kept, host, working, time: layer }
+        LayerCost { kept, host, storage, working, time: layer }
     }
 
     /// How long a layer's forward and its backward pass are busy, with what runs again.
@@ -165,6 +166,8 @@ pub struct LayerCost {
     pub kept: Bytes,
     /// Kept in the host's memory of one micro-batch.
     pub host: Bytes,
+    /// Kept in storage of one micro-batch.
+    pub storage: Bytes,
     /// Alive besides while the layer runs backward, with what comes back from the host for the next one.
     pub working: Bytes,
     /// Seconds of both its passes, with what runs again.
@@ -189,15 +192,6 @@ pub struct Evaluation {
     pub need: Need,
 }
 
-/// What the fullest device, and the one that offloads most, need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
-    /// Of a device's own memory.
-    pub device: Bytes,
-    /// Of the host's.
-    pub host: Bytes,
-}
-
 /// Evaluates the plans of one model on one cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Evaluator<'a> {
@@ -211,19 +205,31 @@ impl<'a> Evaluator<'a> {
     /// On devices with `memory`.
     #[must_use]
     pub fn new(model: &'a Model, fabric: &'a Fabric, stack: &'a SoftwareStack, memory: DeviceMemory) -> Self {
-        Self { model, fabric, stack, capacity: Need { device: usable(stack, memory.hbm), host: memory.host } }
+        Self {
+            model,
+            fabric,
+            stack,
+            capacity: Need { device: usable(stack, memory.hbm), host: memory.host, storage: memory.storage },
+        }
     }
 
-    /// What programs can use of a device and of its host.
+    /// What programs can use of a device, of its host and of its storage.
     #[must_use]
     pub fn capacity(&self) -> Need {
         self.capacity
     }
 
-    /// Bytes that are lacking, of both memories together; none where a plan fits.
+    /// Bytes that are lacking, of all memories together; none where a plan fits.
     #[must_use]
     pub fn lack(&self, need: Need) -> Bytes {
-        need.device.saturating_sub(self.capacity.device) + need.host.saturating_sub(self.capacity.host)
+        let over = self.over(need);
+        over.device + over.host + over.storage
+    }
+
+    /// Bytes that are lacking of each memory.
+    #[must_use]
+    pub fn over(&self, need: Need) -> Need {
+        need.over(&self.capacity)
     }
 
     /// Once per step outside any kernel: no plan takes less besides its passes.
@@ -355,7 +361,8 @@ impl<'a> Evaluator<'a> {
     pub fn need_under(&self, memory: &MemoryProfile, degrees: &Degrees, schedule: Schedule, micro_batches: u64) -> Need {
         let arrangement = degrees.under(schedule, micro_batches);
         let account = Account::new(memory, &arrangement, self.stack, degrees.domain);
-        Need { device: account.fullest(&degrees.holdings), host: account.fullest_host(&degrees.holdings) }
+        let [host, storage] = account.fullest_away(&degrees.holdings);
+        Need { device: account.fullest(&degrees.holdings), host, storage }
     }
 
     /// The memory of [`Self::evaluate`].
@@ -392,7 +399,7 @@ impl<'a> Evaluator<'a> {
         (0..arrangement.layout.pipeline)
             .map(|device| {
                 let memory = account.stage(device, &degrees.holdings[arrangement.kind_of(device)]);
-                Need { device: memory.need(), host: memory.host }
+                Need { device: memory.need(), host: memory.host, storage: memory.storage }
             })
             .collect()
     }

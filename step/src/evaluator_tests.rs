@@ -107,8 +107,16 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let sends = evaluator.sends(&chip, &shape, plan);
     let found = evaluator.evaluate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
     let fullest = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
-    prop_assert_eq!(found.need, Need { device: fullest(StageMemory::need), host: fullest(|s| s.host) }, "{:?}", plan);
-    prop_assert_eq!(evaluator.capacity(), Need { device: memory.capacity, host: memory.host_capacity });
+    prop_assert_eq!(
+        found.need,
+        Need { device: fullest(StageMemory::need), host: fullest(|s| s.host), storage: fullest(|s| s.storage) },
+        "{:?}",
+        plan
+    );
+    prop_assert_eq!(
+        evaluator.capacity(),
+        Need { device: memory.capacity, host: memory.host_capacity, storage: memory.storage_capacity }
+    );
     // A plan that fits is not said to fit under no split.
     let exactly =
         Evaluator::new(model, &fabric, &stack, DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34)), ..room(1 << 50) });

@@ -1,5 +1,6 @@
 //! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
 
+use super::copied::Copied;
 use super::evaluate::{Step, step_time_of};
 use super::execute::detail::KernelDetail;
 use super::keeps::layers_under;
@@ -9,7 +10,7 @@ use sim::cost::Bound;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
-use sim::units::{Bytes, Joules, Seconds};
+use sim::units::{Joules, Seconds};
 use std::collections::BTreeMap;
 use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
 
@@ -144,7 +145,7 @@ impl Run<'_> {
     fn passes(&self, chip: &mut ChipTimes) -> Result<[PassDetail; 2], StepError> {
         let (segment, piece) = (self.segment, self.piece);
         let treatment = self.policy.treatment_under(&segment.graph, chip.stack().replay());
-        let copied = treatment.offloaded_bytes(&segment.graph);
+        let copied = Copied::of(&treatment, &segment.graph);
         let again = &treatment.recompute;
         let backward = self.detail(chip, again, &piece.recompute.plus(piece.backward), copied)?;
         let forward = chip.details(&segment.forward(), self.fabric, &piece.forward, copied)?;
@@ -156,7 +157,7 @@ impl Run<'_> {
         chip: &mut ChipTimes,
         again: &RecomputeSet,
         pass: &PassProfile,
-        copied: Bytes,
+        copied: Copied,
     ) -> Result<PassDetail, StepError> {
         let kernels = chip.details(&self.segment.backward(again), self.fabric, pass, copied)?;
         Ok(self.pass(backward_name(self.segment, again), pass, kernels))
@@ -185,7 +186,7 @@ impl Run<'_> {
         let times = self.count as f64 * micro_batches as f64;
         let graphs = [self.segment.forward(), self.segment.backward(&RecomputeSet::none())];
         for (graph, pass) in graphs.iter().zip([&self.piece.forward, &self.piece.backward]) {
-            let kernels = chip.details(graph, self.fabric, pass, Bytes::ZERO)?;
+            let kernels = chip.details(graph, self.fabric, pass, Copied::default())?;
             let computing = || kernels.iter().filter(|kernel| kernel.computes());
             let all: Seconds = computing().map(|kernel| kernel.latency).sum();
             for kernel in computing().filter(|_| all > Seconds::ZERO) {

@@ -20,6 +20,8 @@ pub struct LayerKeeps {
     pub device: Vec<NamedBytes>,
     /// What goes to the host.
     pub host: Vec<NamedBytes>,
+    /// What goes to storage.
+    pub storage: Vec<NamedBytes>,
     /// What backward passes read and is run again.
     pub rebuilt: Vec<NamedBytes>,
     /// The operators that run again.
@@ -57,15 +59,26 @@ pub(super) fn layers_under(plan: &TrainingPlan, arrangement: &Arrangement, stage
 fn of_layer(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> LayerKeeps {
     let treatment = policy.treatment_under(graph, stack.replay());
     let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
-    let named = |id: &TensorId| graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes));
+    // Of a tensor that goes away in part the rest stays.
+    let staying = |id: &TensorId| {
+        let partly = treatment.partly.as_ref().filter(|partly| !partly.recomputed && partly.tensors.contains(id))?;
+        graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.moved(t.bytes)))
+    };
+    let named =
+        |id: &TensorId, less: Bytes| graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes.saturating_sub(less)));
+    let whole = |id: &TensorId| named(id, Bytes::ZERO);
+    let moved = |id: &TensorId| named(id, staying(id).unwrap_or_default());
+    let rest = |id: &TensorId| Some((whole(id)?.0, staying(id)?));
+    let hosted = treatment.offloaded.difference(&treatment.stored);
     let elsewhere = |id: &TensorId| treatment.kept.contains(id) || treatment.offloaded.contains(id);
     let rebuilt = graph.tensors.iter().filter(|t| t.saved && !elsewhere(&t.id));
     let again = treatment.recompute.iter().filter_map(|op| graph.operators.get(op.index()));
     LayerKeeps {
         layers: 0,
         policy: policy.clone(),
-        device: treatment.kept.iter().filter_map(named).collect(),
-        host: treatment.offloaded.iter().filter_map(named).collect(),
+        device: treatment.kept.iter().filter_map(whole).chain(treatment.offloaded.iter().filter_map(rest)).collect(),
+        host: hosted.filter_map(moved).collect(),
+        storage: treatment.stored.iter().filter_map(moved).collect(),
         rebuilt: rebuilt.map(|t| (short(&t.name), t.bytes)).collect(),
         again: again.map(|op| short(&op.name)).collect(),
     }

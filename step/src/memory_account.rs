@@ -1,5 +1,6 @@
 //! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`Holding`]) and the schedule.
 
+mod away;
 mod chunks;
 mod turns;
 
@@ -28,6 +29,8 @@ pub struct MemoryProfile {
     kept: Bytes,
     /// Kept by a layer in host memory.
     offloaded: Bytes,
+    /// Of that, what is in storage.
+    stored: Bytes,
     /// Alive besides while one layer runs.
     transient: Bytes,
     /// Kept by the embedding, and by the head without logits and loss.
@@ -75,6 +78,7 @@ impl MemoryProfile {
             },
             kept: Bytes::ZERO,
             offloaded: Bytes::ZERO,
+            stored: Bytes::ZERO,
             transient: Bytes::ZERO,
             embedding_kept: ends[0],
             head_kept: ends[1],
@@ -102,9 +106,9 @@ impl MemoryProfile {
         Self { chunks: mixes.iter().map(|mix| ChunkMemory::new(known, mix)).collect(), ..self.clone() }
     }
 
-    /// What a layer keeps of one micro-batch on the device and on the host, and what is alive besides while it runs backward.
-    pub(super) fn layer(&self) -> [Bytes; 3] {
-        [self.kept, self.offloaded, self.transient + self.offloaded]
+    /// What a layer keeps of one micro-batch on the device, on the host and in storage, and what is alive besides while it runs backward.
+    pub(super) fn layer(&self) -> [Bytes; 4] {
+        [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient + self.offloaded]
     }
 
     fn under_one(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
@@ -128,6 +132,7 @@ impl MemoryProfile {
             head_kept,
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
+            stored: treatment.stored_bytes(&layer.graph),
             transient,
             ..self.clone()
         }
@@ -221,8 +226,8 @@ impl<'a> Account<'a> {
         root
     }
 
-    /// What a stage holds at its moments: gathered, activations, transients, gradients.
-    fn moments(&self, stage: u32, held: &Holding) -> impl Iterator<Item = (Moment, [Bytes; 4])> + use<> {
+    /// What a stage holds at its moments: gathered, activations, transients, logits, gradients.
+    fn moments(&self, stage: u32, held: &Holding) -> impl Iterator<Item = (Moment, [Bytes; 5])> + use<> {
         let layers = (Moment::Layers, self.layers_moment(stage, held, self.activations(stage, held, false)));
         let loss = held.head.then(|| (Moment::Loss, self.loss_moment(stage, held, self.activations(stage, held, true))));
         let update = (Moment::Update, self.update_moment(held));
@@ -230,15 +235,20 @@ impl<'a> Account<'a> {
     }
 
     /// Bytes live at a moment in the order of the classes from the weights on, and those lost to fragmentation.
-    fn live(&self, held: &Holding, [gathered, activations, transient, gradients]: [Bytes; 4]) -> ([Bytes; 6], Bytes, Bytes) {
-        let live = [held.resident.weights, gradients, held.resident.states, gathered, activations, transient];
+    fn live(
+        &self,
+        held: &Holding,
+        [gathered, activations, transient, logits, gradients]: [Bytes; 5],
+    ) -> ([Bytes; 8], Bytes, Bytes) {
+        let Resident { weights, masters, states, .. } = held.resident;
+        let live = [weights, gradients, masters, states, gathered, activations, transient, logits];
         let sum: Bytes = live.iter().copied().sum();
         let lost = lost_part(self.profile.changed.as_deref(), self.stack);
         (live, sum, Bytes((sum.as_f64() * lost) as u64))
     }
 
     /// Bytes that a stage needs at a moment.
-    fn need(&self, held: &Holding, moment: [Bytes; 4]) -> Bytes {
+    fn need(&self, held: &Holding, moment: [Bytes; 5]) -> Bytes {
         let (_, sum, lost) = self.live(held, moment);
         let [framework, collectives, workspace] = self.fixed;
         framework + collectives + sum + workspace + lost
@@ -248,14 +258,26 @@ impl<'a> Account<'a> {
     pub(super) fn stage(&self, stage: u32, held: &Holding) -> StageMemory {
         // A stage has moments; of equal ones the last is taken.
         let most = self.moments(stage, held).max_by_key(|(_, moment)| self.need(held, *moment));
-        let (moment, holds) = most.unwrap_or((Moment::Update, [Bytes::ZERO; 4]));
-        let ([weights, gradients, states, gathered, activations, transient], sum, lost) = self.live(held, holds);
+        let (moment, holds) = most.unwrap_or((Moment::Update, [Bytes::ZERO; 5]));
+        let ([weights, gradients, masters, states, gathered, activations, transient, logits], sum, lost) = self.live(held, holds);
         let [framework, collectives, workspace] = self.fixed;
         let transient = transient + workspace;
         StageMemory {
             stage,
             moment,
-            classes: [framework, collectives, weights, gradients, states, gathered, activations, transient, lost],
+            classes: [
+                framework,
+                collectives,
+                weights,
+                gradients,
+                masters,
+                states,
+                gathered,
+                activations,
+                transient,
+                logits,
+                lost,
+            ],
             cached: Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64),
             host: self.host(stage, held),
             storage: self.storage(stage, held),
@@ -279,22 +301,11 @@ impl<'a> Account<'a> {
         self.arrangement.devices().filter_map(of).max().unwrap_or_default()
     }
 
-    /// Bytes that the stage which offloads most keeps in its host's memory, from the same.
-    pub(super) fn fullest_host(&self, holdings: &[Holding; DEVICE_KINDS]) -> Bytes {
-        let of = |Alike { kind, from, .. }| self.host(from, &holdings[kind]);
-        if self.staged() {
-            return (0..self.arrangement.layout.pipeline).map(|d| of(self.arrangement.alone(d))).max().unwrap_or_default();
-        }
-        if self.profile.offloaded == Bytes::ZERO && self.profile.changed.is_none() {
-            return Bytes::ZERO;
-        }
-        self.arrangement.devices().map(of).max().unwrap_or_default()
-    }
-
     /// Bytes that a stage holds all the time, and on top of those and of the activations kept while a layer and while the loss runs backward.
     pub(super) fn resident(&self, stage: u32, held: &Holding) -> [Bytes; 3] {
         let [framework, collectives, workspace] = self.fixed;
-        let always = framework + collectives + workspace + held.resident.weights + held.resident.states + held.resident.gradients;
+        let Resident { weights, gradients, masters, states, .. } = held.resident;
+        let always = framework + collectives + workspace + weights + masters + states + gradients;
         let [in_layers, in_loss] = [false, true].map(|loss| self.activations(stage, held, loss));
         let layers = self.need(held, self.layers_moment(stage, held, in_layers)).saturating_sub(always + in_layers);
         let loss = self.need(held, self.loss_moment(stage, held, in_loss)).saturating_sub(always + in_loss);
@@ -455,40 +466,20 @@ impl<'a> Account<'a> {
         if self.arrangement.schedule == Schedule::GPipe { self.passes(stage) } else { 1 }
     }
 
-    fn host(&self, stage: u32, held: &Holding) -> Bytes {
-        let stored = self.profile.changed.as_ref().is_some_and(|changed| changed.activations_stored);
-        held.away.host + if stored { Bytes::ZERO } else { self.moved(stage, held) }
-    }
-
-    fn storage(&self, stage: u32, held: &Holding) -> Bytes {
-        let stored = self.profile.changed.as_ref().is_some_and(|changed| changed.activations_stored);
-        held.away.storage + if stored { self.moved(stage, held) } else { Bytes::ZERO }
-    }
-
-    /// Activations away from the device: all that go, but for those of the layers whose buffers are there anyway.
-    fn moved(&self, stage: u32, held: &Holding) -> Bytes {
-        let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
-        let all = if self.staged() {
-            self.kept_in_chunks(stage, |chunk| chunk.offloaded, Bytes::ZERO, false)
-        } else {
-            self.kept(stage, held, self.profile.offloaded, Bytes::ZERO, false)
-        };
-        all.saturating_sub(self.profile.offloaded * buffered)
-    }
-
-    /// Gathered, activations, transients, gradients.
-    fn layers_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
+    /// Gathered, activations, transients, logits, gradients.
+    fn layers_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 5] {
         // While one layer runs backward, the next one's tensors come from the host.
         let at_work = if self.staged() { self.at_work(stage) } else { self.profile.transient + self.profile.offloaded };
         let all = held.resident.gradients;
         if !self.by_layer() || all == Bytes::ZERO {
-            return [held.open, activations, at_work, all];
+            return [held.open, activations, at_work, Bytes::ZERO, all];
         }
         // What is left of the activations falls as gradients come: the peak is at one of the two ends.
         let pieces = &self.profile.parameters;
         let first = (self.head_gradients(held) + pieces.per.gradient * pieces.layer.per_device()).min(all);
         let last = Bytes(activations.0 / held.layers.max(1));
-        if activations + first > last + all { [held.open, activations, at_work, first] } else { [held.open, last, at_work, all] }
+        let (activations, gradients) = if activations + first > last + all { (activations, first) } else { (last, all) };
+        [held.open, activations, at_work, Bytes::ZERO, gradients]
     }
 
     /// Whether gradients come while activations go.
@@ -503,7 +494,7 @@ impl<'a> Account<'a> {
         own.min(held.resident.gradients)
     }
 
-    fn loss_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 4] {
+    fn loss_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 5] {
         let count = self.profile.logits;
         let slices = self.profile.changed.as_ref().map_or(1, |changed| changed.logit_slices);
         let at_work = Bytes((count as f64 * self.stack.memory.bytes_per_logit) as u64 / slices);
@@ -515,12 +506,12 @@ impl<'a> Account<'a> {
             (false, true) => Bytes::ZERO,
             (false, false) => held.resident.gradients,
         };
-        [held.open_loss, activations, at_work + waiting, gradients]
+        [held.open_loss, activations, Bytes::ZERO, at_work + waiting, gradients]
     }
 
-    fn update_moment(&self, held: &Holding) -> [Bytes; 4] {
+    fn update_moment(&self, held: &Holding) -> [Bytes; 5] {
         let temporary = held.resident.updated as f64 * self.stack.memory.update_bytes_per_parameter;
-        [Bytes::ZERO, Bytes::ZERO, Bytes(temporary as u64), held.resident.gradients]
+        [Bytes::ZERO, Bytes::ZERO, Bytes(temporary as u64), Bytes::ZERO, held.resident.gradients]
     }
 }
 

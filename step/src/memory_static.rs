@@ -35,7 +35,9 @@ pub(super) struct Resident {
     /// Weights as they are stored, and the copy for products where it is always there.
     pub weights: Bytes,
     pub gradients: Bytes,
-    /// Master weights (where they are not the stored ones) and states.
+    /// Master weights, where they are not the stored ones.
+    pub masters: Bytes,
+    /// Optimizer states.
     pub states: Bytes,
     /// Parameters that the device updates.
     pub updated: u64,
@@ -88,7 +90,8 @@ impl Sharding {
         Resident {
             weights: Bytes(stored + all.stock.device.per_device()),
             gradients: Bytes(held + gradient(all.largest_gradient)),
-            states: Bytes(others + self.share(all.states.device, states)),
+            masters: Bytes(others),
+            states: Bytes(self.share(all.states.device, states)),
             updated: self.share(all.at_once, states),
             missing_weights: Bytes(missing + away),
             missing_gradients: Bytes(whole - held),
@@ -112,19 +115,20 @@ impl Sharding {
         let master = self.stored_master && per.master > Bytes::ZERO;
         let gradient = if master { per.gradient.max(per.master) } else { per.gradient };
         let copy = per.weight * all;
-        let (stored, optimizer, missing_weights) = if master {
+        let (stored, masters, missing_weights) = if master {
             let copied = if weights { Bytes::ZERO } else { copy };
-            (per.master * count(states) + copied, per.state * count(states), if weights { copy } else { Bytes::ZERO })
+            (per.master * count(states) + copied, Bytes::ZERO, if weights { copy } else { Bytes::ZERO })
         } else {
             let stored = per.weight * count(weights);
-            (stored, (per.master + per.state) * count(states), copy.saturating_sub(stored))
+            (stored, per.master * count(states), copy.saturating_sub(stored))
         };
         let whole = self.whole.map_or(Bytes::ZERO, |chunks| Bytes((gradient * all).0.div_ceil(chunks.max(1))));
         let held = (gradient * count(gradients) + whole).min(gradient * all);
         Resident {
             weights: stored,
             gradients: held + if self.second_gradients && per.gradient > per.weight { copy } else { Bytes::ZERO },
-            states: optimizer,
+            masters,
+            states: per.state * count(states),
             updated: count(states),
             missing_weights,
             missing_gradients: (gradient * all).saturating_sub(held),

@@ -24,8 +24,6 @@ pub(crate) struct Changed {
     pub(super) planned_addresses: bool,
     /// Layers of a device whose activations never go away.
     pub(super) buffered_layers: u64,
-    /// Whether activations go to storage.
-    pub(super) activations_stored: bool,
 }
 
 /// Bytes away from the device.
@@ -58,7 +56,6 @@ impl Changed {
             logit_slices: logits.unwrap_or(1),
             planned_addresses: applied.planned_addresses,
             buffered_layers: settled.map_or(0, |s| s.buffered_layers),
-            activations_stored: settled.is_some_and(|s| s.nvme),
         })
     }
 

@@ -18,14 +18,18 @@ pub enum MemoryClass {
     Weights,
     /// Gradients of weights.
     Gradients,
-    /// Master weights and optimizer states.
+    /// The optimizer's own copy of the weights, where the stored weights are not that copy already.
+    MasterWeights,
+    /// Optimizer states.
     OptimizerStates,
     /// Weights gathered for use, and gradients not yet reduced, of ZeRO-2 and ZeRO-3.
     Gathered,
     /// Activations kept for the backward pass.
     Activations,
-    /// What exists only while a layer, the loss or the update runs.
+    /// What exists only while a layer or the update runs.
     Transient,
+    /// Logits and what the loss makes of them.
+    Logits,
     /// What the allocator holds beyond live tensors.
     Allocator,
     /// Offloaded activations, in the host's memory.
@@ -36,15 +40,17 @@ pub enum MemoryClass {
 
 impl MemoryClass {
     /// Those of the device's own memory, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Framework,
         Self::Collectives,
         Self::Weights,
         Self::Gradients,
+        Self::MasterWeights,
         Self::OptimizerStates,
         Self::Gathered,
         Self::Activations,
         Self::Transient,
+        Self::Logits,
         Self::Allocator,
     ];
 }
@@ -56,10 +62,12 @@ impl fmt::Display for MemoryClass {
             Self::Collectives => "collective buffers",
             Self::Weights => "weights",
             Self::Gradients => "gradients",
+            Self::MasterWeights => "master weights",
             Self::OptimizerStates => "optimizer states",
             Self::Gathered => "gathered weights and gradients",
             Self::Activations => "activations",
             Self::Transient => "transients",
+            Self::Logits => "logits",
             Self::Allocator => "allocator",
             Self::Host => "host memory",
             Self::Storage => "storage",
@@ -104,7 +112,7 @@ pub struct StageMemory {
     /// When it peaks.
     pub moment: Moment,
     /// Bytes of each class, in the order of [`MemoryClass::ALL`]. [`MemoryClass::Allocator`] is what a run that has to fit cannot avoid.
-    pub classes: [Bytes; 9],
+    pub classes: [Bytes; 11],
     /// What a reserved reading shows above live tensors: blocks that the allocator keeps for reuse and would give up under pressure.
     pub cached: Bytes,
     /// Bytes in host memory: offloaded activations, and what memory techniques send there.

@@ -2,15 +2,15 @@
 
 use super::chip_times::{Cost, Fidelity};
 use super::contention::Communication;
+use super::copied::Copied;
 use super::lowering::lowered;
 use super::network::Network;
 use super::profile::LayerProfile;
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
-use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Link, Pass, Transfer};
-use sim::units::{Bytes, Seconds};
+use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Pass};
+use sim::units::Seconds;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use workloads::memory::Away;
 use workloads::recompute_policy::Treatment;
 use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
@@ -245,14 +245,6 @@ impl ScheduledWork {
     }
 }
 
-/// Where the activations that a segment moves go.
-pub(super) fn link_of(segment: &Segment) -> Link {
-    match segment.graph.settled.to() {
-        Away::Host => Link::Host,
-        Away::Nvme => Link::Storage,
-    }
-}
-
 impl ChipTimes {
     /// The profile of a model under a plan.
     ///
@@ -343,29 +335,18 @@ impl ChipTimes {
         Ok(StepProfile { embedding, layer, head, by_policy, ..known.clone() })
     }
 
-    /// Where the activations that a plan moves go.
-    pub(crate) fn link(profile: &StepProfile) -> Link {
-        link_of(&profile.layer_segment)
-    }
-
-    /// What one layer under a policy copies to the host in every micro-batch.
-    pub(crate) fn offloaded(&self, profile: &StepProfile, policy: &ActivationPolicy) -> Bytes {
-        let graph = &profile.layer_segment.graph;
-        policy.treatment_under(graph, self.stack().replay()).offloaded_bytes(graph)
-    }
-
     /// What a segment does. `forward` is the forward pass without its copies, where it is known: no treatment changes it.
     pub(super) fn piece(&mut self, segment: &Segment, treatment: &Treatment, forward: Option<PassProfile>) -> PieceWork {
         let passes = match self.stack().kernels.execution {
             Execution::Stream => PassesWork::Streamed(Box::new(self.streamed_passes(segment, &treatment.recompute, forward))),
             Execution::Scheduled => PassesWork::Scheduled(Box::new(ScheduledWork::new(segment, &treatment.recompute, forward))),
         };
-        let bytes = treatment.offloaded_bytes(&segment.graph);
+        let copied = Copied::of(treatment, &segment.graph);
         let exchanged = segment.statics.as_ref().map_or(segment.parameters, |statics| statics.own.exchanged);
         let twice = segment.second_backward;
         PieceWork {
             passes,
-            copy: (bytes > Bytes::ZERO).then(|| self.kernel(&Kernel::Transfer(Transfer { link: link_of(segment), bytes }))),
+            copy: self.copies(copied),
             parameters: exchanged.sharded.saturating_add(exchanged.replicated),
             expert_parameters: exchanged.expert,
             frozen: segment.parameters.per_device().saturating_sub(exchanged.per_device()),

@@ -1,6 +1,7 @@
 //! The command as a user meets it: every verb from the outside, exit codes and error texts included.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod away;
 mod bad_input;
 mod book;
 mod explain;

@@ -372,3 +372,36 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--time-limit", "0"]).refusal();
     assert!(refused.contains("--time-limit 0: must be above 0"), "{refused}");
 }
+
+#[test]
+fn freedoms_are_compared_at_equal_evaluations() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    let with = |more: &[&str]| {
+        coplace_in(dir.path(), &[&["compare", "--freedoms", "llama2-7b", "--study", "small.toml"], more].concat())
+    };
+    let answer = with(&["--format", "json", "--out", "figures"]).json();
+    let model = &answer["models"][0];
+    let times: Vec<f64> = model["times_first"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
+    let [expert, plan, bayesian, chip, both] = times[..] else { panic!("{times:?}") };
+    // More freedom is never worse, and no chip that is tried is better than the best.
+    assert!(expert == 1.0 && plan >= 1.0 && bayesian <= chip && chip <= both && plan <= both, "{times:?}");
+    assert!(model["evaluations"].as_u64().unwrap() > 0 && model["gap"].as_f64().unwrap() >= 0.0);
+    assert_eq!(answer["over_all"][4]["times_first"], model["times_first"][4]);
+    assert_eq!(names(&dir.path().join("figures")), ["freedoms.png", "freedoms.svg"]);
+    assert_eq!(with(&["--format", "json"]).json(), answer, "the same for a seed");
+    let text = with(&[]).result();
+    assert!(text.contains("chip and plan together") && text.contains("evaluations"), "{text}");
+    let given = with(&["--expert", "4,2,128", "--format", "json"]).json();
+    assert!(given["models"][0]["expert"].as_str().unwrap().starts_with("p 4, t 2, d 128"), "{given}");
+    for (words, part) in [
+        (vec!["--expert", "4,2"], "write it like 8,1,128"),
+        (vec!["--expert", "4,0,1"], "each from 1"),
+        (vec!["--expert", "3,5,7"], "p 3, t 5, d 7"),
+    ] {
+        let refused = with(&words).refusal();
+        assert!(refused.contains(part), "{words:?}: {refused}");
+    }
+    let unknown = coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).refusal();
+    assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
+}

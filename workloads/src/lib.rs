@@ -37,7 +37,7 @@ pub use layout::{Batch, Between, ChunkSplit, LayerEnds, Layout, LayoutError, Ran
 pub use lifetimes::Lifetime;
 pub use memory::TechniqueError;
 pub use model::Model;
-pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, Treatment};
+pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, TensorPlaces, TokenShare, Treatment};
 pub use stage_policies::{LayerMix, LayerRun, StagePolicies};
 pub use technique::{Allowance, Technique, Techniques};
 pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};

@@ -1,6 +1,7 @@
 //! MaxText's settings (`src/maxtext/configs/base.yml` and `types.py` of AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026), as
 //! `key=value` arguments.
 
+use super::kept::{Said, maxtext_names};
 use super::{Inexpressible, Lines, Numerics, Recipe, Written};
 use crate::planned::schedule_name;
 use search::planner::{PlanSpace, Splits};
@@ -31,7 +32,8 @@ pub fn maxtext(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     settings.sharing(recipe);
     settings.numerics(recipe);
     settings.optimizer(plan);
-    settings.activations(model, plan, block);
+    settings.techniques(plan);
+    settings.activations(recipe, block);
     Ok(settings.0.written())
 }
 
@@ -263,7 +265,14 @@ impl Settings {
         }
     }
 
-    fn activations(&mut self, model: &Model, plan: &TrainingPlan, block: Block) {
+    fn techniques(&mut self, plan: &TrainingPlan) {
+        for technique in plan.techniques.iter() {
+            self.0.lack(true, &format!("technique {technique}: MaxText has no setting for it"));
+        }
+    }
+
+    fn activations(&mut self, recipe: &Recipe<'_>, block: Block) {
+        let (model, plan) = (recipe.model, recipe.plan);
         let none = BTreeSet::new();
         let Some(policy) = plan.activations.alike() else {
             return self.0.lack(true, "recompute by stage: MaxText has one policy for all layers");
@@ -287,7 +296,14 @@ impl Settings {
                 }
             }
             ActivationPolicy::Custom { host, device } => self.custom(model, block, host, device),
-            other => self.0.lack(true, &format!("recompute {other}: MaxText has no policy of this kind")),
+            other => match maxtext_names(recipe, other) {
+                None => self.0.lack(true, &format!("recompute {other}: MaxText has no policy of this kind")),
+                Some(Said { words: [host, device], otherwise }) => {
+                    self.custom(model, block, &host, &device);
+                    let lost = otherwise.join(", ");
+                    self.0.lack(!otherwise.is_empty(), &format!("recompute {other}: MaxText has no name for {lost}"));
+                }
+            },
         }
     }
 

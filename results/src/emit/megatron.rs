@@ -1,6 +1,7 @@
 //! Megatron-LM's command-line arguments, as `megatron/training/arguments.py` of NVIDIA/Megatron-LM has them at commit 000c4ac24f61 (2025):
 //! their names, what `validate_args` asserts of their combinations, and what it switches on by itself.
 
+use super::kept::{Said, megatron_module, megatron_modules};
 use super::{Inexpressible, Lines, Numerics, Recipe, Written};
 use crate::planned::schedule_name;
 use sim::kernel::{DataType, Function};
@@ -11,7 +12,7 @@ use workloads::layer_list::{Mixer, Side};
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
-use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Layout, Model, RankOrder, StagePolicies, ZeroStage};
 
 /// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
 ///
@@ -66,7 +67,7 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     out.sharing(recipe);
     out.overlap(recipe);
     out.optimizer(plan);
-    out.activations(plan);
+    out.techniques(recipe);
     out.set("micro-batch-size", plan.batch.micro_batch);
     out.set("global-batch-size", plan.batch.global_batch);
     Ok(out.0.written())
@@ -347,7 +348,61 @@ impl Arguments {
         self.0.lack(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
     }
 
-    fn activations(&mut self, plan: &TrainingPlan) {
+    /// What layers keep: by the plan's policy, or by the modules that its techniques are.
+    fn techniques(&mut self, recipe: &Recipe<'_>) {
+        let plan = recipe.plan;
+        let (mut modules, mut granular) = (Vec::new(), false);
+        for technique in plan.techniques.iter() {
+            let name = technique.preset().name.as_str();
+            let shared = plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam;
+            match name {
+                "megatron-full" | "megatron-selective" => {
+                    let policy = if name == "megatron-full" { ActivationPolicy::Full } else { ActivationPolicy::Selective };
+                    self.activations(recipe, &policy.into());
+                    granular = true;
+                }
+                // Its path is that of the precision-aware optimizer, which is part of the distributed one.
+                "zero-offload" if shared => {
+                    self.flag("optimizer-cpu-offload", true);
+                    self.set("optimizer-offload-fraction", "1.0");
+                    self.flag("use-precision-aware-optimizer", true);
+                }
+                _ => match megatron_module(name) {
+                    Some(module) => modules.push(module),
+                    None => self.0.lack(true, &format!("technique {technique}: Megatron-LM has no argument for it")),
+                },
+            }
+        }
+        if modules.is_empty() {
+            if !granular {
+                self.activations(recipe, &plan.activations);
+            }
+            return;
+        }
+        let also = granular || plan.activations.alike() != Some(&ActivationPolicy::None);
+        self.0.lack(also, &format!("recompute {} beside modules: Megatron-LM has one or the other", plan.activations));
+        self.modules(&modules);
+    }
+
+    /// Modules whose activations run again, and those that are sent to the host.
+    fn modules(&mut self, modules: &[(String, bool)]) {
+        let of =
+            |away: bool| modules.iter().filter(|(_, other)| *other == away).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
+        let (again, away) = (of(false), of(true));
+        if !again.is_empty() {
+            self.set("recompute-granularity", "selective");
+            self.set("recompute-modules", again.join(" "));
+        }
+        if !away.is_empty() {
+            self.flag("fine-grained-activation-offloading", true);
+            self.set("offload-modules", away.join(" "));
+        }
+        let alone = away.contains(&"attn_proj") && !away.contains(&"core_attn");
+        self.0.lack(alone, "attn_proj away without core_attn: Megatron-LM sends both or neither");
+    }
+
+    fn activations(&mut self, recipe: &Recipe<'_>, activations: &StagePolicies) {
+        let plan = &TrainingPlan { activations: activations.clone(), ..recipe.plan.clone() };
         let Some(policy) = plan.activations.alike() else {
             return match plan.activations.block() {
                 Some(layers) => {
@@ -369,7 +424,15 @@ impl Arguments {
                 self.set("recompute-method", "uniform");
                 self.set("recompute-num-layers", 1);
             }
-            other => self.0.lack(true, &format!("recompute {other}: Megatron-LM has none, selective and full")),
+            other => match megatron_modules(recipe, other) {
+                None => self.0.lack(true, &format!("recompute {other}: Megatron-LM has none, selective, full, and modules")),
+                Some(Said { words, otherwise }) => {
+                    let modules: Vec<(String, bool)> = words.into_iter().filter_map(megatron_module).collect();
+                    self.modules(&modules);
+                    let lost = otherwise.join(", ");
+                    self.0.lack(!otherwise.is_empty(), &format!("recompute {other}: Megatron-LM has no module for {lost}"));
+                }
+            },
         }
     }
 }

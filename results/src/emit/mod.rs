@@ -1,12 +1,15 @@
 //! A plan in the words of the framework that will run it.
 
+mod kept;
 mod maxtext;
 mod megatron;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 pub use maxtext::{maxtext, maxtext_choices, maxtext_policies};
 pub use megatron::megatron;
+pub use torch::torch;
 
 use crate::mapped::Mapped;
 use step::{SoftwareStack, TrainingPlan};

@@ -10,7 +10,7 @@ use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
 
 type Writer = fn(&Recipe<'_>) -> Result<Written, Inexpressible>;
 
-const FRAMEWORKS: [Writer; 2] = [megatron, maxtext];
+const FRAMEWORKS: [Writer; 3] = [megatron, maxtext, torch];
 
 fn plan(layout: Layout) -> TrainingPlan {
     TrainingPlan {
@@ -166,7 +166,9 @@ fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
     assert_eq!(CORE.lacking(0, &shared), "");
     assert!(CORE.megatron(&shared).iter().any(|line| line.starts_with("# a tokenizer")));
     let offload = TrainingPlan { activations: "custom:offload(mlpwi)".parse().unwrap(), ..shared.clone() };
-    assert!(CORE.lacking(0, &offload).starts_with("recompute custom:offload(mlpwi): Megatron-LM has"));
+    let lacking = CORE.lacking(0, &offload);
+    assert!(lacking.starts_with("recompute custom:offload(mlpwi): Megatron-LM has no module for "), "{lacking}");
+    assert!(lacking.contains("mlp.gate_up.up in host memory"), "{lacking}");
     let late = TrainingPlan { schedule: Schedule::ZbH1, optimizer: Optimizer::Adafactor, ..shared.clone() };
     let lacking = CORE.lacking(0, &late);
     assert!(lacking.starts_with("schedule ZB-H1: ") && lacking.contains("; optimizer adafactor: "), "{lacking}");
@@ -200,7 +202,7 @@ fn experts_are_dispatched_as_they_are_timed() {
 #[test]
 fn what_a_framework_cannot_be_is_refused() {
     for model in ["bert-large", "opt-350m"] {
-        for framework in 0..FRAMEWORKS.len() {
+        for framework in 0..2 {
             let error = Case { model, ..CORE }.write(framework, &plan(Layout::default())).unwrap_err().to_string();
             assert!(error.starts_with(&format!("--emit: {model} has ")), "{error}");
         }
@@ -238,4 +240,107 @@ fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
     assert_eq!(numerics, Numerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5) });
     assert_eq!(Numerics::of("{\"rope_parameters\": {\"rope_theta\": 1e6}}").rotary_base, Some(1e6));
     assert_eq!((Numerics::of("no JSON"), workloads::model::config_text("no-model")), (Numerics::default(), None));
+}
+
+/// A plan whose layers do what techniques do, named tensor by tensor.
+fn by_tensor(case: &Case, techniques: &[&str]) -> TrainingPlan {
+    let (model, stack) = (Model::load(case.model).unwrap(), SoftwareStack::load(case.stack).unwrap());
+    let none = TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout(4, 2, ZeroStage::OptimizerStates)) };
+    let techniques = techniques.iter().map(|name| name.parse::<workloads::Technique>().unwrap()).collect();
+    let graph = step::lowered(&model, &TrainingPlan { techniques, ..none.clone() }, &stack).unwrap();
+    let layer = &graph.segment(workloads::SegmentKind::Layer).unwrap().graph;
+    let treatment = ActivationPolicy::None.treatment_under(layer, stack.replay());
+    TrainingPlan { activations: ActivationPolicy::of_treatment(layer, &treatment).into(), ..none }
+}
+
+#[test]
+fn modules_are_named_as_megatron_takes_them() {
+    let with = |techniques: &[&str], activations: ActivationPolicy| TrainingPlan {
+        techniques: techniques.iter().map(|name| name.parse::<workloads::Technique>().unwrap()).collect(),
+        activations: activations.into(),
+        ..plan(layout(4, 2, ZeroStage::OptimizerStates))
+    };
+    let modules = ["recompute-layernorm", "recompute-mla-up-proj", "offload-core-attn", "offload-attn-proj"];
+    let plan = with(&modules, ActivationPolicy::None);
+    let lines = [
+        "--recompute-granularity selective",
+        "--recompute-modules layernorm mla_up_proj",
+        "--fine-grained-activation-offloading",
+        "--offload-modules core_attn attn_proj",
+    ];
+    check(&CORE.megatron(&plan), &lines, &["--recompute-method"]);
+    assert_eq!(CORE.lacking(0, &plan), "");
+    assert!(CORE.lacking(0, &with(&modules, ActivationPolicy::Full)).starts_with("recompute full beside modules"));
+    let alone = CORE.lacking(0, &with(&["offload-attn-proj"], ActivationPolicy::None));
+    assert!(alone.starts_with("attn_proj away without core_attn"), "{alone}");
+    let states = ["--optimizer-cpu-offload", "--optimizer-offload-fraction 1.0", "--use-precision-aware-optimizer"];
+    check(&CORE.megatron(&with(&["zero-offload"], ActivationPolicy::None)), &states, &[]);
+    assert_eq!(CORE.lacking(0, &with(&["lomo"], ActivationPolicy::None)), "technique lomo: Megatron-LM has no argument for it");
+    let lacking = MAXTEXT.lacking(1, &with(&["lomo"], ActivationPolicy::Full));
+    assert!(lacking.contains("technique lomo: MaxText has no setting for it"), "{lacking}");
+    check(
+        &CORE.megatron(&with(&["megatron-full"], ActivationPolicy::None)),
+        &["--recompute-granularity full"],
+        &["--recompute-modules"],
+    );
+}
+
+#[test]
+fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
+    for modules in [
+        &["recompute-layernorm", "recompute-mlp"][..],
+        &["offload-core-attn", "offload-attn-proj"],
+        &["recompute-mlp", "offload-qkv-linear"],
+    ] {
+        let chosen = by_tensor(&CORE, modules);
+        assert!(matches!(chosen.activations.alike(), Some(ActivationPolicy::Tensors(_))));
+        let names =
+            |prefix: &str| modules.iter().filter_map(|m| m.strip_prefix(prefix)).map(|m| m.replace('-', "_")).collect::<Vec<_>>();
+        let lines = CORE.megatron(&chosen);
+        for (flag, wanted) in [("--recompute-modules ", names("recompute-")), ("--offload-modules ", names("offload-"))] {
+            let said = lines.iter().find_map(|line| line.strip_prefix(flag)).unwrap_or_default();
+            for name in &wanted {
+                assert!(said.split(' ').any(|word| word == name), "{modules:?}: {lines:#?}");
+            }
+        }
+        assert_eq!(CORE.lacking(0, &chosen), "", "{modules:?}");
+    }
+    let model = Model::load("llama3-8b").unwrap();
+    let stack = SoftwareStack::load("maxtext").unwrap();
+    let mut plan = plan(layout(2, 1, ZeroStage::Parameters));
+    let graph = workloads::TrainingGraph::new(&model, &step::lowering(&model, &plan, &stack)).unwrap();
+    let layer = &graph.segment(workloads::SegmentKind::Layer).unwrap().graph;
+    let custom: ActivationPolicy = "custom:offload(context,qkv_proj)+device(mlpwi)".parse().unwrap();
+    plan.activations = ActivationPolicy::of_treatment(layer, &custom.treatment(layer)).into();
+    assert_eq!(MAXTEXT.lacking(1, &plan), "");
+    let lines = ["remat_policy=custom", "context=offload", "query_proj=offload", "mlpwi_0=device", "mlpwi_1=device"];
+    check(&MAXTEXT.maxtext(&plan), &lines, &["mlpwo", "out_proj"]);
+    // What no name says is told by its tensor.
+    plan.activations = "tensors:offload(attention.core.out*0.5)+device(mlp.gate_up.gate)".parse().unwrap();
+    let lacking = MAXTEXT.lacking(1, &plan);
+    assert!(lacking.contains("attention.core.out in host memory for 0.5 of its tokens"), "{lacking}");
+    let stored = TrainingPlan { activations: "tensors:nvme(attention.core.out)".parse().unwrap(), ..plan };
+    assert!(CORE.lacking(0, &stored).contains("attention.core.out on NVMe"), "{}", CORE.lacking(0, &stored));
+}
+
+#[test]
+fn torch_counts_the_products_of_a_layer() {
+    let titan = Case { stack: "torchtitan", ..CORE };
+    let of = |policy: &str| {
+        let plan = TrainingPlan { activations: policy.parse().unwrap(), ..plan(layout(8, 1, ZeroStage::Parameters)) };
+        (titan.lines(2, &plan), titan.lacking(2, &plan))
+    };
+    let (lines, _) = of("selective_per_operator");
+    let head = ["import torch", "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"];
+    // Query, key, value, output, gate, up, down: every second from the first on, and the scattered sum of output in place of its product; nobody reads down's.
+    let saved = ["SAVED_PRODUCTS = {0, 2, 4}", "SAVED_SUMS = {0}", "SAVE_ATTENTION = True"];
+    check(&lines, &[&head[..], &saved].concat(), &[]);
+    assert!(of("full").0.iter().all(|line| line.starts_with('#')) && of("full").1.is_empty());
+    assert!(
+        of("custom:offload(context)").1.contains("sent away from the device: attention.core"),
+        "{}",
+        of("custom:offload(context)").1
+    );
+    let norms = of("tensors:device(attention.norm.out)").1;
+    assert!(norms.contains("that the dispatcher does not tell apart: attention.norm"), "{norms}");
 }

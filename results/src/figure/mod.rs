@@ -3,6 +3,7 @@
 
 mod axes;
 mod canvas;
+mod freedoms;
 mod labels;
 mod legend;
 mod pareto;
@@ -10,6 +11,7 @@ mod png;
 mod predicted;
 mod techniques;
 
+pub use freedoms::freedoms;
 pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
 pub use predicted::{Group, PredictedPlot, predicted};
 pub use techniques::techniques;

@@ -18,10 +18,11 @@ const LEFT: i32 = 230;
 const RIGHT: i32 = 860;
 
 /// The classes that have a colour of their own; everything else is grey.
-const SHOWN: [(&str, &str); 5] = [
+const SHOWN: [(&str, &str); 6] = [
     ("weights", "weights"),
     ("gradients", "gradients"),
-    ("optimizer states", "master weights and states"),
+    ("master weights", "master weights"),
+    ("optimizer states", "optimizer states"),
     ("activations", "saved activations"),
     ("transients", "transients"),
 ];
@@ -69,7 +70,7 @@ fn entries() -> Vec<Entry> {
     let entry = |mark, color: RGBAColor, words: &str| Entry { mark, radius: 5, color, words: words.into(), joined: true };
     let mut entries: Vec<Entry> =
         SHOWN.iter().zip(PALETTE).map(|((_, words), color)| entry(Mark::Band, color.to_rgba(), words)).collect();
-    entries.push(entry(Mark::Band, GREY.mix(0.5), "gathered, framework, buffers, allocator"));
+    entries.push(entry(Mark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
     entries.push(entry(Mark::Line, INK.to_rgba(), "memory for programs"));
     entries
 }

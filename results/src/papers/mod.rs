@@ -123,6 +123,7 @@ fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result
     let value = study.whole(studies).prepared().and_then(|run| run.value(figure.quantity)).map_err(place)?;
     let predicted = match figure.unit.as_str() {
         "GiB" => value / GIB,
+        "MiB" => value / GIB * 1024.0,
         "GB" => value / 1e9,
         _ => value,
     };

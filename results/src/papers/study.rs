@@ -237,13 +237,15 @@ impl Prepared {
         let trial = setting.best_attempt(&self.techniques).map_err(words)?;
         let fullest = trial.memory.stages.iter().max_by_key(|s| s.need()).ok_or("no stage")?;
         let class = |class: MemoryClass| fullest.class(class).as_f64();
+        // As the papers count them, master weights among them.
+        let states = class(MemoryClass::MasterWeights) + class(MemoryClass::OptimizerStates);
         Ok(match quantity {
             Quantity::Weights => class(MemoryClass::Weights),
             Quantity::Gradients => self.gradients(&trial)?,
-            Quantity::States => class(MemoryClass::OptimizerStates),
+            Quantity::States => states,
             Quantity::Peak => fullest.reading(Reading::Allocated).as_f64(),
             Quantity::BesideWeightsAndStates => {
-                fullest.reading(Reading::Allocated).as_f64() - class(MemoryClass::Weights) - class(MemoryClass::OptimizerStates)
+                fullest.reading(Reading::Allocated).as_f64() - class(MemoryClass::Weights) - states
             }
             Quantity::Fits => f64::from(u8::from(trial.lacks.is_none())),
             Quantity::Mfu => self.mfu(&trial),
@@ -260,9 +262,9 @@ impl Prepared {
                 let batch = &self.plan.batch;
                 trial.layer[0].as_f64() / (batch.sequence_length * batch.micro_batch * self.model.hidden) as f64
             }
-            Quantity::WeightsAndStates => class(MemoryClass::Weights) + class(MemoryClass::OptimizerStates),
+            Quantity::WeightsAndStates => class(MemoryClass::Weights) + states,
             Quantity::Sum => {
-                let statics = class(MemoryClass::Weights) + class(MemoryClass::OptimizerStates) + self.gradients(&trial)?;
+                let statics = class(MemoryClass::Weights) + states + self.gradients(&trial)?;
                 statics + self.at_loss(&trial)?
             }
             Quantity::UpdateTemporaries => {
@@ -364,8 +366,9 @@ impl Prepared {
     }
 }
 
-/// Activations and transients of the fullest stage at its peak.
+/// Activations, logits and transients of the fullest stage at its peak.
 fn activations(trial: &Trial) -> f64 {
-    let of = |s: &StageMemory| (s.class(MemoryClass::Activations) + s.class(MemoryClass::Transient)).as_f64();
+    let classes = [MemoryClass::Activations, MemoryClass::Transient, MemoryClass::Logits];
+    let of = |s: &StageMemory| classes.map(|class| s.class(class)).into_iter().sum::<Bytes>().as_f64();
     trial.memory.stages.iter().map(of).fold(0.0, f64::max)
 }

@@ -259,6 +259,7 @@ pub(super) fn parts(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
 /// The stages, neighbours that need the same on one line; the host's memory where something is kept there.
 pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
     let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
+    let stored = stages.iter().any(|s| s.storage_gib > 0.0);
     let of = |capacity: Option<f64>| capacity.map_or_else(String::new, |c| format!("{c:.1}"));
     let mut classes: Vec<&str> = Vec::new();
     for class in step::MemoryClass::ALL.map(|c| c.to_string()) {
@@ -274,12 +275,14 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
     if offloaded {
         head.extend(["on host".to_owned(), "of".to_owned()]);
     }
+    if stored {
+        head.push("on NVMe".to_owned());
+    }
     let mut table = Table::new(head);
     let mut at = 0;
     while at < stages.len() {
-        let same =
-            stages[at..].iter().take_while(|s| s.classes_gib == stages[at].classes_gib && s.host_gib == stages[at].host_gib);
-        let same = same.count();
+        let key = |s: &StageRow| (s.classes_gib.clone(), s.host_gib, s.storage_gib);
+        let same = stages[at..].iter().take_while(|s| key(s) == key(&stages[at])).count();
         let (first, last) = (&stages[at], &stages[at + same - 1]);
         let name = if same == 1 { first.stage.to_string() } else { format!("{}-{}", first.stage, last.stage) };
         let mut row = vec![name];
@@ -288,6 +291,9 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
         row.push(of(capacity));
         if offloaded {
             row.extend([format!("{:.2}", first.host_gib), of(host)]);
+        }
+        if stored {
+            row.push(format!("{:.2}", first.storage_gib));
         }
         table.row(row);
         at += same;
@@ -300,8 +306,13 @@ pub(super) fn keeps(stages: &[StageRow]) -> String {
     if stages.iter().all(|stage| stage.keeps.is_empty()) {
         return String::new();
     }
-    let mut table = Table::new(["stage", "layers", "run again", "in host memory", "MiB kept", "MiB on host"]);
-    for column in [2, 3] {
+    let stored = stages.iter().flat_map(|stage| &stage.keeps).any(|keeps| !keeps.storage_mib.is_empty());
+    let mut head = vec!["stage", "layers", "run again", "in host memory"];
+    head.extend(stored.then_some("on NVMe"));
+    head.extend(["MiB kept", "MiB on host"]);
+    head.extend(stored.then_some("MiB on NVMe"));
+    let mut table = Table::new(head);
+    for column in 2..if stored { 5 } else { 4 } {
         table = table.align(column, Align::Left);
     }
     let mut at = 0;
@@ -312,14 +323,16 @@ pub(super) fn keeps(stages: &[StageRow]) -> String {
         for (i, keeps) in stages[at].keeps.iter().enumerate() {
             let mib = |tensors: &BTreeMap<String, f64>| significant(tensors.values().sum(), 4);
             let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
-            table.row([
+            let mut row = vec![
                 if i == 0 { name.clone() } else { String::new() },
                 keeps.layers.to_string(),
                 list(keeps.again.iter().map(String::as_str).collect()),
                 list(keeps.host_mib.keys().map(String::as_str).collect()),
-                mib(&keeps.device_mib),
-                mib(&keeps.host_mib),
-            ]);
+            ];
+            row.extend(stored.then(|| list(keeps.storage_mib.keys().map(String::as_str).collect())));
+            row.extend([mib(&keeps.device_mib), mib(&keeps.host_mib)]);
+            row.extend(stored.then(|| mib(&keeps.storage_mib)));
+            table.row(row);
         }
         at += same;
     }

@@ -3,6 +3,7 @@
 //!
 //! Plans are those of the planner, under the study's software stack: what prunes a chip, what evaluates it and what is printed is one model.
 
+mod alone;
 mod bounds;
 mod problem;
 
@@ -10,6 +11,7 @@ use crate::objective::{Axis, Objective, Over};
 use crate::planner::{Fastest, Prepared, RankedPlan};
 use crate::runner::{self, Counts, Exclusion, Moment, Outcome, Progress, Verdict};
 use crate::space::{DesignId, Outside, Region, Space};
+pub use alone::HardwareAlone;
 use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;

@@ -1,9 +1,11 @@
 //! The same front from the integer program: slow, and independent of the label method.
 
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
-use super::offload::{HostLink, LayerChoice};
+use super::offload::{Away, CopyLinks, LayerChoice};
+use ::microlp::SolveOptions;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
 use sim::units::{Bytes, Seconds};
+use std::collections::HashMap;
 use thiserror::Error;
 
 /// Why the integer program gave no front.
@@ -63,44 +65,67 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, IlpEr
     Ok(front)
 }
 
-/// The fastest choice of no more than `budget` bytes on the device, with a host: what a layer's tensors do as one integer programme. A tensor is kept,
-/// goes to the host, or its producer runs again; what a pass waits for the copies is no less than the part of them that is never hidden, and than what
-/// does not fit beside the pass. `None` where nothing fits.
+/// Nodes of the branch and bound over one layer: where they are used up, what is left is the gap.
+const NODES: u64 = 400;
+
+/// The fastest choice of no more than `budget` bytes on the device, with copies of whole tensors: what a layer's tensors do as one integer programme, and
+/// the seconds that none adds less than. A tensor is kept, goes to the host or to storage, or its producer runs again; what a pass waits for the copies is
+/// no less than the part of them that is never hidden, and than what does not fit beside the pass. `None` where nothing fits.
 ///
 /// # Errors
 /// As [`pareto_by_ilp`].
-pub fn fastest_by_ilp(layer: &LayerTensors, link: &HostLink, budget: Bytes) -> Result<Option<LayerChoice>, IlpError> {
+pub fn fastest_by_ilp(
+    layer: &LayerTensors,
+    links: &CopyLinks,
+    budget: Bytes,
+) -> Result<Option<(LayerChoice, Seconds)>, IlpError> {
     layer.check()?;
     let Program { mut variables, keep, rerun, .. } = program(layer);
-    let host: Vec<Variable> = layer.tensors.iter().map(|_| variables.add(variable().binary())).collect();
-    let [any, forward, backward] =
-        [variable().binary(), variable().min(0.0), variable().min(0.0)].map(|kind| variables.add(kind));
+    let mut places = |there: bool| -> Vec<Option<Variable>> {
+        layer.tensors.iter().map(|_| there.then(|| variables.add(variable().binary()))).collect()
+    };
+    let (host, storage) = (places(links.host.is_some()), places(links.storage.is_some()));
+    let [any, any_stored, forward, backward] =
+        [variable().binary(), variable().binary(), variable().min(0.0), variable().min(0.0)].map(|kind| variables.add(kind));
     // Seconds and bytes near one, for the solver's tolerances.
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
     let bytes = |t: usize| layer.tensors[t].bytes.as_f64();
     let unit = most(&mut (0..layer.tensors.len()).map(bytes));
-    let longest = most(&mut layer.operators.iter().map(|o| o.forward.0).chain([link.per_byte * unit, link.latency]));
+    let rates = [links.host, links.storage].into_iter().flatten().flat_map(|rate| [rate.per_byte * unit, rate.latency]);
+    let longest = most(&mut layer.operators.iter().map(|o| o.forward.0).chain(rates));
     let reruns = || rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)));
     let again: Expression = reruns().map(|(o, r)| layer.operators[o].forward.0 / longest * r).sum();
-    let copied: Expression = host.iter().enumerate().map(|(t, x)| bytes(t) * link.per_byte / longest * *x).sum();
-    let copy = copied + link.latency / longest * any;
+    let sum = |places: &[Option<Variable>], per_byte: f64| -> Expression {
+        places.iter().enumerate().filter_map(|(t, x)| x.map(|x| bytes(t) * per_byte / longest * x)).sum()
+    };
+    let copies = [
+        links.host.map(|rate| sum(&host, rate.per_byte) + sum(&storage, rate.per_byte) + rate.latency / longest * any),
+        links.storage.map(|rate| sum(&storage, rate.per_byte) + rate.latency / longest * any_stored),
+    ];
     let stash: Expression = keep.iter().enumerate().map(|(t, x)| bytes(t) / unit * *x).sum();
     let mut model = variables.minimise(again.clone() + forward + backward).using(microlp);
     model = model.with(stash.leq((budget.as_f64() + 0.5) / unit));
-    let least = copy.clone() * (1.0 - link.hidden);
-    let over = |busy: Expression| copy.clone() - busy * link.hidden;
-    for (stall, busy) in [(forward, Expression::from(link.forward / longest)), (backward, again + link.backward / longest)] {
-        model = model.with((least.clone() - stall).leq(0.0)).with((over(busy) - stall).leq(0.0));
+    for copy in copies.into_iter().flatten() {
+        let least = copy.clone() * (1.0 - links.hidden);
+        let over = |busy: Expression| copy.clone() - busy * links.hidden;
+        for (stall, busy) in
+            [(forward, Expression::from(links.forward / longest)), (backward, again.clone() + links.backward / longest)]
+        {
+            model = model.with((least.clone() - stall).leq(0.0)).with((over(busy) - stall).leq(0.0));
+        }
     }
-    for x in &host {
+    for x in host.iter().chain(&storage).flatten() {
         model = model.with((*x - any).leq(0.0));
+    }
+    for x in storage.iter().flatten() {
+        model = model.with((*x - any_stored).leq(0.0));
     }
     let at_hand = |t: TensorIndex| -> Expression {
         let producer = match layer.tensors[t.0].source {
             TensorSource::Operator(o) => rerun[o.0],
             TensorSource::LayerInput => None,
         };
-        producer.map_or_else(|| keep[t.0] + host[t.0], |r| keep[t.0] + host[t.0] + r)
+        [Some(keep[t.0]), host[t.0], storage[t.0], producer].into_iter().flatten().map(Expression::from).sum()
     };
     for t in (0..layer.tensors.len()).filter(|&t| layer.tensors[t].needed_by_backward) {
         model = model.with(at_hand(TensorIndex(t)).geq(1));
@@ -112,19 +137,35 @@ pub fn fastest_by_ilp(layer: &LayerTensors, link: &HostLink, budget: Bytes) -> R
             }
         }
     }
-    let solution = match model.solve() {
-        Ok(solution) => solution,
-        Err(good_lp::ResolutionError::Infeasible) => return Ok(None),
-        Err(source) => return Err(IlpError::Solver { budget_bytes: budget.0, source }),
+    let failed = |source| IlpError::Solver { budget_bytes: budget.0, source };
+    let mut options = SolveOptions::default();
+    options.node_limit = Some(NODES);
+    let outcome = match model.as_inner().solve_with(options) {
+        Ok(outcome) => outcome,
+        Err(::microlp::Error::Infeasible) => return Ok(None),
+        Err(source) => return Err(failed(source.into())),
     };
-    let chosen = reruns().filter(|(_, r)| solution.value(*r) > 0.5).fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o));
+    let solution =
+        outcome.into_solution().map_err(|_| failed(good_lp::ResolutionError::Other("no choice within so many nodes")))?;
+    // Values are in the order in which the variables were made.
+    let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
+    let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();
+    let is = |x: Variable| values.get(&x).is_some_and(|value| *value > 0.5);
+    let chosen = reruns().filter(|(_, r)| is(*r)).fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o));
     let retained = layer.choices(chosen);
-    let moved = |t: &usize| retained[*t] == TensorChoice::Keep && solution.value(host[*t]) > 0.5;
-    let offloaded: Vec<TensorIndex> = (0..host.len()).filter(moved).map(TensorIndex).collect();
-    let moved: Bytes = offloaded.iter().map(|t| layer.tensors[t.0].bytes).sum();
+    let sent = |places: &[Option<Variable>]| -> Vec<TensorIndex> {
+        let there = |t: &usize| retained[*t] == TensorChoice::Keep && places[*t].is_some_and(is);
+        (0..places.len()).filter(there).map(TensorIndex).collect()
+    };
+    let (stored, offloaded) = (sent(&storage), sent(&host));
+    let offloaded: Vec<TensorIndex> = offloaded.into_iter().filter(|t| !stored.contains(t)).collect();
+    let size = |tensors: &[TensorIndex]| tensors.iter().map(|t| layer.tensors[t.0].bytes).sum::<Bytes>();
+    let (host, storage) = (size(&offloaded), size(&stored));
     let policy = layer.policy(chosen);
-    let added = Seconds(policy.extra.0 + link.stalls(moved.0, policy.extra.0));
-    Ok(Some(LayerChoice { stash: policy.stash.saturating_sub(moved), host: moved, added, operators: chosen, offloaded }))
+    let added = Seconds(policy.extra.0 + links.stalls(Away { host: host.0, storage: storage.0 }, policy.extra.0));
+    let bound = solution.stats().best_bound.map_or(0.0, |bound| bound * longest).min(added.0);
+    let stash = policy.stash.saturating_sub(host + storage);
+    Ok(Some((LayerChoice { stash, host, storage, added, operators: chosen, offloaded, stored, share: None }, Seconds(bound))))
 }
 
 /// Fastest operators within the stash budget (in units), or with a time limit the smallest stash.

@@ -13,7 +13,7 @@
 //! [`RecomputeSpace`] gives the exact Pareto front of stash bytes against extra seconds, thousands of times per second;
 //! [`pareto_by_ilp`] gives the same front from the integer program, slowly; [`verify_policy`] checks a policy by walking it.
 //!
-//! Tensors may also go to the host ([`LayerFront`], [`fastest_by_ilp`]): that changes what is kept on the device and what the passes wait for.
+//! Tensors may also go to the host and to storage ([`LayerFront`], [`fastest_by_ilp`]): that changes what is kept on the device and what the passes wait for.
 //! [`MixQuestion`] says how many layers of a stage follow which choice, in the stage's own memory.
 //!
 //! Further choices (compress, sample rows) are further variants of [`TensorChoice`], each with what it keeps on the device and what it costs.
@@ -26,6 +26,7 @@ mod mix;
 #[cfg(test)]
 mod mix_tests;
 mod offload;
+mod scarce;
 mod segment;
 mod space;
 #[cfg(test)]
@@ -38,6 +39,6 @@ pub use layer::{
     TensorChoice, TensorIndex, TensorSource,
 };
 pub use mix::{MixPoint, MixQuestion, STATES, StageMix};
-pub use offload::{HostLink, LayerChoice, LayerFront};
+pub use offload::{Away, CopyLinks, CopyRate, LayerChoice, LayerFront};
 pub use space::RecomputeSpace;
 pub use verify::{PolicyFault, verify_policy};

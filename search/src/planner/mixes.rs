@@ -11,16 +11,17 @@ use super::found::{Candidate, Found};
 use super::search::Search;
 use super::space::default_policies;
 use crate::memory::{
-    HostLink, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice,
+    CopyLinks, CopyRate, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice,
+    TensorIndex,
 };
 use rayon::prelude::*;
 use sim::kernel::{Kernel, Link, Transfer};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use step::{ChipTimes, Degrees, Evaluator, Lowered, MixKind, Need, Recent, Sends, Shape, StepError, TrainingPlan};
-use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies};
+use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies, TensorPlaces, TokenShare};
 
 /// Plans mixed between two looks at the fastest.
 const ROUND: usize = 16;
@@ -247,7 +248,13 @@ impl Search<'_> {
             let shape =
                 lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })?;
             let cost = shape.layer(self.job.stack);
-            let point = MixPoint { kept: cost.kept.0, host: cost.host.0, working: cost.working.0, time: cost.time.0 };
+            let point = MixPoint {
+                kept: cost.kept.0,
+                host: cost.host.0,
+                storage: cost.storage.0,
+                working: cost.working.0,
+                time: cost.time.0,
+            };
             if !layers.points.contains(&point) {
                 layers.policies.push(policy);
                 layers.shapes.push(shape);
@@ -266,19 +273,23 @@ impl Search<'_> {
         let forward: Vec<Seconds> =
             layer.operators().iter().map(|op| op.forward.iter().map(|step| operator(&step.kernel)).sum()).collect();
         let [forward_busy, backward_busy] = none.layer_busy();
-        let link = (self.evaluator.capacity().host > Bytes::ZERO).then(|| {
-            let mut copy = |bytes: u64| chip.kernel(&Kernel::Transfer(Transfer { link: Link::Host, bytes: Bytes(bytes) })).0;
+        let have = self.evaluator.capacity();
+        let mut rate = |link: Link, there: Bytes| {
+            let mut copy = |bytes: u64| chip.kernel(&Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) })).0;
             let (one, many) = (copy(1), copy(1 << 30));
-            HostLink {
-                latency: one,
-                per_byte: (many - one) / (1_u64 << 30) as f64,
-                hidden: self.job.stack.overlap.host,
-                forward: forward_busy.0,
-                backward: backward_busy.0,
-            }
+            let rate = CopyRate { latency: one, per_byte: (many - one) / (1_u64 << 30) as f64 };
+            (there > Bytes::ZERO && many.is_finite()).then_some(rate)
+        };
+        let (host, storage) = (rate(Link::Host, have.host), rate(Link::Storage, have.storage));
+        let links = (host.is_some() || storage.is_some()).then_some(CopyLinks {
+            host,
+            storage,
+            hidden: self.job.stack.overlap.host,
+            forward: forward_busy.0,
+            backward: backward_busy.0,
         });
         let Ok(space) = RecomputeSpace::new(LayerTensors::of(layer)) else { return Vec::new() };
-        let Ok(front) = LayerFront::new(&space, &forward, link) else { return Vec::new() };
+        let Ok(front) = LayerFront::new(&space, &forward, links) else { return Vec::new() };
         front.choices.iter().map(|choice| policy_of(space.layer(), choice)).collect()
     }
 }
@@ -286,11 +297,13 @@ impl Search<'_> {
 /// A choice by the names of its tensors.
 fn policy_of(layer: &LayerTensors, choice: &LayerChoice) -> ActivationPolicy {
     let name = |t: usize| layer.tensors[t].name.strip_prefix("layer.").unwrap_or(&layer.tensors[t].name).to_owned();
-    let host: std::collections::BTreeSet<String> = choice.offloaded.iter().map(|t| name(t.0)).collect();
+    let names = |tensors: &[TensorIndex]| tensors.iter().map(|t| name(t.0)).collect::<BTreeSet<String>>();
+    let (host, storage) = (names(&choice.offloaded), names(&choice.stored));
     let kept = layer.choices(choice.operators);
     let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| name(t));
-    let device = device.filter(|name| !host.contains(name) && name != "input").collect();
-    ActivationPolicy::Tensors { host, device }
+    let device = device.filter(|name| !host.contains(name) && !storage.contains(name) && name != "input").collect();
+    let share = choice.share.as_ref().map(|(t, share)| TokenShare { tensors: BTreeSet::from([name(t.0)]), ..share.clone() });
+    ActivationPolicy::Tensors(TensorPlaces { host, storage, device, share })
 }
 
 /// The stages of a plan whose policies are chosen.
@@ -317,36 +330,51 @@ impl Stages<'_, '_> {
 
     /// Every stage with its best mix.
     fn mixed(&self) -> Option<StagedPlan> {
+        let capacity = self.search.evaluator.capacity();
+        let staying = Need { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
+        let best = self.mixed_within(capacity);
+        // Chunks of a device hold different numbers of micro-batches, which a mix does not know: what it sends away may cost more than it gains.
+        let (schedule, m) = self.run;
+        let places = Evaluator::chunks(self.degrees, schedule, m);
+        let apart = places.iter().any(|(_, device)| places.iter().filter(|(_, other)| other == device).count() > 1);
+        if best.is_some() && !apart || staying == capacity {
+            return best;
+        }
+        let stays = self.mixed_within(staying);
+        [best, stays].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))
+    }
+
+    /// The same with so much away from the device at most.
+    fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
-        let capacity = evaluator.capacity();
         let rooms = evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
         let chunks = Evaluator::chunks(self.degrees, schedule, m);
-        let mut taken = vec![Need { device: Bytes::ZERO, host: Bytes::ZERO }; rooms.len()];
+        let stages = rooms.iter().enumerate();
+        let of_stage = stages.map(|(device, room)| MixQuestion {
+            points: &self.layers.points,
+            layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
+            depth: room.depth.max(1.0),
+            room: room.layers.0,
+            kept: room.loss.map(|loss| loss.0),
+            host: away.host.0,
+            storage: away.storage.0,
+        });
+        let mut questions: Vec<MixQuestion<'_>> = of_stage.collect();
         let mut mixes: Vec<Option<StageMix>> = vec![None; rooms.len()];
         for _ in 0..TRIES {
-            for (device, room) in rooms.iter().enumerate().filter(|(device, _)| mixes[*device].is_none()).collect::<Vec<_>>() {
-                let layers = chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum();
-                let less = taken[device].device;
-                let question = MixQuestion {
-                    points: &self.layers.points,
-                    layers,
-                    depth: room.depth.max(1.0),
-                    room: room.layers.saturating_sub(less).0,
-                    kept: room.loss.map(|loss| loss.saturating_sub(less).0),
-                    host: capacity.host.saturating_sub(taken[device].host).0,
-                };
-                mixes[device] = Some(question.best()?);
+            for (mix, question) in mixes.iter_mut().zip(&questions).filter(|(mix, _)| mix.is_none()) {
+                *mix = Some(question.best()?);
             }
             let policies = self.spread(&chunks, &mixes);
             let shape = self.shape(&policies)?;
             let mut fits = true;
             for (device, need) in evaluator.needs(&shape, self.degrees, schedule, m).into_iter().enumerate() {
-                let (over, host) = (need.device.saturating_sub(capacity.device), need.host.saturating_sub(capacity.host));
-                if over + host > Bytes::ZERO {
+                if evaluator.lack(need) > Bytes::ZERO {
                     fits = false;
-                    mixes[device] = None;
-                    taken[device] = Need { device: taken[device].device + over, host: taken[device].host + host };
+                    let mix = mixes[device].take()?;
+                    let over = evaluator.over(need);
+                    questions[device] = questions[device].tightened(&mix, over.device.0, [over.host.0, over.storage.0]);
                 }
             }
             if fits {
@@ -413,3 +441,7 @@ impl Stages<'_, '_> {
 #[cfg(test)]
 #[path = "mixes_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "laws_tests.rs"]
+mod laws;

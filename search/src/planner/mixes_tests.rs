@@ -12,15 +12,15 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Model, SegmentKind, TrainingGraph, ZeroStage};
 
-struct Hardware {
+pub(super) struct Hardware {
     model: Model,
-    chip: Accelerator,
+    pub(super) chip: Accelerator,
     fabric: Fabric,
     stack: SoftwareStack,
 }
 
 impl Hardware {
-    fn new(model: &str, stack: &str) -> Self {
+    pub(super) fn new(model: &str, stack: &str) -> Self {
         Self {
             model: Model::load(model).unwrap(),
             chip: Accelerator::template("h100_80gb_sxm").unwrap(),
@@ -29,7 +29,7 @@ impl Hardware {
         }
     }
 
-    fn job(&self, batch: u64, sequence_length: u64, headroom_gib: f64) -> Job<'_> {
+    pub(super) fn job(&self, batch: u64, sequence_length: u64, headroom_gib: f64) -> Job<'_> {
         Job {
             model: &self.model,
             chip: &self.chip,
@@ -47,20 +47,20 @@ impl Hardware {
     }
 }
 
-fn mixed(space: &PlanSpace) -> PlanSpace {
+pub(super) fn mixed(space: &PlanSpace) -> PlanSpace {
     PlanSpace { mixes: Some(MixKind::PerStage), ..space.clone() }
 }
 
-fn under(space: &PlanSpace, policy: ActivationPolicy) -> PlanSpace {
+pub(super) fn under(space: &PlanSpace, policy: ActivationPolicy) -> PlanSpace {
     PlanSpace { activations: Some(vec![policy]), mixes: None, ..space.clone() }
 }
 
-fn seconds(answer: &PlanAnswer) -> f64 {
+pub(super) fn seconds(answer: &PlanAnswer) -> f64 {
     answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0)
 }
 
 /// One layout: 8 tensor-parallel devices, so many stages, 1F1B.
-fn one(pipeline: u32, virtual_stages: u32, schedule: Schedule) -> PlanSpace {
+pub(super) fn one(pipeline: u32, virtual_stages: u32, schedule: Schedule) -> PlanSpace {
     PlanSpace {
         tensor: Some(vec![8]),
         pipeline: Some(vec![pipeline]),
@@ -76,7 +76,7 @@ fn one(pipeline: u32, virtual_stages: u32, schedule: Schedule) -> PlanSpace {
 }
 
 /// Its step and its memory are what `step` says of it.
-fn hold(job: &Job<'_>, best: &RankedPlan) {
+pub(super) fn hold(job: &Job<'_>, best: &RankedPlan) {
     let mut chip = step::ChipTimes::new(job.chip, job.stack).unwrap();
     assert_eq!(step_time(&mut chip, job.model, job.fabric, &best.plan).unwrap().total, best.time.total);
     let memory = DeviceMemory { hbm: DeviceMemory::of(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of(job.chip) };

@@ -110,7 +110,7 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
 /// The class that grew most between the fullest stages of two plans, and by how much.
 fn grown(now: &StepMemory, before: &StepMemory, why: &OverCapacity) -> (MemoryClass, Bytes) {
     let fullest = |memory: &StepMemory| memory.stages.iter().max_by_key(|stage| stage.need()).cloned();
-    if let (MemoryClass::Host, _) | (_, None) = (why.class, fullest(before)) {
+    if let (MemoryClass::Host | MemoryClass::Storage, _) | (_, None) = (why.class, fullest(before)) {
         return (why.class, why.largest);
     }
     let of = |memory: &StepMemory, class| fullest(memory).map_or(Bytes::ZERO, |stage| stage.class(class));

@@ -1,6 +1,7 @@
 //! Simulated annealing over assignments.
 
 use super::state::State;
+use crate::random::Random;
 
 /// The first temperature, as a share of the time above the bound, and the last as a share of the first.
 const HOT: f64 = 0.1;
@@ -14,29 +15,6 @@ pub(super) struct Found {
     pub time: f64,
     pub devices: Vec<u32>,
     pub moves: u64,
-}
-
-/// A small reproducible generator (`SplitMix64`, Steele et al., OOPSLA 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n` (`n` > 0).
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    /// A number from 0 to 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 /// Betters `state` by `moves` moves; the answer is never slower than the start. Stops where the bound is met.

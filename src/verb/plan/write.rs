@@ -17,6 +17,8 @@ pub enum Framework {
     Megatron,
     /// MaxText's settings
     Maxtext,
+    /// What PyTorch's selective activation checkpointing keeps of a layer, as Python
+    Torch,
     /// Not the plan but the problem: the model's layers with their costs, as Piper's planner and `coplace place` read them
     Piper,
 }
@@ -26,6 +28,7 @@ impl Framework {
         match self {
             Self::Megatron => "megatron",
             Self::Maxtext => "maxtext",
+            Self::Torch => "torch",
             Self::Piper => "piper",
         }
     }
@@ -97,6 +100,7 @@ fn write(
     let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, numerics, mapping };
     match framework {
         Framework::Megatron => emit::megatron(&recipe).or_input(),
+        Framework::Torch => emit::torch(&recipe).or_input(),
         Framework::Maxtext | Framework::Piper => emit::maxtext(&recipe).or_input(),
     }
 }

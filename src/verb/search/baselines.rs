@@ -69,7 +69,7 @@ fn called(chip: &Accelerator) -> String {
 }
 
 /// The devices, their fabric and the plans of an expert's degrees, layers split evenly; or why there are none.
-fn expert_plan(question: &Question, degrees: Degrees) -> Result<(u32, Fabric, PlanSpace), String> {
+pub fn expert_plan(question: &Question, degrees: Degrees) -> Result<(u32, Fabric, PlanSpace), String> {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
     let space = PlanSpace {

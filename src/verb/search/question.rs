@@ -217,6 +217,12 @@ impl Question {
 }
 
 impl Posed {
+    /// A study's question about one model.
+    pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
+        let (study, stack) = (study.cloned(), stack.cloned());
+        Self { models: vec![model.to_owned()], study, stack, headroom_gib: 0.0, sequence_length, asked: Asked::default() }
+    }
+
     /// Whether anything is asked otherwise than the study says.
     pub fn changes_study(&self) -> bool {
         !self.asked.is_empty() || self.stack.is_some() || self.sequence_length.is_some() || self.headroom_gib != 0.0

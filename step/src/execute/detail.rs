@@ -1,10 +1,11 @@
 //! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
 
 use crate::chip_times::ChipTimes;
+use crate::copied::Copied;
 use crate::profile::PassProfile;
 use crate::{Execution, StepError};
 use sim::cost::{Bound, KernelCost};
-use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode, KernelRole, Link, Pass, Transfer};
+use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode, KernelRole, Link, Pass};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 
@@ -78,25 +79,29 @@ impl KernelDetail {
 }
 
 impl ChipTimes {
-    /// The kernels of a pass in the order in which they start, with its copies of `offloaded` bytes to or from the host. `pass` is the same pass as
+    /// The kernels of a pass in the order in which they start, with its copies to or from the host and storage. `pass` is the same pass as
     /// [`super::super::StepProfile`] has it, and as long.
     pub(crate) fn details(
         &mut self,
         graph: &KernelGraph,
         fabric: &Fabric,
         pass: &PassProfile,
-        offloaded: Bytes,
+        copied: Copied,
     ) -> Result<Vec<KernelDetail>, StepError> {
         let mut kernels = match self.stack().kernels.execution {
             Execution::Stream => self.streamed(graph, fabric, pass),
             Execution::Scheduled => self.by_schedule(graph, fabric)?,
         };
         kernels.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
-        if offloaded > Bytes::ZERO {
-            let kernel = Kernel::Transfer(Transfer { link: Link::Host, bytes: offloaded });
+        for copy in copied.by_link() {
+            let name = match copy.link {
+                Link::Host => "copy to or from the host",
+                Link::Storage => "copy to or from storage",
+            };
+            let kernel = Kernel::Transfer(copy);
             let cost = self.costs(&kernel, fabric).all_cores;
             let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
-            let node = KernelNode { name: "copy to or from the host".to_owned(), kernel, role };
+            let node = KernelNode { name: name.to_owned(), kernel, role };
             // Beside the pass's other work as far as that hides it.
             let start = (pass.busy() - cost.latency).max(Seconds::ZERO);
             kernels.push(KernelDetail { place: Place::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });

@@ -1,6 +1,7 @@
 //! What the chunks of a device keep where stages have policies of their own.
 
 use super::{Account, Holding, MemoryProfile};
+use crate::memory_static::Resident;
 use crate::memory_techniques::lost_part;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
@@ -11,8 +12,10 @@ use workloads::{ActivationPolicy, LayerMix};
 pub(super) struct ChunkMemory {
     /// On the device, all its layers.
     pub kept: Bytes,
-    /// In host memory, all its layers.
+    /// In host memory and in storage, all its layers.
     pub offloaded: Bytes,
+    /// Of that, in storage.
+    pub stored: Bytes,
     /// Alive besides while one of its layers runs, at most.
     transient: Bytes,
     /// What one of its layers brings back from the host, at most.
@@ -26,6 +29,7 @@ impl ChunkMemory {
             let Some((_, layer)) = known.iter().find(|(policy, _)| **policy == run.policy) else { continue };
             chunk.kept += layer.kept * run.layers;
             chunk.offloaded += layer.offloaded * run.layers;
+            chunk.stored += layer.stored * run.layers;
             chunk.transient = chunk.transient.max(layer.transient);
             chunk.returning = chunk.returning.max(layer.offloaded);
         }
@@ -98,12 +102,13 @@ impl Account<'_> {
         let free = capacity.0.checked_sub((framework + collectives + workspace).0)?;
         // Of what is live so much is lost to fragmentation; what rounding may have added is given back.
         let live = Bytes((free as f64 / (1.0 + lost_part(self.profile.changed.as_deref(), self.stack))) as u64);
-        let left = |[gathered, activations, transient, gradients]: [Bytes; 4]| {
-            let others = held.resident.weights + held.resident.states + gathered + activations + transient + gradients;
+        let left = |moment: [Bytes; 5]| {
+            let Resident { weights, masters, states, .. } = held.resident;
+            let others = weights + masters + states + moment.into_iter().sum::<Bytes>();
             live.0.checked_sub(others.0).map(Bytes)
         };
         left(self.update_moment(held))?;
-        let layers = left([held.open, ends, Bytes::ZERO, held.resident.gradients])?;
+        let layers = left([held.open, ends, Bytes::ZERO, Bytes::ZERO, held.resident.gradients])?;
         let loss = if held.head { Some(left(self.loss_moment(stage, held, ends))?) } else { None };
         let depth = self.kept(stage, held, Bytes(MARK), Bytes::ZERO, false).as_f64() / (MARK * held.layers.max(1)) as f64;
         Some(StageRoom { layers, loss, depth })

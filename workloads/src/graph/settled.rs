@@ -44,7 +44,7 @@ impl Partly {
     }
 
     /// Of so many bytes, those that go away.
-    pub(crate) fn moved(&self, bytes: Bytes) -> Bytes {
+    pub fn moved(&self, bytes: Bytes) -> Bytes {
         Bytes((u128::from(bytes.0) * u128::from(self.millionths)).div_ceil(u128::from(WHOLE)) as u64)
     }
 

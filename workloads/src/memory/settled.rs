@@ -1,7 +1,7 @@
 //! What a policy makes of what techniques have settled about a segment's activations.
 
-use super::policy::{Away, Rest};
-use crate::graph::{OperatorGraph, Partly, Settled, TensorId, TensorInfo, WHOLE};
+use super::policy::Rest;
+use crate::graph::{OperatorGraph, Partly, TensorId, TensorInfo, WHOLE};
 use crate::recompute_policy::{Treatment, keeping};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
@@ -18,14 +18,6 @@ impl Partly {
     }
 }
 
-impl Settled {
-    /// Where what goes away goes.
-    #[must_use]
-    pub fn to(&self) -> Away {
-        if self.nvme { Away::Nvme } else { Away::Host }
-    }
-}
-
 impl Treatment {
     /// What a policy means where techniques have settled something.
     pub(crate) fn settled(self, graph: &OperatorGraph) -> Self {
@@ -38,8 +30,18 @@ impl Treatment {
         let mut host: BTreeSet<TensorId> = self.offloaded.iter().filter(held).copied().collect();
         host.extend(self.kept.iter().filter(|t| held(t) && goes(t)).copied());
         let mut all = keeping(graph, &device, &host);
+        all.stored = match settled.nvme {
+            true => all.offloaded.clone(),
+            false => self.stored.intersection(&all.offloaded).copied().collect(),
+        };
         let moved: BTreeSet<TensorId> = partial.iter().filter(|t| all.offloaded.contains(t)).copied().collect();
-        let Some(partly) = settled.partly.as_ref().filter(|_| !moved.is_empty()) else { return all };
+        let Some(partly) = settled.partly.as_ref().filter(|_| !moved.is_empty()) else {
+            all.partly = self.partly.and_then(|own| {
+                let tensors: BTreeSet<TensorId> = own.tensors.intersection(&all.offloaded).copied().collect();
+                (!tensors.is_empty()).then_some(Partly { tensors, ..own })
+            });
+            return all;
+        };
         if partly.recomputed {
             // What the tokens that stay need to run again.
             let whole: BTreeSet<TensorId> = host.difference(partial).copied().collect();

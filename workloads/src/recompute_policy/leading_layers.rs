@@ -28,8 +28,8 @@ impl ActivationPolicy {
             Self::Full => Vec::new(),
             Self::Named { policy, .. } => policy.tensors().to_vec(),
             Self::Custom { host, device } => host.union(device).copied().collect(),
-            Self::Tensors { host, device: kept } => {
-                device.extend(by_name(graph, kept).union(&by_name(graph, host)));
+            Self::Tensors(places) => {
+                device.extend(by_name(graph, &places.device).union(&by_name(graph, &places.away())));
                 Vec::new()
             }
         };

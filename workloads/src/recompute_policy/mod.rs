@@ -20,7 +20,7 @@
 //! | `save_dot_except_logits_ffn1` | these less the MLP's first products (Paxml) |
 //! | any of MaxText's and Paxml's with `_offloaded` | the same tensors in host memory |
 //! | `custom:offload(a,b)+device(c)` | the tensors named, in host memory or on the device |
-//! | `tensors:offload(a,b)+device(c)` | the same by the operators' own names for their results (`attention.core.out`): every choice that there is |
+//! | `tensors:offload(a,b)+nvme(c)+device(d)` | the same by the operators' own names for their results (`attention.core.out`): every choice that there is; `a*0.25` sends a quarter of a tensor's tokens away and keeps the others |
 //!
 //! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. To name it there adds nothing, and is how a list of
 //! nothing else is written: `custom:device(decoder_layer_input)`, which is `full` but that it runs again what is needed only, whatever the replay. A tensor that is named but that neither
@@ -29,14 +29,16 @@
 
 mod leading_layers;
 mod tensor_names;
+mod treatment;
 
 use self::tensor_names::by_name;
+pub use self::tensor_names::{TensorPlaces, TokenShare};
+pub use self::treatment::Treatment;
 use crate::error::{WorkloadError, nearest};
-use crate::graph::{Gradient, OperatorGraph, OperatorNode, Partly, RecomputeSet, TensorId};
+use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use crate::layer_names::{handed_on, in_layer, layer_of, layers_in};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
-use sim::units::Bytes;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -93,8 +95,14 @@ impl NamedTensor {
         })
     }
 
+    /// All names.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().map(|(_, tensor)| tensor)
+    }
+
     /// The tensors of the graph's layers that it stands for.
-    pub(crate) fn resolve(self, graph: &OperatorGraph) -> Vec<TensorId> {
+    #[must_use]
+    pub fn resolve(self, graph: &OperatorGraph) -> Vec<TensorId> {
         layers_in(graph).iter().flat_map(|layer| self.resolve_in(graph, layer)).collect()
     }
 
@@ -232,12 +240,7 @@ pub enum ActivationPolicy {
         device: BTreeSet<NamedTensor>,
     },
     /// Tensors by the names that the operators give them, without the layer's own: what the optimiser chooses among.
-    Tensors {
-        /// Those in host memory.
-        host: BTreeSet<String>,
-        /// Those on the device, besides the layer's input.
-        device: BTreeSet<String>,
-    },
+    Tensors(TensorPlaces),
 }
 
 /// How much of a checkpointed region runs again.
@@ -250,47 +253,6 @@ pub enum Replay {
     /// What the backward pass reads and what that needs: JAX, compiled PyTorch, and PyTorch's checkpoint with early stop.
     #[default]
     NeededOnly,
-}
-
-/// What a policy means for one segment.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Treatment {
-    /// The operators to run again in the backward pass.
-    pub recompute: RecomputeSet,
-    /// Tensors kept on the device from forward to backward.
-    pub kept: BTreeSet<TensorId>,
-    /// Tensors moved to host memory after the forward pass and back before the backward pass.
-    pub offloaded: BTreeSet<TensorId>,
-    /// Of these, those of which a part of the tokens only is moved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub partly: Option<Partly>,
-}
-
-impl Treatment {
-    pub(crate) fn bytes<'a>(graph: &OperatorGraph, tensors: impl IntoIterator<Item = &'a TensorId>) -> Bytes {
-        tensors.into_iter().filter_map(|t| graph.tensors.get(t.index())).map(|t| t.bytes).sum()
-    }
-
-    /// Bytes kept on the device per piece and micro-batch in flight.
-    #[must_use]
-    pub fn kept_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        Self::bytes(graph, &self.kept) + self.partly.as_ref().map_or(Bytes::ZERO, |partly| partly.staying(graph))
-    }
-
-    /// Bytes moved to the host, and back, per piece and micro-batch.
-    #[must_use]
-    pub fn offloaded_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        let whole = Self::bytes(graph, &self.offloaded);
-        self.partly.as_ref().map_or(whole, |partly| whole.saturating_sub(partly.not_moved(graph)))
-    }
-
-    /// Bytes that one piece's backward pass holds besides what is kept on the device: what it reads and was rebuilt, or brought back
-    /// from the host.
-    #[must_use]
-    pub fn rebuilt_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        let rebuilt = graph.tensors.iter().filter(|t| t.saved && !self.kept.contains(&t.id) && !self.offloaded.contains(&t.id));
-        rebuilt.map(|t| t.bytes).sum::<Bytes>() + self.offloaded_bytes(graph)
-    }
 }
 
 impl ActivationPolicy {
@@ -353,7 +315,11 @@ impl ActivationPolicy {
                 with_inputs(device, host)
             }
             Self::Custom { host, device } => with_inputs(resolve(device), resolve(host)),
-            Self::Tensors { host, device } => with_inputs(by_name(graph, device), by_name(graph, host)),
+            Self::Tensors(places) => {
+                let mut treatment = with_inputs(by_name(graph, &places.device), by_name(graph, &places.away()));
+                places.settle(graph, &mut treatment);
+                treatment
+            }
         }
     }
 }
@@ -375,7 +341,7 @@ pub(crate) fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: 
     }
     let kept = graph.tensors.iter().filter(|t| needed[t.id.index()] && (t.is_segment_input || named(&t.id))).map(|t| t.id);
     let (offloaded, kept) = kept.partition(|t| host.contains(t));
-    Treatment { recompute, kept, offloaded, partly: None }
+    Treatment { recompute, kept, offloaded, ..Treatment::default() }
 }
 
 /// Runs the attention core again. The region is scores to context, or the fused kernel; the context's result is kept as the input of
@@ -443,7 +409,7 @@ impl fmt::Display for ActivationPolicy {
                 }
                 write!(f, "custom:{}", parts.join("+"))
             }
-            Self::Tensors { host, device } => f.write_str(&tensor_names::written(host, device)),
+            Self::Tensors(places) => f.write_str(&tensor_names::written(places)),
         }
     }
 }
@@ -456,8 +422,7 @@ impl FromStr for ActivationPolicy {
             return custom(text, parts);
         }
         if let Some(parts) = text.strip_prefix("tensors:") {
-            let (host, device) = tensor_names::read(text, parts)?;
-            return Ok(Self::Tensors { host, device });
+            return tensor_names::read(text, parts).map(Self::Tensors);
         }
         // MaxText's own spellings of two of them.
         let text = match text {
@@ -494,7 +459,7 @@ impl FromStr for ActivationPolicy {
 
 /// Reads `offload(a,b)+device(c)`: either part may be missing.
 fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
-    let (host, mut device) = tensor_names::lists(text, parts, NamedTensor::parse)?;
+    let [host, mut device] = tensor_names::lists(text, parts, ["offload", "device"], NamedTensor::parse)?;
     device.remove(&NamedTensor::DecoderLayerInput);
     Ok(ActivationPolicy::Custom { host, device })
 }

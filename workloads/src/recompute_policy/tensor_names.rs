@@ -2,10 +2,73 @@
 
 use super::{ActivationPolicy, Treatment, unknown};
 use crate::error::WorkloadError;
-use crate::graph::{OperatorGraph, TensorId};
+use crate::graph::{OperatorGraph, Partly, TensorId, WHOLE};
 use crate::layer_names::layers_in;
+use serde::{Deserialize, Serialize};
+use sim::units::Bytes;
 use std::collections::BTreeSet;
 use std::fmt::Display;
+
+/// Where a layer's tensors are from its forward to its backward pass, by the names that its operators give them; what is in no list is dropped, and made
+/// again where it is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct TensorPlaces {
+    /// In host memory.
+    pub host: BTreeSet<String>,
+    /// In storage (NVMe).
+    pub storage: BTreeSet<String>,
+    /// On the device, besides the layer's input.
+    pub device: BTreeSet<String>,
+    /// Of those in host memory and in storage the ones of which only a part of the tokens goes; the others stay on the device.
+    pub share: Option<TokenShare>,
+}
+
+/// The part of some tensors' tokens that goes away.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TokenShare {
+    /// The tensors.
+    pub tensors: BTreeSet<String>,
+    /// The part, in millionths: above none and below all of them.
+    pub millionths: u32,
+}
+
+impl TokenShare {
+    /// The least share of a tensor whose part is no less than so many bytes; `None` where that is all of it, or nothing.
+    #[must_use]
+    pub fn of(tensor: &str, bytes: Bytes, part: Bytes) -> Option<Self> {
+        let millionths = (u128::from(part.0) * u128::from(WHOLE)).div_ceil(u128::from(bytes.0.max(1)));
+        let millionths = u32::try_from(millionths).ok().filter(|m| (1..WHOLE).contains(&u64::from(*m)))?;
+        Some(Self { tensors: BTreeSet::from([tensor.to_owned()]), millionths })
+    }
+
+    /// Of a tensor's bytes those that go.
+    #[must_use]
+    pub fn moved(&self, bytes: Bytes) -> Bytes {
+        Partly { tensors: BTreeSet::new(), millionths: self.millionths, recomputed: false }.moved(bytes)
+    }
+}
+
+impl TensorPlaces {
+    /// What they mean for a layer whose treatment keeps those of all lists.
+    pub(super) fn settle(&self, graph: &OperatorGraph, treatment: &mut Treatment) {
+        let of = |names: &BTreeSet<String>| -> BTreeSet<TensorId> {
+            by_name(graph, names).intersection(&treatment.offloaded).copied().collect()
+        };
+        let stored = of(&self.storage);
+        let partly = self.share.as_ref().map(|share| Partly {
+            tensors: of(&share.tensors),
+            millionths: share.millionths,
+            recomputed: false,
+        });
+        treatment.stored = stored;
+        treatment.partly = partly.filter(|partly| !partly.tensors.is_empty());
+    }
+
+    /// Those that go away.
+    pub(super) fn away(&self) -> BTreeSet<String> {
+        self.host.union(&self.storage).cloned().collect()
+    }
+}
 
 /// The name of what enters a layer, without the layer's own.
 const INPUT: &str = "input";
@@ -19,13 +82,18 @@ pub(crate) fn by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeS
     layers.iter().flat_map(of_layer).collect()
 }
 
-/// A policy's text: `tensors:offload(a,b)+device(c)`.
-pub(crate) fn written(host: &BTreeSet<String>, device: &BTreeSet<String>) -> String {
+/// A policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)`.
+pub(crate) fn written(places: &TensorPlaces) -> String {
+    let name = |name: &String| match places.share.as_ref().filter(|share| share.tensors.contains(name)) {
+        Some(share) => format!("{name}*{}", f64::from(share.millionths) / WHOLE as f64),
+        None => name.clone(),
+    };
     let list = |place: &str, names: &BTreeSet<String>| {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let names: Vec<String> = names.iter().map(name).collect();
         (!names.is_empty()).then(|| format!("{place}({})", names.join(",")))
     };
-    let mut parts: Vec<String> = [list("offload", host), list("device", device)].into_iter().flatten().collect();
+    let lists = [list("offload", &places.host), list("nvme", &places.storage), list("device", &places.device)];
+    let mut parts: Vec<String> = lists.into_iter().flatten().collect();
     if parts.is_empty() {
         parts.push(format!("device({INPUT})"));
     }
@@ -33,42 +101,58 @@ pub(crate) fn written(host: &BTreeSet<String>, device: &BTreeSet<String>) -> Str
 }
 
 /// Reads what [`written`] writes, its prefix left out.
-pub(crate) fn read(text: &str, parts: &str) -> Result<(BTreeSet<String>, BTreeSet<String>), WorkloadError> {
-    let (host, mut device) = lists(text, parts, |name| Ok(name.to_owned()))?;
+pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
+    let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
+    let mut share: Option<TokenShare> = None;
+    let [host, mut device, storage] = lists(text, parts, ["offload", "device", "nvme"], |written| {
+        let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
+        let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
+        let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
+            bad(format!("`{written}`: the part of the tokens that goes away must be above 0 and below 1: write `{name}*0.5`"))
+        })?;
+        let known = share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32 });
+        if known.millionths != millionths as u32 {
+            let first = f64::from(known.millionths) / WHOLE as f64;
+            return Err(bad(format!("`{written}`: all tensors that go away in part go in the same part, the first in {first}")));
+        }
+        known.tensors.insert(name.trim().to_owned());
+        Ok(name.trim().to_owned())
+    })?;
+    if let Some(name) = share.iter().flat_map(|share| &share.tensors).find(|name| device.contains(*name)) {
+        return Err(bad(format!("`{name}` stays on the device whole: a part is of what goes away (offload, nvme)")));
+    }
     device.remove(INPUT);
-    Ok((host, device))
+    Ok(TensorPlaces { host, storage, device, share })
 }
 
-/// Reads `offload(a,b)+device(c)`: either part may be missing.
-pub(crate) fn lists<T: Ord + Display>(
+/// Reads `offload(a,b)+device(c)`, any of the places in any order: their lists in the order of `places`.
+pub(crate) fn lists<T: Ord + Display + Clone, const N: usize>(
     text: &str,
     parts: &str,
-    read: impl Fn(&str) -> Result<T, WorkloadError>,
-) -> Result<(BTreeSet<T>, BTreeSet<T>), WorkloadError> {
-    let (mut host, mut device) = (BTreeSet::new(), BTreeSet::new());
+    places: [&'static str; N],
+    mut read: impl FnMut(&str) -> Result<T, WorkloadError>,
+) -> Result<[BTreeSet<T>; N], WorkloadError> {
+    let mut found: [BTreeSet<T>; N] = std::array::from_fn(|_| BTreeSet::new());
     for part in parts.split('+') {
         let list = part.split_once('(').and_then(|(place, rest)| Some((place, rest.strip_suffix(')')?)));
         let (place, names) = list.ok_or_else(|| malformed(text, part))?;
-        let target = match place {
-            "offload" => &mut host,
-            "device" => &mut device,
-            _ => return Err(unknown("place", place, &["offload", "device"])),
-        };
+        let at = places.iter().position(|known| *known == place).ok_or_else(|| unknown("place", place, &places))?;
         if names.trim().is_empty() {
             return Err(malformed(text, part));
         }
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            target.insert(read(name)?);
+            let name = read(name)?;
+            if found.iter().enumerate().any(|(other, names)| other != at && names.contains(&name)) {
+                return Err(WorkloadError::BadRecompute {
+                    what: "policy",
+                    name: text.to_owned(),
+                    cure: format!("`{name}` is in two places: name it once"),
+                });
+            }
+            found[at].insert(name);
         }
     }
-    match host.intersection(&device).next() {
-        None => Ok((host, device)),
-        Some(both) => Err(WorkloadError::BadRecompute {
-            what: "policy",
-            name: text.to_owned(),
-            cure: format!("`{both}` is both offloaded and kept on the device: name it once"),
-        }),
-    }
+    Ok(found)
 }
 
 fn malformed(text: &str, part: &str) -> WorkloadError {
@@ -82,14 +166,14 @@ impl ActivationPolicy {
     /// # Errors
     /// The first such name.
     pub fn check_names(&self, layer: &OperatorGraph) -> Result<(), WorkloadError> {
-        let Self::Tensors { host, device } = self else { return Ok(()) };
+        let Self::Tensors(places) = self else { return Ok(()) };
         let known: Vec<&str> = layer.tensors.iter().filter_map(|t| t.name.strip_prefix("layer.")).collect();
         let of_all = |name: &str| {
             known
                 .iter()
                 .any(|known| known.split_once('.').is_some_and(|(number, rest)| rest == name && number.parse::<u32>().is_ok()))
         };
-        match host.union(device).find(|name| !known.contains(&name.as_str()) && !of_all(name)) {
+        match places.away().union(&places.device).find(|name| !known.contains(&name.as_str()) && !of_all(name)) {
             Some(name) => Err(unknown("tensor", name, &known)),
             None => Ok(()),
         }
@@ -103,8 +187,11 @@ impl ActivationPolicy {
                 tensors.iter().filter_map(|t| layer.tensors.get(t.index())?.name.strip_prefix("layer.").map(str::to_owned));
             named.collect::<BTreeSet<_>>()
         };
-        let (host, mut device) = (names(&treatment.offloaded), names(&treatment.kept));
+        let (away, mut device, storage) = (names(&treatment.offloaded), names(&treatment.kept), names(&treatment.stored));
         device.remove(INPUT);
-        Self::Tensors { host, device }
+        let share = treatment.partly.as_ref().filter(|partly| !partly.recomputed);
+        let share = share.map(|partly| TokenShare { tensors: names(&partly.tensors), millionths: partly.millionths });
+        let host = away.difference(&storage).cloned().collect();
+        Self::Tensors(TensorPlaces { host, storage, device, share })
     }
 }

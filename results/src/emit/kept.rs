@@ -1,0 +1,135 @@
+//! What a plan's layers keep, in the words that frameworks have for parts of a layer: a policy is said by names if what these names do is what it does,
+//! tensor by tensor.
+
+use super::Recipe;
+use std::collections::BTreeSet;
+use step::lowering;
+use workloads::graph::OperatorGraph;
+use workloads::recompute_policy::{NamedTensor, Treatment};
+use workloads::{ActivationPolicy, SegmentKind, Technique, Techniques, TensorId, TrainingGraph};
+
+/// Presets that are modules of Megatron-LM's `--recompute-modules`, whose names are the presets' without what precedes them.
+const RECOMPUTED: [&str; 7] = [
+    "recompute-core-attn",
+    "recompute-moe-act",
+    "recompute-layernorm",
+    "recompute-mla-up-proj",
+    "recompute-mlp",
+    "recompute-moe",
+    "recompute-shared-experts",
+];
+
+/// Presets that are modules of its `--offload-modules`.
+const OFFLOADED: [&str; 7] = [
+    "offload-attn-norm",
+    "offload-qkv-linear",
+    "offload-core-attn",
+    "offload-attn-proj",
+    "offload-mlp-norm",
+    "offload-expert-fc1",
+    "offload-moe-act",
+];
+
+/// MaxText's names for several tensors, and for each of them.
+const WHOLES: [(NamedTensor, &[NamedTensor]); 2] = [
+    (NamedTensor::QkvProj, &[NamedTensor::QueryProj, NamedTensor::KeyProj, NamedTensor::ValueProj]),
+    (NamedTensor::Mlpwi, &[NamedTensor::Mlpwi0, NamedTensor::Mlpwi1]),
+];
+
+/// Megatron-LM's name of the module that a preset is, and whether it is sent away instead of run again.
+pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
+    let name = |prefix: &str| preset.strip_prefix(prefix).map(|rest| rest.replace('-', "_"));
+    if RECOMPUTED.contains(&preset) {
+        return name("recompute-").map(|name| (name, false));
+    }
+    name("offload-").filter(|_| OFFLOADED.contains(&preset)).map(|name| (name, true))
+}
+
+/// The names that say most of a policy, and the tensors that they leave otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Said<T> {
+    pub words: T,
+    pub otherwise: Vec<String>,
+}
+
+/// A plan's layer, no technique applied.
+fn plain(recipe: &Recipe<'_>) -> Option<TrainingGraph> {
+    TrainingGraph::new(recipe.model, &lowering(recipe.model, recipe.plan, recipe.stack)).ok()
+}
+
+/// What a policy does to the plan's layer, and the layer.
+pub(super) fn layer_under(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> Option<(OperatorGraph, Treatment)> {
+    let graph = plain(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
+    let treatment = policy.treatment_under(&graph, recipe.stack.replay());
+    Some((graph, treatment))
+}
+
+/// The modules of Megatron-LM, by their presets, that together do to a layer what a policy does, or most of it.
+pub(super) fn megatron_modules(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> Option<Said<Vec<&'static str>>> {
+    let training = plain(recipe)?;
+    let under = |names: &[&str]| -> Option<Treatment> {
+        let techniques: Vec<Technique> = names.iter().map(|name| name.parse().ok()).collect::<Option<_>>()?;
+        let techniques: Techniques = techniques.into_iter().collect();
+        let applied = techniques.apply(recipe.model, training.clone(), 1).ok()?;
+        let layer = &applied.segment(SegmentKind::Layer)?.graph;
+        Some(ActivationPolicy::None.treatment_under(layer, recipe.stack.replay()))
+    };
+    let layer = &training.segment(SegmentKind::Layer)?.graph;
+    let wanted = policy.treatment_under(layer, recipe.stack.replay());
+    // A module is among them if it runs nothing again and sends nothing away that the policy does not.
+    let again = |treatment: &Treatment| treatment.recompute.iter().collect::<BTreeSet<_>>();
+    let part = |name: &&&'static str| {
+        under(&[**name]).is_some_and(|own| {
+            let (more, away) = (again(&own), &own.offloaded);
+            more.is_subset(&again(&wanted)) && away.is_subset(&wanted.offloaded) && !(more.is_empty() && away.is_empty())
+        })
+    };
+    let words: Vec<&'static str> = RECOMPUTED.iter().chain(&OFFLOADED).filter(part).copied().collect();
+    let found = under(&words)?;
+    Some(Said { otherwise: differences(layer, &wanted, &found), words })
+}
+
+/// The tensors that MaxText names, in host memory and on the device, that together do to a layer what a policy does, or most of it.
+pub(super) fn maxtext_names(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> Option<Said<[BTreeSet<NamedTensor>; 2]>> {
+    let (layer, wanted) = layer_under(recipe, policy)?;
+    let of = |place: &BTreeSet<TensorId>| -> BTreeSet<NamedTensor> {
+        let all = |named: &NamedTensor| {
+            let tensors = named.resolve(&layer);
+            !tensors.is_empty() && tensors.iter().all(|t| place.contains(t))
+        };
+        let mut names: BTreeSet<NamedTensor> = NamedTensor::all().filter(all).collect();
+        // One name for all says it of each.
+        for (whole, parts) in WHOLES {
+            if names.contains(&whole) {
+                names.retain(|name| !parts.contains(name));
+            }
+        }
+        names
+    };
+    let (host, mut device) = (of(&wanted.offloaded), of(&wanted.kept));
+    device.remove(&NamedTensor::DecoderLayerInput);
+    let custom = ActivationPolicy::Custom { host: host.clone(), device: device.clone() };
+    let found = custom.treatment_under(&layer, recipe.stack.replay());
+    Some(Said { otherwise: differences(&layer, &wanted, &found), words: [host, device] })
+}
+
+/// Tensors with other places under two treatments of a layer, in words.
+fn differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treatment) -> Vec<String> {
+    let place = |treatment: &Treatment, id: TensorId| {
+        let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(&id));
+        let part = partly.map_or_else(String::new, |partly| format!(" for {} of its tokens", partly.fraction()));
+        let there = match (treatment.stored.contains(&id), treatment.offloaded.contains(&id), treatment.kept.contains(&id)) {
+            (true, ..) => "on NVMe",
+            (_, true, _) => "in host memory",
+            (.., true) => "on the device",
+            _ => "not kept",
+        };
+        format!("{there}{part}")
+    };
+    let tensors = layer.tensors.iter().filter_map(|tensor| {
+        let (wanted, found) = (place(wanted, tensor.id), place(found, tensor.id));
+        let name = tensor.name.strip_prefix("layer.").unwrap_or(&tensor.name);
+        (wanted != found).then(|| format!("{name} {wanted}"))
+    });
+    tensors.collect()
+}

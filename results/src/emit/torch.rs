@@ -1,0 +1,119 @@
+//! PyTorch's selective activation checkpointing: the policy of one layer as `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it (PyTorch
+//! 2.4 and later, `torch/utils/checkpoint.py`), which is asked for every operator that runs whether its result is kept. Products with weights are told apart
+//! by the order in which they run, as TorchTitan's `selective_ac_option = "op"` does.
+
+use super::kept::layer_under;
+use super::{Inexpressible, Lines, Recipe, Written};
+use sim::kernel::{CollectiveKind, Kernel};
+use std::collections::BTreeSet;
+use workloads::ActivationPolicy;
+use workloads::graph::{Gradient, OperatorNode};
+use workloads::recompute_policy::Treatment;
+
+/// The policy of a plan's layers as a Python module with a function `layer_context`; comments say what PyTorch has no words for.
+///
+/// # Errors
+/// None: any layer has operators.
+pub fn torch(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
+    let mut lines = recipe.comments("torchtitan");
+    for technique in recipe.plan.techniques.iter() {
+        lines.lack(true, &format!("technique {technique}: no policy of torch.utils.checkpoint"));
+    }
+    match recipe.plan.activations.alike() {
+        None => lines.lack(true, "recompute by stage: write one policy for every stage with evaluate's --recompute"),
+        Some(ActivationPolicy::None) => lines.push("# every layer keeps all: no checkpoint around it".to_owned()),
+        Some(ActivationPolicy::Full) => {
+            lines.push("# around every layer, all of which runs again:".to_owned());
+            lines.push("# torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False)".to_owned());
+        }
+        Some(policy) => selective(recipe, policy, &mut lines),
+    }
+    Ok(lines.written())
+}
+
+/// What the result of a layer's operator is to PyTorch's dispatcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    /// A product with weights: `aten.mm`.
+    Product,
+    /// Such a product summed over the tensor-parallel devices: the sum.
+    Sum,
+    Attention,
+    /// One that has no name of its own.
+    Other,
+}
+
+impl Operator {
+    fn of(op: &OperatorNode) -> Self {
+        let has = |wanted: fn(&Kernel) -> bool| op.forward.iter().any(|step| wanted(&step.kernel));
+        let weighs = op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
+        let sums = has(
+            |k| matches!(k, Kernel::Collective(c) if matches!(c.kind, CollectiveKind::ReduceScatter | CollectiveKind::AllReduce)),
+        );
+        match () {
+            () if has(|k| matches!(k, Kernel::Contraction(_) | Kernel::Epilogue(_))) && weighs && sums => Self::Sum,
+            () if has(|k| matches!(k, Kernel::Contraction(_) | Kernel::Epilogue(_))) && weighs => Self::Product,
+            () if has(|k| matches!(k, Kernel::FusedAttention(_))) => Self::Attention,
+            () => Self::Other,
+        }
+    }
+}
+
+fn selective(recipe: &Recipe<'_>, policy: &ActivationPolicy, lines: &mut Lines) {
+    let Some((layer, treatment)) = layer_under(recipe, policy) else {
+        return lines.lack(true, &format!("recompute {policy}: the model has no layer of one kind"));
+    };
+    let Treatment { kept, offloaded, .. } = &treatment;
+    let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
+    let held = |op: &&OperatorNode| op.outputs.iter().any(|t| kept.contains(t) || offloaded.contains(t));
+    let of = |wanted: &[Operator]| -> Vec<&OperatorNode> {
+        layer.operators.iter().filter(|op| wanted.contains(&Operator::of(op))).collect()
+    };
+    let products = of(&[Operator::Product, Operator::Sum]);
+    let saved = |of: &[&OperatorNode], wanted: Operator| -> Vec<usize> {
+        (0..of.len()).filter(|at| Operator::of(of[*at]) == wanted && held(&of[*at])).collect()
+    };
+    let sums = of(&[Operator::Sum]);
+    let (saved_products, saved_sums) = (saved(&products, Operator::Product), saved(&sums, Operator::Sum));
+    let numbers = |of: &[usize]| of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let names = |of: &mut dyn Iterator<Item = String>| of.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let sets = |of: String| if of.is_empty() { "set()".to_owned() } else { format!("{{{of}}}") };
+    let flag = |on: bool| if on { "True" } else { "False" };
+    lines.note(
+        true,
+        "around every layer: torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, context_fn=layer_context)",
+    );
+    let all: Vec<String> = products.iter().enumerate().map(|(at, op)| format!("{at} {}", short(&op.name))).collect();
+    lines.note(true, &format!("products with weights in the order in which they run: {}", all.join(", ")));
+    let text = format!(
+        "import torch\n\
+         from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts\n\n\
+         SAVED_PRODUCTS = {}\n\
+         SAVED_SUMS = {}\n\
+         SAVE_ATTENTION = {}\n\
+         ATTENTION = {{\n    torch.ops.aten._scaled_dot_product_flash_attention.default,\n    \
+         torch.ops.aten._scaled_dot_product_efficient_attention.default,\n    \
+         torch.ops.aten._scaled_dot_product_cudnn_attention.default,\n}}\n\
+         SUMS = {{\n    torch.ops._c10d_functional.reduce_scatter_tensor.default,\n    \
+         torch.ops._c10d_functional.all_reduce.default,\n}}\n\n\n\
+         def layer_context():\n    # products and sums run in the forward pass, and again\n    ran, summed = {{False: 0, True: 0}}, {{False: 0, True: 0}}\n\n    \
+         def policy(ctx, op, *args, **kwargs):\n        save = SAVE_ATTENTION and op in ATTENTION\n        \
+         if op == torch.ops.aten.mm.default:\n            save = ran[ctx.is_recompute] in SAVED_PRODUCTS\n            \
+         ran[ctx.is_recompute] += 1\n        \
+         elif op in SUMS:\n            save = summed[ctx.is_recompute] in SAVED_SUMS\n            summed[ctx.is_recompute] += 1\n        \
+         return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE\n\n    \
+         return create_selective_checkpoint_contexts(policy)",
+        sets(numbers(&saved_products)),
+        sets(numbers(&saved_sums)),
+        flag(of(&[Operator::Attention]).iter().any(held)),
+    );
+    text.lines().for_each(|line| lines.push(line.to_owned()));
+    let other = of(&[Operator::Other]);
+    let other = names(&mut other.iter().filter(|op| held(op)).map(|op| short(&op.name)));
+    lines.lack(!other.is_empty(), &format!("results kept of operators that the dispatcher does not tell apart: {other}"));
+    let tensors = |ids: &BTreeSet<workloads::TensorId>| names(&mut ids.iter().map(|t| short(&layer.tensors[t.index()].name)));
+    lines.lack(
+        !offloaded.is_empty(),
+        &format!("sent away from the device: {}; this policy keeps them there (torch.autograd.graph.save_on_cpu moves all that a region saves)", tensors(offloaded)),
+    );
+}

@@ -1,0 +1,155 @@
+//! What each freedom of a search is worth: the chip alone, the plan alone, and both at once, beside Bayesian optimisation of the chip alone with as many
+//! evaluations as the joint search made.
+
+use crate::compare::Entry;
+use crate::text::{Align, Table, area, count, fields, folded, heading, rate, significant};
+use serde::Serialize;
+use sim::units::SquareMillimeters;
+
+/// What is compared, in the order of every list: the first is what all are held against.
+pub const FREEDOMS: [&str; 5] = [
+    "reference chip, expert's plan",
+    "reference chip, our plan",
+    "Bayesian optimisation of the chip, expert's plan",
+    "best chip, expert's plan",
+    "chip and plan together",
+];
+
+/// A model's five answers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModelFreedoms {
+    /// The model.
+    pub model: String,
+    /// The study.
+    pub study: String,
+    /// The expert's degrees, and who says so.
+    pub expert: String,
+    /// Each of [`FREEDOMS`], in their order; labels are theirs.
+    pub entries: Vec<Entry>,
+    /// How many times the first one's throughput each has; `null` where either has none.
+    pub times_first: Vec<Option<f64>>,
+    /// Chips that the joint search evaluated exactly, and that Bayesian optimisation did: as many.
+    pub evaluations: u64,
+    /// Of the joint search: by what fraction a better design may be better at most.
+    pub gap: f64,
+}
+
+/// One freedom over all models.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Worth {
+    /// The freedom.
+    pub freedom: String,
+    /// Geometric mean of the models' times of the first; `null` where a model has none.
+    pub times_first: Option<f64>,
+}
+
+/// The comparison.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Freedoms {
+    /// By model.
+    pub models: Vec<ModelFreedoms>,
+    /// Over all models.
+    pub over_all: Vec<Worth>,
+    /// The seed of Bayesian optimisation.
+    pub seed: u64,
+}
+
+impl ModelFreedoms {
+    /// From the five entries.
+    #[must_use]
+    pub fn new(
+        (model, study, expert): (String, String, String),
+        entries: [Entry; FREEDOMS.len()],
+        evaluations: u64,
+        gap: f64,
+    ) -> Self {
+        let of = |entry: &Entry| entry.throughput_sequences_per_s.filter(|rate| *rate > 0.0);
+        let first = of(&entries[0]);
+        let times_first = entries.iter().map(|entry| Some(of(entry)? / first?)).collect();
+        Self { model, study, expert, entries: entries.into(), times_first, evaluations, gap }
+    }
+}
+
+impl Freedoms {
+    /// From the models' answers.
+    #[must_use]
+    pub fn new(models: Vec<ModelFreedoms>, seed: u64) -> Self {
+        let mean = |at: usize| -> Option<f64> {
+            let logs: Vec<f64> = models.iter().map(|model| model.times_first[at].map(f64::ln)).collect::<Option<_>>()?;
+            (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+        };
+        let over_all =
+            FREEDOMS.iter().enumerate().map(|(at, freedom)| Worth { freedom: (*freedom).to_owned(), times_first: mean(at) });
+        Self { over_all: over_all.collect(), models, seed }
+    }
+
+    /// The tables.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let times = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), |times| format!("{times:.3}x"));
+        let mut text = String::new();
+        for model in &self.models {
+            text.push_str(&heading(&format!("{} on study {}", model.model, model.study)));
+            text.push_str(&fields(&[
+                ("expert's plan", model.expert.clone()),
+                (
+                    "evaluations",
+                    format!("{} chips, by the joint search and by Bayesian optimisation each", count(model.evaluations)),
+                ),
+                ("joint search", format!("no design is better by more than {} %", significant(model.gap * 100.0, 2))),
+            ]));
+            let mut table = Table::new(["freedom", "worth", "seq/s", "area", "chip; plan"]).align(4, Align::Left);
+            for (entry, worth) in model.entries.iter().zip(&model.times_first) {
+                let plan = entry.plan.as_deref().unwrap_or("no plan fits");
+                table.row([
+                    entry.label.clone(),
+                    times(worth),
+                    entry.throughput_sequences_per_s.map_or_else(|| "-".to_owned(), rate),
+                    entry.area_mm2.map_or_else(|| "-".to_owned(), |mm2| area(SquareMillimeters(mm2))),
+                    format!("{}; {plan}", entry.chip),
+                ]);
+            }
+            text.push('\n');
+            text.push_str(&table.render());
+            for entry in model.entries.iter() {
+                if let Some(note) = &entry.note {
+                    text.push_str(&folded(&format!("{}: {note}", entry.label)));
+                }
+            }
+        }
+        if self.models.len() > 1 {
+            text.push_str(&heading("Over all models, geometric means"));
+            let mut table = Table::new(["freedom", "worth"]);
+            self.over_all.iter().for_each(|worth| table.row([worth.freedom.clone(), times(&worth.times_first)]));
+            text.push_str(&table.render());
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rates: [Option<f64>; 5]) -> ModelFreedoms {
+        let mut at = 0;
+        let entries = rates.map(|rate| {
+            at += 1;
+            Entry { throughput_sequences_per_s: rate, ..Entry::without_design(FREEDOMS[at - 1]) }
+        });
+        ModelFreedoms::new(("m".into(), "s".into(), "p 1, t 1, d 1".into()), entries, 12, 0.0)
+    }
+
+    #[test]
+    fn worth_is_over_the_first_and_its_mean_is_geometric() {
+        let all = Freedoms::new(vec![of([2.0, 4.0, 3.0, 3.0, 8.0].map(Some)), of([1.0, 1.0, 1.0, 2.0, 9.0].map(Some))], 0);
+        assert_eq!(all.models[0].times_first, [1.0, 2.0, 1.5, 1.5, 4.0].map(Some));
+        let worth: Vec<f64> = all.over_all.iter().filter_map(|worth| worth.times_first).collect();
+        assert!((worth[4] - 6.0).abs() < 1e-12 && (worth[1] - 2_f64.sqrt()).abs() < 1e-12, "{worth:?}");
+        assert!(all.to_text().contains("6.000x"), "{}", all.to_text());
+        let none = Freedoms::new(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0)])], 0);
+        assert_eq!((none.models[0].times_first[1], none.over_all[1].times_first), (None, None));
+        let lost = of([None, Some(1.0), None, None, None]);
+        assert!(lost.times_first.iter().all(Option::is_none));
+    }
+}

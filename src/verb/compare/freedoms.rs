@@ -1,0 +1,156 @@
+//! What each freedom of a search is worth, model by model.
+
+use crate::answer::{self, Format, Versioned};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::verb::search::baselines::expert_plan;
+use crate::verb::search::question::Question;
+use crate::verb::search::{Posed, prepare};
+use results::baseline::{Degrees, expert_placement};
+use results::compare::Entry;
+use results::figure;
+use results::freedoms::{FREEDOMS, Freedoms, ModelFreedoms};
+use results::from_search as conversion;
+use search::bayes;
+use search::design::{DesignAnswer, DesignSearch, Evaluation, HardwareAlone, Watch, Workload, best_plan};
+use search::objective::Axis;
+use search::planner::{Job, Prepared};
+use search::runner::Outcome;
+use search::space::DesignId;
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::status::SolveStatus;
+use std::path::Path;
+
+/// What is asked.
+pub struct Asked<'a> {
+    pub models: Vec<String>,
+    pub study: Option<&'a String>,
+    pub stack: Option<&'a String>,
+    pub sequence_length: Option<u64>,
+    pub expert: Option<&'a str>,
+    pub seed: u64,
+    pub out: Option<&'a Path>,
+    pub format: Format,
+}
+
+/// Searches with each freedom and prints.
+pub fn run(asked: &Asked<'_>) -> Result<(), Failure> {
+    let given = asked.expert.map(degrees).transpose()?;
+    let models = asked.models.iter().map(|model| of_model(asked, model, given)).collect::<Result<_, _>>()?;
+    let answer = Freedoms::new(models, asked.seed);
+    if let Some(directory) = asked.out {
+        std::fs::create_dir_all(directory).map_err(|e| {
+            failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+        })?;
+        figure::freedoms(&answer).or_other()?.write(directory, "freedoms").or_unwritable()?;
+    }
+    answer::give(asked.format, &Versioned::first(&answer), |_| answer.to_text())
+}
+
+/// `P,T,D`: pipeline stages, tensor-parallel width, data-parallel ranks.
+fn degrees(text: &str) -> Result<Degrees, Failure> {
+    let numbers: Vec<Option<u32>> =
+        text.split(',').map(|part| part.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
+    match numbers.as_slice() {
+        [Some(pipeline), Some(tensor), Some(data)] => Ok(Degrees { pipeline: *pipeline, tensor: *tensor, data: *data }),
+        _ => Err(failure::input(format!(
+            "--expert {text}: must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to 1048576; write it like 8,1,128"
+        ))),
+    }
+}
+
+fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<ModelFreedoms, Failure> {
+    let question = Question::of_one(&Posed::of_model(model, asked.study, asked.stack, asked.sequence_length))?;
+    let published = expert_placement(&question.model.name);
+    let (degrees, source) = match (given, published) {
+        (Some(degrees), _) => (degrees, "--expert".to_owned()),
+        (None, Some(expert)) => (expert.degrees, expert.source),
+        (None, None) => {
+            return Err(failure::input(format!(
+                "{model}: no expert's placement is published for it; give one, --expert PIPELINE,TENSOR,DATA"
+            )));
+        }
+    };
+    let Degrees { pipeline, tensor, data } = degrees;
+    let (devices, fabric, plans) = expert_plan(&question, degrees)
+        .map_err(|why| failure::input(format!("{model}: p {pipeline}, t {tensor}, d {data}: {why}")))?;
+    // On the study's own number of devices its chips may have links of their own.
+    let fabrics = if devices == question.study.cluster.devices { question.fabrics.clone() } else { vec![fabric] };
+    if fabrics.len() != question.fabrics.len() {
+        let whole = question.study.cluster.devices;
+        return Err(failure::input(format!(
+            "{model}: p {pipeline}, t {tensor}, d {data} are {devices} devices; {} varies the network between {whole}: give degrees of as many, --expert",
+            question.name
+        )));
+    }
+    let on = |fabric| Job { devices, ..question.job(fabric) };
+    let expert_jobs: Vec<Job<'_>> = fabrics.iter().map(on).collect();
+    let experts: Vec<Prepared<'_>> =
+        expert_jobs.iter().map(|job| Prepared::new(*job, &plans).or_input()).collect::<Result<_, _>>()?;
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric: &Fabric| question.job(fabric)).collect();
+    let ours: Vec<Prepared<'_>> = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<_, _>>()?;
+
+    let reference = &question.reference;
+    let own = question.job(&question.fabric);
+    let expert = Job { devices, fabric: &fabrics[0], ..own };
+    let alone = |label: usize, job: Job<'_>, prepared: &Prepared<'_>| {
+        conversion::entry(FREEDOMS[label], &Job { chip: reference, ..job }, &best_plan(prepared, reference)).or_other()
+    };
+    let first = alone(0, expert, &experts[0])?;
+    let second = alone(1, own, &prepare(&question, &own)?)?;
+
+    let joint = search(&question, &ours)?;
+    let evaluations = joint.counts.evaluated;
+    let hardware = HardwareAlone { space: &question.space, prepared: &experts };
+    let tried = bayes::minimise(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), asked.seed);
+    let third = match tried.best() {
+        None => Entry { note: Some("no chip that was tried runs it".to_owned()), ..Entry::without_design(FREEDOMS[2]) },
+        Some((design, _)) => {
+            let id = question.space.largest(design);
+            let chip =
+                hardware.chip(id).ok_or_else(|| Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.words(id))))?;
+            let at = question.space.fabric(id);
+            designed(FREEDOMS[2], &question, (id, &chip), &expert_jobs[at], &best_plan(&experts[at], &chip))?
+        }
+    };
+    let chips = search(&question, &experts)?;
+    let fourth = best(FREEDOMS[3], &question, &chips, &expert_jobs)?;
+    let fifth = best(FREEDOMS[4], &question, &joint, &jobs)?;
+    let gap = match joint.status {
+        SolveStatus::Gap { lower_bound, upper_bound } if lower_bound > 0.0 => upper_bound / lower_bound - 1.0,
+        _ => 0.0,
+    };
+    let named = (question.called.clone(), question.name.clone(), format!("p {pipeline}, t {tensor}, d {data}: {source}"));
+    Ok(ModelFreedoms::new(named, [first, second, third, fourth, fifth], evaluations, gap))
+}
+
+/// The best chip of the space, the front left alone.
+fn search<'a>(question: &'a Question, prepared: &'a [Prepared<'a>]) -> Result<DesignAnswer, Failure> {
+    let aim = search::design::Aim { axis: Axis::None, ..question.aim };
+    let search = DesignSearch { workloads: &[Workload::alone(prepared)], space: &question.space, aim };
+    Watch::nobody(|watch| search.run(watch)).map_err(|why| failure::input(format!("{}: {why}", question.name)))
+}
+
+/// The best design of an answer.
+fn best(label: &str, question: &Question, answer: &DesignAnswer, jobs: &[Job<'_>]) -> Result<Entry, Failure> {
+    let found = answer.best.map(|index| &answer.designs[index]);
+    let Some((id, Outcome::Evaluated { evaluation, .. })) = found.map(|design| (design.id, &design.outcome)) else {
+        return Ok(Entry { note: Some(answer.status.to_string()), ..Entry::without_design(label) });
+    };
+    let chip = question.space.chip(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let evaluation = evaluation.first().ok_or_else(|| Failure::Other(anyhow::anyhow!("{label}: no evaluation")))?;
+    designed(label, question, (id, &chip), &jobs[question.space.fabric(id)], evaluation)
+}
+
+/// A design of the space, with its dimensions in words.
+fn designed(
+    label: &str,
+    question: &Question,
+    (id, chip): (DesignId, &Accelerator),
+    job: &Job<'_>,
+    evaluation: &Evaluation,
+) -> Result<Entry, Failure> {
+    let entry = conversion::entry(label, &Job { chip, ..*job }, evaluation).or_other()?;
+    let area = question.space.figures(id, chip).area.0;
+    Ok(Entry { chip: question.space.words(id), area_mm2: Some(area), ..entry })
+}

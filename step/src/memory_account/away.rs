@@ -1,0 +1,42 @@
+//! What a stage keeps away from its devices: in the hosts' memory and in storage.
+
+use super::{Account, ChunkMemory, DEVICE_KINDS, Holding};
+use crate::arrangement::Alike;
+use sim::units::Bytes;
+
+impl Account<'_> {
+    /// Bytes that the stages which offload most keep in the host's memory and in storage, from the same.
+    pub(crate) fn fullest_away(&self, holdings: &[Holding; DEVICE_KINDS]) -> [Bytes; 2] {
+        let of = |Alike { kind, from, .. }| [self.host(from, &holdings[kind]), self.storage(from, &holdings[kind])];
+        let most = |[host, storage]: [Bytes; 2], [h, s]: [Bytes; 2]| [host.max(h), storage.max(s)];
+        if self.staged() {
+            return (0..self.arrangement.layout.pipeline).map(|d| of(self.arrangement.alone(d))).fold([Bytes::ZERO; 2], most);
+        }
+        if self.profile.offloaded == Bytes::ZERO && self.profile.changed.is_none() {
+            return [Bytes::ZERO; 2];
+        }
+        self.arrangement.devices().map(of).fold([Bytes::ZERO; 2], most)
+    }
+
+    pub(super) fn host(&self, stage: u32, held: &Holding) -> Bytes {
+        let [all, stored] = self.moved(stage, held);
+        held.away.host + all.saturating_sub(stored)
+    }
+
+    pub(super) fn storage(&self, stage: u32, held: &Holding) -> Bytes {
+        held.away.storage + self.moved(stage, held)[1]
+    }
+
+    /// Activations away from the device, all and those in storage: all that go, but for those of the layers whose buffers are there anyway.
+    fn moved(&self, stage: u32, held: &Holding) -> [Bytes; 2] {
+        let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
+        let of = |in_chunk: fn(&ChunkMemory) -> Bytes, each: Bytes| {
+            let all = match self.staged() {
+                true => self.kept_in_chunks(stage, in_chunk, Bytes::ZERO, false),
+                false => self.kept(stage, held, each, Bytes::ZERO, false),
+            };
+            all.saturating_sub(each * buffered)
+        };
+        [of(|chunk| chunk.offloaded, self.profile.offloaded), of(|chunk| chunk.stored, self.profile.stored)]
+    }
+}

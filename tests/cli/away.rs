@@ -1,0 +1,88 @@
+//! What leaves the device: to the host's memory, to NVMe, in part; and how frameworks are told.
+
+use crate::support::{Called, coplace};
+
+const CLUSTER: [&str; 11] = [
+    "--chip",
+    "a100_80gb_sxm",
+    "--fabric",
+    "selene_hdr200x8",
+    "--devices",
+    "8",
+    "--global-batch",
+    "8",
+    "--tensor",
+    "2",
+    "--pipeline",
+];
+
+fn call(verb: &str, more: &[&str]) -> Called {
+    let words: Vec<&str> = [verb, "llama2-7b"].into_iter().chain(CLUSTER).chain(["1"]).chain(more.iter().copied()).collect();
+    coplace(&words)
+}
+
+const PLACES: &str =
+    "tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out)+device(attention.norm.out,mlp.gate_up.gate,mlp.gate_up.up)";
+
+#[test]
+fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
+    let plan = ["--micro-batch", "2", "--zero", "1", "--recompute", PLACES];
+    let with = |more: &[&str]| call("evaluate", &[&plan[..], more].concat());
+    let answer = with(&["--nvme", "6:100", "--format", "json"]).json();
+    let stage = &answer["result"]["stages"][0];
+    let mib = |place: &str, name: &str| stage["keeps"][0][place][name].as_f64().unwrap();
+    // 4096 tokens, 2 sequences, 2 tensor-parallel devices: hidden 4096 and MLP 11008 in 2 bytes, half of the tokens of the first.
+    let tokens = 4096.0 * 2.0 / 1_048_576.0;
+    assert_eq!(mib("host_mib", "attention.core.out"), tokens * 4096.0 / 2.0);
+    assert_eq!(mib("device_mib", "attention.core.out"), tokens * 4096.0 / 2.0);
+    assert_eq!(mib("storage_mib", "mlp.gated.out"), tokens * 11_008.0);
+    // One micro-batch of all layers.
+    let gib = |key: &str| stage[key].as_f64().unwrap();
+    assert!((gib("storage_gib") - 32.0 * tokens * 11_008.0 / 1024.0).abs() < 1e-9, "{stage}");
+    assert!((gib("host_gib") - 32.0 * tokens * 2048.0 / 1024.0).abs() < 1e-9, "{stage}");
+    let text = with(&["--nvme", "6:100"]).result();
+    assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
+    // Slower storage takes longer, less is named with what would do.
+    let step = |rate: &str| with(&["--nvme", rate, "--format", "json"]).json()["result"]["time"]["step_s"].as_f64().unwrap();
+    assert!(step("0.5:100") > 1.2 * step("20:100"));
+    let short = with(&["--nvme", "6:1"]);
+    assert!(short.stdout.contains("needs 2.69 GiB of 0.93 GiB of storage"), "{}", short.stdout);
+    for (rate, part) in [("6", "write it like 6.4:1600"), ("6:0", "each from 0.001"), ("x:1", "--nvme x:1")] {
+        assert!(with(&["--nvme", rate]).refusal().contains(part), "{rate}");
+    }
+    for (places, part) in [
+        ("tensors:offload(attention.core.out*1.5)", "above 0 and below 1"),
+        (
+            "tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out*0.25)",
+            "all tensors that go away in part go in the same part",
+        ),
+        ("tensors:device(mlp.gated.out*0.5)", "stays on the device whole"),
+        ("tensors:offload(mlp.gated.out)+nvme(mlp.gated.out)", "is in two places"),
+        ("tensors:nvme(mlp.gate)", "no such tensor"),
+        ("tensors:tape(mlp.gated.out)", "nvme"),
+    ] {
+        let refused = call("evaluate", &["--micro-batch", "2", "--recompute", places]).refusal();
+        assert!(refused.contains(part), "{places}: {refused}");
+    }
+}
+
+#[test]
+fn choices_are_written_in_the_words_of_frameworks() {
+    let fixed = ["--micro-batch", "2", "--zero", "1", "--recompute"];
+    let emit = |recompute: &'static str, more: &[&str]| call("plan", &[&fixed[..], &[recompute], more].concat());
+    let modules = ["--technique", "recompute-mlp", "--technique", "offload-core-attn", "--emit", "megatron"];
+    let written = emit("none", &modules).result();
+    for line in ["--recompute-modules mlp", "--fine-grained-activation-offloading", "--offload-modules core_attn"] {
+        assert!(written.lines().any(|written| written == line), "{line}: {written}");
+    }
+    let lossy = ["--technique", "galore", "--allow", "galore", "--emit", "megatron"];
+    let lacking = emit("none", &lossy);
+    assert_eq!(lacking.code, 3, "{}", lacking.stderr);
+    assert!(lacking.stderr.contains("technique galore") && lacking.stdout.contains("# technique galore"), "{}", lacking.stderr);
+    let torch = emit("save_dot_except_mlp", &["--emit", "torch"]);
+    assert!(torch.stdout.contains("create_selective_checkpoint_contexts(policy)"), "{}", torch.stdout);
+    let places =
+        call("plan", &["--micro-batch", "2", "--zero", "1", "--nvme", "6:100", "--recompute", PLACES, "--emit", "torch"]);
+    assert_eq!(places.code, 3);
+    assert!(places.stderr.contains("sent away from the device: attention.core.out, mlp.gated.out"), "{}", places.stderr);
+}
