@@ -4,6 +4,7 @@
 //! Plans are those of the planner, under the study's software stack: what prunes a chip, what evaluates it and what is printed is one model.
 
 mod bounds;
+mod climb;
 mod problem;
 
 use crate::objective::{Axis, Objective, Over};
@@ -303,16 +304,33 @@ impl<'a> DesignSearch<'a> {
         (designs, boxes, outside)
     }
 
+    /// What is proven of the value of a design's plans, as a part of it: less than one where better schedules of their passes may exist.
+    fn proven(&self, evaluation: &[Evaluation]) -> f64 {
+        let least = |of: &Evaluation| match of.status {
+            SolveStatus::Gap { lower_bound, upper_bound } if upper_bound > 0.0 => lower_bound / upper_bound,
+            _ => 1.0,
+        };
+        let worst = evaluation.iter().map(least).fold(1.0, f64::min);
+        let seconds: Option<Vec<f64>> =
+            evaluation.iter().map(|of| of.outcome.as_ref().ok().map(|plan| plan.time.total.0)).collect();
+        match seconds {
+            // A mean of times: of each what is proven of it.
+            Some(seconds) if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken => {
+                let terms = self.aim.terms(self.workloads);
+                let proven: Vec<f64> = seconds.iter().zip(evaluation).map(|(seconds, of)| seconds * least(of)).collect();
+                let part = self.aim.over.value(&terms, &proven) / self.aim.over.value(&terms, &seconds);
+                (part * (1.0 - 1e-12)).clamp(worst, 1.0)
+            }
+            _ => worst,
+        }
+    }
+
     /// No plan on this design is better: infinite where there is none.
     fn lower_bound(&self, outcome: &Outcome<Vec<Evaluation>>) -> f64 {
         match outcome {
             Outcome::Evaluated { value, evaluation } => {
                 // Of its plans the fastest is taken, whose schedules may be improved by so much.
-                let least = |of: &Evaluation| match of.status {
-                    SolveStatus::Gap { lower_bound, upper_bound } if upper_bound > 0.0 => lower_bound / upper_bound,
-                    _ => 1.0,
-                };
-                value * evaluation.iter().map(least).fold(1.0, f64::min)
+                value * self.proven(evaluation)
             }
             Outcome::Pruned { bound, .. } | Outcome::Open { bound } => *bound,
             Outcome::Infeasible { .. } | Outcome::Excluded(_) => f64::INFINITY,
