@@ -74,6 +74,17 @@ pub trait Problem: Sync {
     type Evaluation: Send + Sync;
     /// Sets that have all candidates among them, each in one.
     fn roots(&self) -> Vec<Node<Self::Set>>;
+    /// A candidate that may be good, to go to first. Nothing is taken for granted of it.
+    ///
+    /// # Errors
+    /// What ends the search.
+    fn start(&self, _stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+        Ok(None)
+    }
+    /// Whether a set has a candidate.
+    fn holds(&self, _set: &Self::Set, _candidate: usize) -> bool {
+        false
+    }
     /// How many candidates a set has.
     fn size(&self, set: &Self::Set) -> u64;
     /// Whether a set is one candidate, to be evaluated once [`Shown::Mapped`] bounds it.
@@ -159,7 +170,7 @@ pub struct Limits<'a> {
     pub evaluations: usize,
     /// Candidates better by no more than this fraction need not be found.
     pub gap: f64,
-    /// Whether to stop now.
+    /// Whether to stop now: asked before every look and every evaluation.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -229,6 +240,7 @@ type Nodes<P> = Vec<Node<<P as Problem>::Set>>;
 struct Run<'a, P: Problem> {
     problem: &'a P,
     gap: f64,
+    stop: &'a (dyn Fn() -> bool + Sync),
     queue: BinaryHeap<Waiting<P::Set>>,
     outcomes: Vec<(P::Set, Outcome<P::Evaluation>)>,
     front: Front,
@@ -252,8 +264,8 @@ pub fn run<P: Problem>(
     let total = roots.iter().map(|node| problem.size(&node.set)).sum();
     let queue = roots.into_iter().map(Waiting).collect::<Vec<_>>().into();
     let (front, counts) = (Front::default(), Counts::default());
-    let mut run =
-        Run { problem, gap: limits.gap, queue, outcomes: Vec::new(), front, counts, total, decided: 0, left: f64::INFINITY };
+    let (gap, stop, outcomes, left) = (limits.gap, limits.stop, Vec::new(), f64::INFINITY);
+    let mut run = Run { problem, gap, stop, queue, outcomes, front, counts, total, decided: 0, left };
     // One candidate at once, so that there is an answer whenever the search is stopped.
     run.dive()?;
     run.tell(told);
@@ -322,8 +334,9 @@ impl<P: Problem> Run<'_, P> {
         node.shown >= Shown::Mapped && self.problem.is_single(&node.set)
     }
 
-    /// Follows the best of each set's parts to one candidate and evaluates it.
+    /// Follows the best of each set's parts, or the one with the candidate to go to first, to one candidate and evaluates it.
     fn dive(&mut self) -> Result<(), String> {
+        let goal = self.problem.start(self.stop)?;
         let mut next = self.queue.pop();
         while let Some(Waiting(node)) = next {
             if self.is_ready(&node) {
@@ -333,10 +346,12 @@ impl<P: Problem> Run<'_, P> {
             self.counts.looks += 1;
             next = match self.problem.look(&node, f64::INFINITY)? {
                 Look::Bound(bound) => Some(Waiting(Node { bound: bound.max(node.bound), shown: Shown::Mapped, ..node })),
-                Look::Parts(parts, excluded) => {
+                Look::Parts(mut parts, excluded) => {
                     excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
+                    let there = |part: &Node<P::Set>| goal.is_some_and(|goal| self.problem.holds(&part.set, goal));
+                    let towards = parts.iter().position(there).map(|at| Waiting(parts.swap_remove(at)));
                     let mut parts: BinaryHeap<Waiting<P::Set>> = parts.into_iter().map(Waiting).collect();
-                    let best = parts.pop();
+                    let best = towards.or_else(|| parts.pop());
                     self.queue.append(&mut parts);
                     best.or_else(|| self.queue.pop())
                 }
@@ -367,12 +382,17 @@ impl<P: Problem> Run<'_, P> {
     }
 
     fn look(&mut self, nodes: Vec<Node<P::Set>>) -> Result<(), String> {
-        self.counts.looks += nodes.len() as u64;
         let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
-        let problem = self.problem;
-        let look = |(node, cutoff): (&Node<P::Set>, &f64)| problem.look(node, *cutoff);
-        let looked: Vec<Result<Look<P::Set>, String>> = nodes.par_iter().zip(&cutoffs).with_max_len(4).map(look).collect();
+        let (problem, stop) = (self.problem, self.stop);
+        let look = |(node, cutoff): (&Node<P::Set>, &f64)| (!stop()).then(|| problem.look(node, *cutoff));
+        let looked: Vec<Option<Result<Look<P::Set>, String>>> =
+            nodes.par_iter().zip(&cutoffs).with_max_len(4).map(look).collect();
         for (node, look) in nodes.into_iter().zip(looked) {
+            let Some(look) = look else {
+                self.queue.push(Waiting(node));
+                continue;
+            };
+            self.counts.looks += 1;
             match look? {
                 Look::Bound(bound) => {
                     self.queue.push(Waiting(Node { bound: bound.max(node.bound), shown: Shown::Mapped, ..node }));
@@ -394,11 +414,15 @@ impl<P: Problem> Run<'_, P> {
     fn evaluate(&mut self, nodes: Vec<Node<P::Set>>) {
         let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
         let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_within(node.cost)).collect();
-        let problem = self.problem;
-        let evaluate = |(node, cutoff): (&Node<P::Set>, &f64)| problem.evaluate(node.first, *cutoff);
+        let (problem, stop, first) = (self.problem, self.stop, self.counts.evaluated == 0);
+        let evaluate = |(node, cutoff): (&Node<P::Set>, &f64)| (first || !stop()).then(|| problem.evaluate(node.first, *cutoff));
         // One by one: a core that took several would keep them while another is idle.
-        let answers: Vec<Verdict<P::Evaluation>> = nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
+        let answers: Vec<Option<Verdict<P::Evaluation>>> = nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
         for ((node, rival), verdict) in nodes.into_iter().zip(rivals).zip(answers) {
+            let Some(verdict) = verdict else {
+                self.queue.push(Waiting(node));
+                continue;
+            };
             self.counts.evaluated += 1;
             self.decided += 1;
             let outcome = match (verdict, rival) {

@@ -5,7 +5,7 @@ use crate::cost::{CostModel, KernelCost, Span};
 use crate::hardware::Accelerator;
 use crate::kernel::{Kernel, KernelGraph};
 use crate::network::Fabric;
-use crate::schedule::{self, Cores, Operator, OperatorKind, Schedule, ScheduleError};
+use crate::schedule::{self, Cores, Least, Operator, OperatorKind, Schedule, ScheduleError};
 use crate::units::{Joules, Seconds};
 
 /// Ticks of the schedule per second: picoseconds, fine beside any kernel's latency.
@@ -84,13 +84,31 @@ pub fn cores(chip: &Accelerator) -> Cores {
 #[must_use]
 pub fn operator(chip: &Accelerator, kernel: &Kernel, costs: &Costs) -> Operator {
     let (one, all) = (ticks(costs.one_core.latency), ticks(costs.all_cores.latency));
-    match kernel {
-        Kernel::Contraction(_) => Operator::with_exclusive(OperatorKind::Tensor, one, all),
-        Kernel::Elementwise(_) | Kernel::Reduction(_) => Operator::with_exclusive(OperatorKind::Vector, one, all),
-        Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Operator::with_exclusive(OperatorKind::TensorVector, one, all),
-        Kernel::Collective(_) if !chip.collectives_overlap => Operator::with_exclusive(OperatorKind::Vector, all, all),
-        Kernel::Collective(_) | Kernel::Transfer(_) => Operator::new(OperatorKind::Network, one),
+    match (kernel, kind(chip, kernel)) {
+        (_, OperatorKind::Network) => Operator::new(OperatorKind::Network, one),
+        (Kernel::Collective(_), kind) => Operator::with_exclusive(kind, all, all),
+        (_, kind) => Operator::with_exclusive(kind, one, all),
     }
+}
+
+/// What a kernel occupies in a chip's schedule.
+#[must_use]
+pub fn kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
+    match kernel {
+        Kernel::Contraction(_) => OperatorKind::Tensor,
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => OperatorKind::Vector,
+        Kernel::Epilogue(_) | Kernel::FusedAttention(_) => OperatorKind::TensorVector,
+        Kernel::Collective(_) if !chip.collectives_overlap => OperatorKind::Vector,
+        Kernel::Collective(_) | Kernel::Transfer(_) => OperatorKind::Network,
+    }
+}
+
+/// A kernel that takes at least so long on one core and across all, as an operator, in ticks: no operator of these kernels takes less.
+#[must_use]
+pub fn least(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds; 2]) -> Least {
+    let kind = kind(chip, kernel);
+    let across = if kind == OperatorKind::Network { f64::INFINITY } else { ticks(all) as f64 };
+    Least { kind, one: ticks(one) as f64, all: across }
 }
 
 /// Seconds in ticks, rounded; a kernel that takes any time takes at least one. Saturates.

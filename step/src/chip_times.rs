@@ -5,11 +5,11 @@ use super::network::Network;
 use super::profile::StepProfile;
 use super::{Execution, SoftwareStack, StepError};
 use sim::cost::{CostModel, KernelCost, Span};
-use sim::costed::Costs;
+use sim::costed::{self, Costs};
 use sim::hardware::{Accelerator, KernelLibrary};
 use sim::kernel::{Collective, Kernel};
 use sim::network::Fabric;
-use sim::schedule::{Limits, Memo};
+use sim::schedule::{Cores, Least, Limits, Memo};
 use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,6 +49,7 @@ pub struct ChipTimes {
     fidelity: Fidelity,
     known: BTreeMap<Kernel, Cost>,
     scheduled: BTreeMap<Kernel, Costs>,
+    least: BTreeMap<Kernel, Least>,
     schedules: Arc<Memo>,
 }
 
@@ -95,8 +96,8 @@ impl ChipTimes {
             Execution::Stream => chip.library.map(|library| sustained(library, stack, clock)),
         };
         let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
-        let (known, scheduled) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, schedules })
+        let (known, scheduled, least) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, least, schedules })
     }
 
     /// The same chip with kernels bounded from below instead of timed.
@@ -105,7 +106,7 @@ impl ChipTimes {
         let same = fidelity.times_kernels() && self.fidelity.times_kernels();
         let (known, scheduled) = if same { (self.known.clone(), self.scheduled.clone()) } else { Default::default() };
         let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
-        Self { stack, model, fidelity, known, scheduled, schedules }
+        Self { stack, model, fidelity, known, scheduled, least: BTreeMap::new(), schedules }
     }
 
     /// The stack.
@@ -150,15 +151,49 @@ impl ChipTimes {
     }
 
     fn kernel_bound(&self, kernel: &Kernel, fidelity: Fidelity) -> Seconds {
-        let mapped = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_));
         let least = match fidelity {
-            Fidelity::Peak if mapped => {
+            Fidelity::Peak if is_mapped(kernel) => {
                 self.model.lower_bound(kernel, Span::AllCores).min(self.model.lower_bound(kernel, Span::OneCore))
             }
-            Fidelity::Buffered if mapped => self.model.buffered_bound(kernel),
+            Fidelity::Buffered if is_mapped(kernel) => self.model.buffered_bound(kernel),
             _ => self.model.fastest(kernel),
         };
         self.as_launched(kernel, least)
+    }
+
+    /// What a kernel takes at least in a schedule, on one core and across all, as exactly as this is asked for: in ticks, as the schedule counts.
+    #[must_use]
+    pub fn least(&self, kernel: &Kernel, network: &impl Network, fidelity: Fidelity) -> Least {
+        if let Kernel::Collective(collective) = kernel {
+            return costed::least(self.chip(), kernel, [latency(network, collective); 2]);
+        }
+        let on = |span| {
+            let least = match fidelity {
+                Fidelity::Peak if is_mapped(kernel) => self.model.lower_bound(kernel, span),
+                Fidelity::Buffered if is_mapped(kernel) => self.model.buffered_bound_on(kernel, span),
+                _ => self.model.latency(kernel, span),
+            };
+            self.as_launched(kernel, least)
+        };
+        costed::least(self.chip(), kernel, [Span::OneCore, Span::AllCores].map(on))
+    }
+
+    /// [`Self::least`] at the chip's own fidelity, remembered but for collectives.
+    pub fn known_least(&mut self, kernel: &Kernel, network: &impl Network) -> Least {
+        if let Some(known) = self.least.get(kernel) {
+            return *known;
+        }
+        let least = self.least(kernel, network, self.fidelity);
+        if !matches!(kernel, Kernel::Collective(_)) {
+            self.least.insert(*kernel, least);
+        }
+        least
+    }
+
+    /// The cores that a schedule has.
+    #[must_use]
+    pub fn cores(&self) -> Cores {
+        costed::cores(self.chip())
     }
 
     /// What a kernel takes in a stream, over the whole chip, with its energy.
@@ -186,14 +221,6 @@ impl ChipTimes {
     /// The energy of a kernel over the whole chip, static power apart.
     pub(crate) fn energy(&mut self, kernel: &Kernel) -> Joules {
         self.cost(kernel).energy
-    }
-
-    /// What a kernel or collective takes at least in a schedule.
-    pub(crate) fn least(&mut self, kernel: &Kernel, network: &impl Network) -> Seconds {
-        match kernel {
-            Kernel::Collective(collective) => latency(network, collective),
-            _ => self.kernel(kernel),
-        }
     }
 
     /// What a kernel or collective takes in a schedule, on one core and on all.
@@ -256,6 +283,11 @@ impl ChipTimes {
         kernels.push((passes, 1.0));
         kernels
     }
+}
+
+/// Whether a kernel is cut into tiles, whose choice bounds come before.
+fn is_mapped(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_))
 }
 
 /// What a collective takes in a schedule, its launch with it.

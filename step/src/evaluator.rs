@@ -31,7 +31,7 @@ use workloads::{ActivationPolicy, ChunkSplit, Layout, Model, StagePolicies, Trai
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
-    profile: StepProfile,
+    pub(super) profile: StepProfile,
     memory: MemoryProfile,
 }
 

@@ -26,6 +26,7 @@ mod memory_static;
 mod memory_techniques;
 mod need;
 mod network;
+mod outlined;
 mod plan;
 mod profile;
 mod program;
@@ -61,6 +62,7 @@ pub use memory::{
 pub use memory_account::{MemoryProfile, StageRoom};
 pub use need::Need;
 pub use network::{Network, Placed, communication, stage_pairs};
+pub use outlined::{Outlined, Untimed};
 pub use plan::TrainingPlan;
 pub use profile::{PassProfile, PieceProfile, StepProfile};
 pub use program::{KernelIndex, KernelTable, Passes, Program};

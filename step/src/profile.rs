@@ -115,6 +115,19 @@ pub struct PieceProfile {
 }
 
 impl PieceProfile {
+    /// A backward pass of which a bound is known, and one of the gradients of inputs: of the rest, what runs again and what waits for copies, one part
+    /// may be more and another less, and all of it may be put off.
+    pub(super) fn bounded_but_for_inputs(&mut self) {
+        self.backward.weight += self.backward.offload + self.recompute.device;
+        self.backward.device += std::mem::take(&mut self.recompute.device);
+    }
+
+    /// The same where of the gradients of inputs nothing is known.
+    pub(super) fn bounded_as_a_whole(&mut self) {
+        self.backward.device += std::mem::take(&mut self.recompute.device);
+        self.backward.weight = self.backward.busy();
+    }
+
     /// Two pieces one after the other.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

@@ -1,6 +1,8 @@
 //! A model's passes with their kernels interned: what many chips bound and time, prepared once for all of them.
 
+use sim::costed::TICKS_PER_SECOND;
 use sim::kernel::{Kernel, KernelGraph};
+use sim::schedule::{Cores, Least, Outline};
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use workloads::{RecomputeSet, SegmentKind, TrainingGraph};
@@ -38,6 +40,7 @@ pub struct Program {
     pub kernels: Vec<KernelIndex>,
     /// What each node waits for: (before, after) with before < after, sorted by after.
     pub edges: Vec<(u32, u32)>,
+    outline: Outline,
 }
 
 impl Program {
@@ -50,24 +53,15 @@ impl Program {
         // Lowering adds a node after all that it waits for, so node order is topological.
         edges.sort_unstable_by_key(|&(before, after)| (after, before));
         debug_assert!(edges.iter().all(|(before, after)| before < after), "kernels are added after those they wait for");
-        Self { kernels, edges }
+        let nodes: Vec<&Kernel> = graph.node_weights().map(|node| &node.kernel).collect();
+        let outline = Outline::new(nodes.len(), &edges, |node| on_cores(nodes[node]));
+        Self { kernels, edges, outline }
     }
 
-    /// The longest chain of kernels that wait for each other, each taking `time`: no schedule is shorter.
+    /// What every schedule takes at least, each kernel taking `least` ticks; see [`Outline::least`].
     #[must_use]
-    pub fn critical_path(&self, mut time: impl FnMut(KernelIndex) -> Seconds) -> Seconds {
-        let mut ends = vec![0.0_f64; self.kernels.len()];
-        let mut longest = 0.0_f64;
-        let mut edges = self.edges.iter().peekable();
-        for (node, &kernel) in self.kernels.iter().enumerate() {
-            let mut start = 0.0_f64;
-            while let Some((before, _)) = edges.next_if(|(_, after)| *after as usize == node) {
-                start = start.max(ends[*before as usize]);
-            }
-            ends[node] = start + time(kernel).0;
-            longest = longest.max(ends[node]);
-        }
-        Seconds(longest)
+    pub fn least(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> Least) -> Seconds {
+        Seconds(self.outline.least(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
     }
 
     /// The kernels one after the other, each taking `time`.
@@ -75,6 +69,11 @@ impl Program {
     pub fn sum(&self, time: impl FnMut(KernelIndex) -> Seconds) -> Seconds {
         self.kernels.iter().copied().map(time).sum()
     }
+}
+
+/// Whether a kernel occupies cores on every chip; see [`sim::costed::kind`].
+pub(crate) fn on_cores(kernel: &Kernel) -> bool {
+    !matches!(kernel, Kernel::Collective(_) | Kernel::Transfer(_))
 }
 
 /// The passes of one segment, nothing run again.

@@ -90,15 +90,11 @@ impl PieceWork {
             piece.forward.offload = exposed(piece.forward.busy());
             piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
         }
-        if chip.fidelity() != Fidelity::Exact {
-            // What is bounded is the whole, and the gradients of inputs alone: of the rest, what runs again and what waits for copies, a part may be more and
-            // another less.
-            let PieceProfile { recompute, backward, .. } = &mut piece;
-            backward.weight += backward.offload;
-            if matches!(self.passes, PassesWork::Scheduled(_)) {
-                backward.weight += recompute.device;
-                backward.device += std::mem::take(&mut recompute.device);
-            }
+        match (&self.passes, chip.fidelity()) {
+            (_, Fidelity::Exact) => {}
+            (PassesWork::Streamed(_), _) => piece.backward.weight += piece.backward.offload,
+            (PassesWork::Scheduled(_), Fidelity::Scheduled) => piece.bounded_but_for_inputs(),
+            (PassesWork::Scheduled(_), _) => piece.bounded_as_a_whole(),
         }
         Ok(piece)
     }
@@ -225,9 +221,12 @@ impl ScheduledWork {
             Err(graph) => chip.scheduled_pass(graph, network, |_| false)?,
         };
         let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
-        let weights = |node: &sim::kernel::KernelNode| node.role.gradient == Some(GradientOf::Weights);
-        let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
-        once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
+        if chip.fidelity() >= Fidelity::Scheduled {
+            // Where passes are bounded, so is this: the less the gradients of inputs take, the more of the pass can be put off.
+            let weights = |node: &sim::kernel::KernelNode| node.role.gradient == Some(GradientOf::Weights);
+            let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
+            once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
+        }
         let Some(whole) = &self.whole else {
             return Ok([forward, PassProfile::default(), once]);
         };

@@ -142,8 +142,7 @@ impl Counting {
         }
         let Some(value) = value(self.aim.objective, design) else { return };
         // Of a design's plans the fastest is taken, whose schedules may be improved by so much.
-        let proven = design.throughput_sequences_per_s.zip(design.bound_sequences_per_s).map_or(1.0, |(is, most)| is / most);
-        let bound = value * proven;
+        let bound = value * row.proven;
         self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
         let cost =
             self.aim.axis.of(&figures(design)).or_else(|| design.energy_per_step_j.filter(|_| self.aim.axis == Axis::Energy));

@@ -55,6 +55,8 @@ pub struct SweptRow {
     pub reason: Option<String>,
     /// Its chip and plan; `None` where it is no chip.
     pub design: Option<Box<DesignRow>>,
+    /// What is proven of its step's time, as a part of it.
+    pub proven: f64,
 }
 
 impl SweptRow {
@@ -63,9 +65,9 @@ impl SweptRow {
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
     pub fn new(number: u64, fate: &sweep::Fate, jobs: &[Job<'_>]) -> Result<Self, StepError> {
-        let kept = |fate, design: DesignRow| Self { number, fate, reason: None, design: Some(Box::new(design)) };
+        let kept = |fate, design: DesignRow| Self { number, fate, reason: None, design: Some(Box::new(design)), proven: 1.0 };
         Ok(match fate {
-            sweep::Fate::NoChip(why) => Self { number, fate: Fate::NoChip, reason: Some(why.clone()), design: None },
+            sweep::Fate::NoChip(why) => Self { number, fate: Fate::NoChip, reason: Some(why.clone()), design: None, proven: 1.0 },
             sweep::Fate::Outside(why, built) => {
                 let fate = match why {
                     Why::Area => Fate::OverArea,
@@ -81,7 +83,7 @@ impl SweptRow {
                         let job = Job { chip: &built.chip, ..*job };
                         fill(&mut row, &job, evaluation);
                         row.bound_by = bound_by(&job, plan)?;
-                        kept(Fate::Evaluated, row)
+                        Self { proven: evaluation.proven(), ..kept(Fate::Evaluated, row) }
                     }
                     (Err(why), _) => {
                         (row.outcome, row.reason) = (Outcome::Infeasible, Some(why.to_string()));

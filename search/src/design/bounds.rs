@@ -2,12 +2,12 @@
 
 use super::{Aim, DesignSearch, Evaluation, Rejection, Workload, evaluate, rejected};
 use crate::objective::{Axis, Objective, Term};
-use crate::planner::Prepared;
+use crate::planner::{ChipKernels, Prepared};
 use crate::runner::Verdict;
 use crate::space::{Corners, DesignId, Figures};
 use sim::hardware::Accelerator;
 use sim::units::Seconds;
-use step::StepError;
+use step::Fidelity;
 
 /// Rounding of a quotient that a product turns back: four times what a double's last bit is.
 const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
@@ -59,6 +59,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// Whether steps take as long at least on both: the same but for what they take.
+    fn as_fast(&self, other: &Self) -> bool {
+        let mut fast = self.fast.clone();
+        fast.energy.clone_from(&other.fast.energy);
+        fast.area_model.clone_from(&other.fast.area_model);
+        self.fabrics == other.fabrics && fast == other.fast
+    }
+
     pub fn chip(chip: Accelerator, figures: Figures, fabric: usize) -> Self {
         Self { fast: chip, small: None, figures, fabrics: vec![fabric], depth: Depth::Mapped }
     }
@@ -79,7 +87,7 @@ impl Seen {
 }
 
 impl Aim {
-    fn terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
+    pub(super) fn terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
         self.terms_of(workloads, self.objective == Objective::EnergyPerToken)
     }
 
@@ -130,43 +138,66 @@ impl DesignSearch<'_> {
         Line { besides: prepared.least_energy(small).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
     }
 
-    /// The least of a model's measure over the fabrics of what is seen, from a bound on the step's seconds.
-    fn least(&self, model: usize, seen: &Seen, seconds: impl Fn(&Prepared<'_>, &Line) -> Result<Seconds, StepError>) -> f64 {
-        let of = |fabric: &usize| {
-            let prepared = &self.workloads[model].prepared[*fabric];
-            let line = self.line(prepared, seen.small());
-            // A chip that cannot be simulated is refused by its evaluation, with the reason.
-            line.at(seconds(prepared, &line).unwrap_or(Seconds::ZERO).0)
+    /// What the kernels of each model take at least on the chip of what is seen; none where it cannot be simulated: its evaluation says why.
+    fn kernels<'c>(&self, seen: &'c Seen) -> Vec<Option<ChipKernels<'c>>> {
+        let of = |workload: &Workload<'_>| {
+            let prepared = workload.prepared.get(*seen.fabrics.first()?)?;
+            ChipKernels::new(prepared, &seen.fast).ok()
         };
-        seen.fabrics.iter().map(of).fold(f64::INFINITY, f64::min)
+        self.workloads.iter().map(of).collect()
     }
 
-    fn coarse_measures(&self, seen: &Seen) -> Vec<f64> {
-        let of = |model| self.least(model, seen, |prepared, _| prepared.coarse_bound(&seen.fast));
-        (0..self.workloads.len()).map(of).collect()
+    /// The least of a model's measure over the fabrics of what is seen, as exactly as is asked for; no better than is needed to see whether that is below
+    /// `wanted`. Plans are timed on one fabric: several are bounded by what collectives take at least on any of them.
+    fn least<'c>(
+        &self,
+        model: usize,
+        (seen, kernels): (&Seen, &mut Option<ChipKernels<'c>>),
+        (depth, wanted): (Depth, f64),
+    ) -> f64 {
+        let prepared = self.workloads[model].prepared;
+        let all: Vec<&Prepared<'_>> = seen.fabrics.iter().map(|fabric| &prepared[*fabric]).collect();
+        let (Some(first), Some(kernels)) = (all.first(), kernels) else { return 0.0 };
+        let line = self.line(first, seen.small());
+        let cutoff = line.reached(wanted);
+        line.at(match (depth, all.len()) {
+            (Depth::Mapped, 1) => first.fine_bound(kernels, cutoff),
+            (Depth::Mapped, _) => Prepared::bound_over(&all, kernels, cutoff, Fidelity::Mapped),
+            (Depth::Buffered, _) => Prepared::bound_over(&all, kernels, cutoff, Fidelity::Buffered),
+            (Depth::Peaks, _) => Prepared::bound_over(&all, kernels, cutoff, Fidelity::Peak),
+        }
+        .0)
+    }
+
+    fn coarse_measures<'c>(&self, seen: &'c Seen, kernels: &mut [Option<ChipKernels<'c>>]) -> Vec<f64> {
+        let of = |(model, kernels)| self.least(model, (seen, kernels), (Depth::Peaks, f64::INFINITY));
+        kernels.iter_mut().enumerate().map(of).collect()
+    }
+
+    /// Whether bounds on the values of what is seen are those of something else, whatever they are.
+    pub(super) fn as_fast(&self, seen: &Seen, other: &Seen) -> bool {
+        let factor = |seen: &Seen| self.aim.objective.factor(&seen.figures);
+        self.aim.objective != Objective::EnergyPerToken && factor(seen) == factor(other) && seen.as_fast(other)
     }
 
     /// No value of what is seen is below this, from its kernels' peaks. Without a price it is nothing: its evaluation says so.
     pub(super) fn coarse(&self, seen: &Seen) -> f64 {
         let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
-        self.value(factor, &self.coarse_measures(seen))
+        self.value(factor, &self.coarse_measures(seen, &mut self.kernels(seen)))
     }
 
     /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
     pub(super) fn fine(&self, seen: &Seen, cutoff: f64) -> f64 {
         let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
-        let mut measures = self.coarse_measures(seen);
+        let mut kernels = self.kernels(seen);
+        let mut measures = self.coarse_measures(seen, &mut kernels);
         for model in 0..measures.len() {
-            let wanted = self.measure_reached(factor, &measures, model, cutoff);
-            let fine = self.least(model, seen, |prepared, line| match seen.depth {
-                Depth::Peaks => Ok(Seconds::ZERO),
-                Depth::Buffered => prepared.buffered_bound(&seen.fast, line.reached(wanted)),
-                Depth::Mapped => prepared.fine_bound(&seen.fast, line.reached(wanted)),
-            });
-            measures[model] = measures[model].max(fine);
             if self.value(factor, &measures) >= cutoff {
                 break;
             }
+            let wanted = self.measure_reached(factor, &measures, model, cutoff);
+            let fine = self.least(model, (seen, &mut kernels[model]), (seen.depth, wanted));
+            measures[model] = measures[model].max(fine);
         }
         self.value(factor, &measures)
     }
@@ -176,10 +207,12 @@ impl DesignSearch<'_> {
         match (self.aim.axis, self.aim.axis.of(&seen.figures)) {
             (_, Some(cost)) => cost,
             (Axis::Energy, None) => {
+                let mut kernels = self.kernels(seen);
                 let of = |model: usize| {
                     let joules = |fabric: &usize| {
                         let prepared: &Prepared<'_> = &self.workloads[model].prepared[*fabric];
-                        self.energy(prepared, seen.small()).at(prepared.coarse_bound(&seen.fast).unwrap_or(Seconds::ZERO).0)
+                        let least = kernels[model].as_mut().map_or(Seconds::ZERO, |kernels| prepared.coarse_bound(kernels));
+                        self.energy(prepared, seen.small()).at(least.0)
                     };
                     seen.fabrics.iter().map(joules).fold(f64::INFINITY, f64::min)
                 };
@@ -207,7 +240,8 @@ impl DesignSearch<'_> {
         let figures = self.space.figures(id, &chip);
         let Some(factor) = self.aim.objective.factor(&figures) else { return refused(Rejection::NoPrice) };
         let seen = Seen::chip(chip, figures, self.space.fabric(id));
-        let mut measures = if self.workloads.len() > 1 { self.coarse_measures(&seen) } else { vec![0.0] };
+        let mut measures =
+            if self.workloads.len() > 1 { self.coarse_measures(&seen, &mut self.kernels(&seen)) } else { vec![0.0] };
         let allowed = self.aim.max_step.map_or(f64::INFINITY, |most| most.0 * SLACK);
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {

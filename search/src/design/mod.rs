@@ -5,6 +5,7 @@
 
 mod alone;
 mod bounds;
+mod climb;
 mod problem;
 
 use crate::objective::{Axis, Objective, Over};
@@ -71,6 +72,17 @@ impl std::fmt::Display for Rejection {
             }
             Self::NoPrice => f.write_str("no wafer price is known for its node, or its die fits on no wafer"),
             Self::Unusable(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Evaluation {
+    /// What is proven of the fastest plan's time, as a part of it: less than one where better schedules of its passes may exist.
+    #[must_use]
+    pub fn proven(&self) -> f64 {
+        match self.status {
+            SolveStatus::Gap { lower_bound, upper_bound } if upper_bound > 0.0 => lower_bound / upper_bound,
+            _ => 1.0,
         }
     }
 }
@@ -305,16 +317,29 @@ impl<'a> DesignSearch<'a> {
         (designs, boxes, outside)
     }
 
+    /// What is proven of the value of a design's plans, as a part of it: less than one where better schedules of their passes may exist.
+    fn proven(&self, evaluation: &[Evaluation]) -> f64 {
+        let worst = evaluation.iter().map(Evaluation::proven).fold(1.0, f64::min);
+        let seconds: Option<Vec<f64>> =
+            evaluation.iter().map(|of| of.outcome.as_ref().ok().map(|plan| plan.time.total.0)).collect();
+        match seconds {
+            // A mean of times: of each what is proven of it.
+            Some(seconds) if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken => {
+                let terms = self.aim.terms(self.workloads);
+                let proven: Vec<f64> = seconds.iter().zip(evaluation).map(|(seconds, of)| seconds * of.proven()).collect();
+                let part = self.aim.over.value(&terms, &proven) / self.aim.over.value(&terms, &seconds);
+                (part * (1.0 - 1e-12)).clamp(worst, 1.0)
+            }
+            _ => worst,
+        }
+    }
+
     /// No plan on this design is better: infinite where there is none.
     fn lower_bound(&self, outcome: &Outcome<Vec<Evaluation>>) -> f64 {
         match outcome {
             Outcome::Evaluated { value, evaluation } => {
                 // Of its plans the fastest is taken, whose schedules may be improved by so much.
-                let least = |of: &Evaluation| match of.status {
-                    SolveStatus::Gap { lower_bound, upper_bound } if upper_bound > 0.0 => lower_bound / upper_bound,
-                    _ => 1.0,
-                };
-                value * evaluation.iter().map(least).fold(1.0, f64::min)
+                value * self.proven(evaluation)
             }
             Outcome::Pruned { bound, .. } | Outcome::Open { bound } => *bound,
             Outcome::Infeasible { .. } | Outcome::Excluded(_) => f64::INFINITY,

@@ -1,6 +1,7 @@
 //! A space of chips as what [`runner`](crate::runner) searches: boxes of dimensions where the space has them, else its chips one by one.
 
 use super::bounds::{Depth, Seen};
+use super::climb::climb;
 use super::{DesignSearch, Evaluation};
 use crate::objective::Axis;
 use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
@@ -51,8 +52,8 @@ impl ChipProblem<'_> {
         }
     }
 
-    /// A part of `of`, whose bounds hold for it too.
-    fn part(&self, region: Region, of: &Node<Candidates>) -> Result<Part, String> {
+    /// A part of `of`, whose bounds hold for it too; `whole` is what bounds that, if it is known.
+    fn part(&self, region: Region, of: &Node<Candidates>, whole: Option<&Seen>) -> Result<Part, String> {
         let space = self.search.space;
         let first = space.first(&region);
         let part = if region.is_single() {
@@ -65,8 +66,11 @@ impl ChipProblem<'_> {
                 Enclosed::Open => Part::Node(Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }),
                 Enclosed::Within(corners) => {
                     let seen = Seen::corners(*corners);
-                    let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen));
-                    Part::Node(Node { set, cost, bound, first, shown: Shown::Peaks })
+                    let bound = match whole.filter(|whole| self.search.as_fast(&seen, whole)) {
+                        Some(_) => of.bound,
+                        None => self.search.coarse(&seen),
+                    };
+                    Part::Node(Node { set, cost: self.search.cost(&seen), bound, first, shown: Shown::Peaks })
                 }
             }
         };
@@ -101,10 +105,14 @@ impl ChipProblem<'_> {
         if tried.is_empty() {
             tried = open;
         }
+        let whole = match self.search.space.enclose(region)? {
+            Enclosed::Within(corners) => Some(Seen::corners(*corners)),
+            _ => None,
+        };
         let mut splits: Vec<(f64, usize, [Part; 2])> = Vec::with_capacity(tried.len());
         for &dimension in &tried {
             let [lower, upper] = region.halves(dimension);
-            let parts = [self.part(lower, node)?, self.part(upper, node)?];
+            let parts = [self.part(lower, node, whole.as_ref())?, self.part(upper, node, whole.as_ref())?];
             splits.push((self.gain(&parts[0], node) * self.gain(&parts[1], node), dimension, parts));
         }
         splits.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -141,6 +149,17 @@ impl runner::Problem for ChipProblem<'_> {
             Part::Excluded(set, _) => Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks },
         };
         (0..space.points()).into_par_iter().map(node).collect()
+    }
+
+    fn start(&self, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+        if self.search.space.whole().is_some() { climb(&self.search, stop) } else { Ok(None) }
+    }
+
+    fn holds(&self, set: &Candidates, candidate: usize) -> bool {
+        match set {
+            Candidates::One(point) => *point == candidate,
+            Candidates::Box(region, _) => self.search.space.holds(region, candidate),
+        }
     }
 
     fn size(&self, set: &Candidates) -> u64 {

@@ -97,8 +97,11 @@ proptest! {
             (Some(listed), Fastest::Plan(fastest, _)) => {
                 prop_assert!(same(listed, &fastest), "{:?} {:?}", listed, fastest);
                 let seconds = fastest.time.total.0;
-                let coarse = prepared.coarse_bound(&chip).unwrap().0;
-                let fine = prepared.fine_bound(&chip, f64::INFINITY).unwrap().0;
+                let mut kernels = ChipKernels::new(&prepared, &chip).unwrap();
+                let coarse = prepared.coarse_bound(&mut kernels).0;
+                let buffered = Prepared::bound_over(&[&prepared], &mut kernels, f64::INFINITY, Fidelity::Buffered).0;
+                let fine = prepared.fine_bound(&mut kernels, f64::INFINITY).0;
+                prop_assert!(coarse <= buffered && buffered <= seconds, "{} {} {}", coarse, buffered, seconds);
                 prop_assert!(coarse <= fine && fine <= seconds, "{} {} {}", coarse, fine, seconds);
                 // Nothing faster than a hair below it; it itself where a hair more is allowed.
                 let below = prepared.fastest(&chip, seconds * (1.0 - 1e-6)).unwrap();
@@ -112,4 +115,80 @@ proptest! {
             (listed, fastest) => prop_assert!(false, "{:?} {:?}", listed, fastest),
         }
     }
+}
+
+/// One model on the chips of a study, on two fabrics.
+fn on_fabrics(test: impl Fn(&[Prepared<'_>], &Accelerator)) {
+    let model = Model::load("mixtral-8x7b").unwrap();
+    let stack = SoftwareStack::load("ideal").unwrap();
+    let fabrics = ["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::template(name).unwrap().for_devices(64).unwrap());
+    let chip = Accelerator::template("tpu_v4").unwrap();
+    let job = |fabric| Job {
+        model: &model,
+        chip: &chip,
+        fabric,
+        stack: &stack,
+        devices: 64,
+        global_batch: 128,
+        sequence_length: 2048,
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        headroom: Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
+    };
+    let space = PlanSpace {
+        tensor: Some(vec![1, 4]),
+        pipeline: Some(vec![1, 4]),
+        micro_batch: Some(vec![1, 2]),
+        zero: Some(vec![ZeroStage::OptimizerStates]),
+        virtual_stages: Some(vec![1]),
+        orders: Some(vec![workloads::RankOrder::DataFirst]),
+        splits: Some(Splits::Listed(vec![None])),
+        ..PlanSpace::default()
+    };
+    let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &space).unwrap()).collect();
+    test(&prepared, &chip);
+}
+
+#[test]
+fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
+    on_fabrics(|prepared, chip| {
+        let prepared = &prepared[0];
+        let mut mapped = ChipTimes::new(chip, prepared.job.stack).unwrap().at(Fidelity::Mapped);
+        let mut kernels = ChipKernels::new(prepared, chip).unwrap();
+        let search = search(prepared, &prepared.job, ChipTimes::new(chip, prepared.job.stack).unwrap(), prepared.job.memory());
+        let mut again = 0;
+        for lot in &prepared.lots {
+            let mut lowered = lot.lowered.clone();
+            for (policy, outlined) in lot.outlined.iter().enumerate() {
+                let outlined = outlined.as_ref().unwrap();
+                let shape = kernels.shape(outlined, lot, prepared);
+                let slow = lowered.shape(&mut mapped, prepared.job.fabric, &search.under(lot, policy)).unwrap();
+                assert_eq!(shape, slow);
+                again += usize::from(shape != *outlined.without_times() && search.policies[policy] != ActivationPolicy::None);
+            }
+        }
+        assert!(again > 0);
+    });
+}
+
+#[test]
+fn a_bound_over_fabrics_is_below_that_of_each_and_is_it_where_there_is_one() {
+    on_fabrics(|prepared, chip| {
+        let all: Vec<&Prepared<'_>> = prepared.iter().collect();
+        assert!(all[0].alike(all[1]));
+        let mut shared = ChipKernels::new(all[0], chip).unwrap();
+        for fidelity in [Fidelity::Peak, Fidelity::Buffered, Fidelity::Mapped] {
+            let over = Prepared::bound_over(&all, &mut shared, f64::INFINITY, fidelity).0;
+            let each = all.iter().map(|one| Prepared::bound_over(&[one], &mut shared, f64::INFINITY, fidelity).0);
+            let each: Vec<f64> = each.collect();
+            let alone = all.iter().map(|one| {
+                let mut kernels = ChipKernels::new(one, chip).unwrap();
+                Prepared::bound_over(&[one], &mut kernels, f64::INFINITY, fidelity).0
+            });
+            assert_eq!(each, alone.collect::<Vec<f64>>(), "what another fabric has left shows");
+            assert!(over > 0.0 && each.iter().all(|each| over <= *each), "{over} {each:?}");
+        }
+    });
 }

@@ -12,8 +12,13 @@ use sim::kernel::{DataType, Kernel};
 use sim::schedule::{Limits, Memo};
 use sim::units::Joules;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use step::{ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Passes, Shape, StepError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use step::{
+    ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Outlined, Passes, Shape, StepError,
+    TrainingPlan, Untimed,
+};
 use workloads::ActivationPolicy;
 
 /// Pieces of schedules remembered: some kilobytes each.
@@ -21,9 +26,22 @@ const MEMO_CAPACITY: usize = 1 << 16;
 /// Work on one piece of a schedule: as [`ChipTimes::new`] spends.
 const SCHEDULE_STEPS: u64 = 1_500_000;
 
+/// What tells prepared jobs apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// Its own among all.
+    own: u64,
+    /// A digest of its lots and their kernels: jobs of one model on several fabrics have it in common where they are lowered alike.
+    pub alike: u64,
+}
+
+/// Prepared so far.
+static PREPARED: AtomicU64 = AtomicU64::new(0);
+
 /// A job and its plans, prepared for chips.
 #[derive(Debug)]
 pub struct Prepared<'a> {
+    pub(super) mark: Mark,
     pub(super) job: Job<'a>,
     pub(super) families: Arc<Vec<Family>>,
     pub(super) policies: Arc<Vec<ActivationPolicy>>,
@@ -34,7 +52,7 @@ pub struct Prepared<'a> {
     pub(super) mixes: MixKind,
     pub(super) lots: Vec<PreparedLot<'a>>,
     /// The distinct kernels of all lots' passes.
-    pub(super) table: KernelTable,
+    pub(super) table: Arc<KernelTable>,
     pub(super) schedules: Arc<Memo>,
 }
 
@@ -45,6 +63,10 @@ pub(super) struct PreparedLot<'a> {
     pub lot: u32,
     pub lowered: Lowered<'a>,
     pub passes: [Passes; 3],
+    /// The shape of its plans that keep everything, on a chip of whatever times.
+    shape: Shape,
+    /// By policy, the shape of its plans but for the times of its passes; none where these are not all that depends on the chip.
+    pub outlined: Vec<Option<Outlined>>,
     /// Lines below which no plan of the lot is; none is above another one in both.
     lines: Vec<Line>,
     /// Multiply-accumulates of a step of all devices, by the type of their operands: every plan of the lot has these.
@@ -80,17 +102,22 @@ impl<'a> Prepared<'a> {
             .enumerate()
             .flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f as u32, l as u32)))
             .collect();
-        let lowered: Vec<Result<(Lowered<'a>, Vec<Line>), StepError>> = places
+        let uneven = !matches!(space.splits, Some(Splits::Listed(_)));
+        let mixes = space.mix_kind();
+        // Where plans are looked into policy by policy: see `Prepared::deepest`.
+        let apart: &[ActivationPolicy] = if uneven || mixes != MixKind::None { &[] } else { &policies };
+        let lowered: Vec<Result<LoweredLot<'a>, StepError>> = places
             .par_iter()
-            .map_init(|| chip.clone(), |chip, &(f, l)| lower(&job, chip, &families[f as usize], l as usize))
+            .map_init(|| chip.clone(), |chip, &(f, l)| lower(&job, chip, (&families[f as usize], l as usize), apart))
             .collect();
         let (mut table, mut lots, mut refused) = (KernelTable::default(), Vec::new(), None);
         for (&(family, lot), lowered) in places.iter().zip(lowered) {
             match lowered {
-                Ok((lowered, lines)) => {
+                Ok(LoweredLot { lowered, shape, untimed, lines }) => {
                     let passes = Passes::of(lowered.graph(), &mut table);
                     let macs = macs(&job, &families[family as usize], lot as usize, &passes, &table);
-                    lots.push(PreparedLot { family, lot, lowered, passes, lines, macs });
+                    let outlined = untimed.into_iter().map(|of| of.map(|of| of.outlined(&mut table))).collect();
+                    lots.push(PreparedLot { family, lot, lowered, passes, shape, outlined, lines, macs });
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -98,14 +125,15 @@ impl<'a> Prepared<'a> {
         match refused {
             Some(error) if lots.is_empty() => Err(error),
             _ => Ok(Self {
+                mark: Mark { own: PREPARED.fetch_add(1, Ordering::Relaxed), alike: digest(&lots, &table, &job) },
                 job,
                 families: Arc::new(families),
                 policies: Arc::new(policies),
                 open: Arc::new(open),
-                uneven: !matches!(space.splits, Some(Splits::Listed(_))),
-                mixes: space.mix_kind(),
+                uneven,
+                mixes,
                 lots,
-                table,
+                table: Arc::new(table),
                 schedules,
             }),
         }
@@ -139,6 +167,13 @@ impl<'a> Prepared<'a> {
         Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
     }
 
+    /// Of every family, the shape of its first lot, where that is one.
+    pub(super) fn shapes(&self) -> Vec<Option<&Shape>> {
+        let mut shapes = vec![None; self.families.len()];
+        self.lots.iter().filter(|lot| lot.lot == 0).for_each(|lot| shapes[lot.family as usize] = Some(&lot.shape));
+        shapes
+    }
+
     /// How solved schedules were shared.
     #[must_use]
     pub fn memo_statistics(&self) -> sim::schedule::MemoStatistics {
@@ -149,6 +184,18 @@ impl<'a> Prepared<'a> {
     pub(super) fn scheduled(&self) -> bool {
         self.job.stack.kernels.execution == Execution::Scheduled
     }
+}
+
+fn digest(lots: &[PreparedLot<'_>], table: &KernelTable, job: &Job<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (table.kernels(), job.devices, job.model.layers).hash(&mut hasher);
+    for lot in lots {
+        (lot.family, lot.lot).hash(&mut hasher);
+        for program in lot.passes.iter().flat_map(|passes| [&passes.forward, &passes.backward]) {
+            (&program.kernels, &program.edges).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 /// Multiply-accumulates of a step of all devices, by type. Every plan runs each layer once forward and once backward for each micro-batch, on
@@ -174,14 +221,33 @@ fn macs(job: &Job<'_>, family: &Family, lot: usize, passes: &[Passes; 3], table:
     sums.into_iter().collect()
 }
 
-/// Lowers a lot, and the lines of its plans.
-fn lower<'a>(job: &Job<'a>, chip: &mut ChipTimes, family: &Family, lot: usize) -> Result<(Lowered<'a>, Vec<Line>), StepError> {
+/// A lot before its kernels are interned.
+struct LoweredLot<'a> {
+    lowered: Lowered<'a>,
+    shape: Shape,
+    untimed: Vec<Option<Untimed>>,
+    lines: Vec<Line>,
+}
+
+/// Lowers a lot, with its shape under each of some policies, and the lines of its plans.
+fn lower<'a>(
+    job: &Job<'a>,
+    chip: &mut ChipTimes,
+    (family, lot): (&Family, usize),
+    policies: &[ActivationPolicy],
+) -> Result<LoweredLot<'a>, StepError> {
     let lot = &family.lots[lot];
     let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip));
     let first = &family.divisions[lot.pairs[0].0];
     let plan = family.plan(job, lot, lot.pairs[0].0, &ActivationPolicy::None, first.schedules[0]);
     let lowered = Lowered::new(job.model, &plan, job.stack)?;
-    let shape: Shape = lowered.clone().shape(chip, job.fabric, &plan)?;
+    let mut shaped = lowered.clone();
+    let shape: Shape = shaped.shape(chip, job.fabric, &plan)?;
+    let under = |policy: &ActivationPolicy| {
+        let plan = TrainingPlan { activations: policy.clone().into(), ..plan.clone() };
+        shaped.untimed(chip, job.fabric, &plan)
+    };
+    let untimed = policies.iter().map(under).collect::<Result<_, _>>()?;
     let overhead = evaluator.overhead().0;
     let mut lines = Vec::new();
     for &(division, m) in &lot.pairs {
@@ -202,5 +268,5 @@ fn lower<'a>(job: &Job<'a>, chip: &mut ChipTimes, family: &Family, lot: usize) -
         least = least.min(line.besides);
         kept
     });
-    Ok((lowered, lines))
+    Ok(LoweredLot { lowered, shape, untimed, lines })
 }

@@ -8,6 +8,7 @@ use super::{Attempt, Job, PlanAnswer, PlanSpace, RankedPlan, SPLIT_TOLERANCE, on
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::Bytes;
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, MixKind, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, StagePolicies};
@@ -29,6 +30,8 @@ pub(super) struct Search<'a> {
     pub open: Arc<Vec<bool>>,
     /// Seconds that the list's last plan takes at most, where that is known beforehand.
     pub limit: f64,
+    /// The shape of each family's first lot on a chip of whatever times, where it is known.
+    pub shapes: Vec<Option<&'a Shape>>,
     /// Per family, per division; made when first asked for.
     pub degrees: Vec<OnceLock<Vec<Result<Degrees, StepError>>>>,
     /// Plans that a list holds.
@@ -122,6 +125,7 @@ impl<'a> Search<'a> {
             job,
             evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.memory()),
             chip,
+            shapes: Vec::new(),
             degrees: vec![OnceLock::new(); families.len()],
             families: Arc::new(families),
             policies: Arc::new(policies),
@@ -136,18 +140,21 @@ impl<'a> Search<'a> {
 
     /// The degrees of a family's divisions.
     pub fn degrees(&self, family: u32) -> &[Result<Degrees, StepError>] {
-        self.degrees[family as usize].get_or_init(|| self.make_degrees(&self.families[family as usize]))
+        self.degrees[family as usize].get_or_init(|| self.make_degrees(family as usize))
     }
 
     /// From the shape of the family's first lot, of which no time is asked for.
-    fn make_degrees(&self, family: &Family) -> Vec<Result<Degrees, StepError>> {
+    fn make_degrees(&self, family: usize) -> Vec<Result<Degrees, StepError>> {
+        let known = self.shapes.get(family).copied().flatten();
+        let family = &self.families[family];
         let Some(lot) = family.lots.first() else { return Vec::new() };
         let plan = |division: usize| {
             let schedule = family.divisions[division].schedules[0];
             family.plan(self.job, lot, division, &ActivationPolicy::None, schedule)
         };
         let mut chip = self.chip.clone();
-        match Shape::new(&mut chip.at(Fidelity::Peak), self.job.model, self.job.fabric, &plan(lot.pairs[0].0)) {
+        let new = || Shape::new(&mut chip.at(Fidelity::Peak), self.job.model, self.job.fabric, &plan(lot.pairs[0].0));
+        match known.map_or_else(|| new().map(Cow::Owned), |shape| Ok(Cow::Borrowed(shape))) {
             Ok(shape) => (0..family.divisions.len())
                 .map(|division| {
                     let plan = plan(division);
@@ -343,7 +350,17 @@ impl<'a> Search<'a> {
 
     /// The list with what reports need: the parts of the time, all stages' memory.
     pub fn answer(&self, found: Found, simulated: usize, tried: Tried, top: usize) -> Result<PlanAnswer, StepError> {
-        let mut chip = self.chip.clone();
+        self.answer_on(&mut self.chip.clone(), found, (simulated, tried), top)
+    }
+
+    /// The same with the search's chip, which may know what its kernels take.
+    pub fn answer_on(
+        &self,
+        chip: &mut ChipTimes,
+        found: Found,
+        (simulated, tried): (usize, Tried),
+        top: usize,
+    ) -> Result<PlanAnswer, StepError> {
         let mut answer = PlanAnswer {
             best: Vec::new(),
             plans: found.plans,
@@ -361,8 +378,8 @@ impl<'a> Search<'a> {
         };
         for candidate in found.best {
             let plan = self.plan(candidate);
-            let shape = self.job.shape(&mut chip, &plan)?;
-            if let Attempt::Fits(ranked) = self.job.attempt(&mut chip, &shape, &plan)? {
+            let shape = self.job.shape(chip, &plan)?;
+            if let Attempt::Fits(ranked) = self.job.attempt(chip, &shape, &plan)? {
                 answer.best.push(*ranked);
             }
         }
@@ -370,8 +387,10 @@ impl<'a> Search<'a> {
         answer.best.truncate(top);
         if let Some((_, candidate)) = found.nearest {
             let plan = self.plan(candidate);
-            let shape = self.job.shape(&mut chip, &plan)?;
-            if let Attempt::OverCapacity(why, _) = self.job.attempt(&mut chip, &shape, &plan)? {
+            // Of what does not fit no time is asked for.
+            let chip = &mut chip.at(Fidelity::Peak);
+            let shape = self.job.shape(chip, &plan)?;
+            if let Attempt::OverCapacity(why, _) = self.job.attempt(chip, &shape, &plan)? {
                 answer.nearest = Some((plan, why));
             }
         }

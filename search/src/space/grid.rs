@@ -201,6 +201,12 @@ impl Grid {
         self.formulas.combination(places.into_iter().map(|places| places.into_iter().min().unwrap_or_default())) as usize
     }
 
+    /// Whether a point is in a region.
+    pub(super) fn holds(&self, region: &Region, point: usize) -> bool {
+        let places = self.formulas.places(point as u64);
+        self.order.places(region).iter().zip(places).all(|(some, place)| some.contains(&place))
+    }
+
     /// The points of a region.
     pub(super) fn members(&self, region: &Region) -> Vec<usize> {
         products(&self.order.places(region)).map(|places| self.formulas.combination(places) as usize).collect()

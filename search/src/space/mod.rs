@@ -156,6 +156,12 @@ impl Space {
         if let Kind::Grid(grid) = &self.kind { grid.first(region) } else { 0 }
     }
 
+    /// Whether a point is in a region.
+    #[must_use]
+    pub fn holds(&self, region: &Region, point: usize) -> bool {
+        if let Kind::Grid(grid) = &self.kind { grid.holds(region, point) } else { false }
+    }
+
     /// The points of a region, in no order.
     #[must_use]
     pub fn members(&self, region: &Region) -> Vec<usize> {

@@ -53,12 +53,21 @@ impl CostModel {
     /// kernels that are not mapped, no better than [`Self::lower_bound`].
     #[must_use]
     pub fn buffered_bound(&self, kernel: &Kernel) -> Seconds {
-        let machine = &self.machine;
+        self.buffered_bound_on(kernel, Span::OneCore).min(self.buffered_bound_on(kernel, Span::AllCores))
+    }
+
+    /// [`Self::buffered_bound`] on one core or on all of them alone.
+    #[must_use]
+    pub fn buffered_bound_on(&self, kernel: &Kernel, span: Span) -> Seconds {
         let on = |view: &View| self.lower_bound_on(kernel, view).0.max(self.unit_bound(kernel, view));
-        let least = [Span::OneCore, Span::AllCores].map(|span| on(machine.view(span, cores(kernel))));
-        let paired =
-            machine.pairs().filter(|_| matches!(kernel, Kernel::Epilogue(_))).map_or(f64::INFINITY, |(view, _)| on(view));
-        Seconds(least[0].min(least[1]).min(paired) * (1.0 - ROUNDING))
+        let paired = self.paired(kernel, span).map_or(f64::INFINITY, on);
+        Seconds(on(self.view(span, kernel)).min(paired) * (1.0 - ROUNDING))
+    }
+
+    /// With more cores of one kind than of the other, the odd ones may stand idle, as in `cost`.
+    fn paired(&self, kernel: &Kernel, span: Span) -> Option<&View> {
+        let pairs = self.machine.pairs().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
+        pairs.map(|(view, _)| view)
     }
 
     fn unit_bound(&self, kernel: &Kernel, view: &View) -> f64 {
@@ -81,13 +90,22 @@ impl CostModel {
                 let one = self.view(Span::OneCore, kernel);
                 if self.beaten(kernel, one, all.0) { all } else { all.min(self.cost(kernel, Span::OneCore).latency) }
             }
-            _ => {
-                let on = |span| {
-                    let vector = vector_core::latency(self, self.view(span, kernel), kernel);
-                    vector.map_or_else(|| self.cost(kernel, span).latency, Seconds)
-                };
-                on(Span::OneCore).min(on(Span::AllCores))
+            _ => self.latency(kernel, Span::OneCore).min(self.latency(kernel, Span::AllCores)),
+        }
+    }
+
+    /// The latency of [`Self::cost`]: the same number in a fraction of the time.
+    #[must_use]
+    pub fn latency(&self, kernel: &Kernel, span: Span) -> Seconds {
+        let view = self.view(span, kernel);
+        match kernel {
+            Kernel::Contraction(c) => Seconds(contraction::latency(self, view, c, None, f64::INFINITY)),
+            Kernel::Epilogue(e) => {
+                let on = |view, known| contraction::latency(self, view, &e.contraction, Some(&e.elementwise), known);
+                let best = on(view, f64::INFINITY);
+                Seconds(self.paired(kernel, span).map_or(best, |pairs| on(pairs, best)))
             }
+            _ => vector_core::latency(self, view, kernel).map_or_else(|| self.cost(kernel, span).latency, Seconds),
         }
     }
 

@@ -101,6 +101,10 @@ proptest! {
                 let slower = [Span::OneCore, Span::AllCores].map(|span| model.cost(&kernel, span).latency);
                 let least = slower[0].min(slower[1]);
                 prop_assert_eq!(model.fastest(&kernel), least, "{:?}", kernel);
+                for (span, cost) in [Span::OneCore, Span::AllCores].into_iter().zip(slower) {
+                    prop_assert_eq!(model.latency(&kernel, span), cost, "{:?}", kernel);
+                    prop_assert!(model.buffered_bound_on(&kernel, span) <= cost, "{:?}", kernel);
+                }
                 prop_assert!(model.buffered_bound(&kernel) <= least, "{:?}: {:?} > {:?}", kernel, model.buffered_bound(&kernel), least);
             }
         }

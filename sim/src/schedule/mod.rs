@@ -32,6 +32,7 @@ mod list;
 mod memo;
 mod modes;
 mod moves;
+mod outline;
 mod piece;
 mod portfolio;
 mod problem;
@@ -48,6 +49,7 @@ mod wave_tests;
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
 pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instance};
 pub use memo::{Memo, MemoStatistics};
+pub use outline::{Least, Outline};
 pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};
 pub use verify::{Fault, verify};
 

@@ -2,17 +2,18 @@
 //!
 //! A pass takes as long as its schedule. The part of it in which nothing but collectives runs is exposed communication; the rest is the device's.
 //! Kernels that run side by side share the ports of each memory ([`shared_ports`]).
-//! Where kernels are bounded only ([`Fidelity`]), a pass takes at least its critical path with every kernel as fast as it may be.
+//! Where kernels are bounded only ([`Fidelity`]), a pass takes what every schedule of its kernels does, each as fast as it may be ([`Outline`]).
 
 use super::shared_ports;
 use crate::StepError;
 use crate::chip_times::{ChipTimes, Fidelity};
 use crate::network::Network;
 use crate::profile::PassProfile;
+use crate::program::on_cores;
 use sim::cost::KernelCost;
-use sim::costed::{Costs, cores, operator, seconds};
+use sim::costed::{Costs, TICKS_PER_SECOND, cores, operator, seconds};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};
-use sim::schedule::{Operator, Problem, Schedule};
+use sim::schedule::{Operator, Outline, Problem, Schedule};
 use sim::units::Seconds;
 
 /// A part of a graph as it is scheduled.
@@ -87,8 +88,10 @@ impl ChipTimes {
         if self.fidelity() < Fidelity::Scheduled {
             let part = Part::of(graph, left_out);
             let kernels = part.kernels(graph);
-            let device = part.critical_path(kernels.iter().map(|node| self.least(&node.kernel, network)));
-            return Ok(PassProfile { device, ..launched(&kernels, network) });
+            let outline = Outline::new(kernels.len(), &part.edges, |i| on_cores(&kernels[i].kernel));
+            let chains = self.fidelity() == Fidelity::Mapped;
+            let ticks = outline.least(&self.cores(), chains, |i| self.known_least(&kernels[i].kernel, network));
+            return Ok(PassProfile { device: Seconds(ticks / TICKS_PER_SECOND), ..launched(&kernels, network) });
         }
         let scheduled = self.schedule(graph, network, left_out)?;
         let mut pass = launched(&scheduled.kernels, network);
@@ -96,7 +99,7 @@ impl ChipTimes {
         pass.energy = kernels.iter().map(|cost| cost.energy).sum();
         let makespan = scheduled.makespan();
         // No order is faster than the schedule's bound, nor than the busiest port.
-        let least = seconds(scheduled.schedule.lower_bound).max(shared_ports::port_time(self.chip(), &kernels));
+        let least = seconds(scheduled.schedule.lower_bound).max(shared_ports::port_time(self.chip(), &scheduled.costs));
         if self.fidelity() == Fidelity::Scheduled {
             return Ok(PassProfile { device: least.min(makespan), ..launched(&scheduled.kernels, network) });
         }
@@ -187,19 +190,5 @@ impl Part {
     fn kernels<'g>(&self, graph: &'g KernelGraph) -> Vec<&'g KernelNode> {
         let all: Vec<&KernelNode> = graph.node_weights().collect();
         self.nodes.iter().map(|&node| all[node as usize]).collect()
-    }
-
-    /// The longest chain of kernels that wait for each other: no schedule is shorter.
-    fn critical_path(&self, times: impl Iterator<Item = Seconds>) -> Seconds {
-        let mut ends = vec![0.0_f64; self.nodes.len()];
-        let mut edges = self.edges.iter().peekable();
-        for (node, time) in times.enumerate() {
-            let mut start = 0.0_f64;
-            while let Some((before, _)) = edges.next_if(|(_, after)| *after as usize == node) {
-                start = start.max(ends[*before as usize]);
-            }
-            ends[node] = start + time.0;
-        }
-        Seconds(ends.into_iter().fold(0.0, f64::max))
     }
 }

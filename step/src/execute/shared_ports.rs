@@ -7,7 +7,7 @@
 //! How much of a port a kernel asks for is its bytes over its time, as if it moved them evenly.
 
 use sim::cost::KernelCost;
-use sim::costed::seconds;
+use sim::costed::{Costs, seconds};
 use sim::hardware::{Accelerator, Scope};
 use sim::schedule::{CoreAssignment, Problem, Schedule};
 use sim::units::Seconds;
@@ -43,11 +43,14 @@ impl Ports {
     }
 }
 
-/// What all bytes of some kernels take through the busiest port.
-pub(super) fn port_time(chip: &Accelerator, kernels: &[KernelCost]) -> Seconds {
+/// What all bytes of some kernels take through the busiest port at least, wherever they run.
+pub(super) fn port_time(chip: &Accelerator, kernels: &[Costs]) -> Seconds {
     let busiest = Ports::of(chip).map(|ports| {
-        let sum = |all: Vec<f64>, one: Vec<f64>| all.iter().zip(&one).map(|(a, b)| a + b).collect();
-        kernels.iter().map(|kernel| ports.busy(kernel)).reduce(sum).into_iter().flatten().fold(0.0, f64::max)
+        let join =
+            |all: Vec<f64>, one: Vec<f64>, join: fn(f64, f64) -> f64| all.iter().zip(&one).map(|(a, b)| join(*a, *b)).collect();
+        let least = |kernel: &Costs| join(ports.busy(&kernel.one_core), ports.busy(&kernel.all_cores), f64::min);
+        let all = kernels.iter().map(least).reduce(|all, one: Vec<f64>| join(all, one, |a, b| a + b));
+        all.into_iter().flatten().fold(0.0, f64::max)
     });
     Seconds(busiest.fold(0.0, f64::max))
 }

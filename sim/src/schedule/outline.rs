@@ -1,0 +1,171 @@
+//! What every schedule of a precedence order takes at least: the order is prepared once, the operators' times may be bounds themselves.
+//!
+//! Three bounds, of each piece of the order by itself, since the pieces follow one another. *Critical path*: no chain is faster than each of its
+//! operators in its shorter way. *Work*: on the cores of a kind an operator takes its time on one of them, spread over all, or its time across all.
+//! *Chains*: an operator across all cores stops every chain. Where the operators on cores are covered by c chains, each of these takes the operators on
+//! it that run on one core and all that run across; so does their mean, to which an operator adds its time across all cores or a c-th of its time
+//! on one. Many cores make the first the shorter: nothing then runs beside anything.
+
+use super::problem::{Cores, Exclusivity, OperatorKind};
+
+/// What an operator takes at least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Least {
+    /// What it occupies.
+    pub kind: OperatorKind,
+    /// On one core, or on a link.
+    pub one: f64,
+    /// Across all cores; infinite where it cannot.
+    pub all: f64,
+}
+
+/// A precedence order, cut into the pieces that follow one another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outline {
+    /// Operators in an order in which they can run, piece after piece.
+    order: Vec<u32>,
+    /// By position in `order`: whether one of its piece's chains has it.
+    covered: Vec<bool>,
+    pieces: Vec<Piece>,
+    /// Positions in `order` of what each waits for inside its piece: where they begin in `before`, and they.
+    offsets: Vec<u32>,
+    before: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Piece {
+    /// Where it ends in [`Outline::order`].
+    end: usize,
+    /// Chains that have all of its operators that are covered, each in one.
+    chains: u32,
+}
+
+impl Outline {
+    /// The outline of `n` operators; edges go from an earlier operator to a later one. `covered` says which occupy cores, as far as is known: the bound by
+    /// chains is of these.
+    #[must_use]
+    pub fn new(n: usize, edges: &[(u32, u32)], covered: impl Fn(usize) -> bool) -> Self {
+        let ancestors = Ancestors::of(n, edges);
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_by_key(|&i| ancestors.count(i as usize));
+        let ends = ancestors.cuts(&order);
+        let mut place = vec![0; n];
+        for (at, &i) in order.iter().enumerate() {
+            place[i as usize] = at;
+        }
+        let mut waits: Vec<Vec<u32>> = vec![Vec::new(); n];
+        for &(from, to) in edges {
+            waits[place[to as usize]].push(place[from as usize] as u32);
+        }
+        let (mut pieces, mut offsets, mut before, mut start) = (Vec::new(), vec![0], Vec::new(), 0);
+        for end in ends {
+            let members = order[start..end].iter().map(|&i| i as usize).filter(|&i| covered(i));
+            pieces.push(Piece { end, chains: ancestors.chains(members) });
+            for waits in &waits[start..end] {
+                before.extend(waits.iter().filter(|&&at| at as usize >= start));
+                offsets.push(before.len() as u32);
+            }
+            start = end;
+        }
+        let covered = order.iter().map(|&i| covered(i as usize)).collect();
+        Self { order, covered, pieces, offsets, before }
+    }
+
+    /// What every schedule on these cores takes at least. `chains` says whether the third bound is one of them: unlike the others it may fall with
+    /// fewer cores, which share memories among fewer.
+    #[must_use]
+    pub fn least(&self, cores: &Cores, chains: bool, mut of: impl FnMut(usize) -> Least) -> f64 {
+        let counts = [cores.tensor_cores, cores.vector_cores, cores.network_links].map(|count| f64::from(count.max(1)));
+        let chains = chains && cores.exclusivity == Exclusivity::AllCores;
+        let mut ends = vec![0.0_f64; self.order.len()];
+        let (mut total, mut start) = (0.0, 0);
+        for piece in &self.pieces {
+            let (mut path, mut work, mut mean) = (0.0_f64, [0.0_f64; 3], 0.0);
+            for at in start..piece.end {
+                let Least { kind, one, all } = of(self.order[at] as usize);
+                let waits = &self.before[self.offsets[at] as usize..self.offsets[at + 1] as usize];
+                let from = waits.iter().map(|&earlier| ends[earlier as usize]).fold(0.0, f64::max);
+                ends[at] = from + one.min(all);
+                path = path.max(ends[at]);
+                let used = [kind.uses_tensor(), kind.uses_vector(), kind == OperatorKind::Network];
+                for ((work, count), _) in work.iter_mut().zip(counts).zip(used).filter(|(_, used)| *used) {
+                    *work += (one / count).min(all);
+                }
+                if self.covered[at] && kind != OperatorKind::Network {
+                    mean += (one / f64::from(piece.chains)).min(all);
+                }
+            }
+            let mean = if chains { mean } else { 0.0 };
+            total += work.into_iter().fold(path.max(mean), f64::max);
+            start = piece.end;
+        }
+        total
+    }
+}
+
+/// The precedence relation, closed, as rows of bits.
+struct Ancestors {
+    words: usize,
+    rows: Vec<u64>,
+}
+
+impl Ancestors {
+    fn of(n: usize, edges: &[(u32, u32)]) -> Self {
+        let words = n.div_ceil(64).max(1);
+        let mut rows = vec![0_u64; words * n];
+        let mut sorted = edges.to_vec();
+        sorted.sort_unstable_by_key(|&(from, to)| (to, from));
+        for (from, to) in sorted {
+            let (from, to) = (from as usize, to as usize);
+            for word in 0..words {
+                rows[to * words + word] |= rows[from * words + word];
+            }
+            rows[to * words + from / 64] |= 1 << (from % 64);
+        }
+        Self { words, rows }
+    }
+
+    fn row(&self, i: usize) -> &[u64] {
+        &self.rows[i * self.words..(i + 1) * self.words]
+    }
+
+    fn count(&self, i: usize) -> u32 {
+        self.row(i).iter().map(|word| word.count_ones()).sum()
+    }
+
+    fn has(&self, i: usize, ancestor: usize) -> bool {
+        self.row(i)[ancestor / 64] >> (ancestor % 64) & 1 == 1
+    }
+
+    /// Where pieces end in an order by ancestors: before a position whose operator and all later ones have everything before it as ancestors. An
+    /// ancestor has fewer ancestors than its descendant, so that counting those in common is enough.
+    fn cuts(&self, order: &[u32]) -> Vec<usize> {
+        let (mut common, mut ends) = (vec![u64::MAX; self.words], vec![order.len()]);
+        for k in (1..order.len()).rev() {
+            for (common, row) in common.iter_mut().zip(self.row(order[k] as usize)) {
+                *common &= row;
+            }
+            if common.iter().map(|word| word.count_ones() as usize).sum::<usize>() == k {
+                ends.push(k);
+            }
+        }
+        ends.reverse();
+        ends
+    }
+
+    /// How many chains cover operators that are given in an order in which they can run: each goes on with one that ended last before it.
+    fn chains(&self, members: impl Iterator<Item = usize>) -> u32 {
+        let mut last: Vec<usize> = Vec::new();
+        for i in members {
+            match last.iter_mut().filter(|last| self.has(i, **last)).max_by_key(|last| self.count(**last)) {
+                Some(end) => *end = i,
+                None => last.push(i),
+            }
+        }
+        last.len().max(1) as u32
+    }
+}
+
+#[cfg(test)]
+#[path = "outline_tests.rs"]
+mod tests;
