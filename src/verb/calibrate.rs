@@ -129,7 +129,12 @@ fn write(arguments: &Arguments, out: &Path, answer: &Answer) -> Result<(), Failu
     for scalar in fitted {
         let key = format!("calibration.{}", scalar.key);
         let value = number(scalar.after).replace(',', "").parse().unwrap_or(scalar.after);
-        document.set(&key, &Setting::Number(value)).map_err(|fault| failure::input(format!("{}: {fault}", arguments.chip)))?;
+        // A fitted figure says what it was fitted on, in the place of what it had been.
+        let origin = format!("calibration.fitted_on.{}", scalar.key);
+        let of = format!("{} kernels of {} (coplace calibrate)", answer.measurements, answer.data);
+        for (key, value) in [(&key, Setting::Number(value)), (&origin, Setting::Word(of))] {
+            document.set(key, &value).map_err(|fault| failure::input(format!("{}: {fault}", arguments.chip)))?;
+        }
         set.push(key);
     }
     let what = format!("{}, fitted to {} kernels of {}", answer.chip, answer.measurements, answer.data);

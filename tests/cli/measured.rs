@@ -89,6 +89,16 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
         assert!((of("min")..=of("max")).contains(&of("after")), "{scalar}");
         assert!(!fitted || (0.5..0.85).contains(&(of("after") / of("before"))), "{scalar}");
     }
+    // What is written is a chip for every verb.
+    coplace_in(
+        dir.path(),
+        &["calibrate", "a100_80gb_sxm", &repository("sim/tests/data/kernels.csv").display().to_string(), "--out", "ours.toml"],
+    )
+    .result();
+    let written = std::fs::read_to_string(dir.path().join("ours.toml")).unwrap();
+    assert!(written.contains("launch_overhead_us = \"42 kernels of "), "{written}");
+    let plan = ["plan", "gpt2-xl", "--chip", "ours.toml", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "64"];
+    assert!(coplace_in(dir.path(), &plan).result().contains("ours"));
     let text = coplace_in(dir.path(), &["calibrate", "tpu_v4", "k.csv"]).result();
     assert!(text.contains("For the chip's file:\n\n[calibration]\n"), "{text}");
 }

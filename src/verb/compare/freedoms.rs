@@ -74,10 +74,16 @@ fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<Mo
     let Degrees { pipeline, tensor, data } = degrees;
     let (devices, fabric, plans) = expert_plan(&question, degrees)
         .map_err(|why| failure::input(format!("{model}: p {pipeline}, t {tensor}, d {data}: {why}")))?;
+    let whole = question.study.cluster.devices;
+    if given.is_some() && devices != whole {
+        return Err(failure::input(format!(
+            "{model}: --expert {pipeline},{tensor},{data}: is a placement on {devices} devices, the study {} has {whole}: their product must be {whole}",
+            question.name
+        )));
+    }
     // On the study's own number of devices its chips may have links of their own.
-    let fabrics = if devices == question.study.cluster.devices { question.fabrics.clone() } else { vec![fabric] };
+    let fabrics = if devices == whole { question.fabrics.clone() } else { vec![fabric] };
     if fabrics.len() != question.fabrics.len() {
-        let whole = question.study.cluster.devices;
         return Err(failure::input(format!(
             "{model}: p {pipeline}, t {tensor}, d {data} are {devices} devices; {} varies the network between {whole}: give degrees of as many, --expert",
             question.name
