@@ -111,8 +111,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         write(arguments, out, &answer)?;
     }
     answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))?;
-    let faults: Vec<String> = answer.row_errors.iter().map(ToString::to_string).collect();
+    named(&answer.row_errors)
+}
+
+/// Wrong rows, which were left out of a fit, by name.
+fn named(rows: &[results::validate::RowError]) -> Result<(), Failure> {
+    let faults: Vec<String> = rows.iter().map(ToString::to_string).collect();
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+}
+
+/// The wrong rows of a file, once the rest has been fitted.
+fn wrong_rows(file: &Path) -> Result<(), Failure> {
+    let report = results::validate::file(file, &results::validate::Options::default()).or_input()?;
+    named(&report.row_errors)
 }
 
 /// Writes the chip with the fitted scalars.

@@ -112,6 +112,13 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     let of = |key: &str| answer[key].as_f64().unwrap();
     assert!(of("rows") > 40.0 && of("others") > 0.0 && of("after_pct") < of("before_pct"), "{answer}");
     assert!(of("left_out_pct") >= of("after_pct") && of("left_out_pct") < 10.0, "{answer}");
+    // A wrong row is named, and the rest fitted.
+    let text = std::fs::read_to_string(&rows).unwrap();
+    let some: String = text.lines().take(60).map(|line| format!("{line}\n")).collect();
+    std::fs::write(dir.path().join("wrong.csv"), some.replacen(",9.08,", ",nan,", 1)).unwrap();
+    let called = coplace_in(dir.path(), &["calibrate", "nvlink3_node", "wrong.csv"]);
+    assert!(called.code == 2 && called.stdout.contains("rows of nvlink3_node"), "{}", called.stdout);
+    assert!(called.stderr.contains("wrong.csv:2: measured_us = nan: must be"), "{}", called.stderr);
     let plan =
         ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "our_node.toml", "--devices", "8", "--global-batch", "64"];
     assert!(coplace_in(dir.path(), &plan).result().contains("our_node"));

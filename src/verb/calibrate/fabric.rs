@@ -30,7 +30,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         results::files::write(out, document.text().or_other()?.as_bytes()).or_unwritable()?;
     }
     let answer = Answer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))
+    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))?;
+    super::wrong_rows(&arguments.data)
 }
 
 fn text(answer: &Answer) -> String {

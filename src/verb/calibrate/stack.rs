@@ -32,7 +32,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         results::files::write(out, text.as_bytes()).or_unwritable()?;
     }
     let answer = Answer { stack: base.name, data: arguments.data.display().to_string(), rows, parts };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))
+    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))?;
+    super::wrong_rows(&arguments.data)
 }
 
 fn text(answer: &Answer) -> String {
