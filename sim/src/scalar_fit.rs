@@ -2,7 +2,7 @@
 //! a handful of measurements moves those that they determine.
 //!
 //! A point has a coordinate per scalar, usually a logarithm. What is minimised is the sum over the rows of |ln(predicted / measured)| over
-//! [`ERROR_SCALE`], plus half the square of every coordinate's distance from what is believed in units of the belief's spread: the most probable point
+//! `ERROR_SCALE`, plus half the square of every coordinate's distance from what is believed in units of the belief's spread: the most probable point
 //! where errors have a Laplace distribution (one row that the model does not understand does not carry the others away) and scalars a normal one.
 
 use crate::coordinate_search::coordinate_search;
