@@ -210,8 +210,8 @@ proptest! {
     }
 }
 
-/// A plan's step, in closed form and played, with its passes bounded: never more than it takes. Played ZB-V may be, whose passes take the next that is
-/// ready.
+/// A plan's step, in closed form and played, with its passes bounded: never more than it takes. Played zero-bubble schedules may be, of whose bounded
+/// passes more is put off.
 fn bounded(model: &Model, plan: &TrainingPlan, chip: &str, fabric: &str) -> Result<(), TestCaseError> {
     let stack = SoftwareStack::load("ideal").unwrap();
     let fabric = Fabric::template(fabric).unwrap();
@@ -226,7 +226,7 @@ fn bounded(model: &Model, plan: &TrainingPlan, chip: &str, fabric: &str) -> Resu
         let sends = evaluator.sends(&chip, &shape, plan);
         let found = evaluator.evaluate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
         let played = evaluator.simulate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
-        let now = [found.time.seconds().0, if plan.schedule == Schedule::ZbV { 0.0 } else { played.0 }];
+        let now = [found.time.seconds().0, if plan.schedule.splits_backward() { 0.0 } else { played.0 }];
         if fidelity == Fidelity::Exact {
             exact = [now[0], played.0];
         }

@@ -322,8 +322,9 @@ impl<'a> Search<'a> {
 
     fn simulate(&self, chip: &mut ChipTimes, candidate: &Candidate) -> Result<f64, StepError> {
         let plan = self.plan(*candidate);
-        if self.chip.fidelity() != Fidelity::Exact && plan.schedule == Schedule::ZbV {
-            // ZB-V's passes take the next that is ready: faster ones may end later. Its closed form is the bound.
+        if self.chip.fidelity() != Fidelity::Exact && plan.schedule.splits_backward() {
+            // Where less of a pass is gradients of inputs and more may be put off, a played schedule may wait for inputs first and run what it has put
+            // off later; and ZB-V's passes take the next that is ready. The closed form is the bound.
             return Ok(candidate.time);
         }
         let shape = Shape::new(chip, self.job.model, self.job.fabric, &plan)?;
