@@ -74,6 +74,31 @@ impl Unwritable for RunError {
     }
 }
 
+/// What people call the run in a directory.
+pub(crate) fn name(directory: &Path) -> String {
+    directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// The record in the directory of a search or of a sweep, held against its digest.
+///
+/// # Errors
+/// A record that is missing, damaged, of another version, or of another run than the digests.
+pub fn record(directory: &Path) -> Result<Record, RunError> {
+    let record = Record::read(&directory.join(RECORD))?;
+    check(directory, RECORD)?;
+    Ok(record)
+}
+
+/// Whether a directory's digests name a file.
+pub(crate) fn has_digest(directory: &Path, file: &str) -> Result<bool, RunError> {
+    Ok(Sums::read(directory)?.name(&[file]))
+}
+
+/// Holds a file of a directory against its digest.
+pub(crate) fn check(directory: &Path, file: &str) -> Result<(), RunError> {
+    Ok(Sums::read(directory)?.check(directory, file)?)
+}
+
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
@@ -114,19 +139,20 @@ impl Run {
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
 
-    /// Reads a run directory.
+    /// Reads the directory of a search.
     ///
     /// # Errors
     /// A record or a store that is missing, damaged, of another version, or of another run than the digests.
     pub fn read(directory: &Path) -> Result<Self, RunError> {
-        let record = Record::read(&directory.join(RECORD))?;
-        // Before anything of the store is decoded. The figure is not read: `pareto` may have drawn another.
-        let sums = Sums::read(directory)?;
-        sums.check(directory, RECORD)?;
-        sums.check(directory, DESIGNS)?;
+        Self::with_designs(directory, record(directory)?)
+    }
+
+    /// Adds its designs to the record of a search. The digest comes before anything of the store is decoded. The figure is not read: `pareto` may
+    /// have drawn another.
+    pub(crate) fn with_designs(directory: &Path, record: Record) -> Result<Self, RunError> {
+        check(directory, DESIGNS)?;
         let designs = store::read_designs(&directory.join(DESIGNS))?;
-        let name = directory.file_name().unwrap_or(directory.as_os_str());
-        Ok(Self { name: name.to_string_lossy().into_owned(), record, designs })
+        Ok(Self { name: name(directory), record, designs })
     }
 
     /// The file of the chip that a run found, held against its digest.

@@ -5,6 +5,7 @@ mod freedoms;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrInput};
 use results::run::{self, Run};
+use results::sweep;
 use std::path::PathBuf;
 
 /// Compare the best designs and the baselines of run directories, or what each freedom of a search is worth
@@ -16,7 +17,7 @@ use std::path::PathBuf;
     the first entry is the first run's best design, the notes say where another run's work differs from the first's. With --freedoms:\n\
     {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct Arguments {
-    /// Run directories that `coplace search` wrote; with --freedoms models
+    /// Run directories that `coplace search` or `coplace sweep` wrote; with --freedoms models
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// For each model what the chip alone, the plan alone and both are worth over the reference chip under an expert's placement, beside Bayesian
@@ -73,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, Failure> {
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {
-        runs.push(Run::read(directory).or_input()?);
+        runs.push(sweep::read(directory).or_input()?);
     }
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     for (run, directory) in runs.iter_mut().zip(directories) {

@@ -4,7 +4,8 @@ use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
 use results::report::{fields, heading};
-use results::run::{RECORD, Run};
+use results::run::RECORD;
+use results::sweep;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -88,7 +89,7 @@ fn runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunFound> {
     paths.sort();
     let mut found = Vec::new();
     for path in paths {
-        match Run::read(&path) {
+        match sweep::read(&path) {
             Ok(run) => {
                 let study = run.record.study;
                 found.push(RunFound { directory: path.display().to_string(), model: study.model, study: study.name });

@@ -7,8 +7,8 @@ use crate::verb::search::prepare;
 use crate::verb::search::question::Question;
 use results::design::DesignRow;
 use results::explained::{self, Explained, Limit, Subject};
-use results::record::{BestDesign, Record};
-use results::run::RECORD;
+use results::record::BestDesign;
+use results::run;
 use search::planner::{Job, Prepared};
 use search::sensitivity::{marginals, steps};
 use search::space::{Built, Chips, Combination, Dial, Space, number};
@@ -30,7 +30,7 @@ pub struct Arguments {
 /// Reads a run, asks its question again, looks around its best design.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
-    let record = Record::read(&arguments.run.join(RECORD)).or_input()?;
+    let record = run::record(&arguments.run).or_input()?;
     let refused = |why: &str| failure::input(format!("{name}: {why}"));
     let best = record.best.as_ref().ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
     if record.asked_with.is_empty() {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
     run is at most as large and at least as fast.\n\
     JSON: {\"written\": [paths], \"runs\": [{\"run\", \"front\": [designs]}]}, by area; a design has the columns of designs.parquet.")]
 pub struct Arguments {
-    /// Run directories that `coplace search` wrote
+    /// Run directories that `coplace search` or `coplace sweep` wrote
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Directory of the figures; made if need be

@@ -146,6 +146,26 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     assert_eq!(again["result"]["time"]["step_s"], searched["best"]["step"]["time"]["step_s"]);
     assert!(again["result"]["time"]["step_s"].is_f64(), "{again}");
     refusals(dir.path());
+    read_by_others(dir.path());
+}
+
+/// A sweep's directory is a run for verbs that look at runs, and a damaged one is named.
+fn read_by_others(dir: &Path) {
+    let compared = coplace_in(dir, &["compare", "whole", "search", "--format", "json"]).json();
+    let steps: Vec<&Value> = compared["entries"].as_array().unwrap().iter().map(|entry| &entry["step_time_s"]).collect();
+    assert!(steps.len() >= 2 && steps[0].is_f64() && steps[0] == steps[1], "{compared}");
+    coplace_in(dir, &["report", "whole", "-o", "whole.html"]).result();
+    assert!(std::fs::read_to_string(dir.join("whole.html")).unwrap().contains("evaluated designs"));
+    let looked = coplace_in(dir, &["doctor", "--runs", ".", "--format", "json"]).json();
+    let runs: Vec<&str> = looked["runs"].as_array().unwrap().iter().filter_map(|run| run["directory"].as_str()).collect();
+    assert!(runs.contains(&"./whole") && looked["unsound"].as_array().unwrap().is_empty(), "{looked}");
+    coplace_in(dir, &["explain", "whole"]).result();
+    let record = std::fs::read_to_string(dir.join("whole/record.json")).unwrap();
+    std::fs::write(dir.join("whole/record.json"), format!("{record} ")).unwrap();
+    for verb in ["explain", "compare"] {
+        let refused = coplace_in(dir, &[verb, "whole"]).refusal();
+        assert!(refused.contains("record.json: its SHA-256 digest is"), "{refused}");
+    }
 }
 
 fn refusals(dir: &Path) {

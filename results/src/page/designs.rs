@@ -39,7 +39,7 @@ impl Designs {
             if list.len() > MOST { format!("{} of {all} {what}", count(MOST as u64)) } else { format!("all {all} {what}") }
         };
         let shown = format!(
-            "Shown are {} (the front and the fastest) and {} (those with the highest bounds). designs.parquet has them all.",
+            "Shown are {} (the front and the fastest) and {} (those with the highest bounds). The run's Parquet file has them all.",
             part(&evaluated, "evaluated designs"),
             part(&others, "designs that their bounds rule out or that are undecided")
         );

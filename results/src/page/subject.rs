@@ -2,8 +2,9 @@
 
 use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
 use crate::record::{Record, Share};
-use crate::run::{self, Run, RunError};
+use crate::run::{self, Run};
 use crate::step_record::{JobRecord, StepRecord};
+use crate::sweep::{self, DirectoryError};
 use crate::timeline::TimelineRow;
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub enum SubjectError {
     /// A run directory that cannot be read.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(#[from] DirectoryError),
     /// A file that cannot be read.
     #[error("{}: cannot be read: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` printed with --format json", file.display())]
     Unreadable {
@@ -152,7 +153,7 @@ impl Subject {
     /// What is no run and no answer.
     pub fn read(path: &Path) -> Result<Self, SubjectError> {
         if path.is_dir() {
-            let run = Run::read(path)?;
+            let run = sweep::read(path)?;
             let mut subject = Self::of_record(&path.display().to_string(), run.record.clone());
             let fabric = path.join(run::FABRIC);
             if fabric.is_file() {

@@ -1,15 +1,56 @@
-//! The directory of a finished sweep: its exports, its record, what was found.
+//! The directory of a finished sweep: its exports, its record, what was found. Other verbs read it as they read a search's.
 
 use super::export::{CSV, PARQUET, Summary};
 use super::row::Fate;
-use super::store::{BESIDE, STORE};
+use super::store::{BESIDE, STORE, SweepError, SweepStore};
 use crate::files::{self, WriteError};
 use crate::record::{Certificate, Proof, Record};
-use crate::run::{CHIP, FABRIC, Found, RECORD, RunError};
+use crate::run::{self, CHIP, FABRIC, Found, RECORD, Run, RunError};
 use crate::sums::{self, SUMS};
 use search::objective::{Objective, Scale};
+use search::space::places;
 use sim::status::SolveStatus;
 use std::path::{Path, PathBuf};
+
+/// Why the directory of a search or of a sweep cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// What both have, or a search's designs.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A sweep's designs.
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+}
+
+/// Reads the directory of a search or of a sweep. Of a sweep the designs are those that were evaluated: the store has the others.
+///
+/// # Errors
+/// A file that is missing, damaged, of another version, or of another run than the digests.
+pub fn read(directory: &Path) -> Result<Run, DirectoryError> {
+    let record = run::record(directory)?;
+    if !run::has_digest(directory, PARQUET)? {
+        return Ok(Run::with_designs(directory, record)?);
+    }
+    run::check(directory, PARQUET)?;
+    let store = SweepStore::open(directory)?;
+    let facts = store.facts();
+    let dials: Vec<_> = facts.dimensions.iter().map(super::Swept::dial).collect();
+    let varied = |number: u64| {
+        let shown = dials.iter().zip(places(&dials, number)).filter(|(dial, _)| dial.values.len() > 1);
+        let words: Vec<String> = shown.map(|(dial, at)| format!("{} {}", dial.key, dial.values[at])).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    };
+    let mut designs = Vec::new();
+    store.each(|row| {
+        if let Some(mut design) = row.design.filter(|_| row.fate == Fate::Evaluated) {
+            design.dimensions = design.dimensions.take().or_else(|| varied(row.number));
+            designs.push(*design);
+        }
+        Ok::<(), SweepError>(())
+    })?;
+    Ok(Run { name: run::name(directory), record, designs })
+}
 
 /// Every file that the directory of a sweep may have.
 pub const FILES: [&str; 9] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, RECORD];

@@ -10,6 +10,7 @@ pub mod merge;
 pub mod row;
 pub mod store;
 
+pub use directory::{DirectoryError, read};
 pub use export::{CSV, PARQUET, Summary};
 pub use facts::{Facts, Swept};
 pub use row::{Fate, SweptRow};
