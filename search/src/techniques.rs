@@ -78,10 +78,12 @@ impl Setting<'_> {
         });
         let memory = self.memory(&plan)?;
         let time = step_time(&mut ChipTimes::new(self.chip, self.stack)?, self.model, self.fabric, &plan)?;
-        if !time.total.0.is_finite() {
-            // What goes away has nowhere to go.
+        let lacks_storage = self.chip.storage.is_none() && memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
+        let lacks_host = self.chip.host.is_none() && memory.stages.iter().any(|stage| stage.host > Bytes::ZERO);
+        if lacks_storage || lacks_host || !time.total.0.is_finite() {
             let names: Vec<String> = techniques.iter().map(ToString::to_string).collect();
-            let lacks = if self.chip.storage.is_none() { "[storage], or --nvme GB_PER_S:GB" } else { "[host] link" };
+            let host = lacks_host || self.chip.storage.is_some();
+            let lacks = if host { "[host] link" } else { "[storage], or --nvme GB_PER_S:GB" };
             return Err(StepError::Hardware(format!(
                 "{}: {} has nothing to move it to; give the chip's file a {lacks}",
                 names.join("+"),

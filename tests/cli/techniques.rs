@@ -52,6 +52,19 @@ fn all_techniques_run_side_by_side() {
 }
 
 #[test]
+fn what_has_nowhere_to_go_is_refused_and_what_is_too_much_is_marked() {
+    let call = |more: &[&str]| {
+        let all = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--technique", "memory3"];
+        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let refused = call(&[]).refusal();
+    assert!(refused.contains("memory3: a100_80gb_sxm has nothing to move it to") && refused.contains("--nvme"), "{refused}");
+    let text = call(&["--nvme", "6.4:100"]).result();
+    let row = text.lines().find(|line| line.starts_with("memory3")).unwrap();
+    assert!(row.contains("390.62 !") && text.contains("!  more than there is"), "{text}");
+}
+
+#[test]
 fn plans_have_techniques_and_say_what_was_allowed() {
     let plain = called(&evaluate(&["--format", "json"])).json();
     let refused = called(&evaluate(&["--technique", "galore"])).refusal();

@@ -4,6 +4,9 @@ use super::{Align, Table, count, fields, folded, heading, rate, significant};
 use crate::planned::TechniqueRecord;
 use crate::techniques::{Comparison, Effect, Row};
 
+/// Marks what is more than there is.
+const MORE: &str = " !";
+
 /// The whole report.
 #[must_use]
 pub fn techniques(answer: &Comparison) -> String {
@@ -24,7 +27,13 @@ pub fn techniques(answer: &Comparison) -> String {
         ),
     ]);
     text.push_str(&heading("Peak of the fullest device by class, GiB; one step; what fits"));
-    text.push_str(&table(answer).render());
+    let rendered = table(answer).render();
+    text.push_str(&rendered);
+    if rendered.contains(MORE) {
+        text.push_str(
+            "!  more than there is: of the device's memory under need, of the host's and of storage under their names\n",
+        );
+    }
     let refused: Vec<&Row> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
     if !refused.is_empty() {
         text.push_str(&heading("Refused"));
@@ -83,15 +92,17 @@ fn table(answer: &Comparison) -> Table {
     for row in &answer.rows {
         let Some(result) = &row.result else { continue };
         let mut cells = vec![row.technique.clone(), row.gate.clone()];
-        cells.extend(numbers(result));
+        cells.extend(numbers(answer, result));
         table.row(cells);
     }
     table
 }
 
-fn numbers(result: &Effect) -> Vec<String> {
+fn numbers(answer: &Comparison, result: &Effect) -> Vec<String> {
     let class = |name: &str| result.classes_gib.iter().find(|c| c.class == name).map_or(0.0, |c| c.gib);
     let gib = |value: f64| if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") };
+    // What does not fit is marked where it does not.
+    let held = |value: f64, have: f64| format!("{}{}", gib(value), if value > have { MORE } else { "" });
     let other = class("framework") + class("collective buffers") + class("allocator");
     let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), count);
     vec![
@@ -104,9 +115,9 @@ fn numbers(result: &Effect) -> Vec<String> {
         gib(class("transients")),
         gib(class("logits")),
         gib(other),
-        format!("{:.2}{}", result.need_gib, if result.fits { "" } else { " !" }),
-        gib(result.host_gib),
-        gib(result.storage_gib),
+        held(result.need_gib, answer.capacity_gib),
+        held(result.host_gib, answer.host_capacity_gib),
+        held(result.storage_gib, answer.storage_capacity_gib),
         significant(result.step_s, 4),
         count(result.tokens_per_s.round() as u64),
         fits(result.longest_sequence_tokens),
