@@ -42,8 +42,15 @@ impl FromStr for Allowance {
         let multiplier = match rest {
             None => 1.0,
             Some(rest) => {
-                let value = rest.trim().strip_prefix("step_multiplier=").and_then(|value| value.trim().parse::<f64>().ok());
-                value.filter(|value| (1e-3..=1e3).contains(value)).ok_or_else(|| form(rest))?
+                let value = rest.trim().strip_prefix("step_multiplier=").map(str::trim).ok_or_else(|| form(rest))?;
+                let possible = value.parse().ok().filter(|number| (1e-3..=1e3).contains(number));
+                possible.ok_or_else(|| TechniqueError::Value {
+                    technique: name.trim().to_owned(),
+                    key: "step_multiplier".into(),
+                    value: value.to_owned(),
+                    limit: "a number from 0.001 to 1000".into(),
+                    meaning: "how many times as many steps training takes with it".into(),
+                })?
             }
         };
         Ok(Self { name: name.trim().to_owned(), multiplier })
@@ -109,7 +116,14 @@ impl FromStr for Technique {
         for part in parts {
             let form = || TechniqueError::Form { text: text.to_owned(), part: part.to_owned() };
             let (key, value) = part.split_once('=').ok_or_else(form)?;
-            let value: f64 = value.trim().parse().ok().filter(|v: &f64| v.is_finite()).ok_or_else(form)?;
+            let finite = value.trim().parse().ok().filter(|v: &f64| v.is_finite());
+            let value: f64 = finite.ok_or_else(|| TechniqueError::Value {
+                technique: preset.name.clone(),
+                key: key.trim().to_owned(),
+                value: value.trim().to_owned(),
+                limit: "a finite number".into(),
+                meaning: "a parameter of the technique (coplace techniques --help)".into(),
+            })?;
             if given.insert(key.trim().to_owned(), value).is_some() {
                 return Err(form());
             }

@@ -278,6 +278,11 @@ impl Dataset {
         }
         let Some(dataset) = Self::ALL.into_iter().find(|d| d.telling().iter().all(|key| has(key))) else {
             let known: Vec<String> = Self::ALL.iter().map(|d| format!("{d} ({})", d.telling().join(", "))).collect();
+            let headless = !header.is_empty() && header.iter().all(|name| name.parse::<f64>().is_ok());
+            if headless {
+                let why = "its first line has numbers where the columns' names belong".to_owned();
+                return Err(ValidateError::Malformed { file: path.into(), why });
+            }
             return Err(ValidateError::Unrecognised {
                 file: path.into(),
                 found: header.iter().collect::<Vec<_>>().join(", "),

@@ -83,6 +83,7 @@ fn a_file_of_no_data_set_is_refused() {
         refused("id,collective,measured_us\n1,2,3\n"),
         "data.csv: a collectives file needs the columns chip, fabric, ranks, nodes, bytes; add them (an empty cell means unknown)"
     );
+    assert!(refused("1,2,3\n4,5,6\n").contains("its first line has numbers where the columns' names belong"));
     assert!(refused("id,id\n1,2\n").contains("column `id` occurs twice"));
     assert!(refused("").contains("it is empty"));
     let memory = refused("id,chip,chips,global_batch,peak_gib\n1,a,8,16,1.5\n");

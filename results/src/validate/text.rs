@@ -20,6 +20,10 @@ pub fn report(report: &FileReport) -> String {
         text.push('\n');
         text.push_str(&scores(report));
     }
+    let silent = report.predictions.iter().all(|prediction| prediction.measured.is_none()) && report.row_errors.is_empty();
+    if silent && report.rows > 0 {
+        text.push_str("No row has a measured value: nothing is scored. --predictions FILE.csv writes what is predicted.\n");
+    }
     text.push_str(&rankings(report));
     text.push_str(&out_of_memory(report));
     text.push_str(&assumed(report));

@@ -55,6 +55,9 @@ pub fn first(framework: Framework, model: &str, job: &Job<'_>, plans: &[RankedPl
         .map(|(i, ranked)| write(framework, (job, numerics), &ranked.plan, mappings.get(i)))
         .collect::<Result<_, _>>()?;
     let (Some(fastest), name) = (all.first(), framework.name()) else { return Ok(()) };
+    if framework == Framework::Megatron && SoftwareStack::usual(&job.chip.name).starts_with("maxtext") {
+        tracing::warn!("--emit megatron: Megatron-LM runs on GPUs, {} is none; MaxText does (--emit maxtext)", job.chip.name);
+    }
     let whole = all.iter().position(|written| written.lacking.is_empty());
     let lacking = fastest.lacking.join("; ");
     let chosen = whole.unwrap_or(0);
