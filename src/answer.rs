@@ -46,6 +46,11 @@ impl<'a, T> Versioned<'a, T> {
     pub fn first(answer: &'a T) -> Self {
         Self { format: 1, answer }
     }
+
+    /// One whose keys were others in the first version.
+    pub fn second(answer: &'a T) -> Self {
+        Self { format: 2, answer }
+    }
 }
 
 /// Writes an answer in its form, unless one of its numbers is none.

@@ -3,6 +3,7 @@
 mod answer;
 mod failure;
 mod input;
+mod progress;
 mod verb;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -114,4 +114,6 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     let read = SoftwareStack::load(&written.display().to_string()).unwrap();
     assert_eq!((read.name.as_str(), &read), ("ours", &fitted.stack));
     assert!(read.sources.values().any(|source| source.starts_with("coplace calibrate: fitted on 6 rows")), "{:?}", read.sources);
+    // It is of the software that it was calibrated from, whatever launching costs it now.
+    assert_eq!(read.calibrated_from.as_deref(), Some("nanotron"));
 }

@@ -18,6 +18,10 @@ const FINEST: f64 = 0.02;
 const STRIDE: f64 = 3.0;
 /// Standard deviations on either side of the mean between which 90 % of a normal distribution lies.
 const NORMAL_90: f64 = 1.645;
+/// The least spread of what is believed: files that took their figures over from each other agree better than they know.
+const LEAST_SPREAD: f64 = 0.1;
+/// Rows up to which each is left out by itself; of more, as many parts of them.
+pub const LEFT_OUT: usize = 12;
 
 /// What is believed of a coordinate before anything is measured: a normal distribution, within what can be.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,6 +74,14 @@ impl ScalarFit<'_> {
         let free: Vec<bool> = ranges.iter().map(|range| range.determined).collect();
         let point = if free.iter().all(|free| *free) { point } else { self.search(&free, errors) };
         (point, ranges)
+    }
+
+    /// The most probable point without each fold of the rows; `of` says in which fold each row is, `errors` gives those of some rows at a point.
+    #[must_use]
+    pub fn left_out(&self, of: &[usize], errors: &mut dyn FnMut(&[usize], &[f64]) -> Vec<f64>) -> Vec<Vec<f64>> {
+        let folds = of.iter().copied().max().map_or(0, |last| last + 1);
+        let rest = |fold: usize| (0..of.len()).filter(|row| of[*row] != fold).collect::<Vec<_>>();
+        (0..folds).map(rest).map(|rest| self.fit(&mut |point| errors(&rest, point))).collect()
     }
 
     /// Moves the free coordinates from the middle of what is believed, or from another start if that explains the rows better: where a scalar makes
@@ -136,6 +148,15 @@ impl ScalarFit<'_> {
 
 fn misfit(point: &[f64], errors: &mut Errors<'_>) -> f64 {
     errors(point).iter().map(|e| e.abs()).sum::<f64>() / ERROR_SCALE
+}
+
+/// How surely a coordinate is believed in that has these values elsewhere, each counted once.
+#[must_use]
+pub fn spread(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    deviation(&values).max(LEAST_SPREAD)
 }
 
 /// The standard deviation of some values.

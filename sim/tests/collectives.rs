@@ -4,13 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use coplace_sim::kernel::{Collective, CollectiveKind, Group};
-use coplace_sim::network::{Fabric, Measurement, calibrate};
-use coplace_sim::units::{Bytes, Seconds};
+use coplace_sim::network::Fabric;
+use coplace_sim::units::Bytes;
 use std::collections::BTreeMap;
-
-const H200: &str = "h200";
-/// How the H200 rows were measured, as their `algo` says.
-const SETTING: &str = "NVLS>=2MiB else Ring LL";
 
 struct Row {
     dataset: String,
@@ -51,57 +47,6 @@ fn collective(row: &Row) -> Collective {
 fn predicted_us(row: &Row) -> f64 {
     let fabric = Fabric::template_under(&row.fabric, &row.chip, &row.algorithm).unwrap();
     fabric.collective(&collective(row)).latency.micros()
-}
-
-/// Rows from 4 KiB, grouped and weighted as the fit was: by data set, ranks and size class, over the acceptable error.
-fn measurements(chip: &str) -> Vec<Measurement> {
-    let of_chip = rows().into_iter().filter(|r| r.chip == chip && r.bytes >= 4096);
-    of_chip
-        .map(|r| {
-            let (class, weight) = if r.bytes >= 1 << 24 { ("large", 1.0 / 7.0) } else { ("small", 1.0 / 20.0) };
-            Measurement {
-                collective: collective(&r),
-                time: Seconds::from_micros(r.measured_us),
-                group: format!("{} {} {class}", r.dataset, r.ranks),
-                weight,
-            }
-        })
-        .collect()
-}
-
-#[test]
-fn the_templates_are_where_the_fit_ends() {
-    for (fabric, chip) in [("nvlink3_node", "a100_80gb_sxm"), ("nvlink4_node", H200)] {
-        let template = Fabric::template_under(fabric, chip, SETTING).unwrap();
-        let fit = calibrate(&template, 0, &measurements(chip)).unwrap();
-        for group in &fit.groups {
-            println!("{fabric} {}: {:.3} -> {:.3}", group.group, group.before, group.after);
-        }
-        for s in &fit.scalars {
-            println!("{fabric} {} {} -> {}", s.key, s.before, s.after);
-        }
-        let mean =
-            |of: fn(&coplace_sim::network::GroupError) -> f64| fit.groups.iter().map(of).sum::<f64>() / fit.groups.len() as f64;
-        assert!(mean(|g| g.before) - mean(|g| g.after) < 0.02, "{fabric} can be fitted better");
-    }
-}
-
-#[test]
-fn a_fit_recovers_the_scalars_that_made_the_measurements() {
-    let truth = Fabric::template_under("nvlink4_node", H200, SETTING).unwrap();
-    let mut made = measurements(H200);
-    made.extend(measurements("a100_80gb_sxm"));
-    for m in &mut made {
-        m.time = truth.collective(&m.collective).latency;
-    }
-    let mut start = truth.clone();
-    start.launch = start.launch * 1.5;
-    start.tiers[0].achieved_fraction *= 0.8;
-    start.tiers[0].chunk = start.tiers[0].chunk * 2.0;
-    let fit = calibrate(&start, 0, &made).unwrap();
-    let worst = fit.groups.iter().map(|g| g.after).fold(0.0, f64::max);
-    let before = fit.groups.iter().map(|g| g.before).fold(0.0, f64::max);
-    assert!(before > 0.1 && worst < 0.01, "{before} {worst}");
 }
 
 #[test]

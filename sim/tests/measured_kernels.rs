@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_sim::cost::CostModel;
-use coplace_sim::cost::calibrate::{Measurement, Timing, fit, predict};
+use coplace_sim::cost::calibrate::{Determined, Measurement, Timing, fit, predict};
 use coplace_sim::cost::named::{Shape, data_type_from_name, kernel_from_name};
 use coplace_sim::hardware::{Accelerator, Calibration};
 use coplace_sim::units::Seconds;
@@ -87,17 +87,47 @@ fn a_fit_from_an_ideal_chip_finds_the_calibration_again() {
     let fit = fit(&chip, &measurements("a100_80gb_sxm"), &keys).unwrap();
     assert!(fit.before > 0.3 && fit.after < 0.06, "{} {}", fit.before, fit.after);
     assert!(fit.groups.iter().all(|g| g.after < 0.08), "{:?}", fit.groups);
-    assert_eq!(fit.calibration.launch_overhead, Seconds::ZERO, "not asked for, not moved");
+    assert_eq!(fit.chip.calibration.launch_overhead, Seconds::ZERO, "not asked for, not moved");
+    let wrong = |s: &&Determined| s.determined && !(s.range.0..=s.range.1).contains(&s.after);
+    assert!(fit.scalars.len() == keys.len() && fit.scalars.iter().find(wrong).is_none(), "{:?}", fit.scalars);
+    // Rows that the fit did not see are not much worse, and kernels that it did not see say that scalars are not of one kernel.
+    assert!(fit.left_out < 1.5 * fit.after + 0.02, "{} {}", fit.left_out, fit.after);
+    assert!(fit.by_group.is_some_and(|error| error < fit.before), "{:?}", fit.by_group);
+}
+
+#[test]
+fn a_kernel_library_is_found_in_its_products() {
+    let truth = Accelerator::template("a100_80gb_sxm").unwrap();
+    let mut chip = truth.clone();
+    if let Some(library) = &mut chip.library {
+        library.issue_fraction *= 0.7;
+        library.floor = library.floor * 3.0;
+    }
+    let model = CostModel::new(truth.clone()).unwrap();
+    let size = |i: u32| 1_u64 << (5 + i % 8);
+    let product = |i: u32| {
+        let shape = Shape { m: size(i), n: size(i / 2 + 3), k: size(i / 5 + 1), batch: 1, elements: 0 };
+        let kernel = kernel_from_name("gemm", shape, data_type_from_name("bf16").unwrap()).unwrap();
+        let time = predict(&model, &kernel, Timing::Device);
+        Measurement { kernel, timing: Timing::Device, time, group: "gemm".to_owned() }
+    };
+    let fit = fit(&chip, &(0..40).map(product).collect::<Vec<_>>(), &[]).unwrap();
+    assert!(fit.before > 0.2 && fit.after < 0.02 && fit.left_out < 0.04, "{} {} {}", fit.before, fit.after, fit.left_out);
+    let of = |key: &str| fit.scalars.iter().find(|s| s.key == key).unwrap();
+    let (floor, attention) = (of("library.floor_us"), of("library.attention_tile_overhead_us"));
+    assert!(floor.determined && (floor.after / truth.library.unwrap().floor.micros() - 1.0).abs() < 0.1, "{floor:?}");
+    // Products say nothing of attention.
+    assert!(!attention.determined && attention.after == attention.before, "{attention:?}");
 }
 
 #[test]
 fn a_fit_that_cannot_start_says_why() {
     let chip = Accelerator::template("a100_80gb_sxm").unwrap();
-    let text = fit(&chip, &[], &[]).unwrap_err().to_string();
-    assert_eq!(text, "no measurement to fit a100_80gb_sxm to: give at least one row of that chip");
     let mut rows = measurements("a100_80gb_sxm");
+    let text = fit(&chip, &rows[..4], &[]).unwrap_err().to_string();
+    assert_eq!(text, "4 measurements to fit a100_80gb_sxm to: fewer than 5 determine nothing; give more rows of that chip");
     let text = fit(&chip, &rows, &["magic"]).unwrap_err().to_string();
-    assert!(text.starts_with("unknown calibration scalar \"magic\"; known are: launch_overhead_us, "), "{text}");
+    assert!(text.starts_with("unknown calibration scalar \"magic\"; known are: calibration.launch_overhead_us, "), "{text}");
     rows[3].time = Seconds(f64::NAN);
     let text = fit(&chip, &rows, &[]).unwrap_err().to_string();
     assert!(text.starts_with("measurement 3 (gemm) took NaN s"), "{text}");

@@ -1,11 +1,11 @@
 //! `coplace plan`: the best plan for hardware that stands already.
 
-mod progress;
 mod write;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
+use crate::progress;
 use crate::verb::job::{JobArguments, PlanArguments, flag};
 use clap::ValueEnum;
 use results::evidence::search_robust;
@@ -114,7 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return answer::text(&instance.to_json_string());
     }
     let top = arguments.top.unwrap_or(10).into();
-    let found = progress::shown(|| match arguments.robust {
+    let found = progress::shown("searching plans", || match arguments.robust {
         true => search_robust(&job, &space, top),
         false => search_plans(&job, &space, top),
     });

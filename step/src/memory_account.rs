@@ -280,6 +280,7 @@ impl<'a> Account<'a> {
             ],
             cached: Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64),
             host: self.host(stage, held),
+            host_states: held.away.host,
             storage: self.storage(stage, held),
         }
     }

@@ -230,6 +230,9 @@ pub struct SoftwareStack {
     pub name: String,
     /// One line for lists.
     pub description: String,
+    /// The built-in stack whose scalars a calibration started from; none of a built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibrated_from: Option<String>,
     /// Lowering.
     pub kernels: KernelOptions,
     /// Launching.
@@ -380,6 +383,15 @@ impl SoftwareStack {
     }
 
     pub(super) fn check(&self, file: &str) -> Result<(), StackError> {
+        if let Some(from) = self.calibrated_from.as_ref().filter(|from| !Self::names().contains(from)) {
+            return Err(StackError::Value {
+                file: file.to_owned(),
+                key: "calibrated_from".to_owned(),
+                value: from.clone(),
+                limit: "is no built-in stack".to_owned(),
+                cure: "give the one that was calibrated (coplace list stacks), or leave the key out",
+            });
+        }
         match self.values().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
             Some((key, value, min, max)) => Err(StackError::Value {
                 file: file.to_owned(),

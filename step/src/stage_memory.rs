@@ -117,6 +117,9 @@ pub struct StageMemory {
     pub cached: Bytes,
     /// Bytes in host memory: offloaded activations, and what memory techniques send there.
     pub host: Bytes,
+    /// Of these, weights, gradients and optimizer states.
+    #[serde(default, skip_serializing_if = "none")]
+    pub host_states: Bytes,
     /// Bytes in storage: what memory techniques send there.
     #[serde(default, skip_serializing_if = "none")]
     pub storage: Bytes,
@@ -130,7 +133,7 @@ pub struct OverCapacity {
     pub stage: u32,
     /// The class that takes most of the device's memory; [`MemoryClass::Host`] where that suffices and the host's does not.
     pub class: MemoryClass,
-    /// Bytes of that class.
+    /// Bytes of that class; of the host's those of activations.
     pub largest: Bytes,
     /// Bytes needed, of the device's memory or of the host's.
     pub need: Bytes,
@@ -165,6 +168,12 @@ impl OverCapacity {
     /// What does not fit. Of the host's memory, what to do as well.
     fn reason(&self) -> String {
         match self.class {
+            // Weights and states, which no recomputation makes fewer.
+            MemoryClass::Host if self.largest < self.need => format!(
+                " of host memory per device: {:.2} GiB of it weights, gradients and optimizer states, which do not fit; use a higher ZeRO stage, more \
+                 devices, storage, or correct the chip's host.capacity_gib",
+                self.need.saturating_sub(self.largest).gib()
+            ),
             MemoryClass::Host if self.have == Bytes::ZERO => {
                 " of host memory per device: offloaded activations do not fit; recompute instead, or give the chip's file its [host]".to_owned()
             }
@@ -214,7 +223,8 @@ impl StageMemory {
         if self.host <= have {
             return Ok(());
         }
-        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest: self.host, need: self.host, have })
+        let largest = self.host.saturating_sub(self.host_states);
+        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest, need: self.host, have })
     }
 
     /// Whether it fits into the storage at hand.

@@ -57,8 +57,12 @@ fn fabric_kind(fabric: &Fabric) -> String {
     fabric.tiers.iter().map(|t| tier(&t.topology)).collect::<Vec<_>>().join("/")
 }
 
-/// Stacks that differ in what launching costs the host were measured apart, others were derived from each other.
+/// Stacks that differ in what launching costs the host were measured apart, others were derived from each other. One that a user calibrated is of the
+/// kind of the stack that it was calibrated from.
 fn stack_kind(stack: &SoftwareStack) -> String {
+    if let Some(base) = stack.calibrated_from.as_deref().and_then(|from| SoftwareStack::load(from).ok()) {
+        return stack_kind(&base);
+    }
     let launch = &stack.launch;
     match (stack.kernels.execution, stack.sustained.throttled) {
         (Execution::Scheduled, _) => "scheduled".to_owned(),
@@ -112,5 +116,21 @@ fn recompute(policy: &ActivationPolicy) -> &'static str {
         ActivationPolicy::Named { .. } | ActivationPolicy::Custom { .. } | ActivationPolicy::Tensors { .. } => {
             "recompute-by-tensor"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_calibrated_stack_is_of_the_kind_of_its_base() {
+        let base = SoftwareStack::load("nanotron").unwrap();
+        let mut ours = SoftwareStack { name: "ours".into(), calibrated_from: Some("nanotron".into()), ..base.clone() };
+        ours.launch.host_forward_us *= 1.7;
+        assert_eq!(stack_kind(&ours), stack_kind(&base));
+        ours.calibrated_from = None;
+        assert_ne!(stack_kind(&ours), stack_kind(&base));
     }
 }

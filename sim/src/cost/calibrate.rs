@@ -1,12 +1,20 @@
-//! Fits a chip's physical scalars to measured kernels: a coordinate search inside each scalar's physical range.
+//! Fits a chip's physical scalars to measured kernels, from what its file says of them: those of its calibration, and of its kernel library where it
+//! has one.
 
 use super::{CostError, CostModel};
-use crate::coordinate_search::coordinate_search;
 pub use crate::grouped_errors::GroupError;
 use crate::grouped_errors::Groups;
-use crate::hardware::{Accelerator, Calibration, Parameter};
+use crate::hardware::{Accelerator, Calibration, FittedScalar, KernelLibrary, Parameter, templates};
 use crate::kernel::Kernel;
+use crate::scalar_fit::{Belief, LEFT_OUT, ScalarFit, rounded, spread};
 use crate::units::Seconds;
+
+/// The fewest measurements that a fit is made of.
+pub const LEAST_ROWS: usize = 5;
+/// What is added to a time in microseconds before its logarithm is taken: launches are told apart to a tenth of a microsecond.
+const FLOOR_US: f64 = 0.1;
+/// What is added to a fraction that may be zero.
+const FLOOR_FRACTION: f64 = 0.05;
 
 /// Which clock a measurement was taken with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,17 +38,112 @@ pub struct Measurement {
     pub group: String,
 }
 
+/// A physical scalar of a chip.
+#[derive(Debug, Clone, Copy)]
+pub enum ChipScalar {
+    /// Of its calibration.
+    Calibration(&'static Parameter),
+    /// Of its kernel library.
+    Library(&'static FittedScalar<KernelLibrary>),
+}
+
+impl ChipScalar {
+    /// Those that a chip has.
+    #[must_use]
+    pub fn of(chip: &Accelerator) -> Vec<Self> {
+        let library = chip.library.iter().flat_map(|_| const { &KernelLibrary::PARAMETERS }).map(Self::Library);
+        const { &Calibration::PARAMETERS }.iter().map(Self::Calibration).chain(library).collect()
+    }
+
+    /// Its key in the chip's file, with the table.
+    #[must_use]
+    pub fn key(self) -> String {
+        match self {
+            Self::Calibration(parameter) => format!("calibration.{}", parameter.key),
+            Self::Library(scalar) => format!("library.{}", scalar.key),
+        }
+    }
+
+    /// Whether a word names it: its key, with or without the table.
+    fn is(self, word: &str) -> bool {
+        let key = self.key();
+        key == word || key.split_once('.').is_some_and(|(_, own)| own == word)
+    }
+
+    /// Its value, in the key's unit.
+    #[must_use]
+    pub fn get(self, chip: &Accelerator) -> f64 {
+        match self {
+            Self::Calibration(parameter) => (parameter.get)(&chip.calibration),
+            Self::Library(scalar) => (scalar.get)(&chip.library.unwrap_or_default()),
+        }
+    }
+
+    fn set(self, chip: &mut Accelerator, value: f64) {
+        match self {
+            Self::Calibration(parameter) => (parameter.set)(&mut chip.calibration, value),
+            Self::Library(scalar) => chip.library.iter_mut().for_each(|library| (scalar.set)(library, value)),
+        }
+    }
+
+    /// The least and the largest that can be.
+    fn limits(self) -> (f64, f64) {
+        match self {
+            Self::Calibration(parameter) => (parameter.min, parameter.max),
+            Self::Library(scalar) => (scalar.min, scalar.max),
+        }
+    }
+
+    fn floor(self) -> f64 {
+        match self.limits() {
+            (least, _) if least > 0.0 => 0.0,
+            (_, most) if most > 1.0 => FLOOR_US,
+            _ => FLOOR_FRACTION,
+        }
+    }
+
+    fn coordinate(self, value: f64) -> f64 {
+        (value + self.floor()).ln()
+    }
+
+    fn value(self, coordinate: f64) -> f64 {
+        let (least, most) = self.limits();
+        rounded((coordinate.exp() - self.floor()).clamp(least, most))
+    }
+}
+
+/// A scalar as the measurements determine it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Determined {
+    /// Its key in the chip's file, with the table.
+    pub key: String,
+    /// The file's value.
+    pub before: f64,
+    /// The fitted one; the file's where it is not determined.
+    pub after: f64,
+    /// Between which values the measurements put it with 90 % confidence, the others being as they are.
+    pub range: (f64, f64),
+    /// Whether they determine it.
+    pub determined: bool,
+}
+
 /// What a fit found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
-    /// The fitted scalars; those not asked for keep their values.
-    pub calibration: Calibration,
+    /// The chip with the fitted scalars; those not asked for keep their values.
+    pub chip: Accelerator,
+    /// Those that were to be fitted.
+    pub scalars: Vec<Determined>,
     /// Errors per group, in order of the groups' names.
     pub groups: Vec<GroupError>,
-    /// Root mean square of the groups' errors before.
+    /// Root mean square of the groups' mean errors before.
     pub before: f64,
-    /// Root mean square of the groups' errors after: never above `before`.
+    /// The same after.
     pub after: f64,
+    /// The same of measurements that are left out in turn.
+    pub left_out: f64,
+    /// The same of groups that are left out in turn; `None` where there is one.
+    pub by_group: Option<f64>,
 }
 
 /// A fit that cannot start.
@@ -49,11 +152,13 @@ pub enum CalibrationError {
     /// The accelerator itself is wrong.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// Nothing to fit to.
-    #[error("no measurement to fit {chip} to: give at least one row of that chip")]
-    NoMeasurement {
+    /// Next to nothing to fit to.
+    #[error("{rows} measurements to fit {chip} to: fewer than {LEAST_ROWS} determine nothing; give more rows of that chip")]
+    TooFew {
         /// The accelerator's name.
         chip: String,
+        /// Measurements there are.
+        rows: usize,
     },
     /// A measured time is not a positive number.
     #[error("measurement {index} ({group}) took {seconds} s; it must be a positive finite number")]
@@ -65,14 +170,13 @@ pub enum CalibrationError {
         /// The time given.
         seconds: f64,
     },
-    /// A scalar that does not exist.
-    #[error(
-        "unknown calibration scalar {key:?}; {}",
-        crate::names::hint(key, &Calibration::PARAMETERS.map(|p| p.key).join(", "), "known are:")
-    )]
+    /// A scalar that the chip has not.
+    #[error("unknown calibration scalar {key:?}; {}", crate::names::hint(key, known, "known are:"))]
     UnknownScalar {
         /// The key given.
         key: String,
+        /// Those that the chip has.
+        known: String,
     },
 }
 
@@ -86,68 +190,132 @@ pub fn predict(model: &CostModel, kernel: &Kernel, timing: Timing) -> Seconds {
     }
 }
 
-/// Fits the scalars named by `keys` to the measurements by cyclic coordinate search: each scalar in turn is tried at
-/// steps around its value and inside its range, steps shrink when nothing improves. Minimises the root mean square over
-/// groups of the mean absolute relative error, so that no group pays for another. Deterministic.
+/// Fits the scalars named by `keys` (all, where there are none) to the measurements. Every group weighs the same, so that none pays for another; a scalar
+/// moves from its value in the chip's file as far as the measurements say, and one that they do not determine stays. Deterministic.
 ///
 /// # Errors
-/// [`CalibrationError`] for an accelerator that cannot be costed, no measurements, a time that is not positive, an unknown key.
+/// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, an unknown key.
 pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<Fit, CalibrationError> {
-    if measurements.is_empty() {
-        return Err(CalibrationError::NoMeasurement { chip: accelerator.name.clone() });
+    let all = ChipScalar::of(accelerator);
+    let known = || all.iter().map(|scalar| scalar.key()).collect::<Vec<_>>().join(", ");
+    let unknown = |key: &&str| CalibrationError::UnknownScalar { key: (*key).to_owned(), known: known() };
+    if let Some(key) = keys.iter().find(|key| !all.iter().any(|scalar| scalar.is(key))) {
+        return Err(unknown(key));
     }
-    for (index, m) in measurements.iter().enumerate() {
-        if !(m.time.is_finite() && m.time > Seconds::ZERO) {
-            return Err(CalibrationError::BadTime { index, group: m.group.clone(), seconds: m.time.0 });
-        }
+    if let Some((index, m)) = measurements.iter().enumerate().find(|(_, m)| !(m.time.is_finite() && m.time > Seconds::ZERO)) {
+        return Err(CalibrationError::BadTime { index, group: m.group.clone(), seconds: m.time.0 });
     }
-    let mut parameters = Vec::with_capacity(keys.len());
-    for key in keys {
-        parameters.push(Calibration::parameter(key).ok_or_else(|| CalibrationError::UnknownScalar { key: (*key).to_owned() })?);
+    if measurements.len() < LEAST_ROWS {
+        return Err(CalibrationError::TooFew { chip: accelerator.name.clone(), rows: measurements.len() });
     }
-    let mut search = Search::new(accelerator, measurements);
-    let moved = |from: &Calibration, index: usize, step: f64| neighbours(parameters[index], from, step);
-    let found = coordinate_search(accelerator.calibration, parameters.len(), moved, |point| search.objective(point))?;
-    let calibration = found.point;
-    let (before_groups, after_groups) = (search.errors(&accelerator.calibration)?, search.errors(&calibration)?);
-    let groups = search.groups.report(&before_groups, &after_groups);
-    Ok(Fit { calibration, groups, before: found.before, after: found.after })
+    CostModel::new(accelerator.clone())?;
+    let asked = |scalar: &ChipScalar| keys.is_empty() || keys.iter().any(|key| scalar.is(key));
+    let scalars: Vec<ChipScalar> = all.iter().copied().filter(asked).collect();
+    let groups = Groups::new(measurements.iter().map(|m| m.group.as_str()));
+    Ok(Question { chip: accelerator, measurements, groups, scalars }.answer())
 }
 
-/// A calibration with one scalar moved up and down by a step, inside its range: fractions move by the step itself, times by that
-/// part of their value (or of a microsecond, from zero).
-fn neighbours(parameter: &Parameter, from: &Calibration, step: f64) -> [Option<Calibration>; 2] {
-    let now = (parameter.get)(from);
-    let scale = if parameter.max <= 1.0 { 0.5 } else { now.max(1.0) };
-    [now + step * scale, now - step * scale].map(|candidate| {
-        let mut calibration = *from;
-        (parameter.set)(&mut calibration, candidate.clamp(parameter.min, parameter.max));
-        Some(calibration)
-    })
-}
-
-struct Search<'a> {
-    accelerator: Accelerator,
+struct Question<'a> {
+    chip: &'a Accelerator,
     measurements: &'a [Measurement],
     groups: Groups,
+    scalars: Vec<ChipScalar>,
 }
 
-impl<'a> Search<'a> {
-    fn new(accelerator: &Accelerator, measurements: &'a [Measurement]) -> Self {
-        let groups = Groups::new(measurements.iter().map(|m| m.group.as_str()));
-        Self { accelerator: accelerator.clone(), measurements, groups }
+impl Question<'_> {
+    fn answer(&self) -> Fit {
+        let beliefs = self.beliefs();
+        let starts = self.starts();
+        let fit = ScalarFit { beliefs: &beliefs, starts: &starts };
+        let all: Vec<usize> = (0..self.measurements.len()).collect();
+        let (point, ranges) = fit.fit_with_ranges(&mut |point| self.weighed(&all, point));
+        let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
+        let parts = all.len().min(LEFT_OUT);
+        let rows: Vec<usize> = all.iter().map(|row| row % parts).collect();
+        let left_out = |folds: &[usize]| {
+            let mut errors = |rows: &[usize], point: &[f64]| self.weighed(rows, point);
+            let points = fit.left_out(folds, &mut errors);
+            let error = |row: &usize| self.errors(&[*row], &points[folds[*row]])[0];
+            self.root_mean_square(&all.iter().map(error).collect::<Vec<_>>())
+        };
+        let determined = |((scalar, range), coordinate): ((&ChipScalar, &crate::scalar_fit::Range), &f64)| {
+            let before = scalar.get(self.chip);
+            let after = if range.determined { scalar.value(*coordinate) } else { before };
+            let range_of = (scalar.value(range.low), scalar.value(range.high));
+            Determined { key: scalar.key(), before, after, range: range_of, determined: range.determined }
+        };
+        let scalars: Vec<Determined> = self.scalars.iter().zip(&ranges).zip(&point).map(determined).collect();
+        let mut chip = self.chip.clone();
+        for (scalar, found) in self.scalars.iter().zip(&scalars) {
+            scalar.set(&mut chip, found.after);
+        }
+        let (before, after) = (self.errors(&all, &centres), self.errors(&all, &point));
+        let absolute = |errors: &[f64]| self.groups.means(errors.iter().map(|e| e.exp_m1().abs()));
+        Fit {
+            chip,
+            scalars,
+            groups: self.groups.report(&absolute(&before), &absolute(&after)),
+            before: self.root_mean_square(&before),
+            after: self.root_mean_square(&after),
+            left_out: left_out(&rows),
+            by_group: (self.groups.len() > 1).then(|| left_out(self.groups.of())),
+        }
     }
 
-    /// Mean absolute relative error per group.
-    fn errors(&mut self, calibration: &Calibration) -> Result<Vec<f64>, CostError> {
-        self.accelerator.calibration = *calibration;
-        let model = CostModel::new(self.accelerator.clone())?;
-        let error = |m: &Measurement| (predict(&model, &m.kernel, m.timing) / m.time - 1.0).abs();
-        Ok(self.groups.means(self.measurements.iter().map(error)))
+    /// Each scalar is believed to be as the chip's file says, as surely as it is alike on built-in chips and on this one.
+    fn beliefs(&self) -> Vec<Belief> {
+        let built_in = self.built_in();
+        let belief = |scalar: &ChipScalar| {
+            let (least, most) = scalar.limits();
+            Belief {
+                centre: scalar.coordinate(scalar.get(self.chip)),
+                spread: spread(built_in.iter().chain([self.chip]).map(|chip| scalar.coordinate(scalar.get(chip)))),
+                least: scalar.coordinate(least),
+                most: scalar.coordinate(most),
+            }
+        };
+        self.scalars.iter().map(belief).collect()
     }
 
-    fn objective(&mut self, calibration: &Calibration) -> Result<f64, CostError> {
-        let errors = self.errors(calibration)?;
-        Ok((errors.iter().map(|error| error * error).sum::<f64>() / errors.len().max(1) as f64).sqrt())
+    /// Where built-in chips of the kind stand.
+    fn starts(&self) -> Vec<Vec<f64>> {
+        let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.coordinate(scalar.get(chip))).collect();
+        self.built_in().iter().map(point).collect()
+    }
+
+    /// Built-in chips that run kernels as this one does, by a library or as a compiler maps them.
+    fn built_in(&self) -> Vec<Accelerator> {
+        let all = templates().unwrap_or_default().iter().map(|template| template.accelerator.clone());
+        all.filter(|chip| chip.library.is_some() == self.chip.library.is_some()).collect()
+    }
+
+    /// ln(predicted / measured) of some measurements at a point.
+    fn errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
+        let mut chip = self.chip.clone();
+        for (scalar, coordinate) in self.scalars.iter().zip(point) {
+            scalar.set(&mut chip, scalar.value(*coordinate));
+        }
+        // Scalars within their limits leave a chip one that can be costed.
+        let Ok(model) = CostModel::new(chip) else { return vec![f64::INFINITY; rows.len()] };
+        let error = |row: &usize| {
+            let m = &self.measurements[*row];
+            (predict(&model, &m.kernel, m.timing) / m.time).ln()
+        };
+        rows.iter().map(error).collect()
+    }
+
+    /// The same, each as much as leaves every group of these rows the same weight.
+    fn weighed(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
+        let mut counts = vec![0_usize; self.groups.len()];
+        rows.iter().for_each(|row| counts[self.groups.of()[*row]] += 1);
+        let groups = counts.iter().filter(|count| **count > 0).count();
+        let weight = |row: &usize| rows.len() as f64 / (groups * counts[self.groups.of()[*row]]) as f64;
+        self.errors(rows, point).iter().zip(rows).map(|(error, row)| error * weight(row)).collect()
+    }
+
+    /// The root mean square over the groups of their mean absolute relative errors.
+    fn root_mean_square(&self, errors: &[f64]) -> f64 {
+        let means = self.groups.means(errors.iter().map(|e| e.exp_m1().abs()));
+        (means.iter().map(|mean| mean * mean).sum::<f64>() / means.len().max(1) as f64).sqrt()
     }
 }

@@ -77,8 +77,28 @@ impl ChipDocument {
         document::set(&mut self.table, key, value, &self.file)
     }
 
-    /// Names the chip.
+    /// Sets a scalar that was fitted to measurements, and on what. Where its table has one origin for all, the others keep that.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn set_fitted(&mut self, key: &str, value: f64, fitted_on: &str) -> Result<(), Fault> {
+        let (table, own) = key.split_once('.').unwrap_or(("calibration", key));
+        let empty = || toml::Value::Table(toml::Table::new());
+        if let Some(scalars) = self.table.entry(table).or_insert_with(empty).as_table_mut() {
+            if let Some(one) = scalars.get("fitted_on").and_then(toml::Value::as_str).map(str::to_owned) {
+                let others = scalars.keys().filter(|key| *key != "fitted_on");
+                let origins = others.map(|key| (key.clone(), toml::Value::String(one.clone()))).collect();
+                scalars.insert("fitted_on".into(), toml::Value::Table(origins));
+            }
+            scalars.entry("fitted_on").or_insert_with(empty);
+        }
+        self.set(key, &Setting::Number(value))?;
+        self.set(&format!("{table}.fitted_on.{own}"), &Setting::Word(fitted_on.to_owned()))
+    }
+
+    /// Names the chip; other names that it had are another chip's.
     pub fn name(&mut self, name: &str, description: &str) {
+        self.table.remove("aliases");
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
         self.table.insert("description".into(), toml::Value::String(description.to_owned()));
     }

@@ -90,11 +90,12 @@ impl FabricDocument {
         document::set(&mut self.table, key, value, &self.file)
     }
 
-    /// Names the fabric, and says where what was set is from.
-    pub fn name(&mut self, name: &str, source: &str) {
+    /// Names the fabric, and says what was fitted on what.
+    pub fn name(&mut self, name: &str, fitted_on: &str) {
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
-        let before = self.table.get("source").and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-        self.table.insert("source".into(), toml::Value::String(format!("{source}; the rest: {before}")));
+        let before = self.table.get("fitted_on").and_then(toml::Value::as_str).filter(|before| !before.is_empty());
+        let rest = before.map_or_else(String::new, |before| format!("; the rest: {before}"));
+        self.table.insert("fitted_on".into(), toml::Value::String(format!("{fitted_on}{rest}")));
     }
 
     /// The fabric.

@@ -41,7 +41,6 @@
 //! # Not modelled
 //! Adaptive routing and congestion beyond the shares above, the compute units that a collective takes.
 
-mod calibrate;
 mod collective;
 mod document;
 mod error;
@@ -57,7 +56,6 @@ mod tests;
 mod torus;
 mod verify;
 
-pub use calibrate::{CalibrationError, Fit, GroupError, Measurement, Scalar, calibrate};
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use document::FabricDocument;
 pub use error::{Fault, NetworkError};

@@ -1,9 +1,10 @@
 //! A fabric's scalars fitted to measured collectives.
 
-use super::{Arguments, stack, stem};
+use super::{Arguments, errors, scalars, stem};
 use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use results::report::{Table, count};
+use crate::progress;
+use results::report::count;
 use results::validate::Options;
 use results::validate::held_out::{CalibratedFabric, FabricFit, calibrate_fabric};
 use serde::Serialize;
@@ -24,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     let CalibratedFabric { mut document, fit, source } =
-        calibrate_fabric(&arguments.data, &arguments.chip, &Options::default()).or_input()?;
+        progress::shown("fitting", || calibrate_fabric(&arguments.data, &arguments.chip, &Options::default())).or_input()?;
     if let Some(out) = &arguments.out {
         document.name(&stem(out), &source);
         results::files::write(out, document.text().or_other()?.as_bytes()).or_unwritable()?;
@@ -38,18 +39,15 @@ fn text(answer: &Answer) -> String {
     let fit = &answer.fit;
     let mut text =
         format!("{}: {} rows of {}, {} others\n\n", answer.data, count(fit.rows as u64), answer.fabric, count(fit.others as u64));
-    let mut errors =
-        Table::new(["rows fitted", "MAPE % before", "after", "rows left out in turn", "kinds of collectives left out in turn"]);
-    let percent = |value: f64| format!("{value:.1}");
-    errors.row([
-        count(fit.rows as u64),
-        percent(fit.before_pct),
-        percent(fit.after_pct),
-        percent(fit.left_out_pct),
-        fit.by_kind_pct.map_or_else(|| "-".to_owned(), percent),
-    ]);
-    text.push_str(&errors.render());
+    let row = errors::Row {
+        first: vec![count(fit.rows as u64)],
+        before_pct: fit.before_pct,
+        after_pct: fit.after_pct,
+        left_out_pct: fit.left_out_pct,
+        by_kind_pct: fit.by_kind_pct,
+    };
+    text.push_str(&errors::table(&["rows fitted"], "kinds of collectives", &[row]));
     text.push('\n');
-    text.push_str(&stack::scalars(&fit.scalars));
+    text.push_str(&scalars(&fit.scalars));
     text
 }

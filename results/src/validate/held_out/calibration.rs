@@ -92,6 +92,8 @@ pub fn calibrate(path: &Path, base: &SoftwareStack, name: &str, options: &Option
         return Err(ValidateError::TooFewRuns { file: path.into(), least: LEAST_ROWS, rows: found.rows });
     }
     name.clone_into(&mut found.stack.name);
+    let built_in = || SoftwareStack::names().contains(&base.name).then(|| base.name.clone());
+    found.stack.calibrated_from = base.calibrated_from.clone().or_else(built_in);
     Ok(found)
 }
 

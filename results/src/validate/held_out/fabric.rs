@@ -9,7 +9,7 @@ use crate::validate::{Dataset, Options, ValidateError};
 use serde::Serialize;
 use sim::hardware::Setting;
 use sim::network::{Fabric, FabricDocument};
-use sim::scalar_fit::{Belief, ScalarFit, deviation, rounded};
+use sim::scalar_fit::{Belief, LEFT_OUT, ScalarFit, rounded, spread};
 use std::path::Path;
 
 /// The fields of a tier that kernels of collectives determine, with what is added before the logarithm is taken and the range of their values; links'
@@ -29,10 +29,6 @@ const FITTED: [(&str, f64, f64, f64); 13] = [
     ("in_network_fraction", 0.0, 0.001, 1.0),
     ("in_network_chunk_us", 0.05, 0.0, 1e6),
 ];
-/// The least spread of what is believed: fabrics that took their figures over from each other agree better than they know.
-const LEAST_SPREAD: f64 = 0.1;
-/// Rows up to which each is left out by itself; of more, as many parts of them.
-const LEFT_OUT: usize = 12;
 
 /// A fabric as some collectives determine it.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,8 +123,10 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<
     }
     let (point, fit) = unit.fit(&mut prepared);
     let document = unit.at(&point);
+    let determined: Vec<&str> = fit.scalars.iter().filter(|scalar| scalar.determined).map(|scalar| scalar.key.as_str()).collect();
     let source = format!(
-        "coplace calibrate: fitted on {} collectives of {}; {:.1} % off on rows left out",
+        "{}: {} collectives of {} (coplace calibrate), {:.1} % off on rows left out",
+        determined.join(", "),
         fit.rows,
         path.display(),
         fit.left_out_pct
@@ -147,7 +145,7 @@ fn fields(document: &FabricDocument) -> Vec<Field> {
 }
 
 /// The standard deviation of the built-in fabrics' values of a field.
-fn spread(field: &Field) -> f64 {
+fn spread_of(field: &Field) -> f64 {
     let name = field.key.rsplit('.').next();
     let documents = Fabric::names().into_iter().filter_map(|fabric| {
         let chip = "tpu_v4";
@@ -155,8 +153,7 @@ fn spread(field: &Field) -> f64 {
     });
     let of =
         |document: FabricDocument| fields(&document).into_iter().filter(|f| f.key.rsplit('.').next() == name).collect::<Vec<_>>();
-    let values: Vec<f64> = documents.flat_map(of).map(|f| f.coordinate(f.before)).collect();
-    deviation(&values).max(LEAST_SPREAD)
+    spread(documents.flat_map(of).map(|f| f.coordinate(f.before)))
 }
 
 impl Unit<'_> {
@@ -198,7 +195,7 @@ impl Unit<'_> {
     fn fit(&self, prepared: &mut Prepared) -> (Vec<f64>, FabricFit) {
         let belief = |field: &Field| Belief {
             centre: field.coordinate(field.before),
-            spread: spread(field),
+            spread: spread_of(field),
             least: field.coordinate(field.limits.0),
             most: field.coordinate(field.limits.1),
         };
@@ -243,13 +240,9 @@ impl Unit<'_> {
 
     /// The mean absolute error in percent on folds that are left out in turn.
     fn left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut Prepared) -> f64 {
-        let mut errors = Vec::new();
-        for fold in 0..=of.iter().copied().max().unwrap_or_default() {
-            let (inside, rest): (Vec<usize>, Vec<usize>) = (0..of.len()).partition(|m| of[*m] == fold);
-            let point = fit.fit(&mut |point| self.errors(&rest, point, prepared));
-            errors.extend(self.errors(&inside, &point, prepared));
-        }
-        percent(&errors)
+        let points = fit.left_out(of, &mut |rest, point| self.errors(rest, point, prepared));
+        let errors = (0..of.len()).flat_map(|m| self.errors(&[m], &points[of[m]], prepared));
+        percent(&errors.collect::<Vec<_>>())
     }
 }
 

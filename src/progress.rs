@@ -1,4 +1,4 @@
-//! A sign of life on standard error while a search takes long.
+//! A sign of life on standard error while something takes long.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -12,8 +12,8 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Between two pictures.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Does work; on a terminal, from the third second on, with the time that it has taken on standard error, which is removed at the end.
-pub fn shown<T>(work: impl FnOnce() -> T) -> T {
+/// Does work, which is called `what`; on a terminal, from the third second on, with the time that it has taken on standard error, which is removed at the end.
+pub fn shown<T>(what: &str, work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();
     }
@@ -25,7 +25,7 @@ pub fn shown<T>(work: impl FnOnce() -> T) -> T {
                 return;
             }
             let spinner = ProgressBar::new_spinner().with_elapsed(start.elapsed());
-            if let Ok(style) = ProgressStyle::with_template("{spinner} searching plans [{elapsed_precise}]") {
+            if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {what} [{{elapsed_precise}}]")) {
                 spinner.set_style(style);
             }
             spinner.enable_steady_tick(TICK);
