@@ -1,6 +1,7 @@
 //! `coplace search`: the main job.
 
 pub mod again;
+mod asked;
 pub mod baselines;
 mod models;
 pub mod question;
@@ -9,9 +10,10 @@ mod stop;
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::verb::job::at_most;
+use asked::Named;
 use indicatif::{ProgressBar, ProgressStyle};
+use question::Question;
 pub use question::document;
-use question::{Named, Question};
 use results::claim::Claim;
 use results::design::DesignRow;
 use results::from_search::{self as conversion, Searched};

@@ -2,7 +2,8 @@
 
 use crate::support::{Called, coplace};
 
-const CLUSTER: [&str; 11] = [
+/// Eight A100 and all of a plan on them but its stages.
+pub const CLUSTER: [&str; 11] = [
     "--chip",
     "a100_80gb_sxm",
     "--fabric",

@@ -10,6 +10,7 @@ mod hostile;
 mod init;
 mod instances;
 mod interchange;
+mod links;
 mod lists;
 mod manners;
 mod measured;

@@ -1,25 +1,14 @@
 //! Memory techniques from the outside.
 
+use crate::away::CLUSTER;
 use crate::support::coplace;
 
-const JOB: [&str; 12] = [
-    "llama2-7b",
-    "--chip",
-    "a100_80gb_sxm",
-    "--fabric",
-    "selene_hdr200x8",
-    "--devices",
-    "8",
-    "--global-batch",
-    "8",
-    "--tensor",
-    "2",
-    "--pipeline",
-];
-
 fn evaluate(more: &[&str]) -> Vec<String> {
-    let call =
-        ["evaluate"].iter().chain(&JOB).chain(&["1", "--micro-batch", "2", "--zero", "1", "--recompute", "none"]).chain(more);
+    let call = ["evaluate", "llama2-7b"]
+        .iter()
+        .chain(&CLUSTER)
+        .chain(&["1", "--micro-batch", "2", "--zero", "1", "--recompute", "none"])
+        .chain(more);
     call.map(|word| (*word).to_owned()).collect()
 }
 

@@ -90,12 +90,26 @@ impl FabricDocument {
         document::set(&mut self.table, key, value, &self.file)
     }
 
-    /// Names the fabric, and says what was fitted on what.
-    pub fn name(&mut self, name: &str, fitted_on: &str) {
+    /// Names the fabric.
+    pub fn name(&mut self, name: &str) {
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
-        let before = self.table.get("fitted_on").and_then(toml::Value::as_str).filter(|before| !before.is_empty());
-        let rest = before.map_or_else(String::new, |before| format!("; the rest: {before}"));
-        self.table.insert("fitted_on".into(), toml::Value::String(format!("{fitted_on}{rest}")));
+    }
+
+    /// Says where what was set is from.
+    pub fn source(&mut self, source: &str) {
+        self.before("source", source);
+    }
+
+    /// Says what was fitted on what.
+    pub fn fitted_on(&mut self, what: &str) {
+        self.before("fitted_on", what);
+    }
+
+    /// Puts a text before what the file says, which is of the rest now.
+    fn before(&mut self, key: &str, text: &str) {
+        let said = self.table.get(key).and_then(toml::Value::as_str).filter(|said| !said.is_empty());
+        let rest = said.map_or_else(String::new, |said| format!("; the rest: {said}"));
+        self.table.insert(key.into(), toml::Value::String(format!("{text}{rest}")));
     }
 
     /// The fabric.

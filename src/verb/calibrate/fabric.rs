@@ -27,7 +27,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let CalibratedFabric { mut document, fit, source } =
         progress::shown("fitting", || calibrate_fabric(&arguments.data, &arguments.chip, &Options::default())).or_input()?;
     if let Some(out) = &arguments.out {
-        document.name(&stem(out), &source);
+        document.name(&stem(out));
+        document.fitted_on(&source);
         results::files::write(out, document.text().or_other()?.as_bytes()).or_unwritable()?;
     }
     let answer = Answer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };

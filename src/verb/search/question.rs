@@ -6,13 +6,13 @@ use crate::input;
 use crate::verb::job::headroom;
 use results::record::StudyRecord;
 use search::design::Aim;
-use search::objective::{Axis, Objective, Over};
+use search::objective::{Axis, Objective};
 use search::planner::Job;
-use search::space::{CalibrationChoice, Chips, Dimension, Dimensions, FABRIC, Grid, Space, Values};
+use search::space::{CalibrationChoice, Chips, Dimensions, FABRIC, Grid, Space};
 use search::study::{Study, WorkloadSpec};
 use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting};
 use sim::network::{Fabric, FabricDocument};
-use sim::units::{Bytes, Seconds};
+use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use step::SoftwareStack;
@@ -355,151 +355,8 @@ impl Question {
         let base = base_name(&self.study, &self.reference);
         // Fabrics of other programs' files are given by their path again.
         let Ok(mut document) = set_fabric(&self.study.cluster.fabric, base, &settings) else { return Ok(None) };
-        document.name(&self.fabric.name, source);
+        document.name(&self.fabric.name);
+        document.source(source);
         document.text().map(Some).or_input()
     }
-}
-
-impl Asked {
-    /// Whether nothing is asked otherwise than the study says.
-    pub fn is_empty(&self) -> bool {
-        // How long it may take changes no question.
-        Self { time_limit: None, ..self.clone() } == Self::default()
-    }
-
-    fn aim(&self, study: &Study) -> Aim {
-        let objective = self.objective.map_or_else(Objective::default, |name| name.0);
-        let axis = self.front.map_or_else(|| objective.usual_axis(), |name| name.0);
-        let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
-        Aim {
-            objective,
-            over: self.over.map_or(study.over, |name| name.0),
-            axis,
-            max_step,
-            evaluations,
-            gap: study.limits.within_percent / 100.0,
-        }
-    }
-
-    /// Puts what is asked in the place of what the study says.
-    fn apply(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
-        let limits = &mut study.space.limits;
-        for (flag, given, limit) in [
-            ("--max-area", self.max_area, &mut limits.max_area_mm2),
-            ("--max-power", self.max_power, &mut limits.max_power_w),
-            ("--max-cost", self.max_cost, &mut limits.max_cost_usd),
-        ] {
-            if let Some(value) = given {
-                positive(flag, value)?;
-                *limit = Some(value);
-            }
-        }
-        if let Some(within) = self.within {
-            if !(0.0..=100.0).contains(&within) {
-                return Err(failure::input(format!("--within {within}: must be from 0 to 100 percent; 0 proves the best")));
-            }
-            study.limits.within_percent = within;
-        }
-        if let Some(value) = self.max_step {
-            positive("--max-step", value)?;
-        }
-        if let Some(fabric) = &self.fabric {
-            study.cluster.fabric.clone_from(fabric);
-        }
-        self.fix(name, study)
-    }
-
-    /// Fixes dimensions.
-    fn fix(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
-        let mut fixed: Vec<(String, String, Setting)> = Vec::new();
-        for text in &self.set {
-            let wrong = || failure::input(format!("--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"));
-            let (key, value) = text.split_once('=').ok_or_else(wrong)?;
-            fixed.push((format!("--set {text}"), key.trim().to_owned(), setting(value.trim())));
-        }
-        if let Some(node) = &self.node {
-            let (flag, node) = (format!("--node {node}"), Setting::Word(node.to_lowercase()));
-            fixed.extend(["area.node", "energy.node"].map(|key| (flag.clone(), key.to_owned(), node.clone())));
-        }
-        if let Some(stacks) = self.hbm_stacks {
-            fixed.push((format!("--hbm-stacks {stacks}"), "hbm_stacks".to_owned(), Setting::Number(stacks.into())));
-        }
-        let spec = match &mut study.space.chips {
-            Chips::Grid(spec) => spec,
-            Chips::Phaze(_) => match fixed.first() {
-                None => return Ok(()),
-                Some((flag, ..)) => {
-                    let cure = "use a study with a base chip (--study tpu, --study gpu), or leave it out";
-                    return Err(failure::input(format!("{flag}: study {name} has PHAZE's chips, of 22 nm and one HBM; {cure}")));
-                }
-            },
-        };
-        for (flag, key, value) in fixed {
-            let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
-            let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
-            match own {
-                Some(at) => spec.dimensions[at] = dimension,
-                // A field of the chip's that the study leaves as the base has it.
-                None if key.contains('.') || key == "clock_mhz" => spec.dimensions.push(dimension),
-                None => {
-                    let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
-                    let known = known.join(", ");
-                    return Err(failure::input(format!("{flag}: study {name} has no dimension {key}; it has {known}")));
-                }
-            }
-        }
-        spec.dimensions.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(())
-    }
-}
-
-fn setting(text: &str) -> Setting {
-    match (text.parse::<f64>(), text.parse::<bool>()) {
-        (Ok(number), _) => Setting::Number(number),
-        (_, Ok(flag)) => Setting::Flag(flag),
-        _ => Setting::Word(text.to_owned()),
-    }
-}
-
-fn positive(flag: &str, value: f64) -> Result<(), Failure> {
-    if value.is_finite() && value > 0.0 {
-        return Ok(());
-    }
-    Err(failure::input(format!("{flag} {value}: must be positive and finite; give a limit, or leave it out")))
-}
-
-/// The objective of a name.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Named<T>(pub T);
-
-impl std::str::FromStr for Named<Objective> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        named(text, &Objective::NAMES)
-    }
-}
-
-impl std::str::FromStr for Named<Over> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        named(text, &Over::NAMES)
-    }
-}
-
-impl std::str::FromStr for Named<Axis> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        named(text, &Axis::NAMES)
-    }
-}
-
-fn named<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<Named<T>, String> {
-    let found = names.iter().find(|(name, _)| *name == text);
-    found.map(|(_, value)| Named(*value)).ok_or_else(|| {
-        let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        sim::names::hint(text, &known.join(", "), "use one of")
-    })
 }

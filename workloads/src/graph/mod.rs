@@ -1,7 +1,9 @@
 //! The operator graph of one segment of a model: operators, the tensors between them, what the backward pass reads.
 
+mod recompute_set;
 mod settled;
 
+pub use recompute_set::RecomputeSet;
 pub(crate) use settled::WHOLE;
 pub use settled::{Partly, Settled};
 
@@ -9,7 +11,6 @@ use serde::{Deserialize, Serialize};
 pub use sim::kernel::OpId;
 use sim::kernel::{Axis, DataType, GradientOf, Kernel};
 use sim::units::Bytes;
-use std::collections::BTreeSet;
 use std::fmt;
 
 /// A tensor's place in its segment.
@@ -165,56 +166,6 @@ pub struct OperatorNode {
     pub parameters: Parameters,
     /// Bytes that exist only while one of its kernels runs and are in no tensor (gathered shards).
     pub workspace: Bytes,
-}
-
-/// The operators to run again in the backward pass.
-///
-/// With one backward pass per layer and everything rebuilt kept until that layer's backward ends, each operator runs again at
-/// most once, so a set says everything.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RecomputeSet(BTreeSet<OpId>);
-
-impl RecomputeSet {
-    /// Nothing is recomputed: every saved tensor is kept.
-    #[must_use]
-    pub fn none() -> Self {
-        Self::default()
-    }
-
-    /// Whether the operator is recomputed.
-    #[must_use]
-    pub fn contains(&self, op: OpId) -> bool {
-        self.0.contains(&op)
-    }
-
-    /// Adds an operator.
-    pub fn insert(&mut self, op: OpId) {
-        self.0.insert(op);
-    }
-
-    /// The operators, in order.
-    pub fn iter(&self) -> impl Iterator<Item = OpId> + '_ {
-        self.0.iter().copied()
-    }
-
-    /// How many.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether nothing is recomputed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl FromIterator<OpId> for RecomputeSet {
-    fn from_iter<I: IntoIterator<Item = OpId>>(ops: I) -> Self {
-        Self(ops.into_iter().collect())
-    }
 }
 
 /// The operators of a segment, in an order in which they can run, and its tensors.

@@ -1,0 +1,168 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+fn run(name: &str) -> Run {
+    let record = crate::record::example();
+    let design = record.best.as_ref().unwrap().design.clone();
+    let designs = (0..20).map(|i| DesignRow {
+        index: i,
+        area_mm2: 100.0 + i as f64,
+        outcome: Outcome::ALL[i as usize % 5],
+        ..design.clone()
+    });
+    Run { name: name.into(), designs: designs.collect(), record }
+}
+
+fn found() -> Found {
+    Found {
+        chip: Some("name = \"chip\"".into()),
+        fabric: Some("name = \"fabric\"".into()),
+        progress: Some("seconds,best\n".into()),
+    }
+}
+
+#[test]
+fn a_run_without_a_design_has_no_chip_and_keeps_no_other_s() {
+    let dir = tempfile::tempdir().unwrap();
+    run("a").write(dir.path(), &found()).unwrap();
+    assert_eq!(Run::chip(dir.path()).unwrap(), "name = \"chip\"");
+    run("a").write(dir.path(), &Found::default()).unwrap();
+    assert!(!dir.path().join(CHIP).exists() && !dir.path().join(FABRIC).exists());
+    assert!(Run::chip(dir.path()).unwrap_err().to_string().contains("no best.toml in it"));
+}
+
+#[test]
+fn a_run_reads_back_and_writes_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let paths = run("a").write(&a, &found()).unwrap();
+    assert_eq!(Run::read(&a).unwrap(), run("a"));
+    run("a").write(&b, &found()).unwrap();
+    for path in paths {
+        let other = b.join(path.file_name().unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
+    }
+    let mut names: Vec<_> = std::fs::read_dir(&a).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut files = FILES.to_vec();
+    names.sort();
+    files.sort_unstable();
+    assert_eq!(names, files);
+}
+
+#[test]
+fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let mut other = run("other");
+    (other.record.study.model, other.designs[0].area_mm2) = ("another".into(), 7.0);
+    let old = run("mixed");
+    let mixed = Run { name: "mixed".into(), ..other.clone() };
+    old.write(&at("old"), &found()).unwrap();
+    other.write(&at("new"), &Found { chip: Some("name = \"other\"".into()), ..found() }).unwrap();
+    for chosen in 0..1 << FILES.len() {
+        std::fs::create_dir_all(at("mixed")).unwrap();
+        for (i, file) in FILES.iter().enumerate() {
+            let from = if chosen >> i & 1 == 0 { "old" } else { "new" };
+            std::fs::copy(at(from).join(file), at("mixed").join(file)).unwrap();
+        }
+        // The figure is not read.
+        let chip = Run::chip(&at("mixed")).map_err(|error| error.to_string());
+        match (chosen & 1, chosen >> 4 & 1) {
+            (0, 0) => assert_eq!(chip.unwrap(), "name = \"chip\""),
+            (1, 1) => assert_eq!(chip.unwrap(), "name = \"other\""),
+            _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
+        }
+        match (chosen & 1, chosen >> 1 & 1, chosen >> 7 & 1) {
+            (0, 0, 0) => assert_eq!(Run::read(&at("mixed")).unwrap(), old),
+            (1, 1, 1) => assert_eq!(Run::read(&at("mixed")).unwrap(), mixed),
+            _ => assert!(Run::read(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}"),
+        }
+    }
+    std::fs::remove_file(at("mixed").join(SUMS)).unwrap();
+    let error = Run::read(&at("mixed")).unwrap_err().to_string();
+    assert!(error.contains("SHA256SUMS: cannot be opened") && error.contains("run the search again"), "{error}");
+}
+
+#[test]
+fn a_changed_figure_in_a_record_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    run("a").write(dir.path(), &found()).unwrap();
+    let file = dir.path().join(RECORD);
+    let text = std::fs::read_to_string(&file).unwrap();
+    for (at, digit) in text.char_indices().filter(|(_, c)| c.is_ascii_digit()).step_by(7) {
+        let mut damaged = text.clone().into_bytes();
+        damaged[at] = if digit == '1' { b'2' } else { b'1' };
+        std::fs::write(&file, damaged).unwrap();
+        let error = Run::read(dir.path()).unwrap_err().to_string();
+        assert!(error.starts_with(&file.display().to_string()), "byte {at}: {error}");
+    }
+}
+
+#[test]
+fn a_run_that_cannot_be_stored_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let into = dir.path().join("run");
+    let mut bad = run("bad");
+    bad.record.certificate.gap = Some(f64::NAN);
+    assert!(bad.write(&into, &found()).is_err());
+    assert!(!into.exists());
+}
+
+#[test]
+fn the_front_holds_the_evaluated_designs_that_no_other_dominates() {
+    let mut run = run("a");
+    for (i, row) in run.designs.iter_mut().enumerate() {
+        row.throughput_sequences_per_s = Some([5.0, 9.0, 4.0, 5.0, 7.0][i % 5] + (i / 10) as f64);
+    }
+    let areas: Vec<f64> = run.front().iter().map(|row| row.area_mm2).collect();
+    // Evaluated are the rows 0, 5, 10, 15 with 5, 5, 6, 6 sequences/s.
+    assert_eq!(areas, [100.0, 110.0]);
+}
+
+#[test]
+fn an_incomplete_directory_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Run::read(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("record.json: cannot be opened"), "{error}");
+}
+
+#[test]
+fn what_is_not_proven_or_not_found_says_so_beside_others() {
+    let mut open = run("open");
+    (open.record.certificate.proof, open.record.certificate.gap) = (Proof::Gap, Some(0.469));
+    let mut none = run("none");
+    (none.record.certificate.proof, none.record.certificate.why) = (Proof::Infeasible, Some("stage 0 lacks 3 GiB".into()));
+    (none.record.best, none.record.comparison) = (None, None);
+    let entries = compare(&[none, open]).entries;
+    assert_eq!((entries[0].label.as_str(), entries[0].note.as_deref()), ("none: nothing found", Some("stage 0 lacks 3 GiB")));
+    assert_eq!(entries[1].note.as_deref(), Some("not proven the best: a better one is possible by up to 46.900 %"));
+}
+
+#[test]
+fn runs_of_other_work_are_marked() {
+    let proven = |name: &str| {
+        let mut run = run(name);
+        run.record.certificate.proof = Proof::Proven;
+        run
+    };
+    let mut other = proven("ici");
+    other.record.study.fabric = "tpu_v4_ici".into();
+    let comparison = compare(&[proven("flat"), other.clone()]);
+    assert_eq!(comparison.entries[0].label, "flat: best found");
+    assert_eq!(comparison.entries[0].note, None);
+    let note = comparison.entries[1].note.as_deref();
+    assert_eq!(note, Some("differs from the first run: 1,024 x tpu_v4_ici"));
+    let svg = figure(&[run("flat"), other]).unwrap();
+    assert!(svg.svg().contains("ici: best found") && svg.svg().contains("flat: 4 evaluated"));
+    assert!(svg.svg().contains("throughput (sequences/s)"));
+}
+
+#[test]
+fn sequences_of_different_length_are_compared_by_their_tokens() {
+    let mut longer = run("longer");
+    longer.record.study.sequence_tokens *= 2;
+    let drawn = |runs: &[Run]| figure(runs).unwrap().svg().to_owned();
+    let mixed = drawn(&[run("a"), longer.clone()]);
+    assert!(mixed.contains("throughput (thousand tokens/s)") && !mixed.contains("sequences/s"), "{mixed}");
+    assert!(drawn(&[longer.clone(), longer]).contains("throughput (sequences/s)"));
+}
