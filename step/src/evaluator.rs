@@ -305,6 +305,7 @@ impl<'a> Evaluator<'a> {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
         let account = Account::new(&shape.memory, &arrangement, self.stack, domain);
         account.room(self.model.layers, self.capacity.device) >= self.model.layers
+            && account.fullest_may_fit(self.model.layers, &self.capacity)
     }
 
     /// Whether a plan surely does not fit under a split of its layers: many times as fast as [`Self::degrees`] and [`Self::need`] tell.

@@ -413,3 +413,45 @@ proptest! {
         prop_assert!(of(ActivationPolicy::None) <= time.total.0 + slack && time.total.0 <= of(ActivationPolicy::Full) + slack);
     }
 }
+
+#[test]
+fn a_plan_with_techniques_that_just_fits_may_fit_and_one_with_half_of_it_may_not() {
+    let (model, stack) = (Model::load("llama2-7b").unwrap(), SoftwareStack::load("megatron").unwrap());
+    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+    for (name, pipeline, zero) in [
+        ("zero-offload", 4, ZeroStage::Gradients),
+        ("zero-infinity,to_nvme=1", 1, ZeroStage::Parameters),
+        ("zero-infinity,to_nvme=1", 2, ZeroStage::None),
+        ("lomo", 2, ZeroStage::None),
+        ("galore,rank=64", 8, ZeroStage::OptimizerStates),
+    ] {
+        let plan = TrainingPlan {
+            layout: Layout { pipeline, data: 2, zero, ..Layout::default() },
+            batch: Batch { micro_batch: 1, global_batch: 2, sequence_length: 512 },
+            activations: ActivationPolicy::None.into(),
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            schedule: Schedule::OneForwardOneBackward,
+            techniques: [name.parse::<workloads::Technique>().unwrap()].into_iter().collect(),
+        };
+        let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
+        let shape = Shape::new(&mut chip, &model, &fabric, &plan).unwrap();
+        let memory = step_memory(&model, &plan, &stack, room(1 << 50), None).unwrap();
+        let most = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
+        let need = [most(StageMemory::need), most(|s| s.host), most(|s| s.storage)];
+        let may = |[device, host, storage]: [Bytes; 3]| {
+            let hbm = Bytes(device.0 + (1 << 36));
+            let spare = Evaluator::new(&model, &fabric, &stack, DeviceMemory { hbm, host, storage }).capacity().device;
+            let hbm = Bytes(hbm.0 - spare.saturating_sub(device).0);
+            Evaluator::new(&model, &fabric, &stack, DeviceMemory { hbm, host, storage }).may_fit(&shape, &plan, None)
+        };
+        assert!(may(need), "{name} {need:?}");
+        if let Some(away) = (1..3).find(|&at| need[at] > Bytes(1 << 33)) {
+            let mut less = need;
+            less[away] = Bytes(need[away].0 / 2);
+            assert!(!may(less), "{name} {need:?}");
+        }
+    }
+}

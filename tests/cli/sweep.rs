@@ -338,3 +338,39 @@ fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
     let changed = merge(&["a", "b", "c"]).refusal();
     assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
 }
+
+/// Reads a sweep's Parquet with pandas and DuckDB and holds it against the CSV, cell by cell.
+const READERS: &str = r#"
+import sys, duckdb, pandas
+whole = sys.argv[1]
+csv = pandas.read_csv(f"{whole}/sweep.csv")
+frame = pandas.read_parquet(f"{whole}/sweep.parquet")
+table = duckdb.sql(f"select * from '{whole}/sweep.parquet' order by index").df()
+for read in [frame, table]:
+    assert list(read.columns) == list(csv.columns), (list(read.columns), list(csv.columns))
+    assert len(read) == len(csv)
+    for name in csv.columns:
+        ours, theirs = csv[name], read[name]
+        assert (ours.isna() == theirs.isna()).all(), name
+        there = ~ours.isna()
+        if pandas.api.types.is_numeric_dtype(ours):
+            assert (ours[there].astype(float) == theirs[there].astype(float)).all(), name
+        else:
+            assert (ours[there].astype(str) == theirs[there].astype(str)).all(), name
+best = duckdb.sql(f"select min(step_time_s) from '{whole}/sweep.parquet' where outcome = 'evaluated'").df().iloc[0, 0]
+print(len(frame), best)
+"#;
+
+#[test]
+#[ignore = "needs pandas, pyarrow and duckdb: .ci/run installs them and runs it"]
+fn pandas_and_duckdb_read_a_sweep() {
+    let dir = undisturbed();
+    let whole = dir.path().join("whole");
+    let read = Command::new("python3").args(["-c", READERS, &whole.display().to_string()]).output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let said = String::from_utf8(read.stdout).unwrap();
+    let (rows, best) = said.trim().split_once(' ').unwrap();
+    assert_eq!(rows.parse::<u64>().unwrap(), DESIGNS);
+    let record: Value = serde_json::from_slice(&std::fs::read(whole.join("record.json")).unwrap()).unwrap();
+    assert_eq!(best.parse::<f64>().ok(), record["best"]["design"]["step_time_s"].as_f64());
+}

@@ -2,9 +2,23 @@
 
 use super::{Account, ChunkMemory, DEVICE_KINDS, Holding};
 use crate::arrangement::Alike;
+use crate::memory_static::Sharding;
+use crate::need::Need;
 use sim::units::Bytes;
 
 impl Account<'_> {
+    /// Whether weights, gradients and states may fit under some split of the layers, where techniques change what they take and where they are: one
+    /// stage holds its part of the layers at least.
+    pub(crate) fn fullest_may_fit(&self, layers: u64, capacity: &Need) -> bool {
+        let Some(changed) = &self.profile.changed else { return true };
+        let layout = self.arrangement.layout;
+        let least = layers.div_ceil(u64::from(layout.pipeline.max(1)));
+        let sharding = Sharding::new(&layout, self.stack, self.domain);
+        let (held, away) = changed.resident(&sharding, least, [false; 2], self.stack.memory.stored_master);
+        let device = held.weights + held.gradients + held.masters + held.states;
+        device <= capacity.device && away.host <= capacity.host && away.storage <= capacity.storage
+    }
+
     /// Bytes that the stages which offload most keep in the host's memory and in storage, from the same.
     pub(crate) fn fullest_away(&self, holdings: &[Holding; DEVICE_KINDS]) -> [Bytes; 2] {
         let of = |Alike { kind, from, .. }| [self.host(from, &holdings[kind]), self.storage(from, &holdings[kind])];
