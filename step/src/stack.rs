@@ -158,7 +158,7 @@ pub struct SustainedOptions {
 }
 
 /// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
-/// limited by the work and by the ports that the work's own collectives leave free (see [`super::Window::hides`]).
+/// limited by the work and by the ports that the work's own collectives leave free (see [`super::Window::saves`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapOptions {
@@ -174,6 +174,15 @@ pub struct OverlapOptions {
     pub pipeline: f64,
     /// Copies to and from the host.
     pub host: f64,
+    /// Whether what runs side by side slows each other by the chip's scalars (`[streams]` of its file). Off where the fractions, or the rates under
+    /// load, were fitted on steps that hold it already.
+    #[serde(default = "yes")]
+    pub contended: bool,
+}
+
+/// What streams do unless a stack says otherwise.
+fn yes() -> bool {
+    true
 }
 
 /// How the stack uses memory.
