@@ -43,8 +43,8 @@ pub struct Exchanges {
 pub fn exposed_exchange(stack: &SoftwareStack, exchange: &Exchange, [forward, backward]: [Window; 2]) -> Seconds {
     let Exchange { reduce, gather, .. } = exchange;
     let overlap = &stack.overlap;
-    let late = reduce.time - backward.hides(reduce) * overlap.data_reduction;
-    late + gather.time - forward.hides(gather) * overlap.parameter_prefetch
+    let late = reduce.time - backward.saves(reduce) * overlap.data_reduction;
+    late + gather.time - forward.saves(gather) * overlap.parameter_prefetch
 }
 
 /// A plan's chunks, and what nothing hides of its communication.
@@ -72,7 +72,7 @@ fn exposed_sends<'c>(
     // every send would be left than the way through it gains.
     let work = chunks.filter(|chunk| chunk.layers > 0).map(|chunk| {
         let (pass, [launch, _]) = (&chunk.piece.forward, launching(stack, &chunk.piece));
-        Window { time: (pass.device + pass.offload).max(launch), ports: pass.ports }
+        Window { time: (pass.device + pass.offload).max(launch), ports: pass.ports, ..Window::default() }
     });
     let window = work.min_by(|a, b| a.time.0.total_cmp(&b.time.0)).unwrap_or_default();
     sends.exposed(window, stack.hidden_sends(arrangement.layout.virtual_stages))
@@ -286,11 +286,12 @@ impl Assembly {
     fn windows(&self, alike: &Alike) -> [Window; 2] {
         let mut windows = [Window::default(); 2];
         self.held(alike, |chunk, count| {
-            let forward = Window { time: chunk.forward, ports: chunk.piece.forward.ports };
-            let ports = chunk.piece.recompute.ports + chunk.piece.backward.ports;
-            let backward = Window { time: chunk.recompute + chunk.backward, ports };
+            let (f, r, b) = (&chunk.piece.forward, &chunk.piece.recompute, &chunk.piece.backward);
+            let forward = Window { time: chunk.forward, ports: f.ports, copies: [Seconds::ZERO, f.copying] };
+            let (time, ports) = (chunk.recompute + chunk.backward, r.ports + b.ports);
+            let backward = Window { time, ports, copies: [b.copying, Seconds::ZERO] };
             for (window, one) in windows.iter_mut().zip([forward, backward]) {
-                *window = Window { time: window.time + one.time * count, ports: window.ports + one.ports * count };
+                *window = *window + one * count;
             }
         });
         windows

@@ -3,11 +3,12 @@
 use super::contention::Communication;
 use super::network::Network;
 use super::profile::StepProfile;
+use super::slowing::Slowing;
 use super::{Execution, SoftwareStack, StepError};
 use sim::cost::{CostModel, KernelCost, Span};
 use sim::costed::{self, Costs};
 use sim::hardware::{Accelerator, KernelLibrary};
-use sim::kernel::{Collective, Kernel};
+use sim::kernel::{Collective, Group, Kernel};
 use sim::network::Fabric;
 use sim::schedule::{Cores, Least, Limits, Memo};
 use sim::units::{Bytes, Joules, Seconds};
@@ -244,7 +245,15 @@ impl ChipTimes {
     /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
     #[must_use]
     pub fn collective(&self, network: &impl Network, collective: &Collective) -> Communication {
-        network.collective(collective).launched(self.gap())
+        let Group { ranks, stride } = collective.group;
+        let slowing = self.slowing(ranks.saturating_mul(stride) > network.fast_domain());
+        Communication { slowing, ..network.collective(collective).launched(self.gap()) }
+    }
+
+    /// How a collective and what the stack runs beside it slow each other: none where nothing is known of the chip's streams.
+    fn slowing(&self, between_nodes: bool) -> Slowing {
+        let streams = self.chip().streams.as_ref().filter(|_| self.stack.overlap.contended);
+        streams.map_or_else(Slowing::default, |streams| Slowing::of(streams, between_nodes))
     }
 
     /// The gap between two launches.

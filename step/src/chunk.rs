@@ -77,7 +77,7 @@ pub fn exposed_gathers(
     }
     let n = units.max(1) as f64;
     let exposed = |scatter: Communication, all: Window| {
-        let each = Window { time: all.time / n, ports: all.ports * (1.0 / n) };
+        let each = Window { time: all.time / n, ..all * (1.0 / n) };
         let time = gather.time + scatter.time;
         (time - hidden(stack, &each, gather, scatter)) * (n - 1.0) + time
     };
@@ -87,12 +87,12 @@ pub fn exposed_gathers(
     [exposed(Communication::default(), forward), exposed(scatter, backward), exposed(scatter, split)]
 }
 
-/// How much of a gathering and a scattering beside the same work it hides: up to the smaller of their two fractions both share the window, beyond
+/// How much of a gathering and a scattering it saves that they run beside the same work: up to the smaller of their two fractions both share the window, beyond
 /// it the other one has it alone.
 fn hidden(stack: &SoftwareStack, window: &Window, gather: Communication, scatter: Communication) -> Seconds {
     let (prefetch, reduction) = (stack.overlap.parameter_prefetch, stack.overlap.data_reduction);
     let more = if prefetch > reduction { gather } else { scatter };
-    window.hides(&(gather + scatter)) * prefetch.min(reduction) + window.hides(&more) * (prefetch - reduction).abs()
+    window.saves(&(gather + scatter)) * prefetch.min(reduction) + window.saves(&more) * (prefetch - reduction).abs()
 }
 
 /// A piece's forward pass, and its backward pass with what runs again, as work to hide communication behind: for as long as they really take, which
@@ -102,7 +102,11 @@ fn hidden(stack: &SoftwareStack, window: &Window, gather: Communication, scatter
 pub fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
     let ([forward, backward], [launch, launch_back]) = (busy(piece), launching(stack, piece));
-    [Window { time: forward.max(launch), ports: f.ports }, Window { time: backward.max(launch_back), ports: r.ports + b.ports }]
+    let [forward, backward] = [forward.max(launch), backward.max(launch_back)];
+    [
+        Window { time: forward, ports: f.ports, copies: [Seconds::ZERO, f.copying] },
+        Window { time: backward, ports: r.ports + b.ports, copies: [b.copying, Seconds::ZERO] },
+    ]
 }
 
 /// What a piece's forward pass keeps a device busy, and its backward pass with what runs again.

@@ -7,7 +7,11 @@
 //! while a collective waits for the latency of a step. If those fell where the window's own collectives have the port, no port would idle: the best
 //! case, which nothing makes happen. If they fell where it is free, none of the window's own time would be of use: the worst. Nothing measured
 //! tells which; half way between the two errs by half their distance at most. The tests play it step by step.
+//!
+//! Kernels and a collective that run side by side slow each other, and copies to the host slow a collective between nodes ([`super::Slowing`]): what
+//! runs beside the window saves less than it hides.
 
+use super::slowing::Slowing;
 use serde::{Deserialize, Serialize};
 use sim::network::{CollectiveCost, MAX_TIERS};
 use sim::units::Seconds;
@@ -76,14 +80,16 @@ pub struct Communication {
     pub time: Seconds,
     /// The ports' busy times.
     pub ports: PortTimes,
+    /// How it and what runs beside it slow each other.
+    pub slowing: Slowing,
 }
 
 impl Add for Communication {
     type Output = Self;
 
-    /// One after the other.
+    /// One after the other, both slowed as the one that is slowed more.
     fn add(self, other: Self) -> Self {
-        Self { time: self.time + other.time, ports: self.ports + other.ports }
+        Self { time: self.time + other.time, ports: self.ports + other.ports, slowing: self.slowing.worst(other.slowing) }
     }
 }
 
@@ -91,7 +97,7 @@ impl Mul<f64> for Communication {
     type Output = Self;
 
     fn mul(self, times: f64) -> Self {
-        Self { time: self.time * times, ports: self.ports * times }
+        Self { time: self.time * times, ports: self.ports * times, ..self }
     }
 }
 
@@ -102,23 +108,50 @@ pub struct Window {
     pub time: Seconds,
     /// The ports' busy times.
     pub ports: PortTimes,
+    /// Copies beside it, from the host and to the host.
+    pub copies: [Seconds; 2],
+}
+
+impl Add for Window {
+    type Output = Self;
+
+    /// One after the other.
+    fn add(self, other: Self) -> Self {
+        let copies = [self.copies[0] + other.copies[0], self.copies[1] + other.copies[1]];
+        Self { time: self.time + other.time, ports: self.ports + other.ports, copies }
+    }
+}
+
+impl Mul<f64> for Window {
+    type Output = Self;
+
+    fn mul(self, times: f64) -> Self {
+        Self { time: self.time * times, ports: self.ports * times, copies: self.copies.map(|copy| copy * times) }
+    }
 }
 
 impl Window {
-    /// What the window hides of a communication's time: half way between the best case, in which latencies pass while the window's own collectives
+    /// What running a communication beside the window saves of its time: what the window hides, less what both take longer for it. With nothing slowed
+    /// that is what the window hides: half way between the best case, in which latencies pass while the window's own collectives
     /// have the ports, and the worst, in which nothing does. In neither does a second of the window hide more than a second, so that slower
     /// collectives inside the window never make both together faster.
+    ///
+    /// A window whose kernels are slowed lasts longer, and hides more for it; it saves no more than a second a second then, either, and no more the more
+    /// anything is slowed.
     #[must_use]
-    pub fn hides(&self, communication: &Communication) -> Seconds {
-        let (whole, most) = (communication.time, communication.time - self.time);
+    pub fn saves(&self, communication: &Communication) -> Seconds {
+        let slowing = &communication.slowing;
+        let (longer, stretch) = (slowing.beside_copies(communication.time, self.copies), slowing.stretch());
+        let whole = communication.time + longer;
+        let most = whole - self.time * stretch;
         let asked = self.ports.0.iter().zip(communication.ports.0).filter(|(_, asked)| *asked > Seconds::ZERO);
         let late = asked.map(|(own, asked)| {
-            let left = (self.time - *own).max(Seconds::ZERO);
-            (asked - left, whole - left)
+            let left = (self.time - *own).max(Seconds::ZERO) * stretch;
+            (asked + longer - left, whole - left)
         });
         let (best, worst) = late.fold((most, most), |(best, worst), (b, w)| (best.max(b), worst.max(w)));
         let exposed = (best.max(Seconds::ZERO) + worst.max(Seconds::ZERO)) * 0.5;
-        (whole - exposed).max(Seconds::ZERO)
+        (whole - exposed).max(Seconds::ZERO) * slowing.worth() - longer
     }
 }
 
@@ -133,17 +166,17 @@ mod tests {
 
     #[test]
     fn a_free_port_hides_up_to_the_window_and_a_busy_one_what_is_left() {
-        let reduction = Communication { time: Seconds(4.0), ports: ports(0.0, 4.0) };
-        let window = |inner, outer| Window { time: Seconds(10.0), ports: ports(inner, outer) };
-        assert_eq!(window(9.0, 0.0).hides(&reduction), Seconds(4.0), "another tier is busy");
-        assert_eq!(window(0.0, 6.0).hides(&reduction), Seconds(4.0), "the port just suffices");
-        assert_eq!(window(0.0, 7.0).hides(&reduction), Seconds(3.0), "the port has 3 of 10 seconds left");
-        assert_eq!(window(0.0, 12.0).hides(&reduction), Seconds::ZERO);
-        let long = Communication { time: Seconds(40.0), ports: ports(0.0, 4.0) };
-        assert_eq!(window(0.0, 0.0).hides(&long), Seconds(10.0), "never more than the window");
-        let slow = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0) };
+        let reduction = Communication { time: Seconds(4.0), ports: ports(0.0, 4.0), ..Communication::default() };
+        let window = |inner, outer| Window { time: Seconds(10.0), ports: ports(inner, outer), ..Window::default() };
+        assert_eq!(window(9.0, 0.0).saves(&reduction), Seconds(4.0), "another tier is busy");
+        assert_eq!(window(0.0, 6.0).saves(&reduction), Seconds(4.0), "the port just suffices");
+        assert_eq!(window(0.0, 7.0).saves(&reduction), Seconds(3.0), "the port has 3 of 10 seconds left");
+        assert_eq!(window(0.0, 12.0).saves(&reduction), Seconds::ZERO);
+        let long = Communication { time: Seconds(40.0), ports: ports(0.0, 4.0), ..Communication::default() };
+        assert_eq!(window(0.0, 0.0).saves(&long), Seconds(10.0), "never more than the window");
+        let slow = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0), ..Communication::default() };
         assert_eq!(
-            window(0.0, 7.0).hides(&slow),
+            window(0.0, 7.0).saves(&slow),
             Seconds(5.0),
             "of 4 seconds of bytes the port has 3 left, which leaves 1; after 4 seconds of latencies, 5"
         );
@@ -184,9 +217,9 @@ mod tests {
             latency in 0.0_f64..12.0,
             steps in 2_u32..200,
         ) {
-            let window = Window { time: Seconds(10.0), ports: ports(0.0, own) };
-            let communication = Communication { time: Seconds(bytes + latency), ports: ports(0.0, bytes) };
-            let rule = bytes + latency - window.hides(&communication).0;
+            let window = Window { time: Seconds(10.0), ports: ports(0.0, own), ..Window::default() };
+            let communication = Communication { time: Seconds(bytes + latency), ports: ports(0.0, bytes), ..Communication::default() };
+            let rule = bytes + latency - window.saves(&communication).0;
             let best = (bytes + latency - 10.0).max(bytes - (10.0 - own)).max(0.0);
             let worst = (bytes + latency - (10.0 - own)).max(0.0);
             prop_assert!((rule - f64::midpoint(best, worst)).abs() < 1e-9, "{best} {rule} {worst}");
@@ -200,8 +233,8 @@ mod tests {
     #[test]
     fn latencies_do_not_all_pass_while_a_port_is_taken() {
         // The window's own have the port for its first 7 seconds: the first step's bytes wait for its end, and 3 seconds are left of 10.
-        let window = Window { time: Seconds(10.0), ports: ports(0.0, 7.0) };
-        let communication = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0) };
+        let window = Window { time: Seconds(10.0), ports: ports(0.0, 7.0), ..Window::default() };
+        let communication = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0), ..Communication::default() };
         let left = played(window, communication, 1, 4);
         assert!((left - 4.0).abs() < 1e-9, "1 second would be left had all latencies passed meanwhile: {left}");
     }

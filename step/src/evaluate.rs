@@ -9,6 +9,7 @@ use super::exchange::{holders, inside, shards};
 use super::network::Network;
 use super::profile::{PieceProfile, StepProfile};
 use super::sends::Sends;
+use super::slowing::Slowing;
 use super::{SoftwareStack, StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::Fabric;
@@ -228,7 +229,9 @@ impl<N: Network> Step<'_, N> {
         let gather = Collective { kind: CollectiveKind::AllGather, bytes, group };
         Sends::new(self.fabric, layout, |tier| {
             let send = self.fabric.send(layout, tier, slice).launched(chip.gap());
-            if sliced { send + chip.collective(self.fabric, &gather) } else { send }
+            let send = if sliced { send + chip.collective(self.fabric, &gather) } else { send };
+            // The chip's scalars are of collectives of whole groups; a send takes few of their channels, and nothing measured tells what it slows.
+            Communication { slowing: Slowing::default(), ..send }
         })
     }
 }

@@ -32,6 +32,7 @@ mod profile;
 mod program;
 mod schedule;
 mod sends;
+mod slowing;
 mod stack;
 mod stack_framework;
 mod stack_options;
@@ -67,6 +68,7 @@ pub use plan::TrainingPlan;
 pub use profile::{PassProfile, PieceProfile, StepProfile};
 pub use program::{KernelIndex, KernelTable, Passes, Program};
 pub use sends::Sends;
+pub use slowing::Slowing;
 pub use stack::{
     Execution, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
 };

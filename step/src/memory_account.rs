@@ -1,9 +1,11 @@
 //! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`Holding`]) and the schedule.
 
+mod at_work;
 mod away;
 mod chunks;
 mod turns;
 
+use self::at_work::Transient;
 use self::chunks::ChunkMemory;
 pub use self::chunks::StageRoom;
 use super::SoftwareStack;
@@ -32,7 +34,7 @@ pub struct MemoryProfile {
     /// Of that, what is in storage.
     stored: Bytes,
     /// Alive besides while one layer runs.
-    transient: Bytes,
+    transient: Transient,
     /// Kept by the embedding, and by the head without logits and loss.
     embedding_kept: Bytes,
     head_kept: Bytes,
@@ -79,7 +81,7 @@ impl MemoryProfile {
             kept: Bytes::ZERO,
             offloaded: Bytes::ZERO,
             stored: Bytes::ZERO,
-            transient: Bytes::ZERO,
+            transient: Transient::default(),
             embedding_kept: ends[0],
             head_kept: ends[1],
             logits: logits.0 / training.lowering.precision.operand.bytes(),
@@ -108,7 +110,7 @@ impl MemoryProfile {
 
     /// What a layer keeps of one micro-batch on the device, on the host and in storage, and what is alive besides while it runs backward.
     pub(super) fn layer(&self) -> [Bytes; 4] {
-        [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient + self.offloaded]
+        [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient.in_one_go + self.offloaded]
     }
 
     fn under_one(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
@@ -117,7 +119,8 @@ impl MemoryProfile {
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
         let replay = if caches || stack.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly };
         let treatment = policy.treatment_under(&layer.graph, replay);
-        let transient = working_set(&treatment, &layer.graph, self.changed.as_deref(), stack);
+        let transient =
+            Transient::new(stack, |release| working_set(&treatment, &layer.graph, self.changed.as_deref(), stack, release));
         // Without layers in it, the embedding keeps the same under every policy.
         let embedding_kept = training.segment(SegmentKind::Embedding).map_or(self.embedding_kept, |embedding| {
             policy.treatment_under(&embedding.graph, replay).kept_bytes(&embedding.graph)
@@ -470,7 +473,7 @@ impl<'a> Account<'a> {
     /// Gathered, activations, transients, logits, gradients.
     fn layers_moment(&self, stage: u32, held: &Holding, activations: Bytes) -> [Bytes; 5] {
         // While one layer runs backward, the next one's tensors come from the host.
-        let at_work = if self.staged() { self.at_work(stage) } else { self.profile.transient + self.profile.offloaded };
+        let at_work = if self.staged() { self.at_work(stage) } else { self.transient() + self.profile.offloaded };
         let all = held.resident.gradients;
         if !self.by_layer() || all == Bytes::ZERO {
             return [held.open, activations, at_work, Bytes::ZERO, all];

@@ -7,7 +7,7 @@ use super::memory_static::{Resident, Sharding};
 use sim::units::Bytes;
 use workloads::graph::OperatorGraph;
 use workloads::memory::{PlacedBytes, SegmentStatics, Statics};
-use workloads::{SegmentKind, TrainingGraph, Treatment};
+use workloads::{Release, SegmentKind, TrainingGraph, Treatment};
 
 /// Of a lowered model.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -104,16 +104,17 @@ pub(super) fn lost_part(changed: Option<&Changed>, stack: &SoftwareStack) -> f64
 }
 
 /// What a layer's passes take besides what is kept: the most that is alive at once, or what it packs into where addresses are planned. Blocks that
-/// layers keep are alike and take each other's places, so that planned ones leave no gaps.
+/// layers keep are alike and take each other's places whole, so that planned ones leave no gaps.
 pub(super) fn working_set(
     treatment: &Treatment,
     layer: &OperatorGraph,
     changed: Option<&Changed>,
     stack: &SoftwareStack,
+    release: Release,
 ) -> Bytes {
     if planned(changed, stack) {
         treatment.lifetimes(layer).iter().map(|pass| plan_addresses(pass).peak).max().unwrap_or_default()
     } else {
-        treatment.transient_bytes(layer)
+        treatment.transient_bytes(layer, release)
     }
 }

@@ -144,7 +144,7 @@ pub fn stage_pairs(layout: &Layout, a: u32, b: u32) -> impl Iterator<Item = [u32
 /// What the network itself takes of a collective's cost.
 #[must_use]
 pub fn communication(cost: &CollectiveCost) -> Communication {
-    Communication { time: cost.startup + cost.transfer, ports: PortTimes::of(cost) }
+    Communication { time: cost.startup + cost.transfer, ports: PortTimes::of(cost), ..Communication::default() }
 }
 
 impl Communication {
@@ -156,13 +156,13 @@ impl Communication {
     /// Of two at the same time: the longer time, and the longer of each port's.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
-        Self { time: self.time.max(other.time), ports: self.ports.each(other.ports, Seconds::max) }
+        Self { time: self.time.max(other.time), ports: self.ports.each(other.ports, Seconds::max), ..self }
     }
 
     /// The shorter time, and the shorter of each port's.
     #[must_use]
     pub fn at_least(self, other: Self) -> Self {
-        Self { time: self.time.min(other.time), ports: self.ports.each(other.ports, Seconds::min) }
+        Self { time: self.time.min(other.time), ports: self.ports.each(other.ports, Seconds::min), ..self }
     }
 }
 

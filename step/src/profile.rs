@@ -34,6 +34,8 @@ pub struct PassProfile {
     pub expert: Seconds,
     /// Copies to or from the host that nothing hides.
     pub offload: Seconds,
+    /// Copies to or from the host, hidden ones too.
+    pub copying: Seconds,
     /// How long its collectives, hidden ones too, have the ports.
     pub ports: PortTimes,
     /// Energy of its kernels, static power apart; none where they are bounded only.
@@ -62,6 +64,7 @@ impl PassProfile {
             context: self.context + other.context,
             expert: self.expert + other.expert,
             offload: self.offload + other.offload,
+            copying: self.copying + other.copying,
             ports: self.ports + other.ports,
             energy: self.energy + other.energy,
             unproven: self.unproven + other.unproven,
@@ -90,6 +93,7 @@ impl PassProfile {
             context: self.context * n,
             expert: self.expert * n,
             offload: self.offload * n,
+            copying: self.copying * n,
             ports: self.ports * n,
             energy: self.energy * n,
             unproven: self.unproven * n,

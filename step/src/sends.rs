@@ -37,7 +37,7 @@ impl Sends {
 
     /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
     pub fn exposed(&self, window: Window, hidden: f64) -> ExposedSends {
-        ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.hides(&send) * hidden)) }
+        ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.saves(&send) * hidden)) }
     }
 }
 

@@ -8,6 +8,7 @@ use sim::kernel::DataType;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use thiserror::Error;
+use workloads::Release;
 use workloads::footprint::Precision;
 use workloads::recompute_policy::Replay;
 
@@ -157,7 +158,7 @@ pub struct SustainedOptions {
 }
 
 /// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
-/// limited by the work and by the ports that the work's own collectives leave free (see [`super::Window::hides`]).
+/// limited by the work and by the ports that the work's own collectives leave free (see [`super::Window::saves`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapOptions {
@@ -173,6 +174,15 @@ pub struct OverlapOptions {
     pub pipeline: f64,
     /// Copies to and from the host.
     pub host: f64,
+    /// Whether what runs side by side slows each other by the chip's scalars (`[streams]` of its file). Off where the fractions, or the rates under
+    /// load, were fitted on steps that hold it already.
+    #[serde(default = "yes")]
+    pub contended: bool,
+}
+
+/// What streams do unless a stack says otherwise.
+fn yes() -> bool {
+    true
 }
 
 /// How the stack uses memory.
@@ -204,6 +214,10 @@ pub struct MemoryOptions {
     /// `zero_grad(set_to_none=True)`); else all gradients are beside all activations.
     #[serde(default)]
     pub gradients_by_layer: bool,
+    /// Whether what a layer keeps for its backward pass goes tensor by tensor, each behind its last reader ([`Release::BehindReaders`]): automatic
+    /// differentiation that runs operator by operator holds it so. A compiled loop over layers holds all of it until the layer's end.
+    #[serde(default)]
+    pub released_by_tensor: bool,
     /// Layers whose weights are gathered at once under ZeRO-3: the one at work and those fetched ahead.
     pub gathered_layers: u32,
     /// Whether embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).
@@ -309,6 +323,12 @@ impl SoftwareStack {
     #[must_use]
     pub fn pipeline_pass(&self, virtual_stages: u32) -> Seconds {
         Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_sends(virtual_stages))
+    }
+
+    /// When what a layer keeps is given back, where its backward pass runs in one go.
+    #[must_use]
+    pub fn release(&self) -> Release {
+        if self.memory.released_by_tensor { Release::BehindReaders } else { Release::AtTheEnd }
     }
 
     /// How much of a checkpointed layer runs again.

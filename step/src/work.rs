@@ -1,7 +1,7 @@
 //! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
 
 use super::chip_times::{Cost, Fidelity};
-use super::contention::Communication;
+use super::contention::{Communication, PortTimes, Window};
 use super::copied::Copied;
 use super::lowering::lowered;
 use super::network::Network;
@@ -89,6 +89,7 @@ impl PieceWork {
             let exposed = |busy: Seconds| copy - copy.min(busy) * chip.stack().overlap.host;
             piece.forward.offload = exposed(piece.forward.busy());
             piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
+            (piece.forward.copying, piece.backward.copying) = (copy, copy);
         }
         match (&self.passes, chip.fidelity()) {
             (_, Fidelity::Exact) => {}
@@ -138,15 +139,18 @@ impl PassWork {
     }
 
     fn priced(&self, chip: &ChipTimes, network: &impl Network) -> PassProfile {
-        let (mut pass, mut beside, mut ring) = (self.alone, Seconds::ZERO, Seconds::ZERO);
+        let (mut pass, mut beside, mut ring) = (self.alone, Communication::default(), Communication::default());
         for CollectiveWork { collective, axis, hides } in &self.collectives {
-            let Communication { time, ports } = chip.collective(network, collective);
+            let communication = chip.collective(network, collective);
+            // In the order of one stream, they have the ports one after the other.
+            let Communication { time, ports, .. } = communication;
+            let alone = Communication { ports: PortTimes::default(), ..communication };
             pass.ports = pass.ports + ports;
             match axis {
                 Axis::Context => {
                     pass.context += time;
                     if *hides {
-                        ring += time;
+                        ring = ring + alone;
                     }
                 }
                 Axis::Expert => pass.expert += time,
@@ -155,15 +159,16 @@ impl PassWork {
                     // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
                     let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain();
                     if inside && *hides {
-                        beside += time;
+                        beside = beside + alone;
                     }
                 }
             }
         }
         let overlap = &chip.stack().overlap;
-        pass.beside_weights = beside.min(self.weights) * overlap.tensor;
+        let saved = |time: Seconds, communication: &Communication| Window { time, ..Window::default() }.saves(communication);
+        pass.beside_weights = saved(self.weights, &beside) * overlap.tensor;
         pass.tensor = pass.tensor - pass.beside_weights;
-        pass.context = pass.context - ring.min(self.attention) * overlap.context;
+        pass.context = pass.context - saved(self.attention, &ring) * overlap.context;
         pass
     }
 }
@@ -201,7 +206,7 @@ impl ScheduledWork {
     fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<[PassProfile; 3], StepError> {
         let mut key = Vec::new();
         for collective in &self.collectives {
-            let Communication { time, ports } = network.collective(collective);
+            let Communication { time, ports, .. } = network.collective(collective);
             key.push(time.0.to_bits());
             key.extend(ports.bits());
         }
@@ -313,7 +318,7 @@ impl ChipTimes {
             let treatment = policy.treatment_under(&segment.graph, self.stack().replay());
             self.piece(segment, &treatment, Some(forward)).priced(self, network)
         };
-        let forward = PassProfile { offload: Seconds::ZERO, ..known.layer.forward };
+        let forward = PassProfile { offload: Seconds::ZERO, copying: Seconds::ZERO, ..known.layer.forward };
         let first = plan.activations.first();
         let layer = again(&known.layer_segment, forward, first)?;
         let embedding = match &known.leading_segment {

@@ -41,3 +41,4 @@ pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, Replay, T
 pub use stage_policies::{LayerMix, LayerRun, StagePolicies};
 pub use technique::{Allowance, Technique, Techniques};
 pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};
+pub use working_set::Release;

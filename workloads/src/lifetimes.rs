@@ -25,7 +25,7 @@ impl Lifetime {
 
 impl Treatment {
     /// What is alive in the forward pass and what in the backward pass, each in its own order. The most that is alive at once is
-    /// [`Treatment::transient_bytes`].
+    /// [`Treatment::transient_bytes`] where what is kept is given back at the end.
     #[must_use]
     pub fn lifetimes(&self, graph: &OperatorGraph) -> [Vec<Lifetime>; 2] {
         [self.forward_lifetimes(graph), self.backward_lifetimes(graph)]
@@ -96,7 +96,7 @@ impl Treatment {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{ActivationPolicy, Lowering, Model, SegmentKind, TrainingGraph};
+    use crate::{ActivationPolicy, Lowering, Model, Release, SegmentKind, TrainingGraph};
 
     #[test]
     fn the_most_alive_at_once_is_the_working_set() {
@@ -115,7 +115,7 @@ mod tests {
                     let steps = layer.operators.len() as u32;
                     let passes = treatment.lifetimes(layer);
                     let most = passes.iter().flat_map(|pass| (0..steps).map(|at| live(pass, at)));
-                    assert_eq!(most.max().unwrap(), treatment.transient_bytes(layer), "{name} {policy}");
+                    assert_eq!(most.max().unwrap(), treatment.transient_bytes(layer, Release::AtTheEnd), "{name} {policy}");
                 }
             }
         }

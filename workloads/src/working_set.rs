@@ -1,17 +1,30 @@
 //! What one piece's passes hold besides what is kept from forward to backward: the working set of a segment.
 
-use crate::graph::{OpId, OperatorGraph};
+use crate::graph::{OpId, OperatorGraph, TensorId};
 use crate::layer_names::layer_of;
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
+use std::collections::BTreeSet;
+
+/// When what a piece keeps for its backward pass is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Release {
+    /// All of it when the piece's backward pass has ended.
+    AtTheEnd,
+    /// Each tensor behind the last operator that reads it, as automatic differentiation does that holds saved tensors operator by operator. What
+    /// something is computed again from is held to the end.
+    BehindReaders,
+}
 
 impl Treatment {
     /// Most bytes alive at once in the backward pass of one piece besides what is kept on the device, operators running in order: what was
     /// rebuilt or brought back from the host, each until the last backward chain that reads it; gradients from their first contribution
     /// to their producer's backward pass; a further contribution to a gradient until it is added; workspaces. Everything rebuilt is there
     /// when the backward pass of its layer starts, as a checkpointed region leaves it.
+    ///
+    /// What is kept and already given back makes room for the rest.
     #[must_use]
-    pub fn backward_bytes(&self, graph: &OperatorGraph) -> Bytes {
+    pub fn backward_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut readers = vec![usize::MAX; graph.tensors.len()];
         // Running backwards, the first operator in order is the last to read.
         for op in graph.operators.iter().rev() {
@@ -31,6 +44,7 @@ impl Treatment {
         // What comes back from the host only to be recomputed from is there from the start to the end.
         let sources = self.offloaded.iter().filter(|t| readers[t.index()] == usize::MAX);
         let fixed: Bytes = sources.map(|t| graph.tensors[t.index()].bytes).sum();
+        let released = self.released(graph, &readers, release);
         let mut gradients = vec![false; graph.tensors.len()];
         gradients[graph.output.index()] = true;
         let mut peak = Bytes::ZERO;
@@ -43,17 +57,36 @@ impl Treatment {
             let here = layer_of(&op.name);
             let waits = |last: usize, region: Option<&str>| last <= op.id.index() && (region == here || layer(last) == here);
             let waiting: Bytes = rebuilt.iter().filter(|(last, region, _)| waits(*last, *region)).map(|(.., bytes)| *bytes).sum();
-            peak = peak.max(held + waiting + op.workspace);
+            let free: Bytes = released.iter().filter(|(last, _)| *last > op.id.index()).map(|(_, bytes)| *bytes).sum();
+            peak = peak.max((held + waiting + op.workspace).saturating_sub(free));
             op.outputs.iter().for_each(|t| gradients[t.index()] = false);
         }
         peak + fixed
     }
 
-    /// Most bytes alive at once in either pass of one piece besides what is kept on the device.
+    /// The last reader in the backward pass, and the bytes, of what is given back before the pass ends.
+    fn released(&self, graph: &OperatorGraph, readers: &[usize], release: Release) -> Vec<(usize, Bytes)> {
+        if release == Release::AtTheEnd {
+            return Vec::new();
+        }
+        let again = |op: &&crate::graph::OperatorNode| self.recompute.contains(op.id);
+        let sources: BTreeSet<TensorId> = graph.operators.iter().filter(again).flat_map(|op| op.inputs.iter().copied()).collect();
+        let read = |t: &&TensorId| readers[t.index()] != usize::MAX && !sources.contains(t);
+        self.kept.iter().filter(read).map(|t| (readers[t.index()], graph.tensors[t.index()].bytes)).collect()
+    }
+
+    /// Most bytes alive at once in either pass of one piece besides what is kept on the device. Where each tensor is given back by itself, each also
+    /// comes by itself: in the forward pass what is kept of operators still to run is not there yet.
     #[must_use]
-    pub fn transient_bytes(&self, graph: &OperatorGraph) -> Bytes {
+    pub fn transient_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut held = self.kept.clone();
         held.extend(&self.offloaded);
-        graph.forward_bytes(|t| held.contains(&t)).max(self.backward_bytes(graph))
+        let made = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| (op, graph.tensors[t.index()].bytes));
+        let coming: Vec<(OpId, Bytes)> = match release {
+            Release::AtTheEnd => Vec::new(),
+            Release::BehindReaders => self.kept.iter().filter_map(made).collect(),
+        };
+        let absent = |at: OpId| coming.iter().filter(|(op, _)| *op > at).map(|(_, bytes)| *bytes).sum();
+        graph.forward_bytes(|t| held.contains(&t), absent).max(self.backward_bytes(graph, release))
     }
 }

@@ -6,7 +6,9 @@ use sim::units::{Bytes, Flops};
 use std::collections::BTreeSet;
 use workloads::graph::OperatorGraph;
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Lowering, Model, NamedTensor, Replay, Segment, SegmentKind, TrainingGraph, Treatment};
+use workloads::{
+    ActivationPolicy, Lowering, Model, NamedTensor, Release, Replay, Segment, SegmentKind, TrainingGraph, Treatment,
+};
 
 const NAMED: [&str; 9] = [
     "minimal",
@@ -193,6 +195,61 @@ fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
     }
 }
 
+/// What is alive at once in a backward pass, kept tensors among it, each until its last reader has run: moment by moment, without what is rebuilt.
+fn played_backward(graph: &OperatorGraph) -> u64 {
+    let kept = graph.kept(&workloads::RecomputeSet::none());
+    let reads = |op: usize| graph.operators[op].backward.iter().flat_map(|chain| chain.reads.iter().copied());
+    let mut gradients = BTreeSet::from([graph.output]);
+    let mut most = 0;
+    for at in (0..graph.operators.len()).rev() {
+        let op = &graph.operators[at];
+        let unread: BTreeSet<_> = (0..=at).flat_map(reads).collect();
+        let never: BTreeSet<_> = (0..graph.operators.len()).flat_map(reads).collect();
+        let saved: u64 =
+            kept.iter().filter(|t| unread.contains(t) || !never.contains(t)).map(|t| graph.tensors[t.index()].bytes.0).sum();
+        let mut live = saved + op.workspace.0;
+        for input in op.inputs.iter().filter(|_| !op.backward.is_empty()) {
+            // A second contribution is a tensor of its own.
+            if !gradients.insert(*input) {
+                live += graph.tensors[input.index()].gradient_bytes.0;
+            }
+        }
+        live += gradients.iter().map(|t| graph.tensors[t.index()].gradient_bytes.0).sum::<u64>();
+        op.outputs.iter().for_each(|t| {
+            gradients.remove(t);
+        });
+        most = most.max(live);
+    }
+    most
+}
+
+#[test]
+fn what_is_kept_goes_behind_its_last_reader() {
+    for unfused in [false, true] {
+        let layer = llama(|l| Lowering {
+            attention: if unfused { Attention::Unfused } else { Attention::Fused },
+            elementwise_fusion: !unfused,
+            sequence_length: 2048,
+            ..l
+        });
+        let graph = &layer.graph;
+        let none = ActivationPolicy::None.treatment(graph);
+        let kept = none.kept_bytes(graph).0;
+        let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|release| none.backward_bytes(graph, release).0);
+        assert_eq!(kept + by_tensor, played_backward(graph), "unfused {unfused}");
+        assert!(by_tensor < whole, "unfused {unfused}: {by_tensor} {whole}");
+        for text in NAMED {
+            let treatment = policy(text).treatment(graph);
+            let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|r| treatment.transient_bytes(graph, r));
+            assert!(by_tensor <= whole, "{text}");
+        }
+        // A checkpoint's input is held while its layer runs again, and all the rest is rebuilt.
+        let full = ActivationPolicy::Full.treatment(graph);
+        let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|release| full.backward_bytes(graph, release));
+        assert_eq!(whole, by_tensor, "unfused {unfused}");
+    }
+}
+
 #[test]
 fn the_working_set_is_what_the_passes_need_at_once() {
     // Backward of a Llama layer kept in full, per token: at the gated unit its gradient 2i, those of gate and up 2i each, the residual
@@ -201,20 +258,27 @@ fn the_working_set_is_what_the_passes_need_at_once() {
     let layer = llama(|l| l);
     let (sb, h, i) = (8192_u64, 4096_u64, 14336_u64);
     let none = ActivationPolicy::None.treatment(&layer.graph);
-    assert_eq!(none.backward_bytes(&layer.graph), Bytes(sb * (6 * i + 2 * h)));
+    assert_eq!(none.backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h)));
     let full = ActivationPolicy::Full.treatment(&layer.graph);
     let rebuilt = 10 * h + 4 * 1024 + 4 * i + 4 * 32 + 8;
-    assert_eq!(full.backward_bytes(&layer.graph), Bytes(sb * (6 * i + 2 * h + rebuilt)));
+    assert_eq!(full.backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h + rebuilt)));
     // Never more than everything rebuilt beside the most gradients.
     for text in NAMED {
         let treatment = policy(text).treatment(&layer.graph);
-        let bound = none.backward_bytes(&layer.graph) + treatment.rebuilt_bytes(&layer.graph);
-        assert!(treatment.backward_bytes(&layer.graph) <= bound, "{text}");
-        assert!(treatment.transient_bytes(&layer.graph) >= none.backward_bytes(&layer.graph).max(Bytes(1)), "{text}");
+        let bound = none.backward_bytes(&layer.graph, Release::AtTheEnd) + treatment.rebuilt_bytes(&layer.graph);
+        assert!(treatment.backward_bytes(&layer.graph, Release::AtTheEnd) <= bound, "{text}");
+        assert!(
+            treatment.transient_bytes(&layer.graph, Release::AtTheEnd)
+                >= none.backward_bytes(&layer.graph, Release::AtTheEnd).max(Bytes(1)),
+            "{text}"
+        );
     }
     // An offloaded input is back for the backward pass.
     let moved = policy("full_offloaded").treatment(&layer.graph);
-    assert_eq!(moved.backward_bytes(&layer.graph), full.backward_bytes(&layer.graph) + Bytes(sb * 2 * h));
+    assert_eq!(
+        moved.backward_bytes(&layer.graph, Release::AtTheEnd),
+        full.backward_bytes(&layer.graph, Release::AtTheEnd) + Bytes(sb * 2 * h)
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the chunks of a device keep where stages have policies of their own.
 
+use super::at_work::Transient;
 use super::{Account, Holding, MemoryProfile};
 use crate::memory_static::Resident;
 use crate::memory_techniques::lost_part;
@@ -17,7 +18,7 @@ pub(super) struct ChunkMemory {
     /// Of that, in storage.
     pub stored: Bytes,
     /// Alive besides while one of its layers runs, at most.
-    transient: Bytes,
+    transient: Transient,
     /// What one of its layers brings back from the host, at most.
     returning: Bytes,
 }
@@ -88,10 +89,11 @@ impl Account<'_> {
     /// What is alive besides while one of a stage's layers runs backward and the next one's tensors come from the host.
     pub(super) fn at_work(&self, stage: u32) -> Bytes {
         if self.arrangement.layers_on(stage) == 0 {
-            return self.profile.transient + self.profile.offloaded;
+            return self.transient() + self.profile.offloaded;
         }
-        let most = |of: fn(&ChunkMemory) -> Bytes| self.places(stage).map(|place| of(&self.profile.chunks[place])).max();
-        most(|chunk| chunk.transient).unwrap_or_default() + most(|chunk| chunk.returning).unwrap_or_default()
+        let schedule = self.arrangement.schedule;
+        let most = |of: &dyn Fn(&ChunkMemory) -> Bytes| self.places(stage).map(|place| of(&self.profile.chunks[place])).max();
+        most(&|chunk| chunk.transient.under(schedule)).unwrap_or_default() + most(&|chunk| chunk.returning).unwrap_or_default()
     }
 
     /// What a stage has for its layers' activations in a device's `capacity`; `None` where it has too little without any.

@@ -248,11 +248,11 @@ impl OperatorGraph {
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         let kept = self.kept(recompute);
-        self.forward_bytes(|t| kept.contains(&t)).max(self.backward_peak() + self.rebuilt_bytes(recompute))
+        self.forward_bytes(|t| kept.contains(&t), |_| Bytes::ZERO).max(self.backward_peak() + self.rebuilt_bytes(recompute))
     }
 
-    /// Most bytes alive at once in the forward pass besides what is kept.
-    pub(crate) fn forward_bytes(&self, kept: impl Fn(TensorId) -> bool) -> Bytes {
+    /// Most bytes alive at once in the forward pass besides what is kept, of which `absent` are not there yet while an operator runs.
+    pub(crate) fn forward_bytes(&self, kept: impl Fn(TensorId) -> bool, absent: impl Fn(OpId) -> Bytes) -> Bytes {
         let mut last_reader = vec![0; self.tensors.len()];
         for op in &self.operators {
             for input in &op.inputs {
@@ -268,7 +268,8 @@ impl OperatorGraph {
         for op in &self.operators {
             let touched = op.inputs.iter().chain(&op.outputs).filter(|t| last_reader[t.index()] != usize::MAX);
             touched.for_each(|t| alive[t.index()] = true);
-            peak = peak.max(self.sum_alive(&alive, |t| self.settled.at_work(t.id, t.bytes)) + op.workspace);
+            let held = self.sum_alive(&alive, |t| self.settled.at_work(t.id, t.bytes)) + op.workspace;
+            peak = peak.max(held.saturating_sub(absent(op.id)));
             for (flag, last) in alive.iter_mut().zip(&last_reader) {
                 *flag &= *last > op.id.index();
             }

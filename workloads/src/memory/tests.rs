@@ -7,6 +7,7 @@ use crate::model::Model;
 use crate::recompute_policy::ActivationPolicy;
 use crate::technique::{Allowance, Technique, Techniques};
 use crate::training::{Lowering, SegmentKind, TrainingGraph};
+use crate::working_set::Release;
 
 const S: u64 = 4096;
 const H: u64 = 4096;
@@ -139,7 +140,7 @@ fn mini_sequences_keep_inputs_and_use_up_gradients() {
     let transient = |techniques: &str| {
         let training = lowered(techniques, |l| l).unwrap();
         let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
-        ActivationPolicy::Full.treatment(graph).backward_bytes(graph).0
+        ActivationPolicy::Full.treatment(graph).backward_bytes(graph, Release::AtTheEnd).0
     };
     // Gradients of gate, up and their product exist by eighths; what is rebuilt is there whole.
     let saved = transient("megatron-full") - transient("mst,mlp_slices=8,head_slices=8");
