@@ -40,7 +40,7 @@ pub struct Node<S> {
 /// What shows a bound of candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shown {
-    /// The peaks of kernels.
+    /// The peaks of kernels, and what arrays and buffers leave of them.
     Peaks,
     /// Kernels mapped, and plans timed with them.
     Mapped,
@@ -51,8 +51,8 @@ pub enum Shown {
 /// What a look at a set came to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Look<S> {
-    /// A better bound of the same candidates.
-    Bound(f64),
+    /// A better bound of the same candidates, with what else has been found out about them.
+    Bound(f64, S),
     /// Parts of the set, and those of its candidates that need not be looked at.
     Parts(Vec<Node<S>>, Vec<(S, Exclusion)>),
 }
@@ -84,6 +84,10 @@ pub trait Problem: Sync {
     /// Whether a set has a candidate.
     fn holds(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
+    }
+    /// A set that nobody looks at any more, without what only looks need.
+    fn settled(&self, set: Self::Set) -> Self::Set {
+        set
     }
     /// How many candidates a set has.
     fn size(&self, set: &Self::Set) -> u64;
@@ -319,14 +323,14 @@ impl<P: Problem> Run<'_, P> {
         let counts = if single { &mut self.counts.alone } else { &mut self.counts.in_sets };
         counts[node.shown as usize] += size;
         self.left = self.left.min(node.bound);
-        self.outcomes.push((node.set, Outcome::Pruned { bound: node.bound, by, shown: node.shown }));
+        self.outcomes.push((self.problem.settled(node.set), Outcome::Pruned { bound: node.bound, by, shown: node.shown }));
     }
 
     fn exclude(&mut self, set: P::Set, why: Exclusion) {
         let size = self.problem.size(&set);
         self.decided += size;
         self.counts.excluded += size;
-        self.outcomes.push((set, Outcome::Excluded(why)));
+        self.outcomes.push((self.problem.settled(set), Outcome::Excluded(why)));
     }
 
     /// Whether a node is to be evaluated next.
@@ -345,7 +349,9 @@ impl<P: Problem> Run<'_, P> {
             }
             self.counts.looks += 1;
             next = match self.problem.look(&node, f64::INFINITY)? {
-                Look::Bound(bound) => Some(Waiting(Node { bound: bound.max(node.bound), shown: Shown::Mapped, ..node })),
+                Look::Bound(bound, set) => {
+                    Some(Waiting(Node { set, bound: bound.max(node.bound), shown: Shown::Mapped, ..node }))
+                }
                 Look::Parts(mut parts, excluded) => {
                     excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
                     let there = |part: &Node<P::Set>| goal.is_some_and(|goal| self.problem.holds(&part.set, goal));
@@ -394,8 +400,8 @@ impl<P: Problem> Run<'_, P> {
             };
             self.counts.looks += 1;
             match look? {
-                Look::Bound(bound) => {
-                    self.queue.push(Waiting(Node { bound: bound.max(node.bound), shown: Shown::Mapped, ..node }));
+                Look::Bound(bound, set) => {
+                    self.queue.push(Waiting(Node { set, bound: bound.max(node.bound), shown: Shown::Mapped, ..node }));
                 }
                 Look::Parts(parts, excluded) => {
                     excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
@@ -443,7 +449,7 @@ impl<P: Problem> Run<'_, P> {
                     Outcome::Open { bound: bound.max(node.bound) }
                 }
             };
-            self.outcomes.push((node.set, outcome));
+            self.outcomes.push((problem.settled(node.set), outcome));
         }
     }
 
@@ -452,7 +458,7 @@ impl<P: Problem> Run<'_, P> {
         for Waiting(node) in std::mem::take(&mut self.queue).into_sorted_vec().into_iter().rev() {
             match self.rival(&node) {
                 Some(by) => self.discard(node, by),
-                None => self.outcomes.push((node.set, Outcome::Open { bound: node.bound })),
+                None => self.outcomes.push((self.problem.settled(node.set), Outcome::Open { bound: node.bound })),
             }
         }
     }

@@ -47,7 +47,7 @@ impl Problem for Toy {
         let (from, to) = node.set;
         let all = || (from..to).map(|c| self.bound(c)).fold(f64::INFINITY, f64::min);
         if to - from == 1 || (node.shown == Shown::Peaks && to % 2 == 0) {
-            return Ok(Look::Bound(all()));
+            return Ok(Look::Bound(all(), node.set));
         }
         let middle = from + (to - from) / 2;
         Ok(Look::Parts([(from, middle), (middle, to)].map(|set| self.node(set)).to_vec(), Vec::new()))

@@ -166,7 +166,7 @@ impl ChipTimes {
     #[must_use]
     pub fn least(&self, kernel: &Kernel, network: &impl Network, fidelity: Fidelity) -> Least {
         if let Kernel::Collective(collective) = kernel {
-            return costed::least(self.chip(), kernel, [latency(network, collective); 2]);
+            return self.least_collective(kernel, collective_latency(network, collective));
         }
         let on = |span| {
             let least = match fidelity {
@@ -177,6 +177,12 @@ impl ChipTimes {
             self.as_launched(kernel, least)
         };
         costed::least(self.chip(), kernel, [Span::OneCore, Span::AllCores].map(on))
+    }
+
+    /// [`Self::least`] of a collective of which it is known what it takes on its fabric ([`collective_latency`]).
+    #[must_use]
+    pub fn least_collective(&self, kernel: &Kernel, latency: Seconds) -> Least {
+        costed::least(self.chip(), kernel, [latency; 2])
     }
 
     /// [`Self::least`] at the chip's own fidelity, remembered but for collectives.
@@ -227,7 +233,7 @@ impl ChipTimes {
     /// What a kernel or collective takes in a schedule, on one core and on all.
     pub(crate) fn costs(&mut self, kernel: &Kernel, network: &impl Network) -> Costs {
         if let Kernel::Collective(collective) = kernel {
-            let cost = KernelCost::network(latency(network, collective));
+            let cost = KernelCost::network(collective_latency(network, collective));
             return Costs { one_core: cost, all_cores: cost };
         }
         if let Some(known) = self.scheduled.get(kernel) {
@@ -299,8 +305,9 @@ fn is_mapped(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_))
 }
 
-/// What a collective takes in a schedule, its launch with it.
-fn latency(network: &impl Network, collective: &Collective) -> Seconds {
+/// What a collective takes in a schedule, its launch with it: the same on every chip.
+#[must_use]
+pub fn collective_latency(network: &impl Network, collective: &Collective) -> Seconds {
     if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {
         return Seconds::ZERO;
     }

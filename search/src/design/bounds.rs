@@ -2,7 +2,7 @@
 
 use super::{Aim, DesignSearch, Evaluation, Rejection, Workload, evaluate, rejected};
 use crate::objective::{Axis, Objective, Term};
-use crate::planner::{ChipKernels, Prepared};
+use crate::planner::{ChipKernels, LotBounds, Prepared};
 use crate::runner::Verdict;
 use crate::space::{Corners, DesignId, Figures};
 use sim::hardware::Accelerator;
@@ -154,24 +154,30 @@ impl DesignSearch<'_> {
         model: usize,
         (seen, kernels): (&Seen, &mut Option<ChipKernels<'c>>),
         (depth, wanted): (Depth, f64),
+        known: &mut LotBounds,
     ) -> f64 {
         let prepared = self.workloads[model].prepared;
         let all: Vec<&Prepared<'_>> = seen.fabrics.iter().map(|fabric| &prepared[*fabric]).collect();
         let (Some(first), Some(kernels)) = (all.first(), kernels) else { return 0.0 };
         let line = self.line(first, seen.small());
         let cutoff = line.reached(wanted);
-        line.at(match (depth, all.len()) {
-            (Depth::Mapped, 1) => first.fine_bound(kernels, cutoff),
-            (Depth::Mapped, _) => Prepared::bound_over(&all, kernels, cutoff, Fidelity::Mapped),
-            (Depth::Buffered, _) => Prepared::bound_over(&all, kernels, cutoff, Fidelity::Buffered),
-            (Depth::Peaks, _) => Prepared::bound_over(&all, kernels, cutoff, Fidelity::Peak),
-        }
-        .0)
+        let fidelity = match depth {
+            // The plans that fit, timed.
+            Depth::Mapped => Fidelity::Exact,
+            Depth::Buffered => Fidelity::Buffered,
+            Depth::Peaks => Fidelity::Peak,
+        };
+        line.at(Prepared::bound_within(&all, kernels, (cutoff, fidelity), known).0)
     }
 
-    fn coarse_measures<'c>(&self, seen: &'c Seen, kernels: &mut [Option<ChipKernels<'c>>]) -> Vec<f64> {
-        let of = |(model, kernels)| self.least(model, (seen, kernels), (Depth::Peaks, f64::INFINITY));
-        kernels.iter_mut().enumerate().map(of).collect()
+    fn measures<'c>(
+        &self,
+        (seen, kernels): (&'c Seen, &mut [Option<ChipKernels<'c>>]),
+        depth: Depth,
+        known: &mut [LotBounds],
+    ) -> Vec<f64> {
+        let each = kernels.iter_mut().zip(known).enumerate();
+        each.map(|(model, (kernels, known))| self.least(model, (seen, kernels), (depth, f64::INFINITY), known)).collect()
     }
 
     /// Whether bounds on the values of what is seen are those of something else, whatever they are.
@@ -180,24 +186,31 @@ impl DesignSearch<'_> {
         self.aim.objective != Objective::EnergyPerToken && factor(seen) == factor(other) && seen.as_fast(other)
     }
 
-    /// No value of what is seen is below this, from its kernels' peaks. Without a price it is nothing: its evaluation says so.
-    pub(super) fn coarse(&self, seen: &Seen) -> f64 {
+    /// No value of what is seen is below this, from its kernels' peaks and, as far as is asked for and holds, what arrays and buffers leave of them.
+    /// Without a price it is nothing: its evaluation says so. `known` holds for what is seen, by model, or is empty; it takes what is found.
+    pub(super) fn coarse(&self, seen: &Seen, depth: Depth, known: &mut Vec<LotBounds>) -> f64 {
         let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
-        self.value(factor, &self.coarse_measures(seen, &mut self.kernels(seen)))
+        known.resize(self.workloads.len(), LotBounds::default());
+        self.value(factor, &self.measures((seen, &mut self.kernels(seen)), depth.min(seen.depth), known))
     }
 
     /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
-    pub(super) fn fine(&self, seen: &Seen, cutoff: f64) -> f64 {
+    /// `known` is as for [`Self::coarse`].
+    pub(super) fn fine(&self, seen: &Seen, cutoff: f64, known: &mut Vec<LotBounds>) -> f64 {
         let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
+        known.resize(self.workloads.len(), LotBounds::default());
         let mut kernels = self.kernels(seen);
-        let mut measures = self.coarse_measures(seen, &mut kernels);
-        for model in 0..measures.len() {
-            if self.value(factor, &measures) >= cutoff {
-                break;
+        let mut measures = self.measures((seen, &mut kernels), Depth::Peaks, known);
+        // What is cheap may do, of all models before any is looked into further.
+        for depth in [Depth::Buffered, Depth::Mapped].into_iter().filter(|depth| *depth <= seen.depth) {
+            for model in 0..measures.len() {
+                if self.value(factor, &measures) >= cutoff {
+                    return self.value(factor, &measures);
+                }
+                let wanted = self.measure_reached(factor, &measures, model, cutoff);
+                let fine = self.least(model, (seen, &mut kernels[model]), (depth, wanted), &mut known[model]);
+                measures[model] = measures[model].max(fine);
             }
-            let wanted = self.measure_reached(factor, &measures, model, cutoff);
-            let fine = self.least(model, (seen, &mut kernels[model]), (seen.depth, wanted));
-            measures[model] = measures[model].max(fine);
         }
         self.value(factor, &measures)
     }
@@ -240,8 +253,11 @@ impl DesignSearch<'_> {
         let figures = self.space.figures(id, &chip);
         let Some(factor) = self.aim.objective.factor(&figures) else { return refused(Rejection::NoPrice) };
         let seen = Seen::chip(chip, figures, self.space.fabric(id));
-        let mut measures =
-            if self.workloads.len() > 1 { self.coarse_measures(&seen, &mut self.kernels(&seen)) } else { vec![0.0] };
+        let mut measures = vec![0.0; self.workloads.len()];
+        if measures.len() > 1 {
+            let mut known = vec![LotBounds::default(); measures.len()];
+            measures = self.measures((&seen, &mut self.kernels(&seen)), Depth::Peaks, &mut known);
+        }
         let allowed = self.aim.max_step.map_or(f64::INFINITY, |most| most.0 * SLACK);
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {

@@ -1,6 +1,6 @@
 //! Boxes of the built-in studies beside chips of them.
 #![allow(clippy::unwrap_used, clippy::panic)]
-use super::bounds::Seen;
+use super::bounds::{Depth, Seen};
 use super::*;
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::space::{ChipLimits, Chips, Enclosed, Grid, Single};
@@ -104,12 +104,20 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     below(seen.figures.peak_power.0, own.figures.peak_power.0, "power")?;
     below(seen.figures.cost_usd.unwrap_or(0.0), own.figures.cost_usd.unwrap_or(0.0), "cost")?;
     below(search.cost(&seen), search.cost(&own), "cost along the axis")?;
-    below(search.coarse(&seen), search.coarse(&own), "coarse bound")?;
-    let fine = search.fine(&own, f64::INFINITY);
-    below(search.fine(&seen, f64::INFINITY), fine, "fine bound")?;
+    below(
+        search.coarse(&seen, Depth::Buffered, &mut Vec::new()),
+        search.coarse(&own, Depth::Buffered, &mut Vec::new()),
+        "coarse bound",
+    )?;
+    let mut known = Vec::new();
+    let fine = search.fine(&own, f64::INFINITY, &mut Vec::new());
+    below(search.fine(&seen, f64::INFINITY, &mut known), fine, "fine bound")?;
+    // What is known of the box holds for its chips.
+    let within = search.fine(&own, f64::INFINITY, &mut known.clone());
+    prop_assert!(within == fine || (within / fine - 1.0).abs() < 1e-6, "{within} within the box, {fine} alone");
     // What is enough to beat a value is beaten.
     let cutoff = fine * 0.9;
-    below(search.fine(&seen, cutoff), fine, "fine bound up to a cutoff")?;
+    below(search.fine(&seen, cutoff, &mut Vec::new()), fine, "fine bound up to a cutoff")?;
     Ok(())
 }
 

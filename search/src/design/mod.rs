@@ -295,13 +295,13 @@ impl<'a> DesignSearch<'a> {
         let (mut designs, mut boxes, mut outside) = (Vec::new(), Vec::new(), self.space.outside.clone());
         for (set, outcome) in outcomes {
             match (set, outcome) {
-                (Candidates::One(_), Outcome::Excluded(Exclusion::Limit(why))) => outside.count(why, 1),
-                (Candidates::Box(region, _), Outcome::Excluded(Exclusion::Limit(why))) => {
+                (Candidates::One(..), Outcome::Excluded(Exclusion::Limit(why))) => outside.count(why, 1),
+                (Candidates::Box(region, ..), Outcome::Excluded(Exclusion::Limit(why))) => {
                     outside.count(why, region.size() as usize)
                 }
                 (_, Outcome::Excluded(Exclusion::NoChip(why))) => outside.refuse(why),
-                (Candidates::One(point), outcome) => designs.push(DesignOutcome { id: self.space.largest(point), outcome }),
-                (Candidates::Box(region, _), outcome) => boxes.push(BoxOutcome { region, outcome }),
+                (Candidates::One(point, _), outcome) => designs.push(DesignOutcome { id: self.space.largest(point), outcome }),
+                (Candidates::Box(region, ..), outcome) => boxes.push(BoxOutcome { region, outcome }),
             }
         }
         designs.sort_by_key(|design| design.id.point);

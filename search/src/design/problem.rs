@@ -4,9 +4,11 @@ use super::bounds::{Depth, Seen};
 use super::climb::climb;
 use super::{DesignSearch, Evaluation};
 use crate::objective::Axis;
+use crate::planner::LotBounds;
 use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
 use crate::space::{Enclosed, Region, Single};
 use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Boxes of fewer chips are split without a better bound: that of each chip takes as long.
 const WORTH_BOUNDING: u64 = 4;
@@ -20,9 +22,19 @@ const GAINS: (f64, f64) = (1e-3, 3.0);
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Candidates {
     /// A chip, by its number in the space.
-    One(usize),
+    One(usize, Known),
     /// A box; and the dimensions along which it was best to split what it is a part of, best first.
-    Box(Region, Vec<u16>),
+    Box(Region, Vec<u16>, Known),
+}
+
+/// By model, bounds of its lots that hold on all chips of a set; empty where none are known.
+type Known = Arc<[LotBounds]>;
+
+impl Candidates {
+    fn known(&self) -> &Known {
+        let (Self::One(_, known) | Self::Box(_, _, known)) = self;
+        known
+    }
 }
 
 /// The search's numbering of designs: chips with the largest HBM first, in the space's order.
@@ -37,8 +49,9 @@ enum Part {
 }
 
 impl ChipProblem<'_> {
-    fn one(&self, point: usize) -> Part {
-        let set = Candidates::One(point);
+    /// A chip; `known` holds for what it is a part of.
+    fn one(&self, point: usize, known: &Known) -> Part {
+        let set = Candidates::One(point, Known::default());
         match self.search.space.single(point) {
             // What cannot be built is refused by its evaluation, with the reason.
             Err(_) => Part::Node(Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks }),
@@ -46,8 +59,12 @@ impl ChipProblem<'_> {
             Ok(Single::Outside(why)) => Part::Excluded(set, Exclusion::Limit(why)),
             Ok(Single::Chip(chip, figures)) => {
                 let seen = Seen::chip(*chip, figures, self.search.space.fabric(self.search.space.largest(point)));
-                let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen));
-                Part::Node(Node { set, cost, bound, first: point, shown: Shown::Peaks })
+                let mut lots = known.to_vec();
+                // Chips that are searched one by one are too many for more.
+                let depth = if known.is_empty() { Depth::Peaks } else { Depth::Buffered };
+                let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen, depth, &mut lots));
+                let known = if known.is_empty() { Known::default() } else { lots.into() };
+                Part::Node(Node { set: Candidates::One(point, known), cost, bound, first: point, shown: Shown::Peaks })
             }
         }
     }
@@ -56,19 +73,24 @@ impl ChipProblem<'_> {
     fn part(&self, region: Region, of: &Node<Candidates>, whole: Option<&Seen>) -> Result<Part, String> {
         let space = self.search.space;
         let first = space.first(&region);
+        let known = of.set.known();
         let part = if region.is_single() {
             space.single(first)?;
-            self.one(first)
+            self.one(first, known)
         } else {
-            let set = Candidates::Box(region.clone(), Vec::new());
+            let set = Candidates::Box(region.clone(), Vec::new(), Arc::clone(known));
             match space.enclose(&region)? {
                 Enclosed::Outside(why) => Part::Excluded(set, Exclusion::Limit(why)),
                 Enclosed::Open => Part::Node(Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }),
                 Enclosed::Within(corners) => {
                     let seen = Seen::corners(*corners);
-                    let bound = match whole.filter(|whole| self.search.as_fast(&seen, whole)) {
-                        Some(_) => of.bound,
-                        None => self.search.coarse(&seen),
+                    let (set, bound) = match whole.filter(|whole| self.search.as_fast(&seen, whole)) {
+                        Some(_) => (set, of.bound),
+                        None => {
+                            let mut lots = known.to_vec();
+                            let bound = self.search.coarse(&seen, Depth::Buffered, &mut lots);
+                            (Candidates::Box(region, Vec::new(), lots.into()), bound)
+                        }
                     };
                     Part::Node(Node { set, cost: self.search.cost(&seen), bound, first, shown: Shown::Peaks })
                 }
@@ -122,8 +144,8 @@ impl ChipProblem<'_> {
         let (mut nodes, mut excluded) = (Vec::new(), Vec::new());
         for part in splits.swap_remove(0).2 {
             match part {
-                Part::Node(Node { set: Candidates::Box(region, _), cost, bound, first, shown }) => {
-                    nodes.push(Node { set: Candidates::Box(region, order.clone()), cost, bound, first, shown });
+                Part::Node(Node { set: Candidates::Box(region, _, known), cost, bound, first, shown }) => {
+                    nodes.push(Node { set: Candidates::Box(region, order.clone(), known), cost, bound, first, shown });
                 }
                 Part::Node(node) => nodes.push(node),
                 Part::Excluded(set, why) => excluded.push((set, why)),
@@ -141,10 +163,11 @@ impl runner::Problem for ChipProblem<'_> {
         let space = self.search.space;
         if let Some(region) = space.whole() {
             let first = space.first(&region);
-            let set = if region.is_single() { Candidates::One(first) } else { Candidates::Box(region, Vec::new()) };
+            let known = Known::default();
+            let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
             return vec![Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }];
         }
-        let node = |point| match self.one(point) {
+        let node = |point| match self.one(point, &Known::default()) {
             Part::Node(node) => node,
             Part::Excluded(set, _) => Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks },
         };
@@ -157,42 +180,52 @@ impl runner::Problem for ChipProblem<'_> {
 
     fn holds(&self, set: &Candidates, candidate: usize) -> bool {
         match set {
-            Candidates::One(point) => *point == candidate,
-            Candidates::Box(region, _) => self.search.space.holds(region, candidate),
+            Candidates::One(point, _) => *point == candidate,
+            Candidates::Box(region, ..) => self.search.space.holds(region, candidate),
+        }
+    }
+
+    fn settled(&self, set: Candidates) -> Candidates {
+        match set {
+            Candidates::One(point, _) => Candidates::One(point, Known::default()),
+            Candidates::Box(region, ..) => Candidates::Box(region, Vec::new(), Known::default()),
         }
     }
 
     fn size(&self, set: &Candidates) -> u64 {
         match set {
-            Candidates::One(_) => 1,
-            Candidates::Box(region, _) => region.size(),
+            Candidates::One(..) => 1,
+            Candidates::Box(region, ..) => region.size(),
         }
     }
 
     fn is_single(&self, set: &Candidates) -> bool {
-        matches!(set, Candidates::One(_))
+        matches!(set, Candidates::One(..))
     }
 
     fn look(&self, node: &Node<Candidates>, cutoff: f64) -> Result<Look<Candidates>, String> {
         let space = self.search.space;
         match &node.set {
-            Candidates::One(point) => match space.single(*point)? {
+            Candidates::One(point, known) => match space.single(*point)? {
                 Single::Chip(chip, figures) => {
                     let seen = Seen::chip(*chip, figures, space.fabric(space.largest(*point)));
-                    Ok(Look::Bound(self.search.fine(&seen, cutoff)))
+                    let bound = self.search.fine(&seen, cutoff, &mut known.to_vec());
+                    Ok(Look::Bound(bound, Candidates::One(*point, Known::default())))
                 }
                 Single::Outside(why) => Ok(Look::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::Limit(why))])),
                 Single::Refused(why) => Ok(Look::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::NoChip(why))])),
             },
-            Candidates::Box(region, likely) => {
+            Candidates::Box(region, likely, known) => {
                 let corners = match node.shown {
                     Shown::Peaks if region.size() >= WORTH_BOUNDING => space.enclose(region)?,
                     _ => Enclosed::Open,
                 };
                 if let Enclosed::Within(corners) = corners {
                     let seen = Seen::corners(*corners);
-                    if seen.depth > Depth::Peaks {
-                        return Ok(Look::Bound(self.search.fine(&seen, cutoff)));
+                    if seen.depth == Depth::Mapped {
+                        let mut lots = known.to_vec();
+                        let bound = self.search.fine(&seen, cutoff, &mut lots);
+                        return Ok(Look::Bound(bound, Candidates::Box(region.clone(), likely.clone(), lots.into())));
                     }
                 }
                 self.split(node, region, likely)

@@ -8,7 +8,7 @@
 use super::found::{Candidate, Found};
 use super::loads::Loads;
 use super::mixes::Looked;
-use super::on_chip::{ChipKernels, Look, OnChip, Waiting};
+use super::on_chip::{ChipKernels, Look, LotBounds, OnChip, Waiting};
 use super::prepared::{Prepared, PreparedLot};
 use super::search::Search;
 use super::splits::ROUNDING;
@@ -42,18 +42,34 @@ impl Prepared<'_> {
     /// whether that is below `cutoff`.
     #[must_use]
     pub fn fine_bound(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Seconds {
-        Self::bound_to(&[self], kernels, cutoff, self.deepest())
+        Self::bound_within(&[self], kernels, (cutoff, Fidelity::Exact), &mut LotBounds::default())
     }
 
     /// Seconds that no plan on the chip goes below on any of several fabrics, from what its kernels take at least; no more than is needed to see
     /// whether that is below `cutoff`. Jobs on fabrics that are not [`Self::alike`] are bounded one by one.
     #[must_use]
     pub fn bound_over(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, fidelity: Fidelity) -> Seconds {
-        let deepest = Look::Bound(fidelity.min(Fidelity::Mapped));
+        Self::bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut LotBounds::default())
+    }
+
+    /// [`Self::bound_over`], or on one fabric with [`Fidelity::Exact`] [`Self::fine_bound`], of a chip that is one of those of which `known` holds, on
+    /// fabrics that are some of theirs: lots that are known not to matter are not looked at. `known` takes what is found: it then holds for the chip and
+    /// the fabrics.
+    #[must_use]
+    pub fn bound_within(
+        all: &[&Self],
+        kernels: &mut ChipKernels<'_>,
+        (cutoff, fidelity): (f64, Fidelity),
+        known: &mut LotBounds,
+    ) -> Seconds {
+        let deepest = match all {
+            [alone] if fidelity > Fidelity::Mapped => alone.deepest(),
+            _ => Look::Bound(fidelity.min(Fidelity::Mapped)),
+        };
         if all.windows(2).all(|pair| pair[0].alike(pair[1])) {
-            return Self::bound_to(all, kernels, cutoff, deepest);
+            return Self::bound_to(all, kernels, (cutoff, deepest), known);
         }
-        let each = all.iter().map(|prepared| Self::bound_to(&[prepared], kernels, cutoff, deepest));
+        let each = all.iter().map(|prepared| Self::bound_to(&[prepared], kernels, (cutoff, deepest), &mut LotBounds::default()));
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
@@ -68,19 +84,19 @@ impl Prepared<'_> {
         if self.uneven || self.mixes != MixKind::None { Look::Relaxed } else { Look::Fitting }
     }
 
-    fn bound_to(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, deepest: Look) -> Seconds {
+    fn bound_to(all: &[&Self], kernels: &mut ChipKernels<'_>, (cutoff, deepest): (f64, Look), known: &mut LotBounds) -> Seconds {
         let Some(first) = all.first() else { return Seconds(f64::INFINITY) };
         let job = first.job(kernels.chip());
-        let mut on = OnChip::new(first, all, &job, kernels);
-        loop {
+        let mut on = OnChip::new(first, all, &job, kernels, known);
+        let bound = loop {
             match on.least() {
-                None => return Seconds(f64::INFINITY),
-                Some(at) if on.waiting[at].look == deepest || on.waiting[at].bound >= cutoff => {
-                    return Seconds(on.waiting[at].bound);
-                }
+                None => break f64::INFINITY,
+                Some(at) if on.waiting[at].look == deepest || on.waiting[at].bound >= cutoff => break on.waiting[at].bound,
                 Some(at) => on.look_further(at, cutoff),
             }
-        }
+        };
+        *known = on.known();
+        Seconds(bound)
     }
 
     /// The fastest plan on the chip, unless no plan is below `cutoff` seconds.
@@ -92,7 +108,7 @@ impl Prepared<'_> {
         let mut kernels = ChipKernels::new(self, chip)?;
         let mut exact = kernels.times.clone();
         let all = [self];
-        let mut on = OnChip::new(self, &all, &job, &mut kernels);
+        let mut on = OnChip::new(self, &all, &job, &mut kernels, &LotBounds::default());
         let (mut found, mut gap, mut open) = (Found::default(), 0.0_f64, Vec::new());
         let mut left = f64::INFINITY;
         while let Some(at) = on.least() {

@@ -31,7 +31,7 @@ pub use fastest::Fastest;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use mixes::Mixed;
 pub use neighbours::{Neighbour, Outcome, neighbours};
-pub use on_chip::ChipKernels;
+pub use on_chip::{ChipKernels, LotBounds};
 pub use prepared::Prepared;
 pub use search::search_plans;
 pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits, default_policies};

@@ -21,6 +21,8 @@ use {super::prepared::PreparedLot, step::Outlined, step::Shape};
 /// How far a lot has been looked into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
+    /// Not at all on this chip.
+    Known,
     Bound(Fidelity),
     /// Its plans timed with kernels as fast as they run, in memory without end.
     Relaxed,
@@ -36,6 +38,30 @@ pub(super) struct Waiting {
     pub look: Look,
 }
 
+/// Bounds of a job's lots that hold on some chips and fabrics, so that they hold on some of these too.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LotBounds {
+    /// What the job is lowered like ([`Mark::alike`]).
+    alike: u64,
+    /// Seconds by lot, rounded down; none where nothing is known.
+    seconds: Vec<f32>,
+}
+
+impl LotBounds {
+    fn new(alike: u64, waiting: &[Waiting]) -> Self {
+        let mut seconds = vec![0.0; waiting.len()];
+        for Waiting { bound, lot, .. } in waiting {
+            let near = *bound as f32;
+            seconds[*lot] = if f64::from(near) > *bound { near.next_down() } else { near };
+        }
+        Self { alike, seconds }
+    }
+
+    fn of(&self, alike: u64, lot: usize) -> f64 {
+        self.seconds.get(lot).filter(|_| self.alike == alike).map_or(0.0, |seconds| f64::from(*seconds))
+    }
+}
+
 /// What kernels take at least on a chip, each found once. Jobs of one model on several fabrics, prepared alike, have them in common.
 #[derive(Debug)]
 pub struct ChipKernels<'c> {
@@ -47,7 +73,7 @@ pub struct ChipKernels<'c> {
     table: Arc<KernelTable>,
     /// The prepared jobs that they are of, by their marks.
     of: Vec<Mark>,
-    /// By fidelity, where they are found: in a stream, and in a schedule.
+    /// By fidelity, where they are found: in a stream, and in a schedule. Empty until one is asked for.
     streamed: [Vec<Option<Seconds>>; 3],
     scheduled: [Vec<Option<Least>>; 3],
 }
@@ -61,14 +87,7 @@ impl<'c> ChipKernels<'c> {
         let times = ChipTimes::sharing(chip, prepared.job.stack, Arc::clone(&prepared.schedules))?;
         let (mapped, cores, table) = (times.at(Fidelity::Mapped), times.cores(), Arc::clone(&prepared.table));
         let (of, streamed, scheduled) = Default::default();
-        let mut kernels = Self { chip, times, mapped, cores, table, of, streamed, scheduled };
-        kernels.forget();
-        Ok(kernels)
-    }
-
-    fn forget(&mut self) {
-        self.streamed = std::array::from_fn(|_| vec![None; self.table.kernels().len()]);
-        self.scheduled = std::array::from_fn(|_| vec![None; self.table.kernels().len()]);
+        Ok(Self { chip, times, mapped, cores, table, of, streamed, scheduled })
     }
 
     /// For the kernels of a job on these fabrics.
@@ -81,13 +100,13 @@ impl<'c> ChipKernels<'c> {
         self.of = of;
         if let (false, Some(prepared)) = (same, all.first()) {
             self.table = Arc::clone(&prepared.table);
-            return self.forget();
+            (self.streamed, self.scheduled) = Default::default();
+            return;
         }
         // Collectives are the fabrics' own.
         for (kernel, of) in self.table.kernels().iter().enumerate() {
             if let Kernel::Collective(_) = of {
-                self.streamed.iter_mut().for_each(|known| known[kernel] = None);
-                self.scheduled.iter_mut().for_each(|known| known[kernel] = None);
+                self.scheduled.iter_mut().filter_map(|known| known.get_mut(kernel)).for_each(|known| *known = None);
             }
         }
     }
@@ -98,24 +117,25 @@ impl<'c> ChipKernels<'c> {
         self.chip
     }
 
-    /// What a kernel takes at least in a stream, a collective on the fabric on which it takes least.
-    fn streamed(&mut self, fabrics: &[&Fabric], kernel: u32, fidelity: Fidelity) -> Seconds {
-        let known = &mut self.streamed[slot(fidelity)][kernel as usize];
-        *known.get_or_insert_with(|| {
-            let kernel = &self.table.kernels()[kernel as usize];
-            let on = own(kernel, fabrics).iter().map(|fabric| self.times.bound(kernel, fabric, fidelity));
-            on.fold(Seconds(f64::INFINITY), Seconds::min)
-        })
+    /// What a kernel other than a collective takes at least in a stream.
+    fn streamed(&mut self, fabric: &Fabric, kernel: u32, fidelity: Fidelity) -> Seconds {
+        let known = place(&mut self.streamed[slot(fidelity)], kernel, &self.table);
+        *known.get_or_insert_with(|| self.times.bound(&self.table.kernels()[kernel as usize], fabric, fidelity))
     }
 
-    /// What a kernel takes at least in a schedule, likewise.
-    fn scheduled(&mut self, fabrics: &[&Fabric], kernel: u32, fidelity: Fidelity) -> Least {
-        let known = &mut self.scheduled[slot(fidelity)][kernel as usize];
+    /// What a kernel takes at least in a schedule, a collective on the fabric on which it takes least.
+    fn scheduled(&mut self, all: &[&Prepared<'_>], kernel: u32, fidelity: Fidelity) -> Least {
+        let known = place(&mut self.scheduled[slot(fidelity)], kernel, &self.table);
         *known.get_or_insert_with(|| {
-            let kernel = &self.table.kernels()[kernel as usize];
-            let on = own(kernel, fabrics).iter().map(|fabric| self.times.least(kernel, *fabric, fidelity));
-            let less = |a: Least, b: Least| Least { one: a.one.min(b.one), all: a.all.min(b.all), ..a };
-            on.reduce(less).unwrap_or(Least { kind: OperatorKind::Nop, one: 0.0, all: 0.0 })
+            let of = &self.table.kernels()[kernel as usize];
+            match (of, all.first()) {
+                (Kernel::Collective(collective), _) => {
+                    let on = all.iter().map(|prepared| prepared.latency(kernel, collective));
+                    self.times.least_collective(of, on.fold(Seconds(f64::INFINITY), Seconds::min))
+                }
+                (_, Some(prepared)) => self.times.least(of, prepared.job.fabric, fidelity),
+                (_, None) => Least { kind: OperatorKind::Nop, one: 0.0, all: 0.0 },
+            }
         })
     }
 
@@ -123,28 +143,31 @@ impl<'c> ChipKernels<'c> {
     #[cfg(test)]
     pub(super) fn shape(&mut self, outlined: &Outlined, lot: &PreparedLot<'_>, prepared: &Prepared<'_>) -> Shape {
         self.turn_to(&[prepared]);
-        let fabrics = [prepared.job.fabric];
-        outlined.shape(&lot.passes, |program| self.pass(prepared.scheduled(), &fabrics, program, Fidelity::Mapped))
+        outlined.shape(&lot.passes, |program| self.pass(&[prepared], program, Fidelity::Mapped))
     }
 
     /// What a pass takes at least: what every schedule of its kernels does, or in a stream their sum.
-    fn pass(&mut self, scheduled: bool, fabrics: &[&Fabric], program: &Program, fidelity: Fidelity) -> Seconds {
-        if scheduled {
+    fn pass(&mut self, all: &[&Prepared<'_>], program: &Program, fidelity: Fidelity) -> Seconds {
+        let Some(first) = all.first() else { return Seconds::ZERO };
+        if first.scheduled() {
             let cores = self.cores;
             // A box of chips is bounded by the one with most cores, until its kernels are mapped.
             let chains = fidelity == Fidelity::Mapped;
-            return program.least(&cores, chains, |kernel| self.scheduled(fabrics, kernel, fidelity));
+            return program.least(&cores, chains, |kernel| self.scheduled(all, kernel, fidelity));
         }
         // Of collectives in a stream overlap may leave nothing.
         let table = Arc::clone(&self.table);
         let works = |kernel: u32| !matches!(table.kernels()[kernel as usize], Kernel::Collective(_));
-        program.sum(|kernel| if works(kernel) { self.streamed(fabrics, kernel, fidelity) } else { Seconds::ZERO })
+        program.sum(|kernel| if works(kernel) { self.streamed(first.job.fabric, kernel, fidelity) } else { Seconds::ZERO })
     }
 }
 
-/// The fabrics that change what a kernel takes.
-fn own<'f, 'g>(kernel: &Kernel, fabrics: &'g [&'f Fabric]) -> &'g [&'f Fabric] {
-    if let Kernel::Collective(_) = kernel { fabrics } else { &fabrics[..fabrics.len().min(1)] }
+/// Where what is known of a kernel is kept.
+fn place<'k, T: Clone>(known: &'k mut Vec<Option<T>>, kernel: u32, table: &KernelTable) -> &'k mut Option<T> {
+    if known.is_empty() {
+        known.resize(table.kernels().len(), None);
+    }
+    &mut known[kernel as usize]
 }
 
 /// A chip on which a job is planned.
@@ -152,7 +175,6 @@ pub(super) struct OnChip<'p, 'k, 'c> {
     prepared: &'p Prepared<'p>,
     /// The same and its likes on other fabrics, of which any may be the one.
     all: &'p [&'p Prepared<'p>],
-    fabrics: Vec<&'p Fabric>,
     job: &'p Job<'p>,
     pub kernels: &'k mut ChipKernels<'c>,
     pub waiting: Vec<Waiting>,
@@ -167,21 +189,24 @@ pub(super) struct OnChip<'p, 'k, 'c> {
 
 impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     /// `job` is the prepared one on the chip of `kernels`; `all` are it and its likes on other fabrics,
-    /// of which any may be the one.
+    /// of which any may be the one; `known` what is known of the lots.
     pub fn new(
         prepared: &'p Prepared<'p>,
         all: &'p [&'p Prepared<'p>],
         job: &'p Job<'p>,
         kernels: &'k mut ChipKernels<'c>,
+        known: &LotBounds,
     ) -> Self {
         kernels.turn_to(all);
-        let fabrics = all.iter().map(|prepared| prepared.job.fabric).collect();
         let (endless, own, fitting, lacking) = Default::default();
-        let mut on = Self { prepared, all, fabrics, job, kernels, waiting: Vec::new(), endless, own, fitting, lacking };
-        on.waiting = (0..prepared.lots.len())
-            .map(|lot| Waiting { bound: on.bound(lot, Fidelity::Peak), lot, look: Look::Bound(Fidelity::Peak) })
-            .collect();
-        on
+        let waiting = |lot| Waiting { bound: known.of(prepared.mark.alike, lot), lot, look: Look::Known };
+        let waiting = (0..prepared.lots.len()).map(waiting).collect();
+        Self { prepared, all, job, kernels, waiting, endless, own, fitting, lacking }
+    }
+
+    /// What is known of the lots.
+    pub fn known(&self) -> LotBounds {
+        LotBounds::new(self.prepared.mark.alike, &self.waiting)
     }
 
     /// The lot of the least bound.
@@ -194,6 +219,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     pub fn look_further(&mut self, at: usize, limit: f64) {
         let Waiting { bound, lot, look } = self.waiting[at];
         let (better, look) = match look {
+            Look::Known => (self.bound(lot, Fidelity::Peak), Look::Bound(Fidelity::Peak)),
             Look::Bound(Fidelity::Peak) => (self.bound(lot, Fidelity::Buffered), Look::Bound(Fidelity::Buffered)),
             Look::Bound(Fidelity::Buffered) => (self.bound(lot, Fidelity::Mapped), Look::Bound(Fidelity::Mapped)),
             _ if self.prepared.deepest() == Look::Fitting => (self.fitting(lot, limit), Look::Fitting),
@@ -204,8 +230,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
 
     /// Seconds that no plan of a lot goes below: every pass takes what it takes at least.
     fn bound(&mut self, lot: usize, fidelity: Fidelity) -> f64 {
-        let (scheduled, passes) = (self.prepared.scheduled(), &self.prepared.lots[lot].passes);
-        let mut pass = |program: &Program| self.kernels.pass(scheduled, &self.fabrics, program, fidelity).0;
+        let passes = &self.prepared.lots[lot].passes;
+        let mut pass = |program: &Program| self.kernels.pass(self.all, program, fidelity).0;
         let [embedding, layer, head] = passes.each_ref().map(|passes| pass(&passes.forward) + pass(&passes.backward));
         let work = embedding + layer * self.job.model.layers as f64 + head;
         self.all.iter().map(|on| on.lots[lot].least(work)).fold(f64::INFINITY, f64::min) * (1.0 - ROUNDING)
@@ -255,7 +281,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     fn fitting(&mut self, lot: usize, limit: f64) -> f64 {
         self.own();
         let Some(search) = self.own.get() else { return 0.0 };
-        let (scheduled, job, fabrics) = (self.prepared.scheduled(), self.job, &self.fabrics);
+        let (all, job) = (self.all, self.job);
         let (of, kernels) = (&self.prepared.lots[lot], &mut *self.kernels);
         let mut lowered = of.lowered.clone();
         // As far beyond the limit as for relaxed plans.
@@ -263,9 +289,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         let policies = 0..search.policies.len();
         let bound = |policy: usize| {
             let shape = match of.outlined.get(policy) {
-                Some(Some(known)) => {
-                    Ok(known.shape(&of.passes, |program| kernels.pass(scheduled, fabrics, program, Fidelity::Mapped)))
-                }
+                Some(Some(known)) => Ok(known.shape(&of.passes, |program| kernels.pass(all, program, Fidelity::Mapped))),
                 _ => lowered.shape(&mut kernels.mapped, job.fabric, &search.under(of, policy)),
             };
             search.fitting(of, (policy, &shape), beyond, &mut self.lacking) * (1.0 - ROUNDING)

@@ -8,16 +8,16 @@ use super::space::{Family, Splits};
 use super::{Job, PlanSpace};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
-use sim::kernel::{DataType, Kernel};
+use sim::kernel::{Collective, DataType, Kernel};
 use sim::schedule::{Limits, Memo};
-use sim::units::Joules;
+use sim::units::{Joules, Seconds};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use step::{
     ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Outlined, Passes, Shape, StepError,
-    TrainingPlan, Untimed,
+    TrainingPlan, Untimed, collective_latency,
 };
 use workloads::ActivationPolicy;
 
@@ -54,6 +54,8 @@ pub struct Prepared<'a> {
     /// The distinct kernels of all lots' passes.
     pub(super) table: Arc<KernelTable>,
     pub(super) schedules: Arc<Memo>,
+    /// By kernel of the table, what it takes on the job's fabric, where it is a collective that has been asked for: every chip has it in common.
+    latencies: Vec<OnceLock<Seconds>>,
 }
 
 /// Plans that are lowered alike.
@@ -125,6 +127,7 @@ impl<'a> Prepared<'a> {
         match refused {
             Some(error) if lots.is_empty() => Err(error),
             _ => Ok(Self {
+                latencies: table.kernels().iter().map(|_| OnceLock::new()).collect(),
                 mark: Mark { own: PREPARED.fetch_add(1, Ordering::Relaxed), alike: digest(&lots, &table, &job) },
                 job,
                 families: Arc::new(families),
@@ -172,6 +175,11 @@ impl<'a> Prepared<'a> {
         let mut shapes = vec![None; self.families.len()];
         self.lots.iter().filter(|lot| lot.lot == 0).for_each(|lot| shapes[lot.family as usize] = Some(&lot.shape));
         shapes
+    }
+
+    /// What a collective of the table takes in a schedule.
+    pub(super) fn latency(&self, kernel: u32, collective: &Collective) -> Seconds {
+        *self.latencies[kernel as usize].get_or_init(|| collective_latency(self.job.fabric, collective))
     }
 
     /// How solved schedules were shared.

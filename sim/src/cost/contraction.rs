@@ -1,6 +1,6 @@
 //! Contractions, with elementwise work on their result where there is any: what they cost, how long they take, and less than what they take.
 
-use super::machine::{Machine, View};
+use super::machine::{Level, Machine, View};
 use super::mapping::{ACCUMULATOR, Best, Mapped, Outer, Problem, chunk, fastest, outer_traffic, search};
 use super::tensor_core::ceil_div;
 use super::{Bound, CostModel, KernelCost, Traffic, library, vector_core};
@@ -119,7 +119,8 @@ fn traffic(view: &View, p: &Problem, outer: &Outer, mapped: &Mapped) -> Traffic 
     traffic
 }
 
-/// A time that no mapping beats: the arrays' folds over all workers, the lanes' work, and the least that the shared levels' ports move.
+/// A time that no mapping beats: the arrays' folds over all workers, the lanes' work, and the least that the ports of shared levels and of cores' own
+/// memories move.
 pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> f64 {
     let machine = &model.machine;
     let p = Problem::new(machine, view, c, epilogue);
@@ -135,13 +136,36 @@ pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: O
     };
     let folds = ceil_div(sr, a.rows) * ceil_div(sc, a.columns);
     let compute = p.batch * folds * t / (view.cores * a.count * p.rate);
-    let into_cores = p.batch * p.k * p.operand * least_crossings(machine, view, &p);
+    let crossings =
+        view.local.first().map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk(machine, p.k), &p));
+    let into_cores = p.batch * p.k * p.operand * crossings;
     let last = view.shared.len().saturating_sub(1);
     let port = view.shared.last().map_or(0.0, |level| {
         let passing = if last == 0 { 0.0 } else { p.written() };
         level.busy(into_cores + passing + p.epilogue_read, p.written())
     });
-    overhead(model, view) + compute.max(p.epilogue_time).max(port)
+    let own = least_own(machine, view, &p, into_cores);
+    overhead(model, view) + compute.max(p.epilogue_time).max(port).max(own)
+}
+
+/// How long the busiest core's own memories move at least, where so many operand bytes enter all cores: it has as many units as the mean.
+/// Each level takes in what enters, and hands on no less, as often as the next one's capacity demands; the innermost feeds the arrays, of
+/// which those on neighbouring columns share what streams.
+fn least_own(machine: &Machine, view: &View, p: &Problem, into_cores: f64) -> f64 {
+    let a = &machine.arrays;
+    let results = p.batch * p.m * p.n * p.result;
+    let wide = a.columns * a.count;
+    let crossings = match a.dataflow {
+        Dataflow::OutputStationary => (p.m * p.n / wide).max(p.m) + (p.m * p.n / a.rows).max(p.n),
+        Dataflow::WeightStationary => (p.m * p.n / wide).max(p.m) + p.n,
+        Dataflow::InputStationary => (p.m * p.n / wide).max(p.n) + p.m,
+    };
+    let of = |(i, level): (usize, &Level)| {
+        let crossings = view.local.get(i + 1).map_or(crossings, |inner| least_crossings(machine, inner.capacity, 0.0, p));
+        let inward = (p.batch * p.k * p.operand * crossings).max(if i + 1 < view.local.len() { into_cores } else { 0.0 });
+        level.busy(inward + results, into_cores + results) / view.cores
+    };
+    view.local.iter().enumerate().map(of).fold(0.0, f64::max)
 }
 
 /// Less than any feasible unit (um, un) makes of `M tn + N tm`, tn = ceil(N / un), tm = ceil(M / um).
@@ -149,9 +173,7 @@ pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: O
 /// Which units are feasible: `mapping::fits`. Resident accumulators leave `4 um un + e (um + un) <= capacity`, e bytes of two chunks of an
 /// operand's row; `M N / un + N M / um` is least at um = un. A resident operand leaves um (or un) no more than its rows, and the
 /// other dimension whole. Units no larger than the array are always allowed.
-fn least_crossings(machine: &Machine, view: &View, p: &Problem) -> f64 {
-    let Some(capacity) = view.local.first().map(|level| level.capacity) else { return p.m + p.n };
-    let chunk = chunk(machine, p.k);
+fn least_crossings(machine: &Machine, capacity: f64, chunk: f64, p: &Problem) -> f64 {
     let chunks = 2.0 * chunk * p.operand;
     let side = (-chunks + (chunks * chunks + ACCUMULATOR * capacity).sqrt()) / ACCUMULATOR;
     let side = side.max(machine.arrays.rows.min(machine.arrays.columns));
