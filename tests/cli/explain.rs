@@ -91,6 +91,13 @@ fn changed(dir: &std::path::Path) {
     let older: serde_json::Map<String, Value> =
         record.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "asked_with").collect();
     std::fs::write(dir.join("whole/record.json"), serde_json::to_string(&older).unwrap()).unwrap();
+    let damaged = coplace_in(dir, &["explain", "whole"]).refusal();
+    assert!(damaged.contains("record.json: its SHA-256 digest is"), "{damaged}");
+    let digest = std::process::Command::new("sha256sum").arg("record.json").current_dir(dir.join("whole")).output().unwrap();
+    let digest = String::from_utf8(digest.stdout).unwrap();
+    let sums = std::fs::read_to_string(dir.join("whole/SHA256SUMS")).unwrap();
+    let line = |line: &str| if line.ends_with("  record.json") { digest.clone() } else { format!("{line}\n") };
+    std::fs::write(dir.join("whole/SHA256SUMS"), sums.lines().map(line).collect::<String>()).unwrap();
     let old = coplace_in(dir, &["explain", "whole"]).refusal();
     assert!(
         old.contains("does not say with which words it was asked (an older version wrote it); run the search again"),
