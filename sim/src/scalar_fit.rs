@@ -50,6 +50,9 @@ pub struct Range {
 /// ln(predicted / measured) of every row at a point.
 pub type Errors<'a> = dyn FnMut(&[f64]) -> Vec<f64> + 'a;
 
+/// The same of some rows, by their places.
+pub type ErrorsOf<'a> = dyn FnMut(&[usize], &[f64]) -> Vec<f64> + 'a;
+
 /// What is to be fitted.
 #[derive(Debug, Clone, Copy)]
 pub struct ScalarFit<'a> {
@@ -78,7 +81,7 @@ impl ScalarFit<'_> {
 
     /// The most probable point without each fold of the rows; `of` says in which fold each row is, `errors` gives those of some rows at a point.
     #[must_use]
-    pub fn left_out(&self, of: &[usize], errors: &mut dyn FnMut(&[usize], &[f64]) -> Vec<f64>) -> Vec<Vec<f64>> {
+    pub fn left_out(&self, of: &[usize], errors: &mut ErrorsOf<'_>) -> Vec<Vec<f64>> {
         let folds = of.iter().copied().max().map_or(0, |last| last + 1);
         let rest = |fold: usize| (0..of.len()).filter(|row| of[*row] != fold).collect::<Vec<_>>();
         (0..folds).map(rest).map(|rest| self.fit(&mut |point| errors(&rest, point))).collect()

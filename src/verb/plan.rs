@@ -12,11 +12,12 @@ use results::evidence::search_robust;
 use results::mapped::Mapped;
 use results::planned::Planned;
 use results::{files, report, timeline};
-use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, default_policies, map_plans, neighbours, search_plans};
+use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, RankedPlan, default_policies, map_plans, neighbours, search_plans};
 use search::published::piper;
 use search::rank_mapping::RankMapping;
 use sim::network::Fabric;
 use sim::pipeline::Timeline;
+use sim::units::Bytes;
 use std::path::PathBuf;
 use workloads::RankOrder;
 use write::Framework;
@@ -122,6 +123,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));
+    }
+    let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
+    if let (Some(nvme), false, false) = (&arguments.job.nvme, answer.best.is_empty(), answer.best.iter().any(stored)) {
+        tracing::warn!(
+            "--nvme {nvme}: no plan of the list keeps anything there; with --recompute best or a --technique plans may"
+        );
     }
     let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
     let mappings = map_plans(&job, &mut answer, which).or_input()?;

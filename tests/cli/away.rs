@@ -17,6 +17,16 @@ pub const CLUSTER: [&str; 11] = [
     "--pipeline",
 ];
 
+#[test]
+fn storage_that_no_plan_uses_is_said_to_be_of_no_effect() {
+    let words =
+        ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "64"];
+    let told = |more: &[&str]| coplace(&words.into_iter().chain(more.iter().copied()).collect::<Vec<_>>());
+    let warned = told(&["--nvme", "6:1600"]);
+    assert!(warned.stderr.contains("--nvme 6:1600: no plan of the list keeps anything there"), "{}", warned.stderr);
+    assert!(!told(&[]).stderr.contains("--nvme"));
+}
+
 fn call(verb: &str, more: &[&str]) -> Called {
     let words: Vec<&str> = [verb, "llama2-7b"].into_iter().chain(CLUSTER).chain(["1"]).chain(more.iter().copied()).collect();
     coplace(&words)

@@ -179,16 +179,18 @@ fn designs(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, outcome: O
     entries
 }
 
-/// Draws the designs of a run with one outcome and counts them; those that would fall on the same spot are drawn once.
+/// Draws the designs of a run with one outcome and counts those that have a place (of several models' rejected ones no bound is kept); those that
+/// would fall on the same spot are drawn once.
 fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RGBColor, outcome: Outcome) -> usize {
     let (mark, radius, color, _) = look(outcome, color);
     let mut spots: BTreeSet<Place> = BTreeSet::new();
     let mut total = 0_usize;
     for point in series.points.iter().filter(|p| p.outcome == outcome && p.area_mm2.is_finite()) {
-        total += 1;
         if mark == Mark::Tick {
+            total += 1;
             spots.insert((frame.x.place(point.area_mm2), PLOT.bottom - radius - 1));
         } else if let Some(rate) = point.throughput.filter(|r| r.is_finite()) {
+            total += 1;
             let (x, y) = frame.place(point.area_mm2, rate);
             // Rejected designs may be tens of thousands: on a grid of two units they keep the file small.
             spots.insert(if outcome == Outcome::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });

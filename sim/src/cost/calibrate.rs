@@ -238,13 +238,14 @@ impl Question<'_> {
             let error = |row: &usize| self.errors(&[*row], &points[folds[*row]])[0];
             self.root_mean_square(&all.iter().map(error).collect::<Vec<_>>())
         };
-        let determined = |((scalar, range), coordinate): ((&ChipScalar, &crate::scalar_fit::Range), &f64)| {
+        let determined = |at: usize| {
+            let (scalar, range) = (self.scalars[at], ranges[at]);
             let before = scalar.get(self.chip);
-            let after = if range.determined { scalar.value(*coordinate) } else { before };
+            let after = if range.determined { scalar.value(point[at]) } else { before };
             let range_of = (scalar.value(range.low), scalar.value(range.high));
             Determined { key: scalar.key(), before, after, range: range_of, determined: range.determined }
         };
-        let scalars: Vec<Determined> = self.scalars.iter().zip(&ranges).zip(&point).map(determined).collect();
+        let scalars: Vec<Determined> = (0..self.scalars.len()).map(determined).collect();
         let mut chip = self.chip.clone();
         for (scalar, found) in self.scalars.iter().zip(&scalars) {
             scalar.set(&mut chip, found.after);
