@@ -36,7 +36,6 @@
 //! A100 (2, 4, 8 ranks) 1.8 % from 16 MiB and 12.1 % from 4 KiB, H200 (8 ranks, in-switch) 1.4 % and 3.2 %. The same
 //! collective on two A100 nodes of the data differs by up to 19 % at 16 MiB and 14 % at 128 MiB. Collectives between nodes and
 //! on TPU slices rest on nominal bandwidths, NCCL's own latencies and an assumed fraction: the files say so.
-//! [`calibrate`] fits the scalars.
 //!
 //! # Not modelled
 //! Adaptive routing and congestion beyond the shares above, the compute units that a collective takes.
