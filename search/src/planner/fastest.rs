@@ -226,7 +226,7 @@ impl Search<'_> {
             self.policy(chip, &shape, plan, (Candidate { policy: policy as u32, ..first }, &shares, most), found);
         }
         found.prune(self.length);
-        self.settle(found);
+        self.settle_lot(found, chip, &lowered);
         if self.uneven {
             let limit = limit.min(found.limit_of(1) * (1.0 + ROUNDING));
             let here: Vec<Candidate> = found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();

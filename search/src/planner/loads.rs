@@ -3,6 +3,8 @@
 use super::near::{NEAR_TRIED, near_splits};
 use sim::pipeline::{ChunkWork, EndedPipeline, RowPipeline, Schedule};
 use sim::units::Seconds;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use step::{Alike, Arrangement, Shape, SoftwareStack, TrainingPlan};
 use workloads::{ChunkSplit, Layout};
 
@@ -74,9 +76,9 @@ impl Loads {
         self.layer * layers as f64
     }
 
-    /// All splits of a plan's layers whose bound is below a limit, with their bounds: of the passes, and what follows them at least where the first
-    /// device holds so many layers.
-    pub fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64, mut rest: impl Rest) -> Vec<(f64, ChunkSplit)> {
+    /// All splits of a plan's layers whose bound may be below a limit, in the order of their bounds: of the passes, and what follows them at least
+    /// where the first device holds so many layers.
+    pub fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> InOrder {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let v = u64::from(layout.virtual_stages);
         let each = limit / m as f64;
@@ -97,40 +99,97 @@ impl Loads {
             let ends = layers - between.layers();
             for first in ends.saturating_sub(last as u64)..=ends.min(first as u64) {
                 let split = between.split(first, ends - first);
-                splits.extend(self.bounded(split, plan, limit, &mut rest).map(|bound| (bound, split)));
+                splits.extend(self.coarse(split, plan, limit, rest));
             }
         }
-        sorted(splits)
+        InOrder { waiting: splits.into() }
     }
 
     /// Of the splits near the even one ([`near_splits`]) the few of the least bounds, where these are below a limit.
-    pub fn near(&self, layers: u64, plan: &TrainingPlan, limit: f64, mut rest: impl Rest) -> Vec<(f64, ChunkSplit)> {
-        let mut splits = Vec::new();
-        for split in near_splits(&plan.layout, layers) {
-            splits.extend(self.bounded(split, plan, limit, &mut rest).map(|bound| (bound, split)));
-        }
-        let mut splits = sorted(splits);
-        splits.truncate(NEAR_TRIED);
-        splits
+    pub fn near(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> InOrder {
+        let waiting = near_splits(&plan.layout, layers).into_iter().filter_map(|split| self.coarse(split, plan, limit, rest));
+        let mut all = InOrder { waiting: waiting.collect() };
+        let least = std::iter::from_fn(|| all.next(self, plan, limit, rest)).take(NEAR_TRIED);
+        InOrder { waiting: least.map(|(bound, split)| Reverse(Bounded { bound, fine: true, split, once: 0.0 })).collect() }
     }
 
-    /// The bound of a split, and of what follows its passes, where it is below a limit and the split may fit.
-    fn bounded(&self, split: ChunkSplit, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> Option<f64> {
+    /// A split bounded by its devices' work, where that is below a limit.
+    fn coarse(&self, split: ChunkSplit, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> Option<Reverse<Bounded>> {
         let (layout, m) = (&plan.layout, plan.micro_batches());
-        let mut bound = self.bound(&split, layout, plan.schedule, m);
-        if bound >= limit {
+        let passes = self.bound(&split, layout, plan.schedule, m);
+        if passes >= limit {
             return None;
         }
         let once = rest.once(Arrangement::new(*layout, split, plan.schedule, m).layers_on(0));
-        if bound + once >= limit || !rest.may_fit(split) {
+        let bound = passes + once;
+        (bound < limit).then_some(Reverse(Bounded { bound, fine: false, split, once }))
+    }
+
+    /// A split bounded by paths through its schedule too, where it may fit.
+    fn fine(&self, coarse: Bounded, plan: &TrainingPlan, rest: &impl Rest) -> Option<Bounded> {
+        if !rest.may_fit(coarse.split) {
             return None;
         }
-        if !plan.schedule.splits_backward() {
-            bound = bound.max(self.paths(&split, layout, plan.schedule, m));
-        }
-        (bound + once < limit).then_some(bound + once)
+        let bound = match plan.schedule.splits_backward() {
+            true => coarse.bound,
+            false => coarse.bound.max(self.paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once),
+        };
+        Some(Bounded { bound, fine: true, ..coarse })
     }
 }
+
+/// Splits in the order of their bounds. A split's paths, and whether it may fit, are looked at when its turn comes: of thousands few are asked for.
+pub(super) struct InOrder {
+    waiting: BinaryHeap<Reverse<Bounded>>,
+}
+
+impl InOrder {
+    /// The split of the least bound with its bound, if that is below a limit.
+    pub fn next(&mut self, loads: &Loads, plan: &TrainingPlan, limit: f64, rest: &impl Rest) -> Option<(f64, ChunkSplit)> {
+        loop {
+            let Reverse(least) = self.waiting.pop()?;
+            if least.bound >= limit {
+                return None;
+            }
+            if least.fine {
+                return Some((least.bound, least.split));
+            }
+            self.waiting.extend(loads.fine(least, plan, rest).map(Reverse));
+        }
+    }
+}
+
+/// A split and seconds that its step is not below.
+#[derive(Debug, Clone, Copy)]
+struct Bounded {
+    bound: f64,
+    /// Whether paths are in the bound and the split may fit.
+    fine: bool,
+    split: ChunkSplit,
+    /// Seconds of the bound that are not of the passes.
+    once: f64,
+}
+
+impl Ord for Bounded {
+    /// Of equal bounds what is not yet fine comes first: it may turn out larger. Then by the splits.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bound.total_cmp(&other.bound).then(self.fine.cmp(&other.fine)).then(self.split.cmp(&other.split))
+    }
+}
+
+impl PartialOrd for Bounded {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Bounded {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Bounded {}
 
 /// What is known of a plan's splits besides their passes.
 pub(super) trait Rest {
@@ -139,11 +198,6 @@ pub(super) trait Rest {
 
     /// Whether a split may fit.
     fn may_fit(&self, split: ChunkSplit) -> bool;
-}
-
-fn sorted(mut splits: Vec<(f64, ChunkSplit)>) -> Vec<(f64, ChunkSplit)> {
-    splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    splits
 }
 
 /// What the passes of any split take at least, in terms of all devices' work for one micro-batch.

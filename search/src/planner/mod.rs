@@ -21,6 +21,7 @@ mod neighbours;
 mod on_chip;
 mod prepared;
 mod search;
+mod settle;
 mod space;
 mod splits;
 #[cfg(test)]

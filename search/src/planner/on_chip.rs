@@ -133,6 +133,8 @@ impl<'c> ChipKernels<'c> {
                     let on = all.iter().map(|prepared| prepared.latency(kernel, collective));
                     self.times.least_collective(of, on.fold(Seconds(f64::INFINITY), Seconds::min))
                 }
+                // Plans timed with kernels mapped ask for the same.
+                (_, Some(prepared)) if fidelity == Fidelity::Mapped => self.mapped.known_least(of, prepared.job.fabric),
                 (_, Some(prepared)) => self.times.least(of, prepared.job.fabric, fidelity),
                 (_, None) => Least { kind: OperatorKind::Nop, one: 0.0, all: 0.0 },
             }

@@ -13,9 +13,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, MixKind, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, StagePolicies};
 
-/// Plans simulated between two looks at the list.
-const ROUND: usize = 64;
-
 /// Plans kept beyond the list asked for: closed forms and the event simulation round differently, and the simulation decides.
 pub(super) const SPARE: usize = 16;
 
@@ -286,51 +283,6 @@ impl<'a> Search<'a> {
 
     fn lot_of(&self, family: u32, lot: u32) -> &Lot {
         &self.families[family as usize].lots[lot as usize]
-    }
-
-    /// Simulates the open plans, least bound first, until no bound is below the last of the list; how many it were.
-    pub fn settle(&self, found: &mut Found) -> usize {
-        let mut open = std::mem::take(&mut found.open);
-        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        let mut at = 0;
-        while at < open.len() {
-            let end = open.len().min(at + ROUND);
-            let round = &open[at..end];
-            let round = &round[..round.partition_point(|c| !found.beaten(c.time, self.length))];
-            if round.is_empty() {
-                break;
-            }
-            let times: Vec<Result<f64, StepError>> =
-                round.par_iter().map_init(|| self.chip.clone(), |chip, candidate| self.simulate(chip, candidate)).collect();
-            for (candidate, time) in round.iter().zip(times) {
-                match time {
-                    Ok(time) => {
-                        found.timed += 1;
-                        found.rank(Candidate { time, ..*candidate }, self.length);
-                    }
-                    Err(error) => {
-                        found.refused += 1;
-                        found.refusal.get_or_insert(error);
-                    }
-                }
-            }
-            at += round.len();
-        }
-        found.rejected_by_bound += open.len() - at;
-        at
-    }
-
-    fn simulate(&self, chip: &mut ChipTimes, candidate: &Candidate) -> Result<f64, StepError> {
-        let plan = self.plan(*candidate);
-        if self.chip.fidelity() != Fidelity::Exact && plan.schedule.splits_backward() {
-            // Where less of a pass is gradients of inputs and more may be put off, a played schedule may wait for inputs first and run what it has put
-            // off later; and ZB-V's passes take the next that is ready. The closed form is the bound.
-            return Ok(candidate.time);
-        }
-        let shape = Shape::new(chip, self.job.model, self.job.fabric, &plan)?;
-        let degrees = self.degrees(candidate.family)[candidate.division as usize].as_ref().map_err(Clone::clone)?;
-        let sends = self.evaluator.sends(chip, &shape, &plan);
-        Ok(self.evaluator.simulate(&shape, degrees, &sends, plan.schedule, plan.micro_batches())?.0)
     }
 
     /// A plan by its places.

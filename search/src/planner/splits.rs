@@ -318,32 +318,36 @@ impl Search<'_> {
             return (None, 0);
         }
         let sends = self.evaluator.sends(shared.chip, shape, plan);
-        // What is no faster than the split that the plan has been evaluated with is of no use. Of few splits that is seen afterwards.
-        let all = sought.reach == Reach::All && sought.gain == 0.0;
-        let limit = if all { sought.limit.min(self.known(shape, plan, candidate, &sends)) } else { sought.limit };
-        let (known, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
+        let (even, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
         let (chunk, sends_at_least) = (self.evaluator.pass_overhead(&plan.layout), self.evaluator.least_sends(plan, &sends));
         let gathers = self.evaluator.least_gathers(shared.chip, shape, plan);
         let loads = Loads { chunk: 2.0 * chunk.0 + gathers.0, sends: sends_at_least.map(|time| time.0), ..*loads };
-        let rest = PlanRest { search: self, shared, shape, plan, division: candidate.division, domain };
-        let splits = match sought.reach {
-            Reach::All => loads.splits(layers, plan, limit - overhead, rest),
-            Reach::Near => loads.near(layers, plan, limit - overhead, rest),
+        let mut rest = PlanRest { search: self, shared, shape, plan, division: candidate.division, domain };
+        let limit = sought.limit;
+        let mut splits = match sought.reach {
+            Reach::All => loads.splits(layers, plan, limit - overhead, &mut rest),
+            Reach::Near => loads.near(layers, plan, limit - overhead, &mut rest),
         };
-        let splits = splits.into_iter().filter(|(_, split)| Some(*split) != known);
         let mut trial = Trial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
         let (mut open, mut lowest, mut tried): (Vec<(f64, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
-        for (bound, split) in splits {
-            if bound + overhead >= trial.least() {
-                break;
+        while let Some((bound, split)) = splits.next(&loads, plan, trial.least() - overhead, &rest) {
+            if Some(split) == even {
+                continue;
+            }
+            // What is no faster than the split that the plan has been evaluated with is of no use. Of few splits that is seen afterwards.
+            if tried == 0 && sought.reach == Reach::All && sought.gain == 0.0 {
+                trial.limit = limit.min(self.known(shape, plan, candidate, &trial.sends));
+                if bound + overhead >= trial.limit {
+                    break;
+                }
             }
             tried += 1;
-            match trial.time(shared, split.ends()) {
+            match trial.time(rest.shared, split.ends()) {
                 Some(PassesTime::Exact(time)) => trial.take(time),
                 // What has the lowest bound so far is played at once, the others wait for it.
                 Some(PassesTime::AtLeast(bound)) if bound.0 < lowest => {
                     lowest = bound.0;
-                    trial.play(shared, split.ends());
+                    trial.play(rest.shared, split.ends());
                 }
                 Some(PassesTime::AtLeast(bound)) => open.push((bound.0, split.ends())),
                 None => {}

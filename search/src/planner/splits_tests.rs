@@ -83,7 +83,10 @@ proptest! {
         }
         let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
         for limit in [1.0, 1.5, 4.0].map(|more| share * more) {
-            let mut found: Vec<ChunkSplit> = loads.splits(n, &plan, limit, Passes).into_iter().map(|(_, split)| split).collect();
+            let mut waiting = loads.splits(n, &plan, limit, &mut Passes);
+            let each: Vec<(f64, ChunkSplit)> = std::iter::from_fn(|| waiting.next(&loads, &plan, limit, &Passes)).collect();
+            prop_assert!(each.is_sorted_by(|a, b| (a.0, a.1) <= (b.0, b.1)));
+            let mut found: Vec<ChunkSplit> = each.into_iter().map(|(_, split)| split).collect();
             let bound = |s: &ChunkSplit| loads.bound(s, &layout, schedule, m).max(loads.paths(s, &layout, schedule, m));
             let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
             found.sort();
