@@ -72,8 +72,8 @@ pub trait Problem: Sync {
     type Set: Clone + Debug + Send + Sync;
     /// An exact evaluation.
     type Evaluation: Send + Sync;
-    /// Sets that have all candidates among them, each in one.
-    fn roots(&self) -> Vec<Node<Self::Set>>;
+    /// Sets that have all candidates among them, each in one; bounded no better than by nothing from where `stop` says so.
+    fn roots(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Self::Set>>;
     /// A candidate that may be good, to go to first. Nothing is taken for granted of it.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ pub fn run<P: Problem>(
     limits: &Limits<'_>,
     told: &mut dyn FnMut(Progress, Moment),
 ) -> Result<Answer<P::Set, P::Evaluation>, String> {
-    let roots = problem.roots();
+    let roots = problem.roots(limits.stop);
     let total = roots.iter().map(|node| problem.size(&node.set)).sum();
     let queue = roots.into_iter().map(Waiting).collect::<Vec<_>>().into();
     let (front, counts) = (Front::default(), Counts::default());

@@ -33,7 +33,7 @@ impl Problem for Toy {
     /// From one to another.
     type Set = (usize, usize);
     type Evaluation = ();
-    fn roots(&self) -> Vec<Node<(usize, usize)>> {
+    fn roots(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<Node<(usize, usize)>> {
         let each = self.root.max(1);
         (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len())))).collect()
     }

@@ -5,13 +5,14 @@ mod grid;
 mod workload;
 
 use crate::objective::Over;
-use crate::planner::{PlanSpace, Splits, schedule_of};
+use crate::planner::{PlanSpace, SCHEDULES, Splits, schedule_name, schedule_of};
 use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use step::MixKind;
+use sim::pipeline::Schedule;
+use step::{MixKind, SoftwareStack};
 use thiserror::Error;
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
@@ -215,6 +216,45 @@ impl PlanSpec {
             sequence_parallel: self.sequence_parallel.map(|choice| vec![choice]),
             ..PlanSpace::default()
         }
+    }
+
+    /// Leaves of schedules and policies those that a stack's framework runs; where it runs none of the schedules, its own take their place. Says
+    /// what was changed, in a few words.
+    ///
+    /// # Errors
+    /// No policy that the framework has.
+    pub fn narrow_to(&mut self, stack: &SoftwareStack) -> Result<Option<String>, String> {
+        let mut changes = Vec::new();
+        let runs = |name: &String| schedule_of(name).is_some_and(|kind| [1, 2].iter().any(|chunks| stack.runs_schedule(kind, *chunks)));
+        let asked = self.schedules.clone().unwrap_or_else(|| vec![schedule_name(Schedule::OneForwardOneBackward).to_owned()]);
+        let mut run: Vec<String> = asked.iter().filter(|name| runs(name)).cloned().collect();
+        if run.is_empty() {
+            let own = SCHEDULES.iter().map(|(name, _)| (*name).to_owned());
+            run = own.filter(runs).collect();
+        }
+        if run.is_empty() {
+            self.pipeline_parallel = Some(vec![1]);
+            changes.push("no pipeline".to_owned());
+        } else if run != asked {
+            changes.push(format!("schedules {} in place of {}", run.join(", "), asked.join(", ")));
+            self.schedules = Some(run);
+        }
+        let usual = || PlanSpace::default().policies().into_iter().map(RecomputeChoice::Policy).collect();
+        let asked: Vec<RecomputeChoice> = self.recompute.clone().unwrap_or_else(usual);
+        let has = |choice: &&RecomputeChoice| match choice {
+            RecomputeChoice::Best => stack.framework.mixes == MixKind::PerStage,
+            RecomputeChoice::Policy(policy) => stack.runs_policy(policy),
+        };
+        let kept: Vec<RecomputeChoice> = asked.iter().filter(has).cloned().collect();
+        let left_out: Vec<String> = asked.iter().filter(|choice| !has(choice)).map(ToString::to_string).collect();
+        if kept.is_empty() {
+            return Err(format!("recompute: the framework of stack {} has none of {}", self.stack, left_out.join(", ")));
+        }
+        if !left_out.is_empty() {
+            changes.push(format!("no recompute {}", left_out.join(", ")));
+            self.recompute = Some(kept);
+        }
+        Ok((!changes.is_empty()).then(|| changes.join("; ")))
     }
 
     /// Whether stages may have policies of their own.

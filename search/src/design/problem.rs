@@ -159,7 +159,7 @@ impl runner::Problem for ChipProblem<'_> {
     type Set = Candidates;
     type Evaluation = Vec<Evaluation>;
 
-    fn roots(&self) -> Vec<Node<Candidates>> {
+    fn roots(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Candidates>> {
         let space = self.search.space;
         if let Some(region) = space.whole() {
             let first = space.first(&region);
@@ -167,9 +167,10 @@ impl runner::Problem for ChipProblem<'_> {
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
             return vec![Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }];
         }
-        let node = |point| match self.one(point, &Known::default()) {
-            Part::Node(node) => node,
-            Part::Excluded(set, _) => Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks },
+        let unknown = |point| Node { set: Candidates::One(point, Known::default()), cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks };
+        let node = |point| match (!stop()).then(|| self.one(point, &Known::default())) {
+            Some(Part::Node(node)) => node,
+            Some(Part::Excluded(..)) | None => unknown(point),
         };
         (0..space.points()).into_par_iter().map(node).collect()
     }

@@ -36,6 +36,7 @@ pub use on_chip::{ChipKernels, LotBounds};
 pub use prepared::Prepared;
 pub use search::search_plans;
 pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits, default_policies};
+pub(crate) use walk::SCHEDULES;
 pub use walk::{schedule_name, schedule_of};
 
 use sim::hardware::Accelerator;

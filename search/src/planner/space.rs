@@ -205,7 +205,7 @@ impl PlanSpace {
     }
 
     /// The policies of the space.
-    pub(super) fn policies(&self) -> Vec<ActivationPolicy> {
+    pub(crate) fn policies(&self) -> Vec<ActivationPolicy> {
         self.activations.clone().unwrap_or_else(default_policies)
     }
 

@@ -13,7 +13,7 @@ pub(super) fn broken(key: &'static str, value: impl ToString, limit: impl Into<S
 }
 
 /// The names of the schedules.
-pub(super) const SCHEDULES: [(&str, Schedule); 4] =
+pub(crate) const SCHEDULES: [(&str, Schedule); 4] =
     [("1f1b", Schedule::OneForwardOneBackward), ("gpipe", Schedule::GPipe), ("zb-h1", Schedule::ZbH1), ("zb-v", Schedule::ZbV)];
 
 /// A schedule by its name: 1f1b (interleaved where there are several chunks), gpipe, zb-h1, zb-v.

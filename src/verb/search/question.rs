@@ -82,12 +82,16 @@ impl Question {
     }
 
     /// A model alone.
-    fn of(arguments: &Posed, name: String, study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
+    fn of(arguments: &Posed, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
         let asked = &arguments.asked;
         let model = Model::load(&work.model).or_input()?;
         let of = |key: &str| format!("{name}: {key}");
         let stack = input::stack(&study.plan.stack, &[])
             .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
+        let narrowed = study.plan.narrow_to(&stack).map_err(|why| failure::input(of(&format!("plan.{why}"))))?;
+        if let Some(change) = narrowed {
+            tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
+        }
         let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of("space.reference_chip")))?.accelerator;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
         let aim = asked.aim(&study);

@@ -27,6 +27,7 @@ impl Limit {
             if ASKED.swap(true, Ordering::SeqCst) {
                 std::process::exit(INTERRUPTED);
             }
+            tracing::warn!("stopping: what is under way ends, the best so far follows; Ctrl-C again ends at once");
         };
         // Without a handler Ctrl-C ends the program, as it does everywhere.
         if let Err(why) = ctrlc::set_handler(handler) {

@@ -7,6 +7,7 @@ use crate::limits::MAX_WIDTH;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use sim::files::strict::Strict;
 use sim::kernel::Function;
 use std::cell::RefCell;
@@ -55,7 +56,7 @@ impl Entries {
 
 /// Parses the text; a key given twice is an error.
 pub(super) fn entries(file: &str, text: &str) -> Result<Entries, WorkloadError> {
-    let entries: Entries = serde_json::from_str(text).map_err(|e| syntax_error(file, text, &e))?;
+    let entries: Entries = serde_json::from_str(&without_infinities(text)).map_err(|e| syntax_error(file, text, &e))?;
     for (i, (key, _)) in entries.0.iter().enumerate() {
         if entries.0[..i].iter().any(|(earlier, _)| earlier == key) {
             return Err(WorkloadError::DuplicateKey { file: file.to_owned(), key: key.clone() });
@@ -64,13 +65,35 @@ pub(super) fn entries(file: &str, text: &str) -> Result<Entries, WorkloadError> 
     Ok(entries)
 }
 
+/// The text with `Infinity`, which Python writes for limits that are none (`time_step_limit` of Mamba 2) and JSON has not, as the largest number.
+fn without_infinities(text: &str) -> Cow<'_, str> {
+    const INFINITY: &str = "Infinity";
+    if !text.contains(INFINITY) {
+        return Cow::Borrowed(text);
+    }
+    let (mut finite, mut rest, mut quoted) = (String::with_capacity(text.len()), text, false);
+    while let Some(c) = rest.chars().next() {
+        if !quoted && rest.starts_with(INFINITY) {
+            finite.push_str("1.7976931348623157e308");
+            rest = &rest[INFINITY.len()..];
+            continue;
+        }
+        // Of an escape in a string the next character says nothing.
+        let taken = if quoted && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
+        quoted ^= c == '"';
+        finite.push_str(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    Cow::Owned(finite)
+}
+
 /// How much of a faulty line a message repeats, in characters: a file may be one long line.
 const SHOWN: usize = 80;
 
 fn syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {
     let line = error.line().max(1);
     let content: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(SHOWN).collect();
-    let number = ["NaN", "Infinity", "nan", "inf"].iter().any(|word| content.contains(word));
+    let number = ["NaN", "nan", "inf"].iter().any(|word| content.contains(word));
     let (at, cure) = if error.is_eof() {
         (String::new(), "the file ends before the object does; is it truncated? fetch it again")
     } else if number {
