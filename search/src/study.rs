@@ -10,8 +10,8 @@ use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use sim::pipeline::Schedule;
+use std::fmt;
 use step::{MixKind, SoftwareStack};
 use thiserror::Error;
 use workloads::footprint::Optimizer;
@@ -225,7 +225,8 @@ impl PlanSpec {
     /// No policy that the framework has.
     pub fn narrow_to(&mut self, stack: &SoftwareStack) -> Result<Option<String>, String> {
         let mut changes = Vec::new();
-        let runs = |name: &String| schedule_of(name).is_some_and(|kind| [1, 2].iter().any(|chunks| stack.runs_schedule(kind, *chunks)));
+        let runs =
+            |name: &String| schedule_of(name).is_some_and(|kind| [1, 2].iter().any(|chunks| stack.runs_schedule(kind, *chunks)));
         let asked = self.schedules.clone().unwrap_or_else(|| vec![schedule_name(Schedule::OneForwardOneBackward).to_owned()]);
         let mut run: Vec<String> = asked.iter().filter(|name| runs(name)).cloned().collect();
         if run.is_empty() {

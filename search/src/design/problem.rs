@@ -167,7 +167,13 @@ impl runner::Problem for ChipProblem<'_> {
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
             return vec![Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }];
         }
-        let unknown = |point| Node { set: Candidates::One(point, Known::default()), cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks };
+        let unknown = |point| Node {
+            set: Candidates::One(point, Known::default()),
+            cost: 0.0,
+            bound: 0.0,
+            first: point,
+            shown: Shown::Peaks,
+        };
         let node = |point| match (!stop()).then(|| self.one(point, &Known::default())) {
             Some(Part::Node(node)) => node,
             Some(Part::Excluded(..)) | None => unknown(point),

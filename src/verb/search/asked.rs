@@ -65,7 +65,10 @@ impl Asked {
             let wrong = || failure::input(format!("--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"));
             let (key, value) = text.split_once('=').ok_or_else(wrong)?;
             if let Some((before, ..)) = fixed.iter().find(|(_, known, _)| known == key.trim()) {
-                return Err(failure::input(format!("--set {text}: {} is given already ({before}); give each key once", key.trim())));
+                return Err(failure::input(format!(
+                    "--set {text}: {} is given already ({before}); give each key once",
+                    key.trim()
+                )));
             }
             fixed.push((format!("--set {text}"), key.trim().to_owned(), setting(value.trim())));
         }

@@ -7,9 +7,9 @@ use crate::limits::MAX_WIDTH;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use sim::files::strict::Strict;
 use sim::kernel::Function;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 
