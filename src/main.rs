@@ -6,7 +6,9 @@ mod input;
 mod progress;
 mod verb;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -84,8 +86,12 @@ fn main() -> ExitCode {
     if let Some(columns) = columns() {
         results::report::fit(columns);
     }
-    let arguments = match Arguments::try_parse_from(verb::search::again::completed(std::env::args_os().collect())) {
+    let given: Vec<OsString> = std::env::args_os().collect();
+    let arguments = match Arguments::try_parse_from(verb::search::again::completed(given.clone())) {
         Ok(arguments) => arguments,
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+            return verb::search::again::unusable_chip(&given).map_or_else(|| explained(&error), |fault| fault.report());
+        }
         Err(error) => return explained(&error),
     };
     let outcome = match arguments.verb {

@@ -296,6 +296,8 @@ design_row! {
     times_reference: Option<f64>,
     /// Of a search for several models: each one's throughput, that over the reference's, and its plan, in words.
     models: Option<String>,
+    /// The clock in MHz that the limit of power leaves the chip, where that is below the one it is designed for.
+    lowered_clock_mhz: Option<f64>,
 }
 
 impl DesignRow {
@@ -343,6 +345,7 @@ impl DesignRow {
             times_reference: None,
             models: None,
             energy_per_token_j: None,
+            lowered_clock_mhz: None,
         }
     }
 

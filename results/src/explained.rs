@@ -1,9 +1,12 @@
 //! Why a design is the best of its run, and what its neighbours and a little more of everything would give.
 
 use crate::design::DesignRow;
-use crate::record::{BestDesign, Share};
-use crate::report::{Align, Table, heading, significant};
+use crate::from_search::lowered_clock_mhz;
+use crate::record::Share;
+use crate::report::{Align, Table, count, heading, significant};
+use crate::step_record::StepRecord;
 use search::design::Evaluation;
+use search::objective::{Over, Term};
 use search::planner::Job;
 use search::sensitivity::{MORE, Marginal, Resource, Step};
 use search::space::{Figures, Why};
@@ -22,15 +25,44 @@ pub struct Explained {
     pub best: DesignRow,
     /// What it uses of its limits.
     pub limits: Vec<Limit>,
+    /// What binds the model; of several nothing, each has its own.
+    #[serde(flatten)]
+    pub binds: Option<Binds>,
+    /// One step along each dimension; of several models over all of them.
+    pub steps: Vec<StepRow>,
+    /// What a little more of each resource is worth; of several models over all of them.
+    pub worth: Vec<Worth>,
+    /// Each of several models.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<OfModel>,
+}
+
+/// What binds a model's step on the design.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Binds {
     /// Where the step's time goes, largest first.
     pub time_shares: Vec<Share>,
     /// The stage whose devices are busy longest, from 0.
     pub slowest_stage: u32,
     /// The kernels that take most of that stage's time.
     pub kernels: Vec<Held>,
-    /// One step along each dimension.
+}
+
+/// One of several models on the design.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfModel {
+    /// The model.
+    pub model: String,
+    /// Tokens per sequence.
+    pub sequence_tokens: u64,
+    /// Its share among the models.
+    pub share: f64,
+    /// What binds it.
+    #[serde(flatten)]
+    pub binds: Binds,
+    /// One step along each dimension, as it changes this model.
     pub steps: Vec<StepRow>,
-    /// What a little more of each resource is worth.
+    /// What a little more of each resource is worth to it.
     pub worth: Vec<Worth>,
 }
 
@@ -73,14 +105,19 @@ pub struct StepRow {
     pub limits: &'static str,
     /// Why it is no chip, or has no plan.
     pub reason: Option<String>,
-    /// Throughput of the best plan, in tokens per second over the whole cluster.
+    /// Throughput of the best plan, in tokens per second over the whole cluster; of one model.
     pub tokens_per_s: Option<f64>,
+    /// Of several models the mean of their throughputs over the reference's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times_reference: Option<f64>,
     /// How much more that is, as a fraction.
     pub change: Option<f64>,
     /// More area, in mm².
     pub area_mm2: Option<f64>,
     /// More power under the heaviest sustained load, in W.
     pub peak_power_w: Option<f64>,
+    /// The clock in MHz that the limit of power leaves the chip, where that is below the one it is designed for.
+    pub lowered_clock_mhz: Option<f64>,
     /// More dollars a chip.
     pub cost_usd: Option<f64>,
     /// Tokens per second of the cluster gained for each mm² of a chip that it takes more.
@@ -98,42 +135,76 @@ pub struct Worth {
     pub unit: &'static str,
     /// How much more throughput a tenth more gives, as a fraction.
     pub change: f64,
-    /// Tokens per second of the cluster gained for each unit of it in every device.
-    pub tokens_per_s_per_unit: f64,
+    /// Tokens per second of the cluster gained for each unit of it in every device; of one model.
+    pub tokens_per_s_per_unit: Option<f64>,
 }
 
-/// The design that is explained.
-#[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
-    /// The job on it.
-    pub job: Job<'a>,
+/// The design that is explained, for a model or for several.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subject {
     /// What it takes.
     pub figures: Figures,
-    /// Its fastest step in seconds.
-    pub step_s: f64,
+    /// How the models' rates make one.
+    pub over: Over,
+    /// The models: at least one.
+    pub models: Vec<Runs>,
 }
 
-impl Subject<'_> {
-    fn rate(&self, evaluation: &Evaluation) -> Option<f64> {
-        let step = evaluation.outcome.as_ref().ok()?.time.total.0;
-        Some(self.tokens() / step)
+/// A model as it runs on the design.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Runs {
+    /// Tokens of a step.
+    pub tokens: f64,
+    /// Its fastest step in seconds.
+    pub step_s: f64,
+    /// What it is held against among several.
+    pub term: Term,
+}
+
+impl Runs {
+    /// A model's job with its fastest step.
+    #[must_use]
+    pub fn new(job: &Job<'_>, step_s: f64, term: Term) -> Self {
+        Self { tokens: job.global_batch as f64 * job.sequence_length as f64, step_s, term }
+    }
+}
+
+impl Subject {
+    /// The same for one of its models alone.
+    #[must_use]
+    pub fn alone(&self, model: usize) -> Self {
+        Self { models: vec![self.models[model]], ..self.clone() }
     }
 
-    fn tokens(&self) -> f64 {
-        self.job.global_batch as f64 * self.job.sequence_length as f64
+    /// Tokens per second of one model; of several the mean of their rates over the reference's.
+    fn rate_at(&self, seconds: &[f64]) -> f64 {
+        match &self.models[..] {
+            [alone] => alone.tokens / seconds[0],
+            several => 1.0 / self.over.value(&several.iter().map(|of| of.term).collect::<Vec<_>>(), seconds),
+        }
+    }
+
+    /// The rate of evaluations, one of each model; none where a model has no plan.
+    fn rate(&self, evaluations: &[&Evaluation]) -> Option<f64> {
+        let seconds = |of: &&Evaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
+        let seconds = evaluations.iter().map(seconds).collect::<Option<Vec<f64>>>()?;
+        (seconds.len() == self.models.len()).then(|| self.rate_at(&seconds))
     }
 
     fn own_rate(&self) -> f64 {
-        self.tokens() / self.step_s
+        self.rate_at(&self.models.iter().map(|of| of.step_s).collect::<Vec<_>>())
     }
 
-    /// A step in figures.
+    /// A step in figures: of each model the same step.
     #[must_use]
-    pub fn step(&self, step: &Step) -> StepRow {
+    pub fn step(&self, of_models: &[&Step]) -> Option<StepRow> {
+        let step = of_models.first()?;
         let (own, figures) = (self.own_rate(), step.built().map(|built| built.figures));
-        let tokens_per_s = step.evaluation().and_then(|evaluation| self.rate(evaluation));
+        let evaluations: Vec<&Evaluation> = of_models.iter().filter_map(|step| step.evaluation()).collect();
+        let rate = self.rate(&evaluations);
+        let single = self.models.len() == 1;
         let area_mm2 = figures.map(|figures| figures.area.0 - self.figures.area.0);
-        let rejected = step.evaluation().and_then(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
+        let rejected = evaluations.iter().find_map(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
         let (limits, refusal) = match &step.fate {
             Fate::NoChip(why) => ("no_chip", Some(why.clone())),
             Fate::Outside(Why::Area, _) => ("over_area", None),
@@ -141,27 +212,30 @@ impl Subject<'_> {
             Fate::Outside(Why::Cost, _) => ("over_cost", None),
             Fate::Evaluated(..) => ("within", None),
         };
-        StepRow {
+        Some(StepRow {
             dimension: step.key.clone(),
             from: step.from.to_string(),
             to: step.to.to_string(),
             limits,
             reason: refusal.or(rejected),
-            tokens_per_s,
-            change: tokens_per_s.map(|rate| rate / own - 1.0),
+            tokens_per_s: rate.filter(|_| single),
+            times_reference: rate.filter(|_| !single),
+            change: rate.map(|rate| rate / own - 1.0),
             area_mm2,
             peak_power_w: figures.map(|figures| figures.peak_power.0 - self.figures.peak_power.0),
+            lowered_clock_mhz: step.built().and_then(|built| lowered_clock_mhz(&built.chip)),
             cost_usd: figures.and_then(|figures| Some(figures.cost_usd? - self.figures.cost_usd?)),
-            tokens_per_s_per_mm2: tokens_per_s
+            tokens_per_s_per_mm2: rate
                 .zip(area_mm2)
-                .filter(|(_, area)| *area > 1e-9)
+                .filter(|(_, area)| single && *area > 1e-9)
                 .map(|(rate, area)| (rate - own) / area),
-        }
+        })
     }
 
-    /// What a tenth more of a resource is worth; `None` where no plan is left.
+    /// What a tenth more of a resource is worth, of each model the same resource; `None` where no plan is left.
     #[must_use]
-    pub fn worth(&self, marginal: &Marginal) -> Option<Worth> {
+    pub fn worth(&self, of_models: &[&Marginal]) -> Option<Worth> {
+        let marginal = of_models.first()?;
         let (resource, unit, scale) = match &marginal.resource {
             Resource::HbmBandwidth => ("HBM bandwidth".to_owned(), "GB/s", 1e9),
             Resource::HbmCapacity => ("HBM capacity".to_owned(), "GiB", 1_073_741_824.0),
@@ -170,17 +244,18 @@ impl Subject<'_> {
             Resource::LinkBandwidth(name) => (format!("bandwidth of {name}"), "GB/s", 1e9),
             Resource::Clock => ("clock".to_owned(), "MHz", 1e6),
         };
-        let gained = self.rate(&marginal.evaluation)? - self.own_rate();
+        let evaluations: Vec<&Evaluation> = of_models.iter().map(|of| &of.evaluation).collect();
+        let gained = self.rate(&evaluations)? - self.own_rate();
         let has = marginal.has / scale;
-        let worth = gained / (has * (MORE - 1.0));
+        let worth = (self.models.len() == 1).then(|| gained / (has * (MORE - 1.0)));
         Some(Worth { resource, has, unit, change: gained / self.own_rate(), tokens_per_s_per_unit: worth })
     }
 }
 
 /// The kernels that take most of the slowest stage's time.
 #[must_use]
-pub fn kernels(best: &BestDesign) -> Vec<Held> {
-    let passes = &best.step.passes;
+pub fn kernels(step: &StepRecord) -> Vec<Held> {
+    let passes = &step.passes;
     let of = |pass: &crate::step_record::PassRecord| {
         pass.kernels.iter().map(|kernel| kernel.latency_s).sum::<f64>() * pass.count as f64
     };
@@ -211,56 +286,110 @@ pub fn words(explained: &Explained) -> String {
         let (uses, allowed) = (significant(limit.uses, 4), significant(limit.allowed, 4));
         text.push_str(&format!("  {:8} {uses} of {allowed} {} ({share:.0} %)\n", limit.name, limit.unit));
     }
-    for share in explained.time_shares.iter().take(KERNELS) {
-        text.push_str(&format!("  {:5.1} % of the step: {}\n", 100.0 * share.fraction, share.name));
+    if let Some(mhz) = explained.best.lowered_clock_mhz {
+        text.push_str(&format!("  clock    lowered to {mhz:.0} MHz: the limit of power\n"));
     }
-    text.push_str(&format!("\nThe kernels of the slowest stage, {}:\n", explained.slowest_stage));
-    let mut table = Table::new(["share %", "pass", "kernel", "bound by"]).align(0, Align::Right);
-    for held in &explained.kernels {
-        table.row([format!("{:.1}", 100.0 * held.share), held.pass.clone(), held.kernel.clone(), held.bound.clone()]);
+    if let Some(own) = &explained.binds {
+        text.push_str(&binds(own));
     }
-    text.push_str(&table.render());
+    for of in &explained.models {
+        text.push('\n');
+        text.push_str(&heading(&format!("{}, {} tokens", of.model, count(of.sequence_tokens))));
+        text.push_str(&binds(&of.binds));
+    }
     text.push('\n');
     text.push_str(&heading("One step along each dimension"));
-    let header = ["dimension", "from", "to", "tokens/s", "%", "mm²", "W", "USD", "tokens/s per mm²", "limits"];
-    let mut table = Table::new(header);
-    for column in 3..9 {
-        table = table.align(column, Align::Right);
-    }
-    let signed = |value: Option<f64>, digits: usize| value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.digits$}"));
-    for step in &explained.steps {
-        let rate = step.tokens_per_s.map_or_else(|| "-".to_owned(), |rate| significant(rate, 4));
-        let said = match (&step.reason, step.limits) {
-            (Some(reason), limits) => format!("{}: {}", limits.replace('_', " "), short(reason)),
-            (None, limits) => limits.replace('_', " "),
-        };
-        table.row([
-            step.dimension.clone(),
-            step.from.clone(),
-            step.to.clone(),
-            rate,
-            signed(step.change.map(|change| 100.0 * change), 2),
-            signed(step.area_mm2, 1),
-            signed(step.peak_power_w, 1),
-            signed(step.cost_usd, 0),
-            signed(step.tokens_per_s_per_mm2, 1),
-            said,
-        ]);
-    }
-    text.push_str(&table.render());
+    text.push_str(&steps(explained));
     text.push('\n');
     text.push_str(&heading("What a little more is worth"));
-    let mut table = Table::new(["in every device", "has", "a tenth more gives %", "worth, tokens/s"]).align(2, Align::Right);
-    for worth in &explained.worth {
-        let has = format!("{} {}", significant(worth.has, 4), worth.unit);
-        let per = format!("{} per {}", significant(worth.tokens_per_s_per_unit, 3), worth.unit);
-        table.row([worth.resource.clone(), has, format!("{:+.2}", 100.0 * worth.change), per]);
-    }
-    text.push_str(&table.render());
+    text.push_str(&worth(explained));
     if let Some(area) = area(explained) {
         text.push_str(&area);
     }
     text
+}
+
+/// Where a model's time goes, and the kernels of its slowest stage.
+fn binds(binds: &Binds) -> String {
+    let mut text = String::new();
+    for share in binds.time_shares.iter().take(KERNELS) {
+        text.push_str(&format!("  {:5.1} % of the step: {}\n", 100.0 * share.fraction, share.name));
+    }
+    text.push_str(&format!("\nThe kernels of the slowest stage, {}:\n", binds.slowest_stage));
+    let mut table = Table::new(["share %", "pass", "kernel", "bound by"]).align(0, Align::Right);
+    for held in &binds.kernels {
+        table.row([format!("{:.1}", 100.0 * held.share), held.pass.clone(), held.kernel.clone(), held.bound.clone()]);
+    }
+    text.push_str(&table.render());
+    text
+}
+
+fn signed(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.digits$}"))
+}
+
+/// Columns of each of several models: its name, with its tokens where two have one name.
+fn columns(explained: &Explained) -> Vec<String> {
+    let twice = |name: &str| explained.models.iter().filter(|of| of.model == name).count() > 1;
+    let of = |of: &OfModel| match twice(&of.model) {
+        true => format!("{} {} %", of.model, count(of.sequence_tokens)),
+        false => format!("{} %", of.model),
+    };
+    explained.models.iter().map(of).collect()
+}
+
+/// The steps of a model, or of several over all and of each.
+fn steps(explained: &Explained) -> String {
+    let several = !explained.models.is_empty();
+    let rate = if several { "x reference" } else { "tokens/s" };
+    let mut header: Vec<String> = ["dimension", "from", "to", rate, "%"].map(str::to_owned).to_vec();
+    header.extend(columns(explained));
+    header.extend(["mm²", "W", "USD"].map(str::to_owned));
+    header.extend((!several).then(|| "tokens/s per mm²".to_owned()));
+    let numbers = 3..header.len();
+    header.push("limits".to_owned());
+    let mut table = Table::new(header);
+    for column in numbers {
+        table = table.align(column, Align::Right);
+    }
+    for (at, step) in explained.steps.iter().enumerate() {
+        let said = match (&step.reason, step.limits) {
+            (Some(reason), limits) => format!("{}: {}", limits.replace('_', " "), short(reason)),
+            (None, limits) => limits.replace('_', " "),
+        };
+        let said = step.lowered_clock_mhz.map_or_else(|| said.clone(), |mhz| format!("{said}, at {mhz:.0} MHz"));
+        let rate = step.tokens_per_s.or(step.times_reference).map_or_else(|| "-".to_owned(), |rate| significant(rate, 4));
+        let percent = |change: Option<f64>| signed(change.map(|change| 100.0 * change), 2);
+        let mut row = vec![step.dimension.clone(), step.from.clone(), step.to.clone(), rate, percent(step.change)];
+        row.extend(explained.models.iter().map(|of| percent(of.steps.get(at).and_then(|step| step.change))));
+        row.extend([signed(step.area_mm2, 1), signed(step.peak_power_w, 1), signed(step.cost_usd, 0)]);
+        row.extend((!several).then(|| signed(step.tokens_per_s_per_mm2, 1)));
+        row.push(said);
+        table.row(row);
+    }
+    table.render()
+}
+
+/// What a tenth more of each resource is worth to a model, or to several over all and to each.
+fn worth(explained: &Explained) -> String {
+    let several = !explained.models.is_empty();
+    let mut header: Vec<String> = ["in every device", "has", "a tenth more gives %"].map(str::to_owned).to_vec();
+    header.extend(columns(explained));
+    let numbers = 2..header.len();
+    header.extend((!several).then(|| "worth, tokens/s".to_owned()));
+    let mut table = Table::new(header);
+    for column in numbers {
+        table = table.align(column, Align::Right);
+    }
+    for worth in &explained.worth {
+        let has = format!("{} {}", significant(worth.has, 4), worth.unit);
+        let mut row = vec![worth.resource.clone(), has, format!("{:+.2}", 100.0 * worth.change)];
+        let own = |of: &OfModel| of.worth.iter().find(|own| own.resource == worth.resource).map(|own| 100.0 * own.change);
+        row.extend(explained.models.iter().map(|of| signed(own(of), 2)));
+        row.extend(worth.tokens_per_s_per_unit.map(|per| format!("{} per {}", significant(per, 3), worth.unit)));
+        table.row(row);
+    }
+    table.render()
 }
 
 /// What a square millimetre is worth where it is used best.

@@ -32,6 +32,11 @@ pub fn dimensions(chip: &Accelerator, figures: &Figures) -> Dimensions {
     }
 }
 
+/// The clock that a limit of power leaves a chip, where that is not the one it is designed for.
+pub(crate) fn lowered_clock_mhz(chip: &Accelerator) -> Option<f64> {
+    chip.lowered.map(|_| chip.clock.0 / 1e6)
+}
+
 /// Whether an objective is the speed of a step.
 fn speed(objective: Objective) -> bool {
     matches!(objective, Objective::Throughput | Objective::StepTime)
@@ -136,6 +141,7 @@ impl<'a> Searched<'a> {
         row.dimensions = self.space.varied(d.id).map(words);
         row.peak_power_w = Some(figures.peak_power.0);
         row.cost_usd = figures.cost_usd;
+        row.lowered_clock_mhz = lowered_clock_mhz(&chip);
         match &d.outcome {
             runner::Outcome::Evaluated { evaluation, .. } if self.several() => self.fill_several(&mut row, d, &chip, evaluation),
             runner::Outcome::Evaluated { evaluation, .. } => evaluation.iter().for_each(|of| fill(&mut row, &job, of)),
@@ -241,8 +247,10 @@ pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entr
 fn chip_line(c: &Accelerator) -> String {
     let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| bytes(level.capacity));
     let arrays = u64::from(c.tensor.cores) * u64::from(c.tensor.arrays_per_core);
+    let clock =
+        c.lowered.map_or_else(String::new, |lowered| format!(", {:.0} of {:.0} MHz", c.clock.0 / 1e6, lowered.from.0 / 1e6));
     format!(
-        "{}: {arrays} x {}x{} TC, {} x {} VC, {buffer}, {} HBM",
+        "{}: {arrays} x {}x{} TC, {} x {} VC, {buffer}, {} HBM{clock}",
         c.name,
         c.tensor.rows,
         c.tensor.columns,

@@ -3,14 +3,17 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::verb::merge::asked_again;
-use crate::verb::search::prepare;
+use crate::verb::search::models;
 use crate::verb::search::question::Question;
 use results::design::DesignRow;
-use results::explained::{self, Explained, Limit, Subject};
+use results::explained::{self, Binds, Explained, Limit, OfModel, Runs, Subject};
 use results::record::BestDesign;
 use results::run;
-use search::planner::{Job, Prepared};
-use search::sensitivity::{marginals, steps};
+use results::step_record::StepRecord;
+use search::design::Reference;
+use search::objective::Term;
+use search::planner::Prepared;
+use search::sensitivity::{Marginal, marginals, steps};
 use search::space::{Built, Chips, Combination, Dial, Space, number};
 use search::sweep::Sweep;
 use std::path::PathBuf;
@@ -18,7 +21,8 @@ use std::path::PathBuf;
 /// Explain why a run's design is the best: what binds it, what one step along each dimension changes, what a little more is worth
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
-    Each step and each tenth more has its own best plan. JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth.")]
+    Each step and each tenth more has its own best plan. JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth; of several models `steps` and\n\
+    `worth` are over all of them, and `models` has each.")]
 pub struct Arguments {
     /// Directory of a search or a sweep
     run: PathBuf,
@@ -37,16 +41,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(refused("does not say with which words it was asked (an older version wrote it); run the search again"));
     }
     let posed = asked_again(&record.asked_with)?;
-    let question = Question::of_one(&posed)?;
+    let question = Question::read(&posed)?;
     if question.digest(record.seed) != record.question {
         let asked = record.asked_with.join(" ");
         let cure = "put back the study and the files that it names as they were, or run it again";
         return Err(refused(&format!("was asked `{asked}`, which asks something else by now; {cure}")));
     }
-    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
-    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let jobs = models::jobs(&question);
+    let prepared = models::prepare_all(&question, &jobs)?;
+    let references = models::references(&question)?;
     let found = combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
-    let about = About { question: &question, prepared: &prepared, best, combination: found };
+    let about = About { question: &question, prepared: &prepared, references: &references, best, combination: found };
     let explained = about.explained(name)?;
     answer::give(arguments.format, &Versioned::first(&explained), |_| explained::words(&explained))
 }
@@ -81,7 +86,9 @@ fn combination(question: &Question, design: &DesignRow) -> Option<u64> {
 /// The best design of a question.
 struct About<'a> {
     question: &'a Question,
-    prepared: &'a [Prepared<'a>],
+    /// By model, on each of the space's fabrics.
+    prepared: &'a [Vec<Prepared<'a>>],
+    references: &'a [Reference],
     best: &'a BestDesign,
     combination: u64,
 }
@@ -93,21 +100,47 @@ impl About<'_> {
         let Combination::Chip(built) = space.combination(self.combination).map_err(other)? else {
             return Err(other(format!("design {} is outside its limits", self.combination)));
         };
-        let prepared = built.fabric.and_then(|fabric| self.prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
-        let step_s = self.best.step.time.step_s;
-        let subject = Subject { job: prepared.job(&built.chip), figures: built.figures, step_s };
-        let sweep = Sweep { prepared: self.prepared, space, max_step: None };
-        let around = steps(&sweep, self.combination).map_err(other)?;
-        let more = marginals(prepared, &self.question.study.plan.space(), &built.chip).or_other()?;
+        let records: Vec<&StepRecord> = match &self.best.models[..] {
+            [] => vec![&self.best.step],
+            several => several.iter().map(|of| &of.step).collect(),
+        };
+        let (mut runs, mut around, mut more) = (Vec::new(), Vec::new(), Vec::new());
+        for (((of, prepared), reference), step) in self.question.all().zip(self.prepared).zip(self.references).zip(&records) {
+            let own = built.fabric.and_then(|fabric| prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
+            let term = Term { share: self.question.share(of), reference: reference.time.0 };
+            runs.push(Runs::new(&own.job(&built.chip), step.time.step_s, term));
+            around.push(steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?);
+            more.push(marginals(own, &of.study.plan.space(), &built.chip).or_other()?);
+        }
+        if runs.len() != records.len() {
+            return Err(other("the run has other models than its question".into()));
+        }
+        let subject = Subject { figures: built.figures, over: self.question.aim.over, models: runs };
+        let each = |model: usize, (of, step): (&Question, &&StepRecord)| {
+            let alone = subject.alone(model);
+            OfModel {
+                model: of.called.clone(),
+                sequence_tokens: of.sequence_length,
+                share: self.question.share(of),
+                binds: binds(step),
+                steps: around[model].iter().filter_map(|step| alone.step(&[step])).collect(),
+                worth: more[model].iter().filter_map(|marginal| alone.worth(&[marginal])).collect(),
+            }
+        };
+        let several = records.len() > 1;
+        let models = self.question.all().zip(&records).enumerate().map(|(model, of)| each(model, of));
+        let same = |at: usize| around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>();
+        let resource = |first: &Marginal| {
+            more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
+        };
         Ok(Explained {
             run,
             best: self.best.design.clone(),
             limits: self.limits(&built),
-            time_shares: self.best.step.time_shares.clone(),
-            slowest_stage: self.best.step.slowest_stage,
-            kernels: explained::kernels(self.best),
-            steps: around.iter().map(|step| subject.step(step)).collect(),
-            worth: more.iter().filter_map(|marginal| subject.worth(marginal)).collect(),
+            binds: (!several).then(|| binds(records[0])),
+            steps: (0..around[0].len()).filter_map(|at| subject.step(&same(at))).collect(),
+            worth: more[0].iter().filter_map(|first| subject.worth(&resource(first))).collect(),
+            models: if several { models.collect() } else { Vec::new() },
         })
     }
 
@@ -123,4 +156,9 @@ impl About<'_> {
         let limit = |(name, uses, allowed, unit)| Some(Limit { name, uses: uses?, allowed: allowed?, unit });
         all.into_iter().filter_map(limit).collect()
     }
+}
+
+/// What binds a model's step.
+fn binds(step: &StepRecord) -> Binds {
+    Binds { time_shares: step.time_shares.clone(), slowest_stage: step.slowest_stage, kernels: explained::kernels(step) }
 }

@@ -3,7 +3,7 @@
 pub mod again;
 mod asked;
 pub mod baselines;
-mod models;
+pub mod models;
 pub mod question;
 mod stop;
 
@@ -215,7 +215,12 @@ fn told_text(record: &Record, grown: &ProgressTable) -> String {
 /// A job and the study's plans, prepared for chips.
 pub fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, Failure> {
     let space = question.study.plan.space();
-    if let Some(fault) = space.emptiness(job, &question.cluster) {
+    // A study's own values are mended in the study.
+    let fault = match question.cluster_by_flags {
+        true => space.unfit_cluster(job, &question.cluster),
+        false => space.emptiness(job, &question.cluster),
+    };
+    if let Some(fault) = fault {
         return Err(failure::input(format!("{}: plan: {fault}", question.name)));
     }
     Prepared::new(*job, &space).or_input()
@@ -323,9 +328,22 @@ fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
             100.0 * left / most.0
         ));
     }
+    let chip = space.chip(id).ok();
+    let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
+    if let (Some((clock, lowered)), Some(most)) = (lowered, space.limits().max_power_w) {
+        notes.push(format!(
+            "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the designed one: at a higher clock the heaviest load takes more \
+             than {most} W.",
+            lowered.from.0 / 1e6,
+            clock.0 / 1e6,
+            lowered.voltage_fraction
+        ));
+    }
     let ends: Vec<String> = space
         .at_the_end(id)
         .into_iter()
+        // Where power sets the clock, its list does not.
+        .filter(|(key, ..)| lowered.is_none() || key != "clock_mhz")
         .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
         .collect();
     if !ends.is_empty() {

@@ -15,6 +15,7 @@ mod lists;
 mod manners;
 mod measured;
 mod plan;
+mod power;
 mod report;
 mod search;
 mod slurm;

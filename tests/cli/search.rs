@@ -7,7 +7,7 @@ use std::path::Path;
 const FILES: [&str; 7] =
     ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
 
-fn record(directory: &Path) -> Value {
+pub fn record(directory: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(directory.join("record.json")).unwrap()).unwrap()
 }
 
@@ -143,7 +143,7 @@ fn the_smoke_study_is_searched_with_json_on_standard_output_alone() {
 }
 
 /// A study of TPU v4's relatives: nine chips on a torus whose links vary with them.
-const RELATIVES: &str = r#"
+pub const RELATIVES: &str = r#"
 description = "TPU v4's relatives"
 source = "a test"
 
@@ -341,12 +341,45 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
         let again = coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).json();
         assert_eq!(again["result"]["time"], times["step"]["time"], "{model}");
     }
+    both_explained(dir.path(), mean);
     let mean = record_of(dir.path(), &[&both[..], &["--over", "mean", "--out", "mean"]].concat());
     let times: Vec<f64> =
         mean["best"]["models"].as_array().unwrap().iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
     assert!((mean["certificate"]["best"].as_f64().unwrap() / ((times[0] + times[1]) / 2.0) - 1.0).abs() < 1e-9, "{times:?}");
     let none = coplace_in(dir.path(), &["search", "--study", "small.toml"]).refusal();
     assert!(none.contains("MODEL: none is given, and study small.toml is for none by itself; name one or several"), "{none}");
+}
+
+/// A run of two models, explained over both and for each.
+fn both_explained(dir: &Path, best: f64) {
+    let explained = coplace_in(dir, &["explain", "both", "--format", "json"]).json();
+    let list = |of: &Value, key: &str| of[key].as_array().unwrap().clone();
+    let models = list(&explained, "models");
+    assert_eq!(models.iter().map(|of| of["model"].as_str().unwrap()).collect::<Vec<_>>(), ["llama2-7b", "opt-350m"]);
+    let steps = list(&explained, "steps");
+    assert!(!steps.is_empty() && explained.get("kernels").is_none());
+    for (at, step) in steps.iter().enumerate() {
+        let own: Vec<Option<f64>> = models.iter().map(|of| list(of, "steps")[at]["change"].as_f64()).collect();
+        let [Some(one), Some(other)] = own[..] else {
+            assert!(step["change"].is_null(), "{step}");
+            continue;
+        };
+        // The geometric mean of what each gains.
+        let mean = ((1.0 + one) * (1.0 + other)).sqrt();
+        assert!((1.0 + step["change"].as_f64().unwrap() - mean).abs() < 1e-9, "{step}");
+        assert!((step["times_reference"].as_f64().unwrap() / (best * mean) - 1.0).abs() < 1e-9, "{step}");
+        if step["limits"] == "within" {
+            assert!(mean <= 1.0 + 1e-9, "a neighbour is better than the best: {step}");
+        }
+    }
+    for of in &models {
+        assert!(!list(of, "kernels").is_empty() && !list(of, "time_shares").is_empty());
+        assert_eq!(list(of, "worth").len(), list(&explained, "worth").len());
+    }
+    let text = coplace_in(dir, &["explain", "both"]).result();
+    for part in ["llama2-7b, 4,096 tokens", "opt-350m, 2,048 tokens", "x reference", "opt-350m %"] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
 }
 
 fn record_of(dir: &Path, arguments: &[&str]) -> Value {
@@ -404,4 +437,33 @@ fn freedoms_are_compared_at_equal_evaluations() {
     }
     let unknown = coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).refusal();
     assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
+}
+
+#[test]
+fn a_batch_that_the_study_s_plans_cannot_have_is_cured_by_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7"]).refusal();
+    assert_eq!(
+        refused,
+        "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's and the head's; \
+         use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
+    );
+    // What it says helps.
+    coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"]).result();
+}
+
+#[test]
+fn a_run_without_a_chip_is_named_before_the_flags_that_it_would_bring() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+    let tiny = ["search", "llama3-70b", "--study", "smoke", "--devices", "1", "--global-batch", "1", "--out", "none"];
+    coplace_in(dir.path(), &tiny).result();
+    for verb in ["plan", "evaluate"] {
+        for (run, why) in [("empty", "empty"), ("none", "none: ")] {
+            let refused = coplace_in(dir.path(), &[verb, "llama3-8b", "--chip", run]).refusal();
+            assert!(refused.starts_with(&format!("error: {why}")) && !refused.contains("--fabric"), "{refused}");
+        }
+    }
+    let chip = coplace_in(dir.path(), &["plan", "llama3-8b", "--chip", "tpu_v4"]).refusal();
+    assert!(chip.contains("--fabric <FABRIC>"), "{chip}");
 }

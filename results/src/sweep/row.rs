@@ -1,7 +1,7 @@
 //! What a sweep keeps of a combination.
 
 use crate::design::{DesignRow, Outcome};
-use crate::from_search::{bound_by, dimensions, fill};
+use crate::from_search::{bound_by, dimensions, fill, lowered_clock_mhz};
 use search::planner::Job;
 use search::space::{Built, Why};
 use search::sweep;
@@ -102,5 +102,6 @@ fn chip_row(number: u64, built: &Built) -> DesignRow {
     row.node = built.chip.node().map(|node| node.to_string());
     row.peak_power_w = Some(built.figures.peak_power.0);
     row.cost_usd = built.figures.cost_usd;
+    row.lowered_clock_mhz = lowered_clock_mhz(&built.chip);
     row
 }

@@ -25,6 +25,7 @@ struct Case {
     member: usize,
     objective: Objective,
     axis: Axis,
+    max_power_w: Option<f64>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -32,9 +33,11 @@ fn case() -> impl Strategy<Value = Case> {
     let axes = prop::sample::select(Axis::NAMES.map(|(_, axis)| axis).to_vec());
     let halvings = prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 4..26);
     let studies = prop::sample::select(vec!["tpu", "gpu"]);
-    (studies, halvings, any::<prop::sample::Index>(), objectives, axes).prop_map(|(study, halvings, member, objective, axis)| {
+    let powers = prop::option::weighted(0.75, 100.0..900.0_f64);
+    let all = (studies, halvings, any::<prop::sample::Index>(), objectives, axes, powers);
+    all.prop_map(|(study, halvings, member, objective, axis, max_power_w)| {
         let halvings = halvings.into_iter().map(|(index, upper)| (index.index(64), upper)).collect();
-        Case { study, halvings, member: member.index(1 << 20), objective, axis }
+        Case { study, halvings, member: member.index(1 << 20), objective, axis, max_power_w }
     })
 }
 
@@ -45,7 +48,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let base = ChipDocument::template(&spec.base_chip).unwrap().unbuilt(true);
     let reference = base.accelerator().unwrap();
     let grid = Grid::new(base, &spec.dimensions, &|key| fabric.get(key)).unwrap();
-    let space = Space::boxes(grid, &ChipLimits::default()).unwrap();
+    let space = Space::boxes(grid, &ChipLimits { max_power_w: case.max_power_w, ..ChipLimits::default() }).unwrap();
     let build = |settings: &Vec<_>| {
         let mut document = fabric.clone();
         settings.iter().for_each(|(key, value): &(String, _)| document.set(key, value).unwrap());
@@ -89,10 +92,20 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     prop_assert_eq!(members.len() as u64, region.size());
     prop_assert_eq!(members.iter().min().copied(), Some(space.first(&region)));
     let point = members[case.member % members.len()];
-    let Single::Chip(chip, figures) = space.single(point).unwrap() else { panic!("no limits") };
+    let single = space.single(point).unwrap();
+    let enclosed = space.enclose(&region).unwrap();
+    if matches!(enclosed, Enclosed::Outside(_)) {
+        prop_assert!(
+            matches!(single, Single::Outside(_)),
+            "{} is within the limits, its box is not",
+            space.words(space.largest(point))
+        );
+        return Ok(());
+    }
+    let Single::Chip(chip, figures) = single else { return Ok(()) };
     let id = space.largest(point);
     let own = Seen::chip(*chip, figures, space.fabric(id));
-    let Enclosed::Within(corners) = space.enclose(&region).unwrap() else { panic!("every field of the studies is known") };
+    let Enclosed::Within(corners) = enclosed else { panic!("every field of the studies is known") };
     prop_assert!(corners.fabrics.contains(&space.fabric(id)));
     prop_assert_eq!(own.figures.cost_usd.is_some(), corners.least.cost_usd.is_some());
     let seen = Seen::corners(*corners);

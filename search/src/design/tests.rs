@@ -99,6 +99,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let reference = base.accelerator().unwrap();
     let grid = Grid::new(base, &dimensions, &|key| document.get(key)).unwrap();
     let one_by_one = Space::grid(grid.clone(), &case.limits).unwrap();
+    let wider = ChipLimits { max_power_w: case.limits.max_power_w.map(|most| most * 1.3), ..case.limits };
+    let wider = Space::boxes(grid.clone(), &wider).unwrap();
     let space = Space::boxes(grid, &case.limits).unwrap();
     let build = |settings: &Vec<(String, Setting)>| {
         let mut document = document.clone();
@@ -173,6 +175,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     }
     let in_boxes: u64 = one.boxes.iter().map(|of| of.region.size()).sum();
     prop_assert_eq!(one.outside.total() as u64 + one.designs.len() as u64 + in_boxes, space.points() as u64);
+    more_power_is_no_slower(&search, &wider)?;
     for design in &one.designs {
         match (&design.outcome, truth[design.id.point]) {
             // A hair for schedules whose bounds are kept to a relative rounding.
@@ -183,6 +186,24 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             (Outcome::Pruned { .. }, None) => {}
             (Outcome::Excluded(_), _) => prop_assert!(false, "a design that is none"),
         }
+    }
+    Ok(())
+}
+
+/// Under a higher limit of power no chip is slower, and none is lost.
+fn more_power_is_no_slower(search: &DesignSearch<'_>, wider: &Space) -> Result<(), TestCaseError> {
+    for point in (0..search.space.points()).step_by(5) {
+        let Single::Chip(slow, _) = search.space.single(point).unwrap() else { continue };
+        let Single::Chip(fast, figures) = wider.single(point).unwrap() else { panic!("{point} is lost") };
+        prop_assert!(
+            fast.clock >= slow.clock
+                && figures.peak_power.0 <= search.space.limits().max_power_w.map_or(f64::INFINITY, |most| most * 1.3)
+        );
+        let prepared = search.prepared(0, search.space.largest(point));
+        let step = |chip: &Accelerator| best_plan(prepared, chip).outcome.ok().map(|plan| plan.time.total.0);
+        let (slow, fast) = (step(&slow), step(&fast));
+        prop_assert_eq!(slow.is_some(), fast.is_some());
+        prop_assert!(fast <= slow.map(|seconds| seconds * (1.0 + 1e-9)), "{fast:?} with more power, {slow:?} with less");
     }
     Ok(())
 }

@@ -62,6 +62,19 @@ impl PlanSpace {
         Question { job, cluster, running: None }.emptiness(self)
     }
 
+    /// As [`Self::emptiness`] where the space is given whole, as a study's is: what cures it is another batch or another number of devices, as flags say
+    /// them.
+    #[must_use]
+    pub fn unfit_cluster(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
+        let question = Question { job, cluster, running: None };
+        let (space, nearest) = question.nearest(self)?;
+        let batch = question.batches(&space, &nearest).map(|values| format!("--global-batch {values}"));
+        let devices = question.clusters(&space).map(|values| format!("--devices {values}"));
+        let cures: Vec<String> =
+            batch.into_iter().chain(devices).chain(["other degrees in the study's [plan]".to_owned()]).collect();
+        Some(LayoutError { cure: advice(&cures), ..nearest.rule })
+    }
+
     /// For every value asked for, the space in which it is the only thing asked for; schedules are those of `space`.
     fn values_alone(&self, space: &Self, job: &Job<'_>) -> Vec<Self> {
         let mut spaces = Vec::new();
@@ -145,6 +158,12 @@ impl Question<'_> {
 
     /// Why a space has no plans, if it has none.
     fn emptiness(&self, space: &PlanSpace) -> Option<LayoutError> {
+        let (space, nearest) = self.nearest(space)?;
+        Some(LayoutError { cure: self.cures(&space, &nearest), ..nearest.rule })
+    }
+
+    /// Of a space without plans: what decides that there are none, and the rule that the nearest breaks.
+    fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, Broken)> {
         let mut space =
             PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
@@ -154,7 +173,7 @@ impl Question<'_> {
             return None;
         }
         let nearest = Walk::of(&space, self.job, self.running).nearest?;
-        Some(LayoutError { cure: self.cures(&space, &nearest), ..nearest.rule })
+        Some((space, nearest))
     }
 
     /// Why no plan whatever uses the job's devices for its batch, if none does: no value of another decision is to blame then.

@@ -10,8 +10,8 @@ use super::limits::{ChipLimits, Figures, Why};
 use super::region::Region;
 use sim::hardware::fields::{Growth, More, growth};
 use sim::hardware::manufacturing::{Foundry, chip_cost};
-use sim::hardware::{Accelerator, ChipDocument, Setting, area, least_sustained_power};
-use sim::units::{SquareMillimeters, Watts};
+use sim::hardware::{Accelerator, ChipDocument, Setting, area, at_clock, highest_clock, least_sustained_power, lowest_clock};
+use sim::units::{BytesPerSecond, Hertz, SquareMillimeters, Watts};
 
 /// Sums and powers of doubles in another order than a chip's own: more than their rounding comes to.
 const ROUNDING: f64 = 1e-9;
@@ -80,6 +80,48 @@ impl Files {
     }
 }
 
+/// Lowers the corners of a box as far as a limit of power lowers its chips: `fast` to a clock that none of them is run above, what `small` takes for an
+/// operation to what it is at the lowest voltage. What none of them takes less than if its clock is lowered; `None` where none is within the limit.
+fn slow(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most: Watts) -> Option<Watts> {
+    let least = |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
+    // No chip runs below the lowest clock of the slowest, nor at a lower voltage.
+    let lowest = lowest_clock(small);
+    let deepest = at_clock(small, lowest);
+    if least(&deepest, fast) > most {
+        return None;
+    }
+    // At any clock no chip takes less than one of the fastest's clock, whose voltage and rates have fallen furthest there.
+    let falling = Accelerator { clock: fast.clock, ..small.clone() };
+    let power = |clock: Hertz| least(&at_clock(&falling, clock), fast);
+    // A chip that is within the limit at its own clock need not run at a whole number of MHz.
+    let highest = highest_clock(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
+    if highest < fast.clock {
+        slow_to(files, fast, small.clock, highest);
+    }
+    (small.energy.per_mac, small.energy.per_vector_operation) = (deepest.energy.per_mac, deepest.energy.per_vector_operation);
+    for (level, deepest) in small.on_chip.iter_mut().zip(&deepest.on_chip) {
+        level.read_energy_per_byte = deepest.read_energy_per_byte;
+        level.write_energy_per_byte = deepest.write_energy_per_byte;
+    }
+    // A clock that is lowered is the highest in whole MHz within the limit: the next would exceed it. Power falls at most with the clock's cube.
+    let part = lowest.0 / (lowest.0 + 1e6);
+    Some(Watts(most.0 * part.powi(3) * (1.0 - ROUNDING)))
+}
+
+/// Lowers the fastest of a box's chips to a clock that none is run above; `least` is the lowest clock that any of them is designed for.
+fn slow_to(files: &Files, fast: &mut Accelerator, least: Hertz, clock: Hertz) {
+    let mut document = files.fast.clone();
+    let set = document.set("clock_mhz", &Setting::Number(clock.0 / 1e6)).is_ok();
+    let Some(slow) = document.accelerator().ok().filter(|_| set) else { return };
+    // What is per cycle has followed. No rate of the box is per cycle more than the highest over the lowest clock.
+    let capped = |rate: BytesPerSecond, slow: BytesPerSecond| slow.min(BytesPerSecond(rate.0 * (clock.0 / least.0).min(1.0)));
+    for (level, slow) in fast.on_chip.iter_mut().zip(&slow.on_chip).filter(|(level, _)| !level.is_dram()) {
+        level.read_bandwidth = capped(level.read_bandwidth, slow.read_bandwidth);
+        level.write_bandwidth = capped(level.write_bandwidth, slow.write_bandwidth);
+    }
+    fast.clock = slow.clock;
+}
+
 impl Grid {
     /// What bounds the chips of a region within limits.
     ///
@@ -102,15 +144,22 @@ impl Grid {
             let Some(chips) = files.chips().filter(|_| set) else { return Ok(Enclosed::Open) };
             (fast, small) = chips;
         }
-        let least = Figures {
+        let mut least = Figures {
             area: SquareMillimeters(die.low),
             peak_power: Watts(least_sustained_power(&small, &fast).0 * (1.0 - ROUNDING)),
             cost_usd: chip_cost(&small, Foundry::default())
                 .map_err(|why| why.to_string())?
                 .map(|cost| cost.total_usd() * (1.0 - ROUNDING)),
         };
-        if let Some(why) = limits.exceeded(&least) {
+        let unlimited = ChipLimits { max_power_w: None, ..*limits };
+        if let Some(why) = unlimited.exceeded(&least) {
             return Ok(Enclosed::Outside(why));
+        }
+        if let Some(most) = limits.max_power_w {
+            let Some(power) = slow(&files, (&mut fast, &mut small), Watts(most)) else {
+                return Ok(Enclosed::Outside(Why::Power));
+            };
+            least.peak_power = least.peak_power.min(power);
         }
         // A stack goes by the base's name.
         let name = self.name(0, &fast.name);

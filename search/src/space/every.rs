@@ -18,7 +18,7 @@ pub struct Dial {
 /// A chip of a combination, within the limits or not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Built {
-    /// The chip.
+    /// The chip, at the clock that the limit of power leaves it.
     pub chip: Accelerator,
     /// What it takes.
     pub figures: Figures,
@@ -76,22 +76,22 @@ impl Space {
     pub fn combination(&self, number: u64) -> Result<Combination, String> {
         match &self.kind {
             Kind::Grid(grid) => {
-                let (settings, chip) = match grid.built(number) {
+                let (settings, mut chip) = match grid.built(number) {
                     Ok(built) => built,
                     Err(super::grid::Unbuilt::Refused(why)) => return Ok(Combination::NoChip(why)),
                     Err(super::grid::Unbuilt::Fault(why)) => return Err(why),
                 };
                 let fabric = grid.fabrics.iter().position(|fabric| *fabric == settings.fabric);
-                let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
-                Ok(placed(self.limits.exceeded(&figures), Built { chip, figures, fabric }))
+                let (figures, exceeded) = self.limits.fit(&mut chip).map_err(|why| why.to_string())?;
+                Ok(placed(exceeded, Built { chip, figures, fabric }))
             }
             Kind::Phaze(space, _) => {
                 let config = self.phaze_config(number);
-                let chip = design(&config);
-                let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
+                let mut chip = design(&config);
                 let limits = ChipLimits { max_area_mm2: None, ..self.limits };
+                let (figures, exceeded) = limits.fit(&mut chip).map_err(|why| why.to_string())?;
                 let window = (!space.admits(&config, figures.area)).then_some(Why::Area);
-                let why = window.or_else(|| limits.exceeded(&figures));
+                let why = window.or(exceeded);
                 Ok(placed(why, Built { chip, figures, fabric: Some(0) }))
             }
         }

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 /// The begin of the key of a fabric's field.
 pub const FABRIC: &str = "fabric.";
+/// The key of a chip's clock where power holds it down.
+pub(super) const LOWERED: &str = "lowered_clock_mhz";
 /// Combinations of which each is built once.
 const MOST_COMBINATIONS: u64 = 50_000_000;
 /// Combinations of which boxes are searched: their numbers are exact as doubles.
@@ -217,13 +219,13 @@ impl Grid {
     /// # Errors
     /// An expression without a value, a field that no chip has.
     pub(super) fn single(&self, point: usize, limits: &ChipLimits) -> Result<Single, String> {
-        let (_, chip) = match self.built(point as u64) {
+        let (_, mut chip) = match self.built(point as u64) {
             Ok(found) => found,
             Err(Unbuilt::Fault(why)) => return Err(why),
             Err(Unbuilt::Refused(why)) => return Ok(Single::Refused(why)),
         };
-        let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
-        Ok(limits.exceeded(&figures).map_or_else(|| Single::Chip(Box::new(chip), figures), Single::Outside))
+        let (figures, exceeded) = limits.fit(&mut chip).map_err(|why| why.to_string())?;
+        Ok(exceeded.map_or_else(|| Single::Chip(Box::new(chip), figures), Single::Outside))
     }
 
     fn numbered(&self, point: usize) -> u64 {
@@ -266,13 +268,13 @@ impl Grid {
     }
 
     fn build(&self, combination: u64, limits: &ChipLimits) -> Result<Built, String> {
-        let (settings, chip) = match self.built(combination) {
+        let (settings, mut chip) = match self.built(combination) {
             Ok(found) => found,
             Err(Unbuilt::Fault(why)) => return Err(why),
             Err(Unbuilt::Refused(why)) => return Ok(Built::Refused(why)),
         };
-        let figures = Figures::of(&chip).map_err(|why| why.to_string())?;
-        Ok(match limits.exceeded(&figures) {
+        let (figures, exceeded) = limits.fit(&mut chip).map_err(|why| why.to_string())?;
+        Ok(match exceeded {
             Some(why) => Built::Outside(why),
             None => Built::Chip(figures, settings.fabric),
         })
@@ -360,7 +362,7 @@ impl Grid {
         found
     }
 
-    /// The chip's file.
+    /// The chip's file, at the clock that it is designed for.
     pub(super) fn document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
         let combination = self.numbered(point);
         let (settings, chip) = self.built(combination).map_err(Unbuilt::why)?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::{Foundry, chip_cost};
-use sim::hardware::{Accelerator, AreaError, area, sustained_power};
+use sim::hardware::{Accelerator, AreaError, area, sustained_power, within_power};
 use sim::units::{SquareMillimeters, Watts};
 
 /// Limits of a space's chips; what is not given is not limited.
@@ -10,7 +10,7 @@ use sim::units::{SquareMillimeters, Watts};
 pub struct ChipLimits {
     /// Area of all compute dies in mm^2.
     pub max_area_mm2: Option<f64>,
-    /// Power under the heaviest sustained load, in W.
+    /// Power under the heaviest sustained load, in W: the clock is lowered to it, as far as that goes.
     pub max_power_w: Option<f64>,
     /// What the chip costs to make, in USD.
     pub max_cost_usd: Option<f64>,
@@ -50,6 +50,23 @@ pub enum Why {
 }
 
 impl ChipLimits {
+    /// Lowers a chip's clock as far as the limit of power makes it; a chip that exceeds it at its lowest clock too stays as it is.
+    pub fn lower(&self, chip: &mut Accelerator) {
+        if let Some(slow) = self.max_power_w.and_then(|most| within_power(chip, Watts(most))) {
+            *chip = slow;
+        }
+    }
+
+    /// Lowers a chip's clock ([`Self::lower`]): what it takes then, and the first limit that it exceeds all the same.
+    ///
+    /// # Errors
+    /// A chip without an area model.
+    pub fn fit(&self, chip: &mut Accelerator) -> Result<(Figures, Option<Why>), AreaError> {
+        self.lower(chip);
+        let figures = Figures::of(chip)?;
+        Ok((figures, self.exceeded(&figures)))
+    }
+
     /// The first limit that a chip exceeds.
     #[must_use]
     pub fn exceeded(&self, figures: &Figures) -> Option<Why> {

@@ -19,6 +19,7 @@ pub use corner::{Corners, Enclosed};
 pub use dimension::{Dimension, Values, read as read_dimensions};
 pub use every::{Built, Combination, Dial, number, places};
 pub use formula::AREA;
+use grid::LOWERED;
 pub use grid::{FABRIC, Grid, Settings, Single};
 pub use limits::{ChipLimits, Figures, Outside, Why};
 pub use phaze::{HardwarePoint, HardwareSpace};
@@ -76,11 +77,10 @@ impl Space {
         let mut figures = Vec::with_capacity(space.points.len());
         let mut kept = Vec::with_capacity(space.points.len());
         for point in &space.points {
-            let of = Figures::of(&design(&point.config))?;
             // The area has been looked at, with the reference's limit.
-            match (ChipLimits { max_area_mm2: None, ..*limits }).exceeded(&of) {
-                Some(why) => outside.count(why, 1),
-                None => {
+            match (ChipLimits { max_area_mm2: None, ..*limits }).fit(&mut design(&point.config))? {
+                (_, Some(why)) => outside.count(why, 1),
+                (of, None) => {
                     figures.push(of);
                     kept.push(*point);
                 }
@@ -193,6 +193,12 @@ impl Space {
         }
     }
 
+    /// What its chips may take.
+    #[must_use]
+    pub fn limits(&self) -> &ChipLimits {
+        &self.limits
+    }
+
     /// Chips.
     #[must_use]
     pub fn points(&self) -> usize {
@@ -211,15 +217,17 @@ impl Space {
         DesignId { point, hbm: self.hbm.last().copied() }
     }
 
-    /// A design's chip.
+    /// A design's chip, at the clock that the limit of power leaves it.
     ///
     /// # Errors
     /// None that its enumeration has not had: the values were a chip.
     pub fn chip(&self, id: DesignId) -> Result<Accelerator, String> {
-        match &self.kind {
-            Kind::Phaze(space, _) => Ok(design(&config(space, id))),
-            Kind::Grid(grid) => grid.chip(id.point),
-        }
+        let mut chip = match &self.kind {
+            Kind::Phaze(space, _) => design(&config(space, id)),
+            Kind::Grid(grid) => grid.chip(id.point)?,
+        };
+        self.limits.lower(&mut chip);
+        Ok(chip)
     }
 
     /// What a design takes: its chip's figures, with its own HBM.
@@ -238,16 +246,22 @@ impl Space {
     /// # Errors
     /// As [`Self::chip`].
     pub fn document(&self, id: DesignId) -> Result<(ChipDocument, Vec<String>), String> {
-        match &self.kind {
+        let (mut document, mut keys) = match &self.kind {
             Kind::Phaze(space, _) => {
                 let document = document(&config(space, id)).map_err(|why| why.to_string())?;
                 let keys = document.fields().into_iter().map(|(key, _)| key);
                 let built = |key: &String| key.starts_with("tensor.") || key.starts_with("vector.") || key.starts_with("memory.");
                 let keys = keys.filter(|key| built(key) && !key.ends_with("ports") && !key.contains("macs_per")).collect();
-                Ok((document, keys))
+                (document, keys)
             }
-            Kind::Grid(grid) => grid.document(id.point),
+            Kind::Grid(grid) => grid.document(id.point)?,
+        };
+        let chip = self.chip(id)?;
+        if chip.lowered.is_some() {
+            document.set(LOWERED, &Setting::Number(chip.clock.0 / 1e6)).map_err(|fault| fault.to_string())?;
+            keys.push(LOWERED.to_owned());
         }
+        Ok((document, keys))
     }
 
     /// The dimensions of a design in words.

@@ -48,6 +48,8 @@ impl ChipDocument {
         for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
             self.table.remove(table);
         }
+        // Another chip is held down to a clock of its own.
+        self.table.remove("lowered_clock_mhz");
         if ideal {
             // A clock that a built chip keeps under load is measured too.
             self.table.remove("sustained_clock_fraction");

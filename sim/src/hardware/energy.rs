@@ -62,6 +62,11 @@ const HBM_PICOJOULES_PER_BYTE: f64 = 350.0 / 8.0;
 /// A memory above this is taken for DRAM.
 const LARGEST_SRAM: f64 = 1_073_741_824.0;
 
+/// Whether a memory of this capacity is taken for DRAM, which has a clock of its own.
+pub(super) fn is_dram(capacity: Bytes) -> bool {
+    capacity.as_f64() > LARGEST_SRAM
+}
+
 /// Energy per operation at a node; no static power.
 #[must_use]
 pub fn default_energy(node: Node) -> EnergyModel {
@@ -90,7 +95,7 @@ pub fn default_energy(node: Node) -> EnergyModel {
 /// scales, HBM above 1 GiB.
 #[must_use]
 pub fn sram_energy_per_byte(node: Node, capacity: Bytes) -> (Joules, Joules) {
-    if capacity.as_f64() > LARGEST_SRAM {
+    if is_dram(capacity) {
         return (Joules(HBM_PICOJOULES_PER_BYTE * 1e-12), Joules(HBM_PICOJOULES_PER_BYTE * 1e-12));
     }
     let points = [(8192.0, SRAM_8_KIB), (32_768.0, SRAM_32_KIB), (1_048_576.0, SRAM_1_MIB), (134_217_728.0, SRAM_128_MIB)];

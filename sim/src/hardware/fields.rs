@@ -34,12 +34,18 @@ const fn field(key: &'static str, unit: &'static str, range: Option<(f64, f64)>,
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [Field; 57] = [
+pub const CHIP: [Field; 58] = [
     field(
         "clock_mhz",
         "MHz",
         from_to(*limits::CLOCK.start(), *limits::CLOCK.end(), 1e6),
         "clock of the cores and of what is per cycle",
+    ),
+    field(
+        "lowered_clock_mhz",
+        "MHz",
+        from_to(*limits::CLOCK.start(), *limits::CLOCK.end(), 1e6),
+        "clock that power holds the chip down to, voltage and energies with it (no dimension)",
     ),
     field("sustained_clock_fraction", "", FRACTION, "what is left of the clock under load"),
     field("tensor.cores", "", COUNT, "tensor cores (SMs of a GPU)"),
@@ -183,7 +189,7 @@ pub fn growth(key: &str) -> Growth {
         | "memory.*.ports" => known(More::Faster, true, false),
         "memory.*.latency_ns" => known(More::Slower, true, false),
         // More dies yield better; a generation of PCIe is no number of anything.
-        "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" => UNKNOWN,
+        "lowered_clock_mhz" | "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" => UNKNOWN,
         "clock_mhz" => known(More::Faster, true, true),
         key if key.starts_with("memory.*.") && key.ends_with("pj_per_byte") => known(More::Slower, true, true),
         key if key.starts_with("energy.") => known(More::Slower, true, true),

@@ -10,7 +10,7 @@ use super::{
     Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel,
     StreamContention,
 };
-use super::{Node, Pairing, PerDataType, Published, Scope, Storage, TensorCores, VectorCores};
+use super::{Node, Pairing, PerDataType, Published, Scope, Storage, TensorCores, VectorCores, at_clock, lowest_clock};
 use crate::files::Fault;
 use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
@@ -26,6 +26,7 @@ struct ChipFile {
     aliases: Vec<String>,
     description: String,
     clock_mhz: f64,
+    lowered_clock_mhz: Option<f64>,
     sustained_clock_fraction: Option<f64>,
     tensor: TensorTable,
     vector: VectorTable,
@@ -211,9 +212,10 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
         static_power: Watts(raw.energy.static_w),
     };
-    Some(Accelerator {
+    let designed = Accelerator {
         name: raw.name.clone(),
         clock,
+        lowered: None,
         sustained_clock_fraction: raw.sustained_clock_fraction.unwrap_or(1.0),
         tensor: TensorCores {
             cores: raw.tensor.cores,
@@ -254,7 +256,21 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
             tdp: raw.published.tdp_w.map(Watts),
             peak: raw.published.peak_tflops.map(|tflops| FlopsPerSecond(tflops * 1e12)),
         },
-    })
+    };
+    Some(lowered(designed, raw.lowered_clock_mhz, faults))
+}
+
+/// A chip at the lower clock that its file says.
+fn lowered(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec<Fault>) -> Accelerator {
+    let Some(mhz) = mhz else { return designed };
+    let (least, most) = (lowest_clock(&designed).0, designed.clock.0);
+    let clock = mhz * 1e6;
+    if (least..=most).contains(&clock) {
+        return at_clock(&designed, Hertz(clock));
+    }
+    let limit = limits::between(least / 1e6, most / 1e6);
+    faults.push(Fault::new("lowered_clock_mhz", mhz, limit, "give the clock that the chip is held down to, or leave it out"));
+    designed
 }
 
 fn gb(gb_per_s: f64) -> BytesPerSecond {

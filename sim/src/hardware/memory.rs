@@ -45,6 +45,12 @@ impl MemoryLevel {
         if self.ports <= 1 { reading + writing } else { reading.max(writing) }
     }
 
+    /// Whether it is taken for DRAM by its capacity: it has a clock of its own.
+    #[must_use]
+    pub fn is_dram(&self) -> bool {
+        super::energy::is_dram(self.capacity)
+    }
+
     /// The energy of this traffic.
     #[must_use]
     pub fn energy(&self, read: Bytes, written: Bytes) -> Joules {

@@ -14,6 +14,7 @@ mod error;
 pub mod fields;
 mod file;
 mod library;
+mod lowered;
 pub mod manufacturing;
 mod memory;
 pub mod phaze;
@@ -34,6 +35,7 @@ pub use document::ChipDocument;
 pub use energy::{EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
 pub use library::{FittedScalar, KernelLibrary};
+pub use lowered::{LOWEST_CLOCK_FRACTION, Lowered, at_clock, highest_clock, lowest_clock, within_power};
 pub use memory::{HostLink, MemoryLevel, Scope, Storage};
 pub use streams::StreamContention;
 pub use technology::Node;
@@ -79,6 +81,9 @@ pub struct Accelerator {
     pub name: String,
     /// Clock of the cores and of the on-chip memories.
     pub clock: Hertz,
+    /// What it was designed for, where its clock is lowered: see [`at_clock`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lowered: Option<Lowered>,
     /// Fraction of it that matrix products keep in hours of training, where power and heat hold it down, compared with the
     /// short runs that `calibration` speaks of; 1 where nothing is known.
     pub sustained_clock_fraction: f64,

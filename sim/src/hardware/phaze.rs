@@ -172,6 +172,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
     let mut accelerator = Accelerator {
         name: config.name(),
         clock,
+        lowered: None,
         sustained_clock_fraction: 1.0,
         tensor: TensorCores {
             cores: config.num_tc,

@@ -225,6 +225,7 @@ fn accelerator(r: &mut Reader<'_>) -> Accelerator {
     Accelerator {
         name: r.text("name").to_owned(),
         clock,
+        lowered: None,
         sustained_clock_fraction: 1.0,
         tensor,
         vector: VectorCores { cores, lanes: lanes(r, tensor.arrays_per_core), buffer: None },

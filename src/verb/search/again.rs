@@ -1,5 +1,7 @@
 //! The arguments under which `evaluate` finds the best plan of a search again, and how a run directory given for a chip brings them along.
 
+use crate::failure::Failure;
+use crate::input;
 use results::record::Record;
 use results::run;
 use search::planner::{Job, RankedPlan};
@@ -63,6 +65,20 @@ pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<S
     found.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect()
 }
 
+/// The directory given for `--chip`.
+fn chip_directory<'a>(words: &[&'a str]) -> Option<&'a Path> {
+    let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
+    let chip = after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip=")))?;
+    Some(Path::new(chip)).filter(|directory| directory.is_dir())
+}
+
+/// What is wrong with a directory given for `--chip`, where something is: without it the arguments that it would bring are missing too.
+pub fn unusable_chip(given: &[OsString]) -> Option<Failure> {
+    let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
+    let directory = chip_directory(&words).filter(|_| matches!(words.get(1), Some(&("evaluate" | "plan"))))?;
+    input::chip(&directory.display().to_string()).err()
+}
+
 /// The command line with what a run directory given for `--chip` says of the job and, to `evaluate` where nothing else is asked, of the plan.
 pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     let Some(words) = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>() else { return given };
@@ -70,13 +86,9 @@ pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     if !matches!(verb, "evaluate" | "plan") {
         return given;
     }
-    let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
-    let Some(chip) = after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip="))) else { return given };
-    let directory = Path::new(chip);
+    let Some(directory) = chip_directory(&words) else { return given };
     // What is wrong with the directory is said where its chip is read.
-    let Some(record) = directory.is_dir().then(|| Record::read(&directory.join(run::RECORD)).ok()).flatten() else {
-        return given;
-    };
+    let Ok(record) = Record::read(&directory.join(run::RECORD)) else { return given };
     let Some(mut best) = record.best else { return given };
     let same_model = match best.models.iter().position(|of| words.contains(&of.model.as_str())) {
         Some(at) => {

@@ -47,6 +47,8 @@ pub struct Question {
     pub sequence_length: u64,
     /// Memory that plans leave free.
     pub headroom: Bytes,
+    /// Whether flags set the devices or the batch.
+    pub cluster_by_flags: bool,
 }
 
 impl Question {
@@ -127,6 +129,7 @@ impl Question {
             fabrics,
             sequence_length,
             headroom,
+            cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
         })
     }
 

@@ -32,6 +32,7 @@ impl System {
         let accelerator = Accelerator {
             name: self.name().to_owned(),
             clock,
+            lowered: None,
             sustained_clock_fraction: 1.0,
             tensor: TensorCores {
                 cores: 1,

@@ -1,0 +1,131 @@
+//! A chip at a lower clock than it is designed for: what a limit of power leaves of it.
+//!
+//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process ([`Node::voltage_floor`]); below it only the clock falls. What
+//! runs by the cores' clock slows with it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
+
+use super::{Accelerator, Node, sustained_power};
+use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
+use serde::Serialize;
+
+/// Voltage over the designed one is the clock over the designed one to this power.
+///
+/// The operating points of chips that are sold, highest first (Linux, `arch/arm64/boot/dts`): the GPU of MT8192 at 7 nm (`mediatek/mt8192.dtsi`)
+/// has 866 MHz at 0.800 V and 647 MHz at 0.694 V, a power of 0.49; RK3399's at 28 nm (`rockchip/rk3399-opp.dtsi`) 800 MHz at 1.100 V and 600 MHz at
+/// 0.925 V, 0.60; S922X's cores at 12 nm (`amlogic/meson-g12b-s922x.dtsi`) 1896 MHz at 0.981 V and 1398 MHz at 0.761 V, 0.83. TSMC's pairs of "faster
+/// at equal power or less power at equal speed" are two ends of one such curve: 7 % or 15 % of N5P and 11 % or 22 % of N4P give 0.70 and 0.69. With 0.65
+/// all operating points of the three are met within 8 %.
+const VOLTAGE_EXPONENT: f64 = 0.65;
+
+/// The lowest clock over the designed one. It is the deepest at which a vendor sells a chip for the data centre: NVIDIA L4, 72 W, base 795 MHz of
+/// 2040 MHz (L4 product brief, PB-11316). Far below the voltage's floor an operation takes no less dynamic energy and ever more static energy: a
+/// smaller chip at a higher clock does the same work within the same power.
+pub const LOWEST_CLOCK_FRACTION: f64 = 795.0 / 2040.0;
+
+/// Clocks are set in steps of this.
+const STEP: f64 = 1e6;
+
+/// What a chip was, before its clock was lowered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Lowered {
+    /// The clock that it is designed for.
+    pub from: Hertz,
+    /// Its voltage over the one at that clock.
+    pub voltage_fraction: f64,
+}
+
+impl Node {
+    /// The lowest voltage that chips of this process run at, over the one at their highest clock.
+    ///
+    /// Lowest over highest operating point of what is sold (Linux device trees and the manufacturers' tables in them): 45 nm OMAP3630, 1.0125 of
+    /// 1.375 V (`ti/omap/omap36xx.dtsi`, from TI SPRS685B); 28 nm RK3399's GPU, 0.800 of 1.100 V; 12 nm, the shrink of 16 nm, S922X, 0.731 of
+    /// 0.981 V; 7 nm MT8192's GPU, 0.606 of 0.800 V, and 6 nm as 7 nm. 22 nm: hold times fail below 0.73 of the nominal voltage (Chen et al., *Minimum
+    /// Supply Voltage for Sequential Logic Circuits in a 22nm Technology*). 5 nm: 0.46 V of a nominal 0.67 V (Keller et al., *A 95.6-TOPS/W Deep
+    /// Learning Inference Accelerator*, JSSC 2023); 4 and 3 nm as 5 nm.
+    #[must_use]
+    pub fn voltage_floor(self) -> f64 {
+        match self {
+            Self::N45 => 1.0125 / 1.375,
+            Self::N28 => 0.800 / 1.100,
+            Self::N22 => 0.73,
+            Self::N16 => 0.731 / 0.981,
+            Self::N7 | Self::N6 => 0.606_25 / 0.800,
+            Self::N5 | Self::N4 | Self::N3 => 0.46 / 0.67,
+        }
+    }
+
+    /// The voltage over the designed one at this part of the designed clock.
+    #[must_use]
+    pub fn voltage_fraction(self, clock_fraction: f64) -> f64 {
+        clock_fraction.powf(VOLTAGE_EXPONENT).clamp(self.voltage_floor(), 1.0)
+    }
+}
+
+/// The voltage of a chip; of an unknown process that which falls least.
+fn voltage_fraction(node: Option<Node>, clock_fraction: f64) -> f64 {
+    let of = |node: Node| node.voltage_fraction(clock_fraction);
+    node.map_or_else(|| Node::ALL.into_iter().map(of).fold(0.0, f64::max), of)
+}
+
+/// A chip at a clock; as it is where that is not below its own. Lowered once: a chip that is lowered already goes by its present clock.
+#[must_use]
+pub fn at_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
+    let mut slow = chip.clone();
+    let part = clock.0 / chip.clock.0;
+    if part.is_nan() || part >= 1.0 {
+        return slow;
+    }
+    let voltage = voltage_fraction(chip.node(), part);
+    let dynamic = |energy: Joules| Joules(energy.0 * voltage * voltage);
+    let rate = |rate: BytesPerSecond| BytesPerSecond(rate.0 * part);
+    for level in slow.on_chip.iter_mut().filter(|level| !level.is_dram()) {
+        level.read_bandwidth = rate(level.read_bandwidth);
+        level.write_bandwidth = rate(level.write_bandwidth);
+        level.latency = Seconds(level.latency.0 / part);
+        level.read_energy_per_byte = dynamic(level.read_energy_per_byte);
+        level.write_energy_per_byte = dynamic(level.write_energy_per_byte);
+    }
+    slow.energy.per_mac = slow.energy.per_mac.map(dynamic);
+    slow.energy.per_vector_operation = dynamic(slow.energy.per_vector_operation);
+    slow.clock = clock;
+    slow.lowered = Some(Lowered { from: chip.clock, voltage_fraction: voltage });
+    slow
+}
+
+/// The lowest clock that a chip is run at.
+#[must_use]
+pub fn lowest_clock(chip: &Accelerator) -> Hertz {
+    Hertz(chip.clock.0 * LOWEST_CLOCK_FRACTION)
+}
+
+/// The highest clock at which `power`, which grows with it, is within a limit: `designed`, or else a whole number of MHz not below `lowest`.
+#[must_use]
+pub fn highest_clock(designed: Hertz, lowest: Hertz, limit: Watts, power: impl Fn(Hertz) -> Watts) -> Option<Hertz> {
+    // What is no number is not within.
+    let within = |clock: Hertz| power(clock) <= limit;
+    if within(designed) {
+        return Some(designed);
+    }
+    let step = |number: u64| Hertz(number as f64 * STEP);
+    let (mut low, mut high) = ((lowest.0 / STEP).ceil() as u64, (designed.0 / STEP).ceil() as u64);
+    if low >= high || !within(step(low)) {
+        return None;
+    }
+    // `low` is within, `high` is not.
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if within(step(middle)) { low = middle } else { high = middle }
+    }
+    Some(step(low))
+}
+
+/// A chip at the highest clock, in whole MHz, at which its sustained power is within a limit: itself where it is, `None` where it is not even at its
+/// lowest clock.
+#[must_use]
+pub fn within_power(chip: &Accelerator, limit: Watts) -> Option<Accelerator> {
+    let power = |clock: Hertz| sustained_power(&at_clock(chip, clock)).peak();
+    highest_clock(chip.clock, lowest_clock(chip), limit, power).map(|clock| at_clock(chip, clock))
+}
+
+#[cfg(test)]
+#[path = "lowered_tests.rs"]
+mod tests;

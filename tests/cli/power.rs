@@ -1,0 +1,50 @@
+//! A limit of power and the clock that it leaves a chip.
+
+use crate::search::{RELATIVES, record};
+use crate::support::coplace_in;
+use serde_json::Value;
+
+#[test]
+fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("relatives.toml"), RELATIVES).unwrap();
+    let question = ["opt-350m", "--study", "relatives.toml", "--sequence-length", "1024"];
+    let found = |out: &str, more: &[&str]| {
+        let text = coplace_in(dir.path(), &[&["search"][..], &question, more, &["--out", out]].concat()).result();
+        (record(&dir.path().join(out)), text)
+    };
+    let number = |record: &Value, key: &str| record["best"]["design"][key].as_f64().unwrap();
+    let (free, text) = found("free", &[]);
+    assert!(free["best"]["design"]["lowered_clock_mhz"].is_null() && !text.contains("clock is lowered"), "{text}");
+    let power = number(&free, "peak_power_w");
+    // A limit that the best chip holds changes nothing.
+    let (wide, _) = found("wide", &["--max-power", "1000"]);
+    assert_eq!(wide["best"]["step"], free["best"]["step"]);
+    let most = format!("{:.0}", 0.7 * power);
+    let (limited, text) = found("limited", &["--max-power", &most]);
+    let (clock, watts) = (number(&limited, "lowered_clock_mhz"), number(&limited, "peak_power_w"));
+    assert!(clock < 1050.0 && clock.fract() == 0.0 && watts <= most.parse().unwrap(), "{clock} {watts} {most}");
+    assert!(text.contains(&format!("The clock is lowered from 1050 to {clock} MHz, and the voltage to 0.")), "{text}");
+    let rate = |record: &Value| number(record, "throughput_tokens_per_s");
+    assert!(rate(&limited) <= rate(&free));
+    assert_eq!(limited["certificate"]["open"], 0);
+    let toml = std::fs::read_to_string(dir.path().join("limited/best.toml")).unwrap();
+    assert!(toml.contains(&format!("lowered_clock_mhz = {clock}\n")) && toml.starts_with("clock_mhz = 1050\n"), "{toml}");
+    let again = coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "limited", "--format", "json"]).json();
+    assert_eq!(again["result"]["time"], limited["best"]["step"]["time"]);
+    assert_eq!(again["result"]["energy"], limited["best"]["step"]["energy"]);
+    let explained = coplace_in(dir.path(), &["explain", "limited"]).result();
+    assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz: the limit of power")), "{explained}");
+    // A sweep has the same chip at the same clock.
+    let swept = [&["sweep"][..], &question, &["--max-power", &most, "--out", "swept"]].concat();
+    coplace_in(dir.path(), &swept).result();
+    let sweep = record(&dir.path().join("swept"));
+    for key in ["lowered_clock_mhz", "peak_power_w", "step_time_s", "dimensions"] {
+        assert_eq!(sweep["best"]["design"][key], limited["best"]["design"][key], "{key}");
+    }
+    let varied = coplace_in(dir.path(), &[&["search"][..], &question, &["--set", "lowered_clock_mhz=800"]].concat()).refusal();
+    assert!(varied.contains("lowered_clock_mhz"), "{varied}");
+    // No clock is low enough.
+    let none = coplace_in(dir.path(), &[&["search"][..], &question, &["--max-power", "20", "--out", "none"]].concat()).result();
+    assert!(none.contains("No design of this space is within the limits") && none.contains("over the power"), "{none}");
+}
