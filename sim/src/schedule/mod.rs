@@ -14,6 +14,8 @@
 //! With the feature `ilp`, `solve_ilp` states the same problem as an integer program: a second exact method to check the first by, and PHAZE's
 //! own program to compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
 //!
+//! [`Sharing`] plays a schedule whose operators share the ports of memories, and bounds what any schedule takes then.
+//!
 //! The limits count work, not time, unless asked to: the same problem gets the same answer on every machine and for any number of
 //! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
 
@@ -38,6 +40,7 @@ mod portfolio;
 mod problem;
 mod search;
 mod serial;
+mod sharing;
 mod simplex;
 mod slots;
 mod state;
@@ -51,6 +54,7 @@ pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instanc
 pub use memo::{Memo, MemoStatistics};
 pub use outline::{Least, Outline};
 pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};
+pub use sharing::{PortUse, Sharing};
 pub use verify::{Fault, verify};
 
 use crate::status::SolveStatus;

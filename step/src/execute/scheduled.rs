@@ -1,7 +1,7 @@
 //! Passes by the operator schedule: kernels side by side on cores, collectives beside them where the chip can.
 //!
 //! A pass takes as long as its schedule. The part of it in which nothing but collectives runs is exposed communication; the rest is the device's.
-//! Kernels that run side by side share the ports of each memory ([`shared_ports`]).
+//! Kernels that run side by side share the ports of each memory ([`shared_ports`], [`Sharing`]).
 //! Where kernels are bounded only ([`Fidelity`]), a pass takes what every schedule of its kernels does, each as fast as it may be ([`Outline`]).
 
 use super::shared_ports;
@@ -11,10 +11,13 @@ use crate::network::Network;
 use crate::profile::PassProfile;
 use crate::program::on_cores;
 use sim::cost::KernelCost;
-use sim::costed::{Costs, TICKS_PER_SECOND, cores, operator, seconds};
+use sim::costed::{Costs, TICKS_PER_SECOND, cores, operator};
 use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode};
-use sim::schedule::{Operator, Outline, Problem, Schedule};
+use sim::schedule::{Operator, Outline, PortUse, Problem, Schedule, Sharing};
 use sim::units::Seconds;
+
+/// Bounds that are lower than a makespan by so much, relatively, are lower by rounding.
+const ROUNDING: f64 = 1e-9;
 
 /// A part of a graph as it is scheduled.
 pub(crate) struct Scheduled<'g> {
@@ -26,6 +29,8 @@ pub(crate) struct Scheduled<'g> {
     pub(crate) schedule: Schedule,
     /// From when to when each runs, in seconds.
     pub(crate) spans: Vec<[f64; 2]>,
+    /// No order of them takes less.
+    least: Seconds,
 }
 
 impl Scheduled<'_> {
@@ -98,12 +103,10 @@ impl ChipTimes {
         let kernels = scheduled.chosen();
         pass.energy = kernels.iter().map(|cost| cost.energy).sum();
         let makespan = scheduled.makespan();
-        // No order is faster than the schedule's bound, nor than the busiest port.
-        let least = seconds(scheduled.schedule.lower_bound).max(shared_ports::port_time(self.chip(), &scheduled.costs));
         if self.fidelity() == Fidelity::Scheduled {
-            return Ok(PassProfile { device: least.min(makespan), ..launched(&scheduled.kernels, network) });
+            return Ok(PassProfile { device: scheduled.least, ..launched(&scheduled.kernels, network) });
         }
-        pass.unproven = (makespan - least).max(Seconds::ZERO);
+        pass.unproven = makespan - scheduled.least;
         let exposed = scheduled.exposed();
         pass.device = makespan - exposed.iter().copied().sum::<Seconds>();
         [pass.tensor, pass.context, pass.expert] = exposed;
@@ -129,9 +132,22 @@ impl ChipTimes {
         let problem = Problem::new(cores(chip), operators, part.edges)
             .map_err(|why| StepError::Hardware(format!("{}: {why}", self.chip().name)))?;
         let schedule = self.schedules().solve(&problem);
-        let spans = shared_ports::spans(self.chip(), &problem, &schedule, &chosen(&costs, &schedule));
-        Ok(Scheduled { kernels, costs, schedule, spans })
+        let uses: Vec<PortUse> = costs.iter().map(|costs| shared_ports::port_use(chip, costs)).collect();
+        let sharing = Sharing::new(&problem, &uses);
+        let spans = sharing.spans(&schedule);
+        let least = least(&sharing, &schedule, &uses, spans.iter().map(|span| span[1]).fold(0.0, f64::max));
+        let spans = spans.into_iter().map(|span| span.map(|at| at / TICKS_PER_SECOND)).collect();
+        Ok(Scheduled { kernels, costs, schedule, spans, least: Seconds(least / TICKS_PER_SECOND) })
     }
+}
+
+/// Ticks that no order takes less than, where this one takes `makespan`: the schedule's bound, the busiest port, and only where these leave something
+/// what may run at the same time. A bound that is off by rounding meets the makespan.
+fn least(sharing: &Sharing<'_>, schedule: &Schedule, uses: &[PortUse], makespan: f64) -> f64 {
+    let meets = |bound: f64| bound >= makespan * (1.0 - ROUNDING);
+    let quick = (schedule.lower_bound as f64).max(shared_ports::busiest_port(uses));
+    let bound = if meets(quick) { quick } else { sharing.least().map_or(quick, |least| least.max(quick)) };
+    if meets(bound) { makespan } else { bound }
 }
 
 /// A pass of these kernels, without the time that they take.

@@ -1,0 +1,218 @@
+//! What every schedule takes at least when operators share ports.
+//!
+//! At every instant a *configuration* runs: operators, each on one core or across all, of which none waits for another and for which there are cores.
+//! While it does, each of them goes on at the speed that the ports leave it. A schedule is a sequence of configurations, and every operator is done
+//! when those that hold it have done all of it. Dropping their order leaves the linear program of `configurations` with speeds:
+//!
+//! ```text
+//! minimise  sum of x_c   where for each operator i   sum over c with i  x_c speed_c,i / length_i  >= 1
+//! ```
+//!
+//! Prices for operators such that no configuration does more than one per tick bound every schedule, however well the program was solved: every
+//! configuration is looked at. The program is no lower than the critical path, the work per core and the busiest port. Operators that may run beside
+//! one another directly or through others are a program of their own; one that nothing may run beside takes its shortest.
+
+use super::super::bounds::{Set, full, members};
+use super::super::simplex::{Entry, Program};
+use super::super::{Exclusivity, OperatorKind};
+use super::{Sharing, length, speed, together};
+
+/// Most operators, and operators in their modes: a bit each.
+const MOST: usize = 128;
+/// Most configurations of one program.
+const CONFIGURATIONS: usize = 4_096;
+/// Pivots of one program, per operator.
+const PIVOTS: usize = 12;
+/// The program is solved when no configuration does more than one by this.
+const DEARER: f64 = 1e-11;
+/// What rounding may come to, relatively.
+const SLACK: f64 = 1e-12;
+
+/// An operator in one of its modes.
+struct Item<'s> {
+    op: usize,
+    need: [u32; 3],
+    length: f64,
+    across: bool,
+    asks: &'s [f64],
+}
+
+/// The operators in their modes, and which may run beside which.
+struct Items<'s> {
+    list: Vec<Item<'s>>,
+    beside: Vec<Set>,
+    /// Cores of each kind, and links.
+    cores: [u32; 3],
+    ports: usize,
+}
+
+impl Sharing<'_> {
+    /// Ticks that no schedule goes below when it is played, whatever its order; `None` where too many operators may run beside one another to say.
+    #[must_use]
+    pub fn least(&self) -> Option<f64> {
+        let items = Items::of(self)?;
+        let (mut left, mut least) = (full(items.list.len()), 0.0);
+        while left != 0 {
+            let part = items.joined(left.trailing_zeros() as usize);
+            left &= !part;
+            least += items.least(part)?;
+        }
+        Some(least * (1.0 - SLACK))
+    }
+
+    /// Whether an operator may gain from running across all cores: it is shorter, or asks less of a port.
+    fn gains(&self, i: usize) -> bool {
+        let operator = &self.problem.operators()[i];
+        let less = || self.asks(i, true).iter().zip(self.asks(i, false)).any(|(all, one)| all < one);
+        operator.exclusive_latency.is_some_and(|across| across < operator.latency || less())
+    }
+
+    /// All that an operator waits for, by operator. `None` where there are more than bits.
+    fn ancestors(&self) -> Option<Vec<Set>> {
+        let n = self.problem.operators().len();
+        if n > MOST {
+            return None;
+        }
+        let mut direct: Vec<Set> = vec![0; n];
+        for &(earlier, later) in self.problem.edges() {
+            direct[later as usize] |= 1 << earlier;
+        }
+        let mut all: Vec<Set> = vec![0; n];
+        for &i in self.problem.topological() {
+            let i = i as usize;
+            all[i] = members(direct[i]).fold(direct[i], |set, earlier| set | all[earlier]);
+        }
+        Some(all)
+    }
+}
+
+impl<'s> Items<'s> {
+    fn of(sharing: &'s Sharing<'_>) -> Option<Self> {
+        let ancestors = sharing.ancestors()?;
+        let cores = sharing.problem.cores();
+        let counts = [cores.tensor_cores, cores.vector_cores, cores.network_links];
+        let mut list = Vec::new();
+        for (op, operator) in sharing.problem.operators().iter().enumerate() {
+            if operator.shortest() == 0 {
+                continue;
+            }
+            let uses = [operator.kind.uses_tensor(), operator.kind.uses_vector(), operator.kind == OperatorKind::Network];
+            for across in [false, true] {
+                if across && !sharing.gains(op) {
+                    continue;
+                }
+                let all = cores.exclusivity == Exclusivity::AllCores;
+                let need = if across {
+                    [if all || uses[0] { counts[0] } else { 0 }, if all || uses[1] { counts[1] } else { 0 }, 0]
+                } else {
+                    uses.map(u32::from)
+                };
+                let length = length(operator, across) as f64;
+                list.push(Item { op, need, length, across, asks: sharing.asks(op, across) });
+            }
+        }
+        if list.len() > MOST {
+            return None;
+        }
+        let may = |a: &Item<'_>, b: &Item<'_>| {
+            let ordered = a.op == b.op || ancestors[a.op] >> b.op & 1 == 1 || ancestors[b.op] >> a.op & 1 == 1;
+            !ordered && (0..3).all(|k| a.need[k] + b.need[k] <= counts[k])
+        };
+        let beside = list.iter().map(|a| (0..list.len()).filter(|&k| may(a, &list[k])).fold(0, |set: Set, k| set | 1 << k));
+        Some(Self { beside: beside.collect(), list, cores: counts, ports: sharing.ports() })
+    }
+
+    /// The items that may run beside one, or beside those, and so on, with all modes of each.
+    fn joined(&self, first: usize) -> Set {
+        let (mut all, mut new): (Set, Set) = (0, 1 << first);
+        while new != 0 {
+            let k = new.trailing_zeros() as usize;
+            all |= 1 << k;
+            let same = (0..self.list.len()).filter(|&l| self.list[l].op == self.list[k].op).fold(0, |set: Set, l| set | 1 << l);
+            new = (new | self.beside[k] | same) & !all;
+        }
+        all
+    }
+
+    /// What the operators of a part take at least: one that runs beside nothing its shortest, others by the program.
+    fn least(&self, part: Set) -> Option<f64> {
+        let first = part.trailing_zeros() as usize;
+        if members(part).all(|k| self.list[k].op == self.list[first].op) {
+            let alone = |k: usize| self.list[k].length / speed(self.list[k].asks, self.list[k].asks);
+            return Some(members(part).map(alone).fold(f64::INFINITY, f64::min));
+        }
+        let mut rows: Vec<usize> = members(part).map(|k| self.list[k].op).collect();
+        rows.dedup();
+        let unit = members(part).map(|k| self.list[k].length).fold(0.0, f64::max);
+        let mut columns = Vec::new();
+        self.columns(part, &mut Vec::new(), self.cores, &mut |chosen: &[usize]| {
+            let together = together(self.ports, chosen.iter().map(|&k| self.list[k].asks));
+            let entry = |&k: &usize| {
+                let item = &self.list[k];
+                let row = rows.binary_search(&item.op).unwrap_or(usize::MAX);
+                Entry { row, per: unit * speed(item.asks, &together) / item.length, across: item.across }
+            };
+            columns.push(chosen.iter().map(entry).collect::<Vec<_>>());
+            columns.len() <= CONFIGURATIONS
+        })?;
+        solve(rows.len(), &columns).map(|value| value * unit)
+    }
+
+    /// Every configuration of a part that holds `chosen`; `None` once `take` wants no more.
+    fn columns(
+        &self,
+        mut candidates: Set,
+        chosen: &mut Vec<usize>,
+        free: [u32; 3],
+        take: &mut impl FnMut(&[usize]) -> bool,
+    ) -> Option<()> {
+        while candidates != 0 {
+            let k = candidates.trailing_zeros() as usize;
+            candidates &= !(1 << k);
+            let need = self.list[k].need;
+            if (0..3).any(|kind| need[kind] > free[kind]) {
+                continue;
+            }
+            chosen.push(k);
+            if !take(chosen) {
+                return None;
+            }
+            let rest = [free[0] - need[0], free[1] - need[1], free[2] - need[2]];
+            self.columns(candidates & self.beside[k], chosen, rest, take)?;
+            chosen.pop();
+        }
+        Some(())
+    }
+}
+
+/// The program's bound. `None` where no prices were found.
+fn solve(rows: usize, columns: &[Vec<Entry>]) -> Option<f64> {
+    let mut alone: Vec<Option<Entry>> = vec![None; rows];
+    for column in columns.iter().filter(|column| column.len() == 1) {
+        let known = &mut alone[column[0].row];
+        if known.is_none_or(|known| known.per < column[0].per) {
+            *known = Some(column[0]);
+        }
+    }
+    let mut program = Program::new(alone.into_iter().collect::<Option<Vec<_>>>()?);
+    let mut best: Option<f64> = None;
+    for _ in 0..PIVOTS * rows {
+        let pays = program.prices();
+        if let Some(row) = pays.iter().position(|&pays| pays < -SLACK) {
+            if !program.enter(vec![Entry { row, per: -1.0, across: false }], 0.0) {
+                break;
+            }
+            continue;
+        }
+        let does = |column: &Vec<Entry>| column.iter().map(|entry| pays[entry.row] * entry.per).sum::<f64>();
+        let Some((most, dearest)) = columns.iter().map(|column| (does(column), column)).max_by(|a, b| a.0.total_cmp(&b.0)) else {
+            break;
+        };
+        let value = pays.iter().sum::<f64>() / most.max(1.0);
+        best = Some(best.map_or(value, |best| best.max(value)));
+        if most <= 1.0 + DEARER || !program.enter(dearest.clone(), 1.0) {
+            break;
+        }
+    }
+    best
+}

@@ -1,0 +1,181 @@
+//! Operators side by side share ports.
+//!
+//! A schedule times every operator as if it had what it asks of a memory's ports. Here it is played: every operator starts as soon as those before it
+//! have ended (what it needs, and what the schedule runs before it on its cores or link), and where operators ask a port for more than it gives, all
+//! that use it are slowed alike until it suffices. At no instant does a port give more than it has, and no operator is faster than alone. How much of a
+//! port an operator asks for is the time for which it keeps the port busy over its own, as if it used the port evenly. [`Sharing::least`] is what every
+//! schedule takes at least when it is played so.
+
+mod bound;
+
+use super::{CoreAssignment, Operator, Problem, Schedule};
+
+/// Rounding of ticks, relatively: shares of a port that add up to one pass for one.
+const ROUNDING: f64 = 1e-6;
+
+/// For how many ticks an operator keeps each port busy: as many ports for all operators of a problem.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PortUse {
+    /// On one core.
+    pub one: Vec<f64>,
+    /// Across all cores.
+    pub all: Vec<f64>,
+}
+
+/// A problem whose operators share ports.
+#[derive(Debug, Clone)]
+pub struct Sharing<'p> {
+    problem: &'p Problem,
+    /// By operator, on one core and across all: what it asks of each port, in parts of what the port gives.
+    asks: Vec<[Vec<f64>; 2]>,
+}
+
+/// What an operator takes of each port that several together use, where each of them asks for so much: the part of its speed alone.
+fn speed(asks: &[f64], together: &[f64]) -> f64 {
+    let used = asks.iter().zip(together).filter(|(asks, _)| **asks > 0.0);
+    let slowed = used.map(|(_, together)| *together).fold(0.0, f64::max);
+    if slowed > 1.0 + ROUNDING { 1.0 / slowed } else { 1.0 }
+}
+
+/// What operators ask of each port in sum.
+fn together<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+    let mut sum = vec![0.0; ports];
+    for asks in asks {
+        sum.iter_mut().zip(asks).for_each(|(sum, asks)| *sum += asks);
+    }
+    sum
+}
+
+impl<'p> Sharing<'p> {
+    /// A problem with what each of its operators uses.
+    #[must_use]
+    pub fn new(problem: &'p Problem, uses: &[PortUse]) -> Self {
+        let part = |busy: &[f64], length: u64| -> Vec<f64> {
+            // An operator that takes no time uses nothing.
+            busy.iter().map(|busy| if length > 0 { busy / length as f64 } else { 0.0 }).collect()
+        };
+        let asks = problem.operators().iter().zip(uses);
+        let asks = asks.map(|(operator, uses)| {
+            [part(&uses.one, operator.latency), part(&uses.all, operator.exclusive_latency.unwrap_or(operator.latency))]
+        });
+        Self { problem, asks: asks.collect() }
+    }
+
+    fn ports(&self) -> usize {
+        self.asks.first().map_or(0, |[one, _]| one.len())
+    }
+
+    fn asks(&self, operator: usize, exclusive: bool) -> &[f64] {
+        &self.asks[operator][usize::from(exclusive)]
+    }
+
+    /// From when to when each operator of a schedule runs, in ticks.
+    #[must_use]
+    pub fn spans(&self, schedule: &Schedule) -> Vec<[f64; 2]> {
+        let ends = schedule.ends(self.problem);
+        let alone: Vec<[f64; 2]> = schedule.starts.iter().zip(&ends).map(|(&start, &end)| [start as f64, end as f64]).collect();
+        if !self.exceeds(&alone, &schedule.exclusive) {
+            return alone;
+        }
+        self.play(&before(self.problem, schedule, &ends), &schedule.exclusive)
+    }
+
+    /// Whether operators that run from and to these times ask a port for more than it gives.
+    fn exceeds(&self, spans: &[[f64; 2]], exclusive: &[bool]) -> bool {
+        let mut starts: Vec<f64> = spans.iter().map(|span| span[0]).collect();
+        starts.sort_unstable_by(f64::total_cmp);
+        starts.dedup();
+        starts.iter().any(|&now| {
+            let running = (0..spans.len()).filter(|&i| spans[i][0] <= now && now < spans[i][1]);
+            let together = together(self.ports(), running.map(|i| self.asks(i, exclusive[i])));
+            together.iter().any(|&together| together > 1.0 + ROUNDING)
+        })
+    }
+
+    /// The operators played, each after those `before` it and as fast as its ports allow.
+    fn play(&self, before: &[Vec<usize>], exclusive: &[bool]) -> Vec<[f64; 2]> {
+        let length = |i: usize| length(&self.problem.operators()[i], exclusive[i]) as f64;
+        let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
+        let mut after: Vec<Vec<usize>> = vec![Vec::new(); before.len()];
+        for (later, before) in before.iter().enumerate() {
+            before.iter().for_each(|&earlier| after[earlier].push(later));
+        }
+        let mut spans = vec![[0.0; 2]; before.len()];
+        let mut ready: Vec<usize> = (0..before.len()).filter(|&i| waits[i] == 0).collect();
+        // Operators that run, and what is left of each.
+        let mut running: Vec<(usize, f64)> = Vec::new();
+        let mut now = 0.0;
+        loop {
+            while let Some(i) = ready.pop() {
+                spans[i] = [now; 2];
+                if length(i) > 0.0 {
+                    running.push((i, length(i)));
+                } else {
+                    release(&after[i], &mut waits, &mut ready);
+                }
+            }
+            let together = together(self.ports(), running.iter().map(|&(i, _)| self.asks(i, exclusive[i])));
+            let speeds: Vec<f64> = running.iter().map(|&(i, _)| speed(self.asks(i, exclusive[i]), &together)).collect();
+            let Some(step) = running.iter().zip(&speeds).map(|((_, left), speed)| left / speed).reduce(f64::min) else {
+                return spans;
+            };
+            now += step;
+            let mut speeds = speeds.into_iter();
+            running.retain_mut(|(i, left)| {
+                *left -= step * speeds.next().unwrap_or(1.0);
+                let ends = *left <= length(*i) * 1e-12;
+                if ends {
+                    spans[*i][1] = now;
+                    release(&after[*i], &mut waits, &mut ready);
+                }
+                !ends
+            });
+        }
+    }
+}
+
+fn length(operator: &Operator, exclusive: bool) -> u64 {
+    if exclusive { operator.exclusive_latency.unwrap_or(operator.latency) } else { operator.latency }
+}
+
+/// What waits for an operator that has ended waits for one less.
+fn release(after: &[usize], waits: &mut [usize], ready: &mut Vec<usize>) {
+    for &later in after {
+        waits[later] -= 1;
+        if waits[later] == 0 {
+            ready.push(later);
+        }
+    }
+}
+
+/// What each operator waits for: what it needs, and what the schedule runs before it on the same cores or link.
+fn before(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Vec<Vec<usize>> {
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); ends.len()];
+    for &(earlier, later) in problem.edges() {
+        before[later as usize].push(earlier as usize);
+    }
+    let on_cores =
+        |i: usize| schedule.exclusive[i] || schedule.cores[i].tensor_core.is_some() || schedule.cores[i].vector_core.is_some();
+    let shares = |i: usize, j: usize| {
+        let across = schedule.exclusive[i] && on_cores(j) || schedule.exclusive[j] && on_cores(i);
+        across || same_place(schedule.cores[i], schedule.cores[j])
+    };
+    for (later, before) in before.iter_mut().enumerate() {
+        before.extend((0..ends.len()).filter(|&i| i != later && comes_before(schedule, ends, i, later) && shares(i, later)));
+    }
+    before
+}
+
+/// Whether an operator has ended when another starts; of two that take no time at the same instant, the first in the problem's order.
+fn comes_before(schedule: &Schedule, ends: &[u64], i: usize, later: usize) -> bool {
+    let key = |i: usize| (schedule.starts[i], ends[i], i);
+    ends[i] <= schedule.starts[later] && key(i) < key(later)
+}
+
+fn same_place(a: CoreAssignment, b: CoreAssignment) -> bool {
+    let same = |a: Option<u32>, b: Option<u32>| a.is_some() && a == b;
+    same(a.tensor_core, b.tensor_core) || same(a.vector_core, b.vector_core) || same(a.link, b.link)
+}
+
+#[cfg(test)]
+mod tests;
