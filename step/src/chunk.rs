@@ -126,6 +126,11 @@ pub fn launching(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
 /// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`windows`], each for as
 /// long as its own kernels or launches take. What one of them takes is then no longer for a faster kernel of the other.
 fn apart(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
+    apart_by(stack, piece).map(|[device, host]| device.max(host))
+}
+
+/// What the two parts of the backward pass keep the device busy, and what the host takes to launch them.
+pub fn apart_by(stack: &SoftwareStack, piece: &PieceProfile) -> [[Seconds; 2]; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
     let (r, b) = (piece.recompute, piece.backward);
@@ -135,5 +140,6 @@ fn apart(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
         + r.slower_launches
         + b.slower_launches;
     // Collectives that the pass in one go hides behind the gradients of weights have nothing to hide behind.
-    [(r.busy() + b.busy() - b.weight + b.beside_weights).max(input_host), b.weight.max(host(launch.host_backward_us, weights))]
+    let input = r.busy() + b.busy() - b.weight + b.beside_weights;
+    [[input, input_host], [b.weight, host(launch.host_backward_us, weights)]]
 }

@@ -13,20 +13,19 @@
 
 use super::arrangement::{Arrangement, DEVICE_KINDS};
 use super::assembly::{Assembly, Exchanges};
-use super::chunk::{busy, launching};
-use super::contention::Window;
+use super::chunk::busy;
 use super::evaluate::{Step, passes};
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile, StageRoom};
 use super::need::Need;
-use super::profile::{LayerProfile, PieceProfile};
+use super::profile::LayerProfile;
 use super::sends::Sends;
 use super::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lowered};
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
-use workloads::{ActivationPolicy, ChunkSplit, Layout, Model, StagePolicies, TrainingGraph};
+use workloads::{ActivationPolicy, ChunkSplit, Model, StagePolicies, TrainingGraph};
 
 /// A model lowered, profiled and sized for the plans that are lowered alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,22 +35,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What one micro-batch's passes take on one device in the embedding, in a layer and in the head: both directions, what is run again and
-    /// communication that nothing hides, without weights that ZeRO-3 gathers. Any number of layers with either end or none take as much together, or
-    /// more: in either direction the device's or the host's work, whichever is longer in a layer, adds up.
-    #[must_use]
-    pub fn loads(&self, stack: &SoftwareStack) -> [Seconds; 3] {
-        let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
-        let [device, host] = [pieces.map(busy), pieces.map(|piece| launching(stack, piece))];
-        [0, 1, 2].map(|piece| {
-            let of = |direction: usize| {
-                let longer = if host[1][direction] > device[1][direction] { &host } else { &device };
-                longer[piece][direction]
-            };
-            of(0) + of(1)
-        })
-    }
-
     /// The shape of plans whose chunks follow mixes of policies, from the shapes under each of these.
     ///
     /// # Errors
@@ -75,7 +58,7 @@ impl Shape {
     pub fn layer(&self, stack: &SoftwareStack) -> LayerCost {
         let [kept, host, storage, working] = self.memory.layer();
         let [_, layer, _] = self.loads(stack);
-        LayerCost { kept, host, storage, working, time: layer }
+        LayerCost { kept, host, storage, working, time: layer.forward + layer.backward }
     }
 
     /// How long a layer's forward and its backward pass are busy, with what runs again.
@@ -195,10 +178,10 @@ pub struct Evaluation {
 /// Evaluates the plans of one model on one cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Evaluator<'a> {
-    model: &'a Model,
-    fabric: &'a Fabric,
-    stack: &'a SoftwareStack,
-    capacity: Need,
+    pub(super) model: &'a Model,
+    pub(super) fabric: &'a Fabric,
+    pub(super) stack: &'a SoftwareStack,
+    pub(super) capacity: Need,
 }
 
 impl<'a> Evaluator<'a> {
@@ -236,64 +219,6 @@ impl<'a> Evaluator<'a> {
     #[must_use]
     pub fn overhead(&self) -> Seconds {
         Seconds(self.stack.launch.per_step_ms * 1e-3)
-    }
-
-    /// What a pass of one chunk takes besides its kernels.
-    #[must_use]
-    pub fn pass_overhead(&self, layout: &Layout) -> Seconds {
-        if layout.pipeline > 1 { self.stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO }
-    }
-
-    /// What a chunk's passes take at least for weights that are gathered and gradients that are scattered in every micro-batch: those of one unit, of
-    /// the layer and the ends the one of fewest parameters, are never hidden.
-    #[must_use]
-    pub fn least_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Seconds {
-        let profile = &shape.profile;
-        let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
-        let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
-        let Some((least, units)) = pieces.min_by_key(each) else {
-            return Seconds::ZERO;
-        };
-        // Experts are in layers only.
-        let dense = PieceProfile { expert_parameters: 0, ..*least };
-        let (gather, scatter) = Step { fabric: self.fabric, plan, profile }.gathers(chip, &dense, units);
-        gather.time * 2.0 + scatter.time
-    }
-
-    /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
-    /// what the others take longer, all together.
-    #[must_use]
-    pub fn least_sends(&self, plan: &TrainingPlan, sends: &Sends) -> [Seconds; 2] {
-        let longest = Window { time: Seconds(f64::INFINITY), ..Window::default() };
-        let exposed = sends.exposed(longest, self.stack.hidden_sends(plan.layout.virtual_stages));
-        [exposed.least(), exposed.farther()]
-    }
-
-    /// What nothing hides of what the first device exchanges once per step behind its last pass, at least, where it holds so many layers beside the
-    /// embedding: [`Self::least_once`] but for the update, the same on every chip.
-    #[must_use]
-    pub fn least_exchange(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
-        if plan.schedule.splits_backward() {
-            return Seconds::ZERO;
-        }
-        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
-        let held = profile.embedding.plus(profile.layer.times(layers));
-        let (exchange, overlap) = (step.exchange(chip, held.parameters, held.expert_parameters), &self.stack.overlap);
-        let late =
-            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
-        late + step.tied(chip)
-    }
-
-    /// What a step takes at least besides its passes and the overhead, where the first device holds so many layers beside the embedding. The last
-    /// backward pass ends on that device, but for zero-bubble schedules: what nothing hides of its exchange follows the last pass whole. Work hides
-    /// no more of a communication than the stack's share of all of it. All updates follow, the longest is no shorter than this device's.
-    #[must_use]
-    pub fn least_once(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
-        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
-        let held = profile.embedding.plus(profile.layer.times(layers));
-        let (parameters, experts) = (held.parameters, held.expert_parameters);
-        let update = chip.update(profile, step.share(chip, parameters, experts));
-        self.least_exchange(chip, shape, plan, layers) + update
     }
 
     /// Whether a plan may fit under some split of its layers into stages: not if its stages have too little room for all of them, however many each

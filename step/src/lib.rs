@@ -19,6 +19,7 @@ mod exchange;
 mod execute;
 pub mod explain;
 mod keeps;
+mod least;
 mod lowering;
 pub mod memory;
 mod memory_account;
@@ -55,6 +56,7 @@ pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Recent, 
 pub use exchange::sharing_domain;
 pub use execute::detail::{KernelDetail, Place};
 pub use keeps::{LayerKeeps, NamedBytes, stage_keeps};
+pub use least::{Exposed, LayerGathers, PieceLoad};
 pub use lowering::{lowered, lowering};
 pub use memory::usable;
 pub use memory::{

@@ -89,10 +89,13 @@ impl Prepared<'_> {
         let job = first.job(kernels.chip());
         let mut on = OnChip::new(first, all, &job, kernels, known);
         let bound = loop {
-            match on.least() {
+            match on.waiting.pop() {
                 None => break f64::INFINITY,
-                Some(at) if on.waiting[at].look == deepest || on.waiting[at].bound >= cutoff => break on.waiting[at].bound,
-                Some(at) => on.look_further(at, cutoff),
+                Some(least) if least.look == deepest || least.bound >= cutoff => {
+                    on.waiting.push(least);
+                    break least.bound;
+                }
+                Some(least) => on.look_further(least, cutoff),
             }
         };
         *known = on.known();
@@ -111,15 +114,14 @@ impl Prepared<'_> {
         let mut on = OnChip::new(self, &all, &job, &mut kernels, &LotBounds::default());
         let (mut found, mut gap, mut open) = (Found::default(), 0.0_f64, Vec::new());
         let mut left = f64::INFINITY;
-        while let Some(at) = on.least() {
+        while let Some(least) = on.waiting.pop() {
             let limit = cutoff.min(found.limit_of(1) * (1.0 + ROUNDING));
-            let Waiting { bound, lot, look } = on.waiting[at];
+            let Waiting { bound, lot, look } = least;
             if bound >= limit {
                 left = bound;
                 break;
             }
             if look == self.deepest() {
-                on.waiting.swap_remove(at);
                 let bounds = on.fitting.get(&lot).map(Vec::as_slice);
                 let looked = on.own().lot_fastest(&mut exact, &self.lots[lot], (limit, bounds), &mut found);
                 gap = gap.max(looked.gap);
@@ -127,7 +129,7 @@ impl Prepared<'_> {
                     open.push(lot);
                 }
             } else {
-                on.look_further(at, limit);
+                on.look_further(least, limit);
             }
         }
         let search = on.own();

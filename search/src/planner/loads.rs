@@ -5,7 +5,7 @@ use sim::pipeline::{ChunkWork, EndedPipeline, RowPipeline, Schedule};
 use sim::units::Seconds;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use step::{Alike, Arrangement, Shape, SoftwareStack, TrainingPlan};
+use step::{Alike, Arrangement, PieceLoad, Shape, SoftwareStack, TrainingPlan};
 use workloads::{ChunkSplit, Layout};
 
 /// Seconds of one micro-batch's passes on one device, forward and backward, what nothing hides included.
@@ -17,17 +17,37 @@ pub(super) struct Loads {
     pub layer: f64,
     /// The head.
     pub head: f64,
-    /// What every chunk takes besides, at least.
-    pub chunk: f64,
+    /// The same three where the gradients of weights run apart.
+    pub apart: [PassSeconds; 3],
+    /// What every chunk takes besides, at least, forward and backward.
+    pub chunk: [f64; 2],
+    /// What a chunk without ends takes besides in place of that, at least: whatever its layers, and for each layer.
+    pub between: [[f64; 2]; 2],
     /// What nothing hides of a send between chunks, and what the sends between devices farther apart take longer, all together: at least.
     pub sends: [f64; 2],
+}
+
+/// Seconds of one micro-batch's passes where the gradients of weights run apart.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct PassSeconds {
+    pub forward: f64,
+    /// What runs again, and the gradients of inputs.
+    pub input: f64,
+    /// The gradients of weights.
+    pub weight: f64,
 }
 
 impl Loads {
     /// Those of a shape, what chunks and sends take besides left out.
     pub fn of(shape: &Shape, stack: &SoftwareStack) -> Self {
-        let [embedding, layer, head] = shape.loads(stack).map(|time| time.0);
-        Self { embedding, layer, head, chunk: 0.0, sends: [0.0; 2] }
+        let loads = shape.loads(stack);
+        let [embedding, layer, head] = loads.map(|load| (load.forward + load.backward).0);
+        let apart = loads.map(|PieceLoad { forward, apart: [input, weight], .. }| PassSeconds {
+            forward: forward.0,
+            input: input.0,
+            weight: weight.0,
+        });
+        Self { embedding, layer, head, apart, chunk: [0.0; 2], between: [[0.0; 2]; 2], sends: [0.0; 2] }
     }
 
     pub fn all(&self, layers: u64) -> f64 {
@@ -40,7 +60,7 @@ impl Loads {
         let waits = !schedule.splits_backward();
         let device = |alike: Alike| {
             let ends = [alike.counts[0], alike.counts[2]].map(|count| count as f64);
-            let chunks = f64::from(layout.virtual_stages) * self.chunk;
+            let chunks = f64::from(layout.virtual_stages) * (self.chunk[0] + self.chunk[1]);
             let work = self.part(arrangement.layers_on(alike.from)) + ends[0] * self.embedding + ends[1] * self.head + chunks;
             // Of the devices that hold the same the last has the longest way to it.
             let way = if waits && alike.to > 0 { self.embedding + self.part(split.layers_before(alike.to.into())) } else { 0.0 };
@@ -49,26 +69,49 @@ impl Loads {
         arrangement.devices().map(device).fold(0.0, f64::max)
     }
 
-    /// Seconds that the passes of a split take at least under GPipe and 1F1B, plain or interleaved: paths whose bounds ([`RowPipeline`]) are sums of
-    /// whole chunks' passes, forward and backward, or means of two such, so that half of either direction does.
+    /// Seconds that the passes of a split take at least, by paths through their schedule.
     pub fn paths(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
-        let half = |seconds: f64| ChunkWork {
-            forward: Seconds((seconds + self.chunk) / 2.0),
-            backward: Seconds((seconds + self.chunk) / 2.0),
-            ..ChunkWork::default()
+        let work = |layers: u64, ends: [f64; 2], besides: [f64; 2]| match schedule.splits_backward() {
+            true => self.apart(layers, ends, besides),
+            false => {
+                let all = ends[0] * self.embedding + self.part(layers) + ends[1] * self.head + besides[0] + besides[1];
+                // Bounds ([`RowPipeline`]) of GPipe and 1F1B are sums of whole chunks' passes, forward and backward, or means of two such: half of
+                // either direction does.
+                ChunkWork { forward: Seconds(all / 2.0), backward: Seconds(all / 2.0), ..ChunkWork::default() }
+            }
         };
+        let inner = |layers: u64| work(layers, [0.0; 2], if layers > 0 { self.besides(layers) } else { self.chunk });
         let pipeline = EndedPipeline {
-            first: half(self.embedding + self.part(split.first)),
-            inner: half(self.part(split.inner)),
-            last: half(self.part(split.last) + self.head),
+            first: work(split.first, [1.0, 0.0], self.chunk),
+            inner: inner(split.inner),
+            last: work(split.last, [0.0, 1.0], self.chunk),
             send: Seconds(self.sends[0]),
             farther: Seconds(self.sends[1]),
             devices: layout.pipeline,
             micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
         };
-        let longer = half(self.part(split.inner + 1));
-        let row = RowPipeline { pipeline, longer, from: split.longer_from, count: split.longer };
+        let row = RowPipeline { pipeline, longer: inner(split.inner + 1), from: split.longer_from, count: split.longer };
         row.time(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
+    }
+
+    /// A chunk of so many layers and ends whose gradients of weights run apart.
+    fn apart(&self, layers: u64, [embedding, head]: [f64; 2], besides: [f64; 2]) -> ChunkWork {
+        let of = |pass: fn(&PassSeconds) -> f64| {
+            let [first, layer, last] = self.apart.each_ref().map(pass);
+            embedding * first + layers as f64 * layer + head * last
+        };
+        let weight = of(|load| load.weight);
+        ChunkWork {
+            forward: Seconds(of(|load| load.forward) + besides[0]),
+            backward: Seconds(of(|load| load.input) + besides[1] + weight),
+            weight: Seconds(weight),
+        }
+    }
+
+    /// What a chunk of so many layers without ends takes besides, forward and backward.
+    pub(super) fn besides(&self, layers: u64) -> [f64; 2] {
+        let [once, each] = self.between;
+        [0, 1].map(|pass| (once[pass] + each[pass] * layers as f64).max(self.chunk[pass]))
     }
 
     /// Seconds of so many layers.
@@ -130,11 +173,8 @@ impl Loads {
         if !rest.may_fit(coarse.split) {
             return None;
         }
-        let bound = match plan.schedule.splits_backward() {
-            true => coarse.bound,
-            false => coarse.bound.max(self.paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once),
-        };
-        Some(Bounded { bound, fine: true, ..coarse })
+        let paths = self.paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once;
+        Some(Bounded { bound: coarse.bound.max(paths), fine: true, ..coarse })
     }
 }
 

@@ -11,7 +11,8 @@ use sim::network::Fabric;
 use sim::schedule::{Cores, Least, OperatorKind};
 use sim::units::{Bytes, Seconds};
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use step::{ChipTimes, DeviceMemory, Fidelity, KernelTable, MixKind, Program, StepError};
 use workloads::ActivationPolicy;
@@ -38,6 +39,27 @@ pub(super) struct Waiting {
     pub look: Look,
 }
 
+impl Ord for Waiting {
+    /// Of a heap's lots the one of the least bound is the first, of equal bounds the first lot.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.bound.total_cmp(&self.bound).then(other.lot.cmp(&self.lot))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
 /// Bounds of a job's lots that hold on some chips and fabrics, so that they hold on some of these too.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LotBounds {
@@ -48,7 +70,7 @@ pub struct LotBounds {
 }
 
 impl LotBounds {
-    fn new(alike: u64, waiting: &[Waiting]) -> Self {
+    fn new(alike: u64, waiting: &BinaryHeap<Waiting>) -> Self {
         let mut seconds = vec![0.0; waiting.len()];
         for Waiting { bound, lot, .. } in waiting {
             let near = *bound as f32;
@@ -179,7 +201,8 @@ pub(super) struct OnChip<'p, 'k, 'c> {
     all: &'p [&'p Prepared<'p>],
     job: &'p Job<'p>,
     pub kernels: &'k mut ChipKernels<'c>,
-    pub waiting: Vec<Waiting>,
+    /// The lots not yet done with.
+    pub waiting: BinaryHeap<Waiting>,
     /// Searches in memory without end, and in the chip's.
     endless: OnceCell<Search<'p>>,
     own: OnceCell<Search<'p>>,
@@ -211,15 +234,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         LotBounds::new(self.prepared.mark.alike, &self.waiting)
     }
 
-    /// The lot of the least bound.
-    pub fn least(&self) -> Option<usize> {
-        let order = |a: &Waiting, b: &Waiting| a.bound.total_cmp(&b.bound).then(a.lot.cmp(&b.lot));
-        (0..self.waiting.len()).min_by(|&a, &b| order(&self.waiting[a], &self.waiting[b]))
-    }
-
     /// Bounds a lot better.
-    pub fn look_further(&mut self, at: usize, limit: f64) {
-        let Waiting { bound, lot, look } = self.waiting[at];
+    pub fn look_further(&mut self, Waiting { bound, lot, look }: Waiting, limit: f64) {
         let (better, look) = match look {
             Look::Known => (self.bound(lot, Fidelity::Peak), Look::Bound(Fidelity::Peak)),
             Look::Bound(Fidelity::Peak) => (self.bound(lot, Fidelity::Buffered), Look::Bound(Fidelity::Buffered)),
@@ -227,7 +243,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             _ if self.prepared.deepest() == Look::Fitting => (self.fitting(lot, limit), Look::Fitting),
             _ => (self.relaxed(lot, limit), Look::Relaxed),
         };
-        self.waiting[at] = Waiting { bound: bound.max(better), lot, look };
+        self.waiting.push(Waiting { bound: bound.max(better), lot, look });
     }
 
     /// Seconds that no plan of a lot goes below: every pass takes what it takes at least.

@@ -12,7 +12,7 @@
 //! ([`step::Evaluator::least_once`]).
 //!
 //! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
-//! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, and those below the list, and below the plan's own
+//! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, with what nothing hides of a chunk's gathered weights, and those below the list, and below the plan's own
 //! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these, where
 //! that is asked for. Usually it is one near the even split, and only splits are looked for among all that make a plan faster than the first of the
 //! list by more than a tolerance: few bounds are below that. That one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out.
@@ -213,41 +213,42 @@ impl Search<'_> {
         let (mut found, mut tried) = (Found::default(), Tried::default());
         let layers = self.job.model.layers;
         let open = self.open_plans(family, lot);
-        let least = open.iter().map(|o| o.share).fold(f64::INFINITY, f64::min);
         let overhead = self.evaluator.overhead().0;
         let mut shared = Shared { chip, degrees: BTreeMap::new(), once: BTreeMap::new() };
-        let mut lowered = None;
+        // Plans in the order of their bounds: what the first ones are found to take, few others are below.
+        let mut order: Vec<(f64, usize, &Open, &Loads)> = Vec::new();
         for (policy, loads) in loads.iter().enumerate() {
             let Some(loads) = loads else { continue };
+            if !self.open[policy] && listed.is_empty() {
+                continue;
+            }
             let is_open = |plan: &&Open| {
                 let candidate = self.candidate((family, lot), policy, plan);
                 self.open[policy] && plan.usual || listed.iter().any(|one| one.same_plan(&candidate))
             };
-            if !self.open[policy] && listed.is_empty() {
-                continue;
-            }
-            tried.splits += open.iter().filter(is_open).map(|plan| plan.others).sum::<u64>();
             let work = loads.all(layers);
-            if work * least + overhead >= sought.limit(&found) {
-                continue;
-            }
-            let mut shape = None;
             for plan in open.iter().filter(is_open) {
-                if (work + plan.waiting) * plan.share + overhead >= sought.limit(&found) {
-                    continue;
-                }
-                let candidate = self.candidate((family, lot), policy, plan);
-                let first = self.plan(candidate);
-                let lowered = lowered.get_or_insert_with(|| Lowered::new(self.job.model, &first, self.job.stack));
-                let Ok(lowered) = lowered else { continue };
-                let shape = shape.get_or_insert_with(|| lowered.shape(shared.chip, self.job.fabric, &first));
-                let Ok(shape) = shape else { continue };
-                let sought = Sought { limit: sought.limit(&found), ..sought };
-                let (best, count) = self.best_split(&mut shared, shape, &first, candidate, loads, sought);
-                tried.tried += count;
-                if let Some(best) = best {
-                    found.rank(best, self.length);
-                }
+                tried.splits += plan.others;
+                order.push(((work + plan.waiting) * plan.share + overhead, policy, plan, loads));
+            }
+        }
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut lowered, mut shapes) = (None, vec![None; loads.len()]);
+        for (bound, policy, plan, loads) in order {
+            if bound >= sought.limit(&found) {
+                break;
+            }
+            let candidate = self.candidate((family, lot), policy, plan);
+            let first = self.plan(candidate);
+            let lowered = lowered.get_or_insert_with(|| Lowered::new(self.job.model, &first, self.job.stack));
+            let Ok(lowered) = lowered else { break };
+            let shape = shapes[policy].get_or_insert_with(|| lowered.shape(shared.chip, self.job.fabric, &first));
+            let Ok(shape) = shape else { continue };
+            let sought = Sought { limit: sought.limit(&found), ..sought };
+            let (best, count) = self.best_split(&mut shared, shape, &first, candidate, loads, sought);
+            tried.tried += count;
+            if let Some(best) = best {
+                found.rank(best, self.length);
             }
         }
         (found, tried)
@@ -321,7 +322,13 @@ impl Search<'_> {
         let (even, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
         let (chunk, sends_at_least) = (self.evaluator.pass_overhead(&plan.layout), self.evaluator.least_sends(plan, &sends));
         let gathers = self.evaluator.least_gathers(shared.chip, shape, plan);
-        let loads = Loads { chunk: 2.0 * chunk.0 + gathers.0, sends: sends_at_least.map(|time| time.0), ..*loads };
+        let between = self.evaluator.layer_gathers(shared.chip, shape, plan);
+        let loads = Loads {
+            chunk: gathers.map(|time| (chunk + time).0),
+            between: [between.once.map(|time| (chunk + time).0), between.each.map(|time| time.0)],
+            sends: sends_at_least.map(|time| time.0),
+            ..*loads
+        };
         let mut rest = PlanRest { search: self, shared, shape, plan, division: candidate.division, domain };
         let limit = sought.limit;
         let mut splits = match sought.reach {
@@ -343,11 +350,18 @@ impl Search<'_> {
             }
             tried += 1;
             match trial.time(rest.shared, split.ends()) {
-                Some(PassesTime::Exact(time)) => trial.take(time),
+                Some(PassesTime::Exact(time)) => {
+                    debug_assert!(bound + overhead <= time.0 * (1.0 + ROUNDING), "{split}: {bound} and {overhead} above {time}");
+                    trial.take(time);
+                }
                 // What has the lowest bound so far is played at once, the others wait for it.
-                Some(PassesTime::AtLeast(bound)) if bound.0 < lowest => {
-                    lowest = bound.0;
-                    trial.play(rest.shared, split.ends());
+                Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
+                    lowest = at_least.0;
+                    let played = trial.play(rest.shared, split.ends());
+                    debug_assert!(
+                        played.is_none_or(|time| bound + overhead <= time.0 * (1.0 + ROUNDING)),
+                        "{split}: {bound} and {overhead} above {played:?}"
+                    );
                 }
                 Some(PassesTime::AtLeast(bound)) => open.push((bound.0, split.ends())),
                 None => {}
@@ -400,15 +414,15 @@ impl Trial<'_> {
         (time.seconds().0 < self.least() && fits()).then_some(time)
     }
 
-    /// Plays the schedule under a split that fits.
-    fn play(&mut self, shared: &mut Shared<'_>, ends: Option<LayerEnds>) {
+    /// Plays the schedule under a split that fits; its time.
+    fn play(&mut self, shared: &mut Shared<'_>, ends: Option<LayerEnds>) -> Option<Seconds> {
         self.plan.layout.ends = ends;
         let (schedule, m) = (self.plan.schedule, self.plan.micro_batches());
         let degrees = shared.degrees(self.search, self.shape, &self.plan, self.candidate.division, self.domain);
         let played = |degrees| self.search.evaluator.simulate(self.shape, degrees, &self.sends, schedule, m).ok();
-        if let Some(time) = degrees.and_then(played) {
-            self.take(time);
-        }
+        let time = degrees.and_then(played)?;
+        self.take(time);
+        Some(time)
     }
 }
 

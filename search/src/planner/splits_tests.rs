@@ -1,6 +1,7 @@
 //! The bounds of splits against every contiguous split, played event by event.
 #![allow(clippy::unwrap_used)]
 
+use super::super::loads::PassSeconds;
 use super::*;
 use proptest::prelude::*;
 use sim::pipeline::{Pipeline, Schedule, Stage};
@@ -47,28 +48,52 @@ proptest! {
         (forward, backward, send) in (0.5_f64..2.0, 0.5_f64..4.0, 0.0_f64..0.5),
         embedding in 0.0_f64..2.0,
         head in 0.0_f64..8.0,
-        gpipe in any::<bool>(),
+        kind in 0_usize..3,
+        weight in 0.0_f64..1.0,
+        ([forward_once, forward_each], [backward_once, backward_each]) in ([0.0_f64..0.5, 0.0_f64..0.5], [0.0_f64..0.5, 0.0_f64..0.5]),
     ) {
-        let (layout, m) = (Layout { pipeline: p, virtual_stages: v, ..Layout::default() }, if v > 1 { m * u64::from(p) } else { m });
-        let (chunk, sends) = (0.0, [send, 0.0]);
-        let loads = Loads { embedding, layer: forward + backward, head, chunk, sends };
-        let schedule = if gpipe && v == 1 { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
+        let schedule = match (kind, v) {
+            (0, 1) => Schedule::GPipe,
+            (1, 1) => Schedule::ZbH1,
+            (1, 2) => Schedule::ZbV,
+            _ => Schedule::OneForwardOneBackward,
+        };
+        let interleaved = v > 1 && schedule != Schedule::ZbV;
+        let (layout, m) = (Layout { pipeline: p, virtual_stages: v, ..Layout::default() }, if interleaved { m * u64::from(p) } else { m });
+        // A third of an end's work is forward. Of what is backward a share is for weights.
+        let of = |forward: f64, backward: f64| PassSeconds { forward, input: backward * (1.0 - weight), weight: backward * weight };
+        let loads = Loads {
+            embedding,
+            layer: forward + backward,
+            head,
+            apart: [of(embedding / 3.0, embedding / 1.5), of(forward, backward), of(head / 3.0, head / 1.5)],
+            chunk: [forward_once.min(0.1), backward_once.min(0.1)],
+            between: [[forward_once, backward_once], [forward_each, backward_each]],
+            sends: [send, 0.0],
+        };
         let share = least_share(&layout, schedule, m) * loads.all(n);
         let (chunks, part) = (p * v, |x: f64, of: f64| Seconds(x * of / 3.0));
         let tried: Vec<ChunkSplit> = layout.splits(n).collect();
         let listed = |split: &ChunkSplit| (0..split.chunks).map(|chunk| split.layers(chunk)).collect::<Vec<u64>>();
         for list in compositions(n, chunks) {
-            let stage = |layers: &u64| Stage {
-                forward: Seconds(forward * *layers as f64),
-                backward_input: Seconds(backward * *layers as f64),
-                ..Stage::default()
+            let stage = |(place, layers): (usize, &u64)| {
+                let inner = place > 0 && place + 1 < chunks as usize && *layers > 0;
+                let [up, down] = if inner { loads.besides(*layers) } else { loads.chunk };
+                let backward = backward * *layers as f64;
+                Stage {
+                    forward: Seconds(forward * *layers as f64 + up),
+                    backward_input: Seconds(backward * (1.0 - weight) + down),
+                    backward_weight: Seconds(backward * weight),
+                    ..Stage::default()
+                }
             };
-            let mut stages: Vec<Stage> = list.iter().map(stage).collect();
+            let mut stages: Vec<Stage> = list.iter().enumerate().map(stage).collect();
             for (end, more) in [(0, embedding), (chunks as usize - 1, head)] {
                 stages[end].forward += part(more, 1.0);
-                stages[end].backward_input += part(more, 2.0);
+                stages[end].backward_input += part(more, 2.0 * (1.0 - weight));
+                stages[end].backward_weight += part(more, 2.0 * weight);
             }
-            let schedule_of_chunks = if v > 1 { Schedule::Interleaved { chunks: v } } else { schedule };
+            let schedule_of_chunks = if interleaved { Schedule::Interleaved { chunks: v } } else { schedule };
             let sends = vec![Seconds(send); chunks as usize - 1];
             let pipeline =
                 Pipeline { stages, sends, ..Pipeline::uniform(Stage::default(), 1, m as u32, schedule_of_chunks) };

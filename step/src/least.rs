@@ -1,0 +1,128 @@
+//! What a plan's passes and the rest of its step take at least, whatever the split of its layers into chunks: what splits are bounded by before
+//! any is evaluated.
+
+use super::chunk::{apart_by, busy, exposed_gathers, launching};
+use super::contention::Window;
+use super::evaluate::Step;
+use super::profile::PieceProfile;
+use super::sends::Sends;
+use super::{ChipTimes, Evaluator, Shape, SoftwareStack, TrainingPlan};
+use sim::units::Seconds;
+use workloads::Layout;
+
+/// What one micro-batch's passes of a piece take at least on one device, communication that nothing hides included, but for weights that ZeRO-3
+/// gathers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PieceLoad {
+    /// The forward pass.
+    pub forward: Seconds,
+    /// The backward pass in one go, with what is run again.
+    pub backward: Seconds,
+    /// The same in two that run apart: what is run again with the gradients of inputs, and the gradients of weights.
+    pub apart: [Seconds; 2],
+}
+
+/// What nothing hides of communication in every micro-batch in a chunk's forward and in its backward pass.
+pub type Exposed = [Seconds; 2];
+
+/// [`Exposed`] of a chunk of one layer or more, without ends.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LayerGathers {
+    /// Of any number of layers.
+    pub once: Exposed,
+    /// Of each layer besides.
+    pub each: Exposed,
+}
+
+impl Shape {
+    /// The loads of the embedding, of a layer and of the head. Any number of layers with either end or none take as much together, or more: in every
+    /// pass the device's or the host's work, whichever is longer in a layer, adds up.
+    #[must_use]
+    pub fn loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
+        let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
+        let passes = |piece: &PieceProfile| {
+            let ([f, b], [launch, launch_back], [input, weight]) = (busy(piece), launching(stack, piece), apart_by(stack, piece));
+            [[f, launch], [b, launch_back], input, weight]
+        };
+        let longer = passes(pieces[1]).map(|[device, host]| usize::from(host > device));
+        pieces.map(|piece| {
+            let of = passes(piece);
+            let [forward, backward, input, weight] = [0, 1, 2, 3].map(|pass| of[pass][longer[pass]]);
+            PieceLoad { forward, backward, apart: [input, weight] }
+        })
+    }
+}
+
+impl Evaluator<'_> {
+    /// What a pass of one chunk takes besides its kernels.
+    #[must_use]
+    pub fn pass_overhead(&self, layout: &Layout) -> Seconds {
+        if layout.pipeline > 1 { self.stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO }
+    }
+
+    /// What nothing hides at least of weights that a chunk gathers and of gradients that it scatters in every micro-batch: those of one unit, of
+    /// the layer and the ends the one of fewest parameters.
+    #[must_use]
+    pub fn least_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Exposed {
+        let profile = &shape.profile;
+        let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
+        let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
+        let Some((least, units)) = pieces.min_by_key(each) else { return Exposed::default() };
+        // Experts are in layers only.
+        let dense = PieceProfile { expert_parameters: 0, ..*least };
+        let (gather, scatter) = Step { fabric: self.fabric, plan, profile }.gathers(chip, &dense, units);
+        [gather.time, gather.time + scatter.time]
+    }
+
+    /// What nothing hides of weights that a chunk without ends gathers and of gradients that it scatters in every micro-batch. Any number of layers
+    /// is as many windows alike to hide them behind, and what one of them gathers first is never hidden.
+    #[must_use]
+    pub fn layer_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> LayerGathers {
+        let (profile, [_, units, _]) = (&shape.profile, shape.profile.units);
+        let of = |layers: u64| {
+            let (piece, units) = (profile.layer.times(layers), units * layers);
+            let gathers = Step { fabric: self.fabric, plan, profile }.gathers(chip, &piece, units);
+            let [forward, backward, apart] = exposed_gathers(self.stack, &piece, units, gathers);
+            [forward, if plan.schedule.splits_backward() { apart } else { backward }]
+        };
+        let (one, two) = (of(1), of(2));
+        let each = [0, 1].map(|pass| two[pass] - one[pass]);
+        LayerGathers { once: [0, 1].map(|pass| one[pass] - each[pass]), each }
+    }
+
+    /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
+    /// what the others take longer, all together.
+    #[must_use]
+    pub fn least_sends(&self, plan: &TrainingPlan, sends: &Sends) -> [Seconds; 2] {
+        let longest = Window { time: Seconds(f64::INFINITY), ..Window::default() };
+        let exposed = sends.exposed(longest, self.stack.hidden_sends(plan.layout.virtual_stages));
+        [exposed.least(), exposed.farther()]
+    }
+
+    /// What nothing hides of what the first device exchanges once per step behind its last pass, at least, where it holds so many layers beside the
+    /// embedding: [`Self::least_once`] but for the update, the same on every chip.
+    #[must_use]
+    pub fn least_exchange(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
+        if plan.schedule.splits_backward() {
+            return Seconds::ZERO;
+        }
+        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let held = profile.embedding.plus(profile.layer.times(layers));
+        let (exchange, overlap) = (step.exchange(chip, held.parameters, held.expert_parameters), &self.stack.overlap);
+        let late =
+            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
+        late + step.tied(chip)
+    }
+
+    /// What a step takes at least besides its passes and the overhead, where the first device holds so many layers beside the embedding. The last
+    /// backward pass ends on that device, but for zero-bubble schedules: what nothing hides of its exchange follows the last pass whole. Work hides
+    /// no more of a communication than the stack's share of all of it. All updates follow, the longest is no shorter than this device's.
+    #[must_use]
+    pub fn least_once(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
+        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let held = profile.embedding.plus(profile.layer.times(layers));
+        let (parameters, experts) = (held.parameters, held.expert_parameters);
+        let update = chip.update(profile, step.share(chip, parameters, experts));
+        self.least_exchange(chip, shape, plan, layers) + update
+    }
+}
