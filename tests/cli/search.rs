@@ -395,7 +395,9 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
     let found = record(&dir.path().join("a"));
     let certificate = &found["certificate"];
-    assert!(certificate["open"].as_u64().unwrap() > 0 && certificate["gap"].as_f64().unwrap() > 0.0, "{certificate}");
+    // On a slow machine it is stopped before it has a bound.
+    let gap = certificate["gap"].as_f64().map_or(certificate["bound"].is_null(), |gap| gap > 0.0);
+    assert!(certificate["open"].as_u64().unwrap() > 0 && gap, "{certificate}");
     let table = std::fs::read_to_string(dir.path().join("a/progress.csv")).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(rows[0][..5], ["seconds", "best", "bound", "unit", "gap"]);
