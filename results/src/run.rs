@@ -208,7 +208,19 @@ impl Run {
         }
     }
 
-    /// The designs that its figure names: those of its comparison, or the best one.
+    /// The process that its designs' areas are of, where it is one.
+    fn node(&self) -> Option<&String> {
+        let mut nodes = self.designs.iter().map(|row| row.node.as_ref());
+        let first = nodes.next()?;
+        nodes.all(|node| node == first).then_some(first)?
+    }
+
+    /// The largest area that its chips may have, in mm^2, where the question limits it.
+    fn largest_area_mm2(&self) -> Option<f64> {
+        self.record.study.options.get("max_area_mm2")?.parse().ok()
+    }
+
+    /// The designs that its figure names: those of its comparison, or the best one; with their process where it is another than the designs'.
     fn references(&self) -> Vec<Reference> {
         let best = self.record.best.as_ref().map(|b| Entry::from_design("best found", &b.design));
         let entries: Vec<&Entry> = match &self.record.comparison {
@@ -217,7 +229,9 @@ impl Run {
         };
         let reference = |e: &&Entry| {
             let (area_mm2, throughput) = (e.area_mm2?, e.throughput_sequences_per_s?);
-            Some(Reference { label: e.label.clone(), area_mm2, throughput })
+            let other = e.node.as_ref().filter(|node| Some(*node) != self.node());
+            let label = other.map_or_else(|| e.label.clone(), |node| format!("{} ({node})", e.label));
+            Some(Reference { label, area_mm2, throughput })
         };
         // Of several models the best has a mean.
         if let Some((label, design)) = self.record.best.as_ref().map(|best| ("best found".to_owned(), &best.design))
@@ -254,7 +268,9 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     let series = |run: &Run| Series {
         name: if several { run.name.clone() } else { String::new() },
         points: run.designs.iter().map(|row| Point::new(row, units(run))).collect(),
+        largest_area_mm2: run.largest_area_mm2(),
     };
+    let node = runs.first().and_then(Run::node).filter(|node| runs.iter().all(|run| run.node() == Some(*node)));
     let named = |run: &Run| {
         let label = |label: String| if several { format!("{}: {label}", run.name) } else { label };
         let references = run.references().into_iter();
@@ -264,6 +280,7 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
         title: format!("{}: throughput against area", models.join(", ")),
         subtitle,
         unit,
+        node: node.cloned(),
         series: runs.iter().map(series).collect(),
         references: runs.iter().flat_map(named).collect(),
     })
