@@ -10,6 +10,7 @@ use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
 use search::pareto::{Front, FrontPoint};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The store's file name.
@@ -20,10 +21,12 @@ pub const PARETO: &str = "pareto";
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric that the best chip was found on, where no built-in one is it.
 pub const FABRIC: &str = "fabric.toml";
+/// The file of the texts that the question was read from, where it named files.
+pub const INPUTS: &str = "inputs.json";
 /// The file of the gap over time.
 const PROGRESS: &str = "progress.csv";
 /// Every file that a run may have, in the order in which they appear under their names.
-pub const FILES: [&str; 8] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, PROGRESS, RECORD];
+pub const FILES: [&str; 9] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, PROGRESS, INPUTS, RECORD];
 
 /// The files of what a search found, which other verbs take for theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,6 +37,19 @@ pub struct Found {
     pub fabric: Option<String>,
     /// How the proof grew.
     pub progress: Option<String>,
+    /// The texts of the files that the question names, by their paths as they were given: model, study, chip, fabric, stack.
+    pub inputs: BTreeMap<String, String>,
+}
+
+impl Found {
+    /// The file of what the question was read from.
+    pub(crate) fn inputs_json(&self) -> Result<Option<String>, RecordError> {
+        if self.inputs.is_empty() {
+            return Ok(None);
+        }
+        let text = serde_json::to_string_pretty(&self.inputs).map_err(|why| RecordError::NotStorable { why: why.to_string() })?;
+        Ok(Some(text + "\n"))
+    }
 }
 
 /// Why a run directory could not be written or read.
@@ -89,6 +105,20 @@ pub fn record(directory: &Path) -> Result<Record, RunError> {
     Ok(record)
 }
 
+/// The texts of the files that a run's question names, by their paths as they were given, held against their digest; none in runs of older versions.
+///
+/// # Errors
+/// A file that is missing, damaged, or of another run.
+pub fn inputs(directory: &Path) -> Result<BTreeMap<String, String>, RunError> {
+    if !has_digest(directory, INPUTS)? {
+        return Ok(BTreeMap::new());
+    }
+    check(directory, INPUTS)?;
+    let file = directory.join(INPUTS);
+    let text = sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
+    serde_json::from_str(&text).map_err(|why| SumsError::Malformed { file, why: why.to_string() }.into())
+}
+
 /// Whether a directory's digests name a file.
 pub(crate) fn has_digest(directory: &Path, file: &str) -> Result<bool, RunError> {
     Ok(Sums::read(directory)?.name(&[file]))
@@ -125,7 +155,8 @@ impl Run {
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
             (path(&format!("{PARETO}.png")), figure.png()?),
         ];
-        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress)];
+        let inputs = found.inputs_json()?;
+        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress), (INPUTS, &inputs)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json()?.into_bytes()));
         files.insert(0, (path(SUMS), sums::of(&files).into_bytes()));
@@ -155,7 +186,7 @@ impl Run {
         Ok(Self { name: name(directory), record, designs })
     }
 
-    /// The file of the chip that a run found, held against its digest.
+    /// The file of the chip that a run found, held against its digest, as are the other files that it is simulated with.
     ///
     /// # Errors
     /// A run that found none, or a file that is missing, damaged, or of another run.
@@ -164,7 +195,11 @@ impl Run {
         if !sums.name(&[CHIP]) {
             return Err(RunError::NoChip { directory: directory.into() });
         }
-        sums.check(directory, CHIP)?;
+        for name in [CHIP, FABRIC, INPUTS] {
+            if sums.name(&[name]) {
+                sums.check(directory, name)?;
+            }
+        }
         let file = directory.join(CHIP);
         Ok(sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file, why })?)
     }

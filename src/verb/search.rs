@@ -40,7 +40,7 @@ const USED: f64 = 0.95;
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
-    base chip, pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
+    base chip, inputs.json (the files that the question names, for a run stands alone), pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
     another question is never overwritten. JSON: the record, as in record.json."
 )]
 pub struct Arguments {
@@ -354,7 +354,7 @@ fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
 
 /// The files of the best chip and its fabric.
 fn found(question: &Question, answer: &DesignAnswer, digest: &str) -> Result<Found, Failure> {
-    let Some(index) = answer.best else { return Ok(Found::default()) };
+    let Some(index) = answer.best else { return Ok(Found { inputs: question.inputs.clone(), ..Found::default() }) };
     let source = format!("found by coplace search {}, study {}, question {digest}", question.models(), question.name);
     files_of(question, answer.designs[index].id, &source)
 }
@@ -362,5 +362,6 @@ fn found(question: &Question, answer: &DesignAnswer, digest: &str) -> Result<Fou
 /// The files of a design's chip and its fabric.
 pub fn files_of(question: &Question, id: DesignId, source: &str) -> Result<Found, Failure> {
     let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    Ok(Found { chip: Some(document.text(&keys, source).or_other()?), fabric: question.fabric_file(id, source)?, progress: None })
+    let (chip, fabric) = (document.text(&keys, source).or_other()?, question.fabric_file(id, source)?);
+    Ok(Found { chip: Some(chip), fabric, progress: None, inputs: question.inputs.clone() })
 }

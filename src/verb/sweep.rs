@@ -32,7 +32,7 @@ use std::time::Instant;
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
     second), and when it is finished sweep.parquet and sweep.csv (every design with its values, area, power, energy, dollars, best plan and\n\
-    what bounds it, or why it was rejected), record.json, best.toml and fabric.toml (as search writes them) and SHA256SUMS. A part\n\
+    what bounds it, or why it was rejected), record.json, best.toml, fabric.toml and inputs.json (as search writes them) and SHA256SUMS. A part\n\
     (--shard) has its store only: coplace merge puts parts together. --slurm writes parts, logs and scripts beside its\n\
     directory, into DIR.parts, and submits the parts that are not complete. JSON: format, part, designs, outcomes, bound_by, record, this_run, files;\n\
     with --slurm parts, submitted, complete, running, job, merge_job, directory, out."
@@ -264,7 +264,9 @@ impl<'a> Ready<'a> {
 
     /// The best design with all that its step takes, and its files.
     fn best(&self, summary: &Summary, digest: &str) -> Result<(Option<BestDesign>, Found), Failure> {
-        let Some(row) = &summary.best else { return Ok((None, Found::default())) };
+        let Some(row) = &summary.best else {
+            return Ok((None, Found { inputs: self.question.inputs.clone(), ..Found::default() }));
+        };
         let space = &self.question.space;
         let number = row.index as u64;
         let fate = self.all().look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;

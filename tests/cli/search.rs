@@ -4,8 +4,8 @@ use crate::support::{config_with, coplace, coplace_in, names, small_study, study
 use serde_json::Value;
 use std::path::Path;
 
-const FILES: [&str; 7] =
-    ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
+const FILES: [&str; 8] =
+    ["SHA256SUMS", "best.toml", "designs.parquet", "inputs.json", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
 
 pub fn record(directory: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(directory.join("record.json")).unwrap()).unwrap()
@@ -26,7 +26,7 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     search("b");
     let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
     assert_eq!(names(&a), FILES);
-    for file in &FILES[1..5] {
+    for file in &FILES[1..6] {
         assert_eq!(std::fs::read(a.join(file)).unwrap(), std::fs::read(b.join(file)).unwrap(), "{file} differs");
     }
     let [mut first, mut second] = [record(&a), record(&b)];

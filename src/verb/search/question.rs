@@ -49,6 +49,8 @@ pub struct Question {
     pub headroom: Bytes,
     /// Whether flags set the devices or the batch.
     pub cluster_by_flags: bool,
+    /// The texts of the files that it was read from, by their paths as they were given; of all models, with the first.
+    pub inputs: BTreeMap<String, String>,
 }
 
 impl Question {
@@ -71,7 +73,9 @@ impl Question {
             Self::of(arguments, name.clone(), study, work)
         });
         let Some(first) = questions.next() else { return Err(failure::input(format!("{name}: no model"))) };
-        Ok(Self { others: questions.collect::<Result<_, _>>()?, ..first? })
+        let question = Self { others: questions.collect::<Result<_, _>>()?, ..first? };
+        // Now, for a search may take longer than they stay as they are.
+        Ok(Self { inputs: question.texts()?, ..question })
     }
 
     /// What is asked of a single model.
@@ -130,6 +134,7 @@ impl Question {
             sequence_length,
             headroom,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
+            inputs: BTreeMap::new(),
         })
     }
 
@@ -164,6 +169,16 @@ impl Question {
             headroom: self.headroom,
             techniques: workloads::Techniques::none(),
         }
+    }
+
+    /// The texts of the files that it names, by their paths as they were given.
+    fn texts(&self) -> Result<BTreeMap<String, String>, Failure> {
+        let study = &self.study;
+        let mut named = vec![self.name.as_str(), &study.plan.stack, &study.cluster.fabric, &study.space.reference_chip];
+        if let Chips::Grid(spec) = &study.space.chips {
+            named.push(&spec.base_chip);
+        }
+        input::texts_of(self.all().map(|one| one.called.as_str()), &named)
     }
 
     /// The name of a run directory: the model's and the study's.
