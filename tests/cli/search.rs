@@ -294,6 +294,10 @@ fn what_is_wrong_with_a_space_is_named() {
     for (flags, why) in [
         (&["--max-area", "-1"][..], "--max-area -1: must be positive and finite; give a limit, or leave it out"),
         (&["--set", "cores"], "--set cores: is no KEY=VALUE; write --set tensor.cores=4, for instance"),
+        (
+            &["--set", "area.links=3", "--set", "area.links=6"],
+            "--set area.links=6: area.links is given already (--set area.links=3); give each key once",
+        ),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
         (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
         (&["--node", "n2"], "unknown variant `n2`"),
@@ -311,6 +315,13 @@ fn what_is_wrong_with_a_space_is_named() {
         phaze(&["--objective", "per-dollar"])
             .contains("dollars are asked for, and capacities that change no area are searched as one")
     );
+    // The same model, by its name in other letters and by two ways to its file.
+    std::fs::create_dir(dir.path().join("mine")).unwrap();
+    std::fs::write(dir.path().join("mine/config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
+    for [first, second] in [["opt-350m", "opt-350m"], ["opt-350m", "OPT-350M"], ["mine", "./mine/config.json"]] {
+        let twice = coplace_in(dir.path(), &["search", first, second, "--study", "smoke"]).refusal();
+        assert!(twice.contains(&format!("MODEL {second}: is given already ({first}); give each model once")), "{twice}");
+    }
     assert!(!dir.path().join("runs").exists());
 }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use step::SoftwareStack;
 use workloads::footprint::Precision;
-use workloads::{Lowering, Model, TrainingGraph};
+use workloads::{Lowering, Model, TrainingGraph, model};
 
 /// What is searched: a model on a study's cluster, and others with it.
 pub struct Question {
@@ -295,6 +295,18 @@ fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpe
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
         return Err(failure::input(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
+    }
+    let same = |a: &str, b: &str| {
+        let file =
+            |name: &str| if model::is_built_in(name) { None } else { model::config_file(Path::new(name)).canonicalize().ok() };
+        sim::names::same(a, b) || file(a).is_some_and(|a| Some(a) == file(b))
+    };
+    for (at, model) in named.iter().enumerate() {
+        if let Some(before) = named[..at].iter().find(|before| same(before, model)) {
+            return Err(failure::input(format!(
+                "MODEL {model}: is given already ({before}); give each model once, or in a study with a weight ([[workload]])"
+            )));
+        }
     }
     let known = |model: &String| study.workloads.iter().find(|work| work.model == *model).cloned();
     let chosen: Vec<WorkloadSpec> = named.iter().map(|model| known(model).unwrap_or_else(|| WorkloadSpec::of(model))).collect();
