@@ -4,10 +4,10 @@ mod slurm;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::progress::Progress;
 use crate::verb::job::at_most;
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, described, files_of, prepare};
-use indicatif::{ProgressBar, ProgressStyle};
 use results::claim::{Claim, ClaimError};
 use results::design::DesignRow;
 use results::record::{self, BestDesign, Record, Versions};
@@ -22,7 +22,7 @@ use search::sweep::{Fate, Shard, Sweep};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Evaluate every design of a study under its best plan, for maps and sensitivities
 #[derive(clap::Args)]
@@ -213,7 +213,7 @@ impl<'a> Ready<'a> {
         let (total, shard) = (store.facts().combinations, store.facts().shard());
         let present = store.present().clone();
         let lacking = (0..total).filter(|number| shard.holds(*number) && !present.has(*number));
-        let bar = progress_bar(store.facts().size(), present.count());
+        let (progress, size, before) = (Progress::new("sweeping"), store.facts().size(), present.count());
         let one = |number: u64| {
             let fate: Fate = sweep.look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
             SweptRow::new(number, &fate, self.jobs).or_other()
@@ -223,10 +223,16 @@ impl<'a> Ready<'a> {
             let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
             store.keep(&rows).or_unwritable()?;
             looked += rows.len() as u64;
-            bar.set_position(store.present().count());
+            let (done, seconds) = (store.present().count(), start.elapsed().as_secs_f64());
+            let rate = (done - before) as f64 / seconds;
+            let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
+            progress.say(
+                format!("{} of {} designs, {} per second", report::count(done), report::count(size), report::rate(rate)),
+                left,
+            );
             Ok(())
         })?;
-        bar.finish_and_clear();
+        drop(progress);
         Ok(ThisRun { designs: looked, seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -303,15 +309,6 @@ impl Answer {
             files,
         }
     }
-}
-
-fn progress_bar(designs: u64, done: u64) -> ProgressBar {
-    let bar = ProgressBar::new(designs).with_position(done);
-    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} designs, {per_sec} [{elapsed}, {eta} left]") {
-        bar.set_style(style);
-    }
-    bar.reset_eta();
-    bar
 }
 
 /// The answer in words.
