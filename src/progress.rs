@@ -37,8 +37,8 @@ struct State {
     since: Instant,
     /// How far the phase is, in words; nothing where nobody knows.
     said: String,
-    /// How long it may still take, where that is known.
-    left: Option<Duration>,
+    /// How long it may still take, where that is known, and to what.
+    left: Option<(Duration, &'static str)>,
     /// When the log has its next line.
     next: Duration,
 }
@@ -51,7 +51,8 @@ impl State {
     /// The times come first: what is longer than a screen loses its end.
     fn line(&self) -> String {
         let said = if self.said.is_empty() { String::new() } else { format!(": {}", self.said) };
-        let left = self.left.map_or_else(String::new, |left| format!(", about {} left", words(left)));
+        let left =
+            self.left.map_or_else(String::new, |(left, to)| format!(", about {} {to}", words(left.max(Duration::from_secs(1)))));
         format!("{} [{}{left}]{said}", self.phase, words(self.since.elapsed()))
     }
 }
@@ -90,8 +91,8 @@ impl Progress {
         }
     }
 
-    /// Says how far the phase is, and how long it may still take where that is known.
-    pub fn say(&self, said: String, left: Option<Duration>) {
+    /// Says how far the phase is, and how long it may still take where that is known (`left`, `to the proof`).
+    pub fn say(&self, said: String, left: Option<(Duration, &'static str)>) {
         let mut state = self.state();
         (state.said, state.left) = (said, left);
     }
@@ -214,8 +215,10 @@ mod tests {
     fn a_line_names_the_phase_and_what_is_known() {
         let mut state = State::new("searching");
         assert_eq!(state.line(), "searching [0 s]");
-        (state.said, state.left) = ("3 evaluated".to_owned(), Some(Duration::from_secs(200)));
+        (state.said, state.left) = ("3 evaluated".to_owned(), Some((Duration::from_secs(200), "left")));
         assert_eq!(state.line(), "searching [0 s, about 3 min left]: 3 evaluated");
+        state.left = Some((Duration::ZERO, "to the proof"));
+        assert_eq!(state.line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
         assert_eq!([7_199, 7_200].map(|seconds| words(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
     }
 }

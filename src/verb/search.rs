@@ -157,9 +157,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let gap = now.best.map(|best| 1.0 - now.bound / best);
         let left = match gap {
             Some(gap) if gap <= aim.gap => {
-                deciding.get_or_insert_with(|| Pace::to(0.0)).left(1.0 - now.decided as f64 / now.total as f64)
+                let open = 1.0 - now.decided as f64 / now.total as f64;
+                deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| (left, "left"))
             }
-            gap => gap.and_then(|gap| proving.left(gap)),
+            gap => gap.and_then(|gap| proving.left(gap)).map(|left| (left, "to the proof")),
         };
         progress.say(standing(now, gap, aim.objective, searched.scale()), left);
     };

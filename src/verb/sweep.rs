@@ -228,7 +228,7 @@ impl<'a> Ready<'a> {
             let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
             progress.say(
                 format!("{} of {} designs, {} per second", report::count(done), report::count(size), report::rate(rate)),
-                left,
+                left.map(|left| (left, "left")),
             );
             Ok(())
         })?;
