@@ -270,9 +270,8 @@ fn standing(now: Progress, gap: Option<f64>, objective: Objective, scale: Scale)
             format!("{} {unit}", report::rate(value))
         },
     );
-    let gap = gap
-        .filter(|gap| *gap < 1.0)
-        .map_or_else(String::new, |gap| format!(", none better by more than {}", report::percent(gap / (1.0 - gap))));
+    let gap =
+        gap.filter(|gap| *gap < 1.0).map_or_else(String::new, |gap| format!(", gap {}", report::percent(gap / (1.0 - gap))));
     let (decided, total) = (report::count(now.decided), report::count(now.total));
     format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
