@@ -6,8 +6,10 @@ use sim::hardware::{Storage, Template};
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
 use sim::units::{Bytes, BytesPerSecond};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use step::SoftwareStack;
+use workloads::model;
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
 /// directory of a run that found one.
@@ -27,6 +29,27 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
         return import::chip(&text, name_or_path).or_input();
     }
     Template::from_toml_str(&text, name_or_path).or_input()
+}
+
+/// From now on reads the files that a run's question names as they were when it was asked, wherever they are now; but those that the user names
+/// (`own`) are read where they lie.
+pub fn keep_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> {
+    let mut inputs = run::inputs(directory).or_input()?;
+    for named in own.iter().map(Path::new).filter(|path| path.exists()) {
+        inputs.retain(|path, _| Path::new(path) != named && *path != model::config_file(named).display().to_string());
+    }
+    sim::files::text::keep(inputs.into_iter().map(|(path, text)| (path.into(), text)));
+    Ok(())
+}
+
+/// The texts of the files among these names of models, studies, chips, fabrics and stacks, by their paths as they are given.
+pub fn texts_of<'a>(models: impl Iterator<Item = &'a str>, others: &[&'a str]) -> Result<BTreeMap<String, String>, Failure> {
+    let models = models.filter(|name| !model::is_built_in(name)).map(|name| model::config_file(Path::new(name)));
+    // What is no model is named by a file's ending; a directory is a run, whose chip the question has.
+    let named =
+        others.iter().filter(|name| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir());
+    let read = |path: PathBuf| Ok((path.display().to_string(), self::text(&path, "a file that the question names")?));
+    models.chain(named.map(PathBuf::from)).map(read).collect()
 }
 
 /// A fabric with the figures that it has for `chip`: built in, or by path a fabric file (`.toml`), an LLMCompass device description or a

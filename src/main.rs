@@ -64,15 +64,19 @@ fn explained(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Characters of a line of the reader's screen: what COLUMNS says, or the terminal; nothing where the answer goes into a file or a pipe.
-fn columns() -> Option<usize> {
+/// Characters of a line where the answer goes into a file or a pipe.
+const COLUMNS: usize = 80;
+
+/// Characters of a line of the reader's screen: what COLUMNS says, or the terminal; [`COLUMNS`] where neither does.
+fn columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)))
-        .filter(|columns| *columns > 0)
+    let screen = said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)));
+    screen.filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
 fn main() -> ExitCode {
-    let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| "warn".into());
+    let usual = || format!("warn,{}=info", progress::TARGET).into();
+    let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| usual());
     // https://no-color.org
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
@@ -83,9 +87,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    if let Some(columns) = columns() {
-        results::report::fit(columns);
-    }
+    results::report::fit(columns());
     let given: Vec<OsString> = std::env::args_os().collect();
     let arguments = match Arguments::try_parse_from(verb::search::again::completed(given.clone())) {
         Ok(arguments) => arguments,

@@ -1,39 +1,224 @@
-//! A sign of life on standard error while something takes long.
+//! Signs of life on standard error while something takes long: on a terminal a line that is gone at the end, elsewhere a line of the log now and then.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What is over sooner needs none.
+/// What is over sooner needs none. A log has the next line of a phase when it has taken twice as long.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Between two pictures.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Does work, which is called `what`; on a terminal, from the third second on, with the time that it has taken on standard error, which is removed at the end.
-pub fn shown<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    if !std::io::stderr().is_terminal() {
-        return work();
+/// Of the log's lines here: `COPLACE_LOG=warn` is without them.
+pub const TARGET: &str = "coplace::progress";
+
+/// Does work, which is called `what`, with signs of life from the third second on.
+pub fn shown<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    let progress = Progress::new(what);
+    let result = work();
+    drop(progress);
+    result
+}
+
+/// Something under way, phase by phase; dropping it ends its signs of life.
+pub struct Progress {
+    state: Arc<Mutex<State>>,
+    /// The teller goes with the sender.
+    end: Option<mpsc::Sender<()>>,
+    teller: Option<JoinHandle<()>>,
+}
+
+/// Where it stands.
+struct State {
+    phase: &'static str,
+    since: Instant,
+    /// How far the phase is, in words; nothing where nobody knows.
+    said: String,
+    /// How long it may still take, where that is known, and to what.
+    left: Option<(Duration, &'static str)>,
+    /// When the log has its next line.
+    next: Duration,
+}
+
+impl State {
+    fn new(phase: &'static str) -> Self {
+        Self { phase, since: Instant::now(), said: String::new(), left: None, next: QUIET }
     }
-    let (start, (done, waiting)) = (Instant::now(), mpsc::channel::<()>());
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            // The sender goes with the work.
-            if waiting.recv_timeout(QUIET) != Err(mpsc::RecvTimeoutError::Timeout) {
-                return;
+
+    /// The times come first: what is longer than a screen loses its end.
+    fn line(&self) -> String {
+        let said = if self.said.is_empty() { String::new() } else { format!(": {}", self.said) };
+        let left =
+            self.left.map_or_else(String::new, |(left, to)| format!(", about {} {to}", words(left.max(Duration::from_secs(1)))));
+        format!("{} [{}{left}]{said}", self.phase, words(self.since.elapsed()))
+    }
+}
+
+/// `12 s`, `3 min`, `2.5 h`.
+fn words(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{:.1} h", seconds as f64 / 3600.0),
+    }
+}
+
+impl Progress {
+    /// Begins with a phase.
+    pub fn new(phase: &'static str) -> Self {
+        let state = Arc::new(Mutex::new(State::new(phase)));
+        let (end, waiting) = mpsc::channel();
+        let watched = Arc::clone(&state);
+        let teller =
+            thread::spawn(
+                move || if std::io::stderr().is_terminal() { draw(&watched, &waiting) } else { log(&watched, &waiting) },
+            );
+        Self { state, end: Some(end), teller: Some(teller) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with another phase.
+    pub fn phase(&self, phase: &'static str) {
+        let mut state = self.state();
+        if state.phase != phase {
+            *state = State::new(phase);
+        }
+    }
+
+    /// Says how far the phase is, and how long it may still take where that is known (`left`, `to the proof`).
+    pub fn say(&self, said: String, left: Option<(Duration, &'static str)>) {
+        let mut state = self.state();
+        (state.said, state.left) = (said, left);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(teller) = self.teller.take() {
+            // One that has panicked has nothing to tell.
+            let _ = teller.join();
+        }
+    }
+}
+
+/// Whether it is still under way after another tick.
+fn goes_on(waiting: &mpsc::Receiver<()>) -> bool {
+    waiting.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout)
+}
+
+fn draw(state: &Mutex<State>, waiting: &mpsc::Receiver<()>) {
+    let start = Instant::now();
+    let mut drawn: Option<ProgressBar> = None;
+    while goes_on(waiting) {
+        if start.elapsed() < QUIET {
+            continue;
+        }
+        let spinner = drawn.get_or_insert_with(|| {
+            let spinner = ProgressBar::new_spinner();
+            match ProgressStyle::with_template("{spinner} {wide_msg}") {
+                Ok(style) => spinner.with_style(style),
+                Err(_) => spinner,
             }
-            let spinner = ProgressBar::new_spinner().with_elapsed(start.elapsed());
-            if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {what} [{{elapsed_precise}}]")) {
-                spinner.set_style(style);
-            }
-            spinner.enable_steady_tick(TICK);
-            let _ = waiting.recv();
-            spinner.finish_and_clear();
         });
-        let result = work();
-        drop(done);
-        result
-    })
+        spinner.set_message(state.lock().unwrap_or_else(PoisonError::into_inner).line());
+        spinner.tick();
+    }
+    if let Some(spinner) = drawn {
+        spinner.finish_and_clear();
+    }
+}
+
+fn log(state: &Mutex<State>, waiting: &mpsc::Receiver<()>) {
+    while goes_on(waiting) {
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.since.elapsed() >= state.next {
+            tracing::info!(target: TARGET, "{}", state.line());
+            state.next *= 2;
+        }
+    }
+}
+
+/// How fast something falls to its end: what a search may still be wrong by, to what it may leave.
+pub struct Pace {
+    start: Instant,
+    /// Seconds, and the value then.
+    seen: Vec<(f64, f64)>,
+    end: f64,
+}
+
+/// The time left is known where it comes out alike over the last half of the time and over the last quarter: at most this factor apart.
+const ALIKE: f64 = 2.0;
+
+impl Pace {
+    /// To an end.
+    pub fn to(end: f64) -> Self {
+        Self { start: Instant::now(), seen: Vec::new(), end }
+    }
+
+    /// Takes the value now; how long it takes to the end at this pace, where that is known.
+    pub fn left(&mut self, value: f64) -> Option<Duration> {
+        self.left_at(self.start.elapsed().as_secs_f64(), value)
+    }
+
+    fn left_at(&mut self, now: f64, value: f64) -> Option<Duration> {
+        self.seen.push((now, value));
+        let over = |part: f64| {
+            let at = self.seen.partition_point(|(then, _)| *then < now * (1.0 - part));
+            let (then, before) = *self.seen.get(at)?;
+            let rate = (before - value) / (now - then);
+            (rate > 0.0 && rate.is_finite()).then(|| (value - self.end) / rate)
+        };
+        let (half, quarter) = (over(0.5)?, over(0.25)?);
+        let (least, most) = (half.min(quarter), half.max(quarter));
+        let known = now >= QUIET.as_secs_f64() && least > 0.0 && most <= ALIKE * least;
+        known.then(|| Duration::try_from_secs_f64(most).ok())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a pace says at the end of values at whole tenths of a second.
+    fn left(value: impl Fn(f64) -> f64, seconds: u32) -> Option<f64> {
+        let mut pace = Pace::to(0.01);
+        let mut said = None;
+        for tenth in 1..=10 * seconds {
+            let now = f64::from(tenth) / 10.0;
+            said = pace.left_at(now, value(now));
+        }
+        said.map(|left| left.as_secs_f64())
+    }
+
+    #[test]
+    fn a_steady_pace_says_when_it_ends() {
+        let said = left(|now| 1.01 - now / 100.0, 40);
+        assert!(said.is_some_and(|left| (left - 60.0).abs() < 0.5), "{said:?}");
+    }
+
+    #[test]
+    fn nothing_is_said_where_nothing_is_known() {
+        assert_eq!(left(|_| 0.5, 30), None, "it stands still");
+        assert_eq!(left(|now| 1.0 - now / 10.0, 1), None, "it has just begun");
+        assert_eq!(left(|now| 1.0 / (1.0 + now * now * now), 30), None, "it gets slower and slower");
+        assert_eq!(left(|now| if now < 20.0 { 1.0 } else { 0.01 }, 30), None, "it is over");
+    }
+
+    #[test]
+    fn a_line_names_the_phase_and_what_is_known() {
+        let mut state = State::new("searching");
+        assert_eq!(state.line(), "searching [0 s]");
+        (state.said, state.left) = ("3 evaluated".to_owned(), Some((Duration::from_secs(200), "left")));
+        assert_eq!(state.line(), "searching [0 s, about 3 min left]: 3 evaluated");
+        state.left = Some((Duration::ZERO, "to the proof"));
+        assert_eq!(state.line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
+        assert_eq!([7_199, 7_200].map(|seconds| words(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
+    }
 }

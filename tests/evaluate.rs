@@ -5,9 +5,16 @@
 use assert_cmd::Command;
 use serde_json::Value;
 
+/// The command without signs of life, on a wide screen.
+fn coplace() -> Command {
+    let mut command = Command::cargo_bin("coplace").unwrap();
+    command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
+    command
+}
+
 /// BERT-large on eight TPUv4 behind an ideal switch.
 fn evaluate(arguments: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("coplace").unwrap();
+    let mut command = coplace();
     command.args(["evaluate", "bert-large", "--chip", "tpu_v4", "--devices", "8", "--fabric", "ideal_switch"]);
     command.args(["--global-batch", "64"]).args(arguments);
     command
@@ -25,7 +32,7 @@ fn json(arguments: &[&str]) -> Value {
 
 /// GPT-3 on eight devices: far too large.
 fn too_large() -> Value {
-    let mut command = Command::cargo_bin("coplace").unwrap();
+    let mut command = coplace();
     command.args(["evaluate", "gpt3-175b", "--chip", "tpu_v4", "--devices", "8", "--global-batch", "8"]);
     command.args(["--pipeline", "8", "--data", "1", "--tensor", "1", "--format", "json"]);
     serde_json::from_slice(&command.assert().success().get_output().stdout).unwrap()
@@ -119,7 +126,7 @@ const JOBS: [(&str, &str); 3] = [
 #[test]
 fn a_plan_takes_what_plan_says() {
     let call = |verb: &str, arguments: &str| {
-        let mut command = Command::cargo_bin("coplace").unwrap();
+        let mut command = coplace();
         command.arg(verb).args(arguments.split(' ')).args(["--format", "json"]);
         serde_json::from_slice::<Value>(&command.assert().success().get_output().stdout).unwrap()
     };
@@ -138,7 +145,7 @@ fn a_plan_takes_what_plan_says() {
 #[test]
 fn without_a_cluster_it_is_that_of_the_study_phaze() {
     let study = include_str!("../search/studies/phaze.toml");
-    let mut command = Command::cargo_bin("coplace").unwrap();
+    let mut command = coplace();
     command.args(["evaluate", "bert-large", "--chip", "tpu_v4", "--tensor", "1", "--pipeline", "1", "--format", "json"]);
     let answer: Value = serde_json::from_slice(&command.assert().success().get_output().stdout).unwrap();
     let given = &answer["job"]["cluster"];
@@ -201,7 +208,7 @@ fn bad_flags_are_refused_with_the_cure() {
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
     let unknown = |arguments: &[&str]| {
-        let output = Command::cargo_bin("coplace").unwrap().arg("evaluate").args(arguments).assert().code(2).get_output().clone();
+        let output = coplace().arg("evaluate").args(arguments).assert().code(2).get_output().clone();
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(unknown(&["bert-large", "--chip", "tpu"]).contains("unknown chip `tpu`: built in are"));
@@ -217,7 +224,7 @@ fn a_chip_file_is_read_like_a_built_in_chip() {
     let file = dir.path().join("mine.toml");
     let run = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let mut command = Command::cargo_bin("coplace").unwrap();
+        let mut command = coplace();
         command.args(["evaluate", "bert-large", "--devices", "8", "--fabric", "ideal_switch", "--global-batch", "64"]);
         command.arg("--chip").arg(&file).output().unwrap()
     };
@@ -230,7 +237,7 @@ fn a_chip_file_is_read_like_a_built_in_chip() {
 
 #[test]
 fn a_fabric_without_figures_for_the_chip_is_refused() {
-    let mut command = Command::cargo_bin("coplace").unwrap();
+    let mut command = coplace();
     command.args(["evaluate", "bert-large", "--chip", "a100_80gb_sxm", "--devices", "64", "--fabric", "ici_3d_torus"]);
     let output = command.assert().code(2).get_output().clone();
     let error = String::from_utf8(output.stderr).unwrap();
@@ -240,7 +247,7 @@ fn a_fabric_without_figures_for_the_chip_is_refused() {
 #[test]
 fn a_shared_fabric_is_that_of_the_chip() {
     let result = |fabric: &str| {
-        let mut command = Command::cargo_bin("coplace").unwrap();
+        let mut command = coplace();
         command.args([
             "evaluate",
             "llama2-7b",
@@ -265,7 +272,7 @@ fn a_shared_fabric_is_that_of_the_chip() {
 #[test]
 fn the_best_plan_given_again_is_the_same() {
     let evaluate = |given: &[&str]| {
-        let mut command = Command::cargo_bin("coplace").unwrap();
+        let mut command = coplace();
         command.args([
             "evaluate",
             "llama3-8b",

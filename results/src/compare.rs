@@ -37,6 +37,9 @@ pub struct Entry {
     /// The grade of what is known least of it.
     #[serde(default)]
     pub grade: Option<Grade>,
+    /// What it rests on that was not measured in training runs, in words.
+    #[serde(default)]
+    pub evidence: Option<String>,
     /// The software that it runs under.
     #[serde(default)]
     pub software: Option<String>,
@@ -80,6 +83,7 @@ impl Entry {
             step_time_s: row.step_time_s,
             step_interval_s: None,
             grade: None,
+            evidence: None,
             software: None,
             step_lead: None,
             mfu: row.mfu,
@@ -96,6 +100,7 @@ impl Entry {
         Self {
             step_interval_s: evidence.map(|e| e.step_interval_s),
             grade: evidence.map(|e| e.grade),
+            evidence: evidence.map(EvidenceRecord::because),
             software: Some(software.to_owned()),
             step_lead: evidence.map(|e| e.design_lead),
             ..self
@@ -118,6 +123,7 @@ impl Entry {
             step_time_s: None,
             step_interval_s: None,
             grade: None,
+            evidence: None,
             software: None,
             step_lead: None,
             mfu: None,
@@ -224,8 +230,9 @@ impl Comparison {
     fn figures(&self) -> Table {
         let dash = || "-".to_owned();
         let number = |value: Option<f64>| value.map_or_else(dash, |v| significant(v, 4));
+        // What a narrow screen leaves out stands at the end.
         let head = [
-            "design", "area", "node", "peak W", "USD", "seq/s", "tokens/s", "step s", "MFU %", "kJ/step", "peak GiB", "first is",
+            "design", "area", "node", "seq/s", "first is", "step s", "MFU %", "tokens/s", "peak W", "USD", "kJ/step", "peak GiB",
             "bound by",
         ];
         let mut table = Table::new(head).align(12, Align::Left);
@@ -234,15 +241,15 @@ impl Comparison {
                 entry.label.clone(),
                 entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
                 entry.node.clone().unwrap_or_else(dash),
-                entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
-                entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
                 entry.throughput_sequences_per_s.map_or_else(dash, rate),
-                entry.throughput_tokens_per_s.map_or_else(dash, rate),
+                self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 number(entry.step_time_s),
                 entry.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)),
+                entry.throughput_tokens_per_s.map_or_else(dash, rate),
+                entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
+                entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
                 number(entry.energy_per_step_j.map(|e| e / 1e3)),
                 entry.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")),
-                self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 entry.bound_by.clone().unwrap_or_default(),
             ]);
         }
@@ -268,6 +275,7 @@ mod tests {
             step_time_s: throughput.map(|t| 4096.0 / t),
             step_interval_s: None,
             grade: None,
+            evidence: None,
             software: None,
             step_lead: None,
             mfu: throughput.map(|_| 0.5),
@@ -288,11 +296,11 @@ mod tests {
                TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
                small       8 x 128x128 TC; no plan fits\n\
              \n\
-             design           area   node  peak W  USD  seq/s  tokens/s  step s  MFU %  kJ/step  peak GiB  first is  bound by\n\
-             ----------  ---------  -----  ------  ---  -----  --------  ------  -----  -------  --------  --------  --------\n\
-             best found  278.8 mm²  22 nm     210    -  50.00   204,800   81.92   50.0        -     27.50     1.00x  HBM\n\
-             TPUv4       278.8 mm²  22 nm     210    -  40.00   163,840   102.4   50.0        -     27.50     1.25x  HBM\n\
-             small       278.8 mm²  22 nm     210    -      -         -       -      -        -         -         -\n\
+             design           area   node  seq/s  first is  step s  MFU %  tokens/s  peak W  USD  kJ/step  peak GiB  bound by\n\
+             ----------  ---------  -----  -----  --------  ------  -----  --------  ------  ---  -------  --------  --------\n\
+             best found  278.8 mm²  22 nm  50.00     1.00x   81.92   50.0   204,800     210    -        -     27.50  HBM\n\
+             TPUv4       278.8 mm²  22 nm  40.00     1.25x   102.4   50.0   163,840     210    -        -     27.50  HBM\n\
+             small       278.8 mm²  22 nm      -         -       -      -         -     210    -        -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );
     }

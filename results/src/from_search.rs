@@ -5,6 +5,7 @@ use crate::design::{DesignRow, Dimensions, Outcome};
 use crate::planned::{bare_row, one_line, row, schedule_name};
 use crate::record::{Certificate, Proof};
 use crate::report::{bytes, rate, significant};
+use crate::text::seconds_between;
 use search::design::{Aim, DesignAnswer, DesignOutcome, Evaluation, Reference};
 use search::objective::{Axis, Objective, Scale, Term};
 use search::planner::{Job, RankedPlan};
@@ -12,6 +13,7 @@ use search::runner;
 use search::space::{DesignId, Figures, Space};
 use sim::hardware::{Accelerator, Setting};
 use sim::status::SolveStatus;
+use sim::units::Seconds;
 use std::collections::BTreeMap;
 use step::explain::explain;
 use step::{ChipTimes, StepError};
@@ -194,7 +196,9 @@ pub(crate) fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) 
     row.pipeline_schedule = Some(schedule_name(&ranked.plan).into());
     row.memory_policy = Some(format!("recompute {}", ranked.plan.activations));
     row.peak_memory_gib = Some(plan.peak_gib);
-    row.plan_status = Some(evaluation.status.to_string());
+    // The values are a step's seconds.
+    let between = |low, high| seconds_between(Seconds(low), Seconds(high));
+    row.plan_status = Some(evaluation.status.words(between));
     // An evaluated design is its own bound, as far as its plan's schedules are proven.
     row.bound_sequences_per_s = match evaluation.status {
         SolveStatus::Gap { lower_bound, .. } => Some(sequences(lower_bound)),
@@ -311,8 +315,11 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         unit: aim.objective.shown(1.0, searched.scale()).1.to_owned(),
         best_sequences_per_s: value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
-        // Of what is minimised: the bound is below the best.
-        gap: value.zip(bound).map(|(value, bound)| if proof == Proof::Proven { 0.0 } else { value / bound - 1.0 }),
+        // Of what is minimised: the bound is below the best, and zero where the search was stopped before it had one.
+        gap: value
+            .zip(bound)
+            .map(|(value, bound)| if proof == Proof::Proven { 0.0 } else { value / bound - 1.0 })
+            .filter(|gap| gap.is_finite()),
         why,
     }
 }

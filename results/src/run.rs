@@ -10,6 +10,7 @@ use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
 use search::pareto::{Front, FrontPoint};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The store's file name.
@@ -20,10 +21,12 @@ pub const PARETO: &str = "pareto";
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric that the best chip was found on, where no built-in one is it.
 pub const FABRIC: &str = "fabric.toml";
+/// The file of the texts that the question was read from, where it named files.
+pub const INPUTS: &str = "inputs.json";
 /// The file of the gap over time.
 const PROGRESS: &str = "progress.csv";
 /// Every file that a run may have, in the order in which they appear under their names.
-pub const FILES: [&str; 8] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, PROGRESS, RECORD];
+pub const FILES: [&str; 9] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, PROGRESS, INPUTS, RECORD];
 
 /// The files of what a search found, which other verbs take for theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,6 +37,19 @@ pub struct Found {
     pub fabric: Option<String>,
     /// How the proof grew.
     pub progress: Option<String>,
+    /// The texts of the files that the question names, by their paths as they were given: model, study, chip, fabric, stack.
+    pub inputs: BTreeMap<String, String>,
+}
+
+impl Found {
+    /// The file of what the question was read from.
+    pub(crate) fn inputs_json(&self) -> Result<Option<String>, RecordError> {
+        if self.inputs.is_empty() {
+            return Ok(None);
+        }
+        let text = serde_json::to_string_pretty(&self.inputs).map_err(|why| RecordError::NotStorable { why: why.to_string() })?;
+        Ok(Some(text + "\n"))
+    }
 }
 
 /// Why a run directory could not be written or read.
@@ -89,6 +105,20 @@ pub fn record(directory: &Path) -> Result<Record, RunError> {
     Ok(record)
 }
 
+/// The texts of the files that a run's question names, by their paths as they were given, held against their digest; none in runs of older versions.
+///
+/// # Errors
+/// A file that is missing, damaged, or of another run.
+pub fn inputs(directory: &Path) -> Result<BTreeMap<String, String>, RunError> {
+    if !has_digest(directory, INPUTS)? {
+        return Ok(BTreeMap::new());
+    }
+    check(directory, INPUTS)?;
+    let file = directory.join(INPUTS);
+    let text = sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
+    serde_json::from_str(&text).map_err(|why| SumsError::Malformed { file, why: why.to_string() }.into())
+}
+
 /// Whether a directory's digests name a file.
 pub(crate) fn has_digest(directory: &Path, file: &str) -> Result<bool, RunError> {
     Ok(Sums::read(directory)?.name(&[file]))
@@ -125,7 +155,8 @@ impl Run {
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
             (path(&format!("{PARETO}.png")), figure.png()?),
         ];
-        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress)];
+        let inputs = found.inputs_json()?;
+        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress), (INPUTS, &inputs)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json()?.into_bytes()));
         files.insert(0, (path(SUMS), sums::of(&files).into_bytes()));
@@ -155,7 +186,7 @@ impl Run {
         Ok(Self { name: name(directory), record, designs })
     }
 
-    /// The file of the chip that a run found, held against its digest.
+    /// The file of the chip that a run found, held against its digest, as are the other files that it is simulated with.
     ///
     /// # Errors
     /// A run that found none, or a file that is missing, damaged, or of another run.
@@ -164,7 +195,11 @@ impl Run {
         if !sums.name(&[CHIP]) {
             return Err(RunError::NoChip { directory: directory.into() });
         }
-        sums.check(directory, CHIP)?;
+        for name in [CHIP, FABRIC, INPUTS] {
+            if sums.name(&[name]) {
+                sums.check(directory, name)?;
+            }
+        }
         let file = directory.join(CHIP);
         Ok(sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file, why })?)
     }
@@ -208,7 +243,19 @@ impl Run {
         }
     }
 
-    /// The designs that its figure names: those of its comparison, or the best one.
+    /// The process that its designs' areas are of, where it is one.
+    fn node(&self) -> Option<&String> {
+        let mut nodes = self.designs.iter().map(|row| row.node.as_ref());
+        let first = nodes.next()?;
+        nodes.all(|node| node == first).then_some(first)?
+    }
+
+    /// The largest area that its chips may have, in mm^2, where the question limits it.
+    fn largest_area_mm2(&self) -> Option<f64> {
+        self.record.study.options.get("max_area_mm2")?.parse().ok()
+    }
+
+    /// The designs that its figure names: those of its comparison, or the best one; with their process where it is another than the designs'.
     fn references(&self) -> Vec<Reference> {
         let best = self.record.best.as_ref().map(|b| Entry::from_design("best found", &b.design));
         let entries: Vec<&Entry> = match &self.record.comparison {
@@ -217,7 +264,9 @@ impl Run {
         };
         let reference = |e: &&Entry| {
             let (area_mm2, throughput) = (e.area_mm2?, e.throughput_sequences_per_s?);
-            Some(Reference { label: e.label.clone(), area_mm2, throughput })
+            let other = e.node.as_ref().filter(|node| Some(*node) != self.node());
+            let label = other.map_or_else(|| e.label.clone(), |node| format!("{} ({node})", e.label));
+            Some(Reference { label, area_mm2, throughput })
         };
         // Of several models the best has a mean.
         if let Some((label, design)) = self.record.best.as_ref().map(|best| ("best found".to_owned(), &best.design))
@@ -254,7 +303,9 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     let series = |run: &Run| Series {
         name: if several { run.name.clone() } else { String::new() },
         points: run.designs.iter().map(|row| Point::new(row, units(run))).collect(),
+        largest_area_mm2: run.largest_area_mm2(),
     };
+    let node = runs.first().and_then(Run::node).filter(|node| runs.iter().all(|run| run.node() == Some(*node)));
     let named = |run: &Run| {
         let label = |label: String| if several { format!("{}: {label}", run.name) } else { label };
         let references = run.references().into_iter();
@@ -264,6 +315,7 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
         title: format!("{}: throughput against area", models.join(", ")),
         subtitle,
         unit,
+        node: node.cloned(),
         series: runs.iter().map(series).collect(),
         references: runs.iter().flat_map(named).collect(),
     })

@@ -18,6 +18,7 @@ fn found() -> Found {
         chip: Some("name = \"chip\"".into()),
         fabric: Some("name = \"fabric\"".into()),
         progress: Some("seconds,best\n".into()),
+        inputs: [("mine/config.json".to_owned(), "{}".to_owned())].into(),
     }
 }
 
@@ -26,8 +27,10 @@ fn a_run_without_a_design_has_no_chip_and_keeps_no_other_s() {
     let dir = tempfile::tempdir().unwrap();
     run("a").write(dir.path(), &found()).unwrap();
     assert_eq!(Run::chip(dir.path()).unwrap(), "name = \"chip\"");
+    assert_eq!(inputs(dir.path()).unwrap(), found().inputs);
     run("a").write(dir.path(), &Found::default()).unwrap();
     assert!(!dir.path().join(CHIP).exists() && !dir.path().join(FABRIC).exists());
+    assert_eq!(inputs(dir.path()).unwrap(), BTreeMap::new());
     assert!(Run::chip(dir.path()).unwrap_err().to_string().contains("no best.toml in it"));
 }
 
@@ -72,7 +75,7 @@ fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
             (1, 1) => assert_eq!(chip.unwrap(), "name = \"other\""),
             _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
         }
-        match (chosen & 1, chosen >> 1 & 1, chosen >> 7 & 1) {
+        match (chosen & 1, chosen >> 1 & 1, chosen >> 8 & 1) {
             (0, 0, 0) => assert_eq!(Run::read(&at("mixed")).unwrap(), old),
             (1, 1, 1) => assert_eq!(Run::read(&at("mixed")).unwrap(), mixed),
             _ => assert!(Run::read(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}"),

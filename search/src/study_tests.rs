@@ -38,3 +38,34 @@ fn errors_name_the_key_the_value_and_the_cure() {
             .starts_with("unknown study `phase`: did you mean `phaze`? Built in are edge_of_memory, gpu, gpu_wide, phaze")
     );
 }
+
+#[test]
+fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
+    let stack = |name: &str| SoftwareStack::load(name).unwrap();
+    let phaze = || Study::load("phaze").unwrap().plan;
+    // The ideal stack runs them all.
+    let mut plan = phaze();
+    assert_eq!(plan.narrow_to(&stack("ideal")), Ok(None));
+    assert_eq!(plan, phaze());
+    // MaxText runs GPipe, and of PHAZE's policies those that it has.
+    let mut plan = phaze();
+    let change = plan.narrow_to(&stack("maxtext")).unwrap().unwrap();
+    assert!(change.contains("schedules gpipe in place of 1f1b") && change.contains("no recompute none"), "{change}");
+    assert_eq!(plan.schedules, Some(vec!["gpipe".to_owned()]));
+    let space = plan.space();
+    assert!(space.activations.unwrap().iter().all(|policy| stack("maxtext").runs_policy(policy)));
+    assert!(space.schedules.unwrap().iter().all(|schedule| stack("maxtext").runs_schedule(*schedule, 1)));
+    // What is narrow already stays.
+    assert_eq!(plan.narrow_to(&stack("maxtext")), Ok(None));
+    // A framework without any of the policies.
+    let mut plan =
+        PlanSpec { recompute: Some(vec![RecomputeChoice::Policy(ActivationPolicy::None)]), stack: "maxtext".into(), ..phaze() };
+    let why = plan.narrow_to(&stack("maxtext")).unwrap_err();
+    assert_eq!(why, "recompute: the framework of stack maxtext has none of none");
+    // One that runs no pipeline.
+    let mut alone = stack("maxtext");
+    alone.framework.schedules.clear();
+    let mut plan = phaze();
+    assert!(plan.narrow_to(&alone).unwrap().unwrap().starts_with("no pipeline; "));
+    assert_eq!(plan.pipeline_parallel, Some(vec![1]));
+}

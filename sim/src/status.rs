@@ -41,16 +41,26 @@ impl SolveStatus {
     }
 }
 
-impl fmt::Display for SolveStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl SolveStatus {
+    /// The status in words; `between` says two values with their unit.
+    #[must_use]
+    pub fn words(&self, between: impl Fn(f64, f64) -> String) -> String {
         match self {
-            Self::Optimal => write!(f, "optimal (proven)"),
+            Self::Optimal => "optimal (proven)".to_owned(),
             Self::Gap { lower_bound, upper_bound } => {
                 let percent = (upper_bound - lower_bound) / upper_bound * 100.0;
-                write!(f, "within {percent:.3} % of the optimum (bounds {lower_bound:.6e} to {upper_bound:.6e})")
+                format!("within {percent:.3} % of the optimum (bounds {})", between(*lower_bound, *upper_bound))
             }
-            Self::Infeasible { why } => write!(f, "infeasible: {why}"),
+            Self::Infeasible { why } => format!("infeasible: {why}"),
         }
+    }
+}
+
+/// Of values whose unit is not known here: six decimals, or an exponent where these say nothing.
+impl fmt::Display for SolveStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |value: f64| if (1e-3..1e9).contains(&value.abs()) { format!("{value:.6}") } else { format!("{value:.6e}") };
+        f.write_str(&self.words(|low, high| format!("{} to {}", plain(low), plain(high))))
     }
 }
 
@@ -61,6 +71,10 @@ mod tests {
     #[test]
     fn a_gap_never_poses_as_optimal() {
         assert_eq!(SolveStatus::from_bounds(1.0, 1.0), SolveStatus::Optimal);
-        assert_eq!(SolveStatus::from_bounds(0.99, 1.0).gap().map(|g| (g * 100.0).round()), Some(1.0));
+        let gap = SolveStatus::from_bounds(0.99, 1.0);
+        assert_eq!(gap.gap().map(|g| (g * 100.0).round()), Some(1.0));
+        assert_eq!(gap.to_string(), "within 1.000 % of the optimum (bounds 0.990000 to 1.000000)");
+        let words = gap.words(|low, high| format!("{:.0} to {:.0} ms", low * 1e3, high * 1e3));
+        assert_eq!(words, "within 1.000 % of the optimum (bounds 990 to 1000 ms)");
     }
 }

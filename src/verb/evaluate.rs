@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
+use crate::progress;
 use crate::verb::job::{JobArguments, PlanArguments, at_most, flag};
 use crate::verb::plan;
 use results::evaluated::Evaluated;
@@ -60,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(error) = asked.fault(&space, &job, cluster) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
-    let found = search_plans(&job, &space, 1).or_input()?;
+    let found = progress::shown("searching plans", || search_plans(&job, &space, 1)).or_input()?;
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
         return Err(failure::input(refusal));
     }

@@ -2,6 +2,8 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther};
+use crate::input;
+use crate::progress;
 use crate::verb::merge::asked_again;
 use crate::verb::search::models;
 use crate::verb::search::question::Question;
@@ -40,6 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if record.asked_with.is_empty() {
         return Err(refused("does not say with which words it was asked (an older version wrote it); run the search again"));
     }
+    input::keep_of_run(&arguments.run, &[])?;
     let posed = asked_again(&record.asked_with)?;
     let question = Question::read(&posed)?;
     if question.digest(record.seed) != record.question {
@@ -52,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let references = models::references(&question)?;
     let found = combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
     let about = About { question: &question, prepared: &prepared, references: &references, best, combination: found };
-    let explained = about.explained(name)?;
+    let explained = progress::shown("planning for the designs around the best", || about.explained(name))?;
     answer::give(arguments.format, &Versioned::first(&explained), |_| explained::words(&explained))
 }
 

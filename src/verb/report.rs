@@ -3,7 +3,9 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
-use results::page::{Die, Names, Page, Replay, SourceFile, Subject};
+use crate::progress;
+use results::page::{Die, Kind, Names, Page, Replay, SourceFile, Subject};
+use results::run::{Run, RunError};
 use results::{files, finite};
 use search::planner::Job;
 use serde::Serialize;
@@ -23,7 +25,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
     coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
     A search's directory holds all that a page shows. Of what `evaluate` and `plan` print, the step is played again for its passes and kernels,\n\
     with the chip, fabric and stack that it names; where these were files, or options were set, give them again with --chip, --fabric, --stack\n\
-    and --model, else the page says what it leaves out.\n\n\
+    and --model, else the page says what it leaves out, and the exit code is 3.\n\n\
     JSON: written, bytes, left_out.")]
 pub struct Arguments {
     /// A run directory of `coplace search`, or a file with what `evaluate` or `plan` printed with --format json
@@ -74,6 +76,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         )));
     }
     let subject = Subject::read(&arguments.run).or_input()?;
+    if subject.kind == Kind::Search {
+        let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
+        let given: Vec<&str> = given.into_iter().flatten().map(String::as_str).collect();
+        input::keep_of_run(&arguments.run, &given)?;
+        // A run whose files are not its own is none; one of an older version that has no chip lacks something.
+        match Run::chip(&arguments.run) {
+            Ok(_) | Err(RunError::NoChip { .. }) => {}
+            Err(error) => return Err(error).or_input(),
+        }
+    }
     let mut left_out = Vec::new();
     let parts = if subject.found.is_some() { parts(arguments, &subject, &mut left_out)? } else { None };
     let replay = match (&parts, &subject.found) {
@@ -93,7 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 headroom: Bytes::ZERO,
                 techniques: &plan.techniques,
             };
-            let played = Replay::new(&job, found);
+            let played = progress::shown("playing the step again", || Replay::new(&job, found));
             played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, for {why}"))).ok()
         }
         _ => None,
@@ -111,7 +123,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut text = format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
         text.extend(written.left_out.iter().map(|what| format!("Left out: {what}\n")));
         text
-    })
+    })?;
+    match written.left_out.as_slice() {
+        [] => Ok(()),
+        left_out => Err(Failure::Incomplete(anyhow::anyhow!("the page lacks {}", left_out.join("; and ")))),
+    }
 }
 
 /// The parts of the job: an argument must be right; what the run names may be gone, and then the page goes without.

@@ -9,9 +9,9 @@ mod stop;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::progress::{self, Pace};
 use crate::verb::job::at_most;
 use asked::Named;
-use indicatif::{ProgressBar, ProgressStyle};
 use question::Question;
 pub use question::document;
 use results::claim::Claim;
@@ -40,7 +40,7 @@ const USED: f64 = 0.95;
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
-    base chip, pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
+    base chip, inputs.json (the files that the question names, for a run stands alone), pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
     another question is never overwritten. JSON: the record, as in record.json."
 )]
 pub struct Arguments {
@@ -134,6 +134,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let start = Instant::now();
     let mut times = BTreeMap::new();
     let limit = stop::Limit::new(arguments.posed.asked.time_limit)?;
+    let progress = progress::Progress::new("reading the question and preparing plans");
     let question = Question::read(&arguments.posed)?;
     let jobs = models::jobs(&question);
     let prepared = models::prepare_all(&question, &jobs)?;
@@ -144,18 +145,29 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let searching = Instant::now();
     let (space, aim) = (&question.space, question.aim);
-    let bar = progress_bar(space.points());
+    progress.phase("bounding chips and planning for a first one");
     let models = models::searched(&question, &jobs, &references);
     let searched = Searched { models: &models, space, aim };
     let mut grown = ProgressTable::new(aim.objective, searched.scale());
-    let mut told = |progress: Progress, moment: Moment| {
+    // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
+    let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
+    let mut told = |now: Progress, moment: Moment| {
         grown.take(searching.elapsed().as_secs_f64(), &moment);
-        show(&bar, progress, aim.objective, searched.scale());
+        progress.phase("searching");
+        let gap = now.best.map(|best| 1.0 - now.bound / best);
+        let left = match gap {
+            Some(gap) if gap <= aim.gap => {
+                let open = 1.0 - now.decided as f64 / now.total as f64;
+                deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| (left, "left"))
+            }
+            gap => gap.and_then(|gap| proving.left(gap)).map(|left| (left, "to the proof")),
+        };
+        progress.say(standing(now, gap, aim.objective, searched.scale()), left);
     };
     let search = DesignSearch { workloads: &models::workloads(&question, &prepared, &references), space, aim };
     let watch = Watch { stop: &|| limit.reached(), told: &mut told };
     let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
-    bar.finish_and_clear();
+    progress.phase("explaining the best chip and comparing it");
     times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
 
     let explaining = Instant::now();
@@ -183,6 +195,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         asked_with: arguments.posed.words(),
         times,
     };
+    drop(progress);
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
     let run = Run { name, record, designs: rows };
     // A search's answer is worth more than its files: it is told first where they cannot be written.
@@ -248,24 +261,19 @@ fn run_directory(arguments: &Arguments, question: &Question, digest: &str) -> Re
     Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
 }
 
-fn progress_bar(chips: usize) -> ProgressBar {
-    let bar = ProgressBar::new(chips as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} chips, {msg} [{elapsed}, {eta} left at most]") {
-        bar.set_style(style);
-    }
-    bar
-}
-
-fn show(bar: &ProgressBar, progress: Progress, objective: Objective, scale: Scale) {
-    bar.set_position(progress.decided);
-    let best = progress.best.map_or_else(
+/// Where a search stands, in a line.
+fn standing(now: Progress, gap: Option<f64>, objective: Objective, scale: Scale) -> String {
+    let best = now.best.map_or_else(
         || "none yet".to_owned(),
         |value| {
             let (value, unit) = objective.shown(value, scale);
-            format!("{} {unit}", report::significant(value, 4))
+            format!("{} {unit}", report::rate(value))
         },
     );
-    bar.set_message(format!("{} evaluated, best {best}", progress.evaluated));
+    let gap =
+        gap.filter(|gap| *gap < 1.0).map_or_else(String::new, |gap| format!(", gap {}", report::percent(gap / (1.0 - gap))));
+    let (decided, total) = (report::count(now.decided), report::count(now.total));
+    format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
 
 /// Tells the rows of the front what bounds them.
@@ -354,7 +362,7 @@ fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
 
 /// The files of the best chip and its fabric.
 fn found(question: &Question, answer: &DesignAnswer, digest: &str) -> Result<Found, Failure> {
-    let Some(index) = answer.best else { return Ok(Found::default()) };
+    let Some(index) = answer.best else { return Ok(Found { inputs: question.inputs.clone(), ..Found::default() }) };
     let source = format!("found by coplace search {}, study {}, question {digest}", question.models(), question.name);
     files_of(question, answer.designs[index].id, &source)
 }
@@ -362,5 +370,6 @@ fn found(question: &Question, answer: &DesignAnswer, digest: &str) -> Result<Fou
 /// The files of a design's chip and its fabric.
 pub fn files_of(question: &Question, id: DesignId, source: &str) -> Result<Found, Failure> {
     let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    Ok(Found { chip: Some(document.text(&keys, source).or_other()?), fabric: question.fabric_file(id, source)?, progress: None })
+    let (chip, fabric) = (document.text(&keys, source).or_other()?, question.fabric_file(id, source)?);
+    Ok(Found { chip: Some(chip), fabric, progress: None, inputs: question.inputs.clone() })
 }

@@ -4,10 +4,10 @@ mod slurm;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::progress::Progress;
 use crate::verb::job::at_most;
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, described, files_of, prepare};
-use indicatif::{ProgressBar, ProgressStyle};
 use results::claim::{Claim, ClaimError};
 use results::design::DesignRow;
 use results::record::{self, BestDesign, Record, Versions};
@@ -22,7 +22,7 @@ use search::sweep::{Fate, Shard, Sweep};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Evaluate every design of a study under its best plan, for maps and sensitivities
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ use std::time::Instant;
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
     second), and when it is finished sweep.parquet and sweep.csv (every design with its values, area, power, energy, dollars, best plan and\n\
-    what bounds it, or why it was rejected), record.json, best.toml and fabric.toml (as search writes them) and SHA256SUMS. A part\n\
+    what bounds it, or why it was rejected), record.json, best.toml, fabric.toml and inputs.json (as search writes them) and SHA256SUMS. A part\n\
     (--shard) has its store only: coplace merge puts parts together. --slurm writes parts, logs and scripts beside its\n\
     directory, into DIR.parts, and submits the parts that are not complete. JSON: format, part, designs, outcomes, bound_by, record, this_run, files;\n\
     with --slurm parts, submitted, complete, running, job, merge_job, directory, out."
@@ -213,7 +213,7 @@ impl<'a> Ready<'a> {
         let (total, shard) = (store.facts().combinations, store.facts().shard());
         let present = store.present().clone();
         let lacking = (0..total).filter(|number| shard.holds(*number) && !present.has(*number));
-        let bar = progress_bar(store.facts().size(), present.count());
+        let (progress, size, before) = (Progress::new("sweeping"), store.facts().size(), present.count());
         let one = |number: u64| {
             let fate: Fate = sweep.look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
             SweptRow::new(number, &fate, self.jobs).or_other()
@@ -223,10 +223,16 @@ impl<'a> Ready<'a> {
             let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
             store.keep(&rows).or_unwritable()?;
             looked += rows.len() as u64;
-            bar.set_position(store.present().count());
+            let (done, seconds) = (store.present().count(), start.elapsed().as_secs_f64());
+            let rate = (done - before) as f64 / seconds;
+            let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
+            progress.say(
+                format!("{} of {} designs, {} per second", report::count(done), report::count(size), report::rate(rate)),
+                left.map(|left| (left, "left")),
+            );
             Ok(())
         })?;
-        bar.finish_and_clear();
+        drop(progress);
         Ok(ThisRun { designs: looked, seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -264,7 +270,9 @@ impl<'a> Ready<'a> {
 
     /// The best design with all that its step takes, and its files.
     fn best(&self, summary: &Summary, digest: &str) -> Result<(Option<BestDesign>, Found), Failure> {
-        let Some(row) = &summary.best else { return Ok((None, Found::default())) };
+        let Some(row) = &summary.best else {
+            return Ok((None, Found { inputs: self.question.inputs.clone(), ..Found::default() }));
+        };
         let space = &self.question.space;
         let number = row.index as u64;
         let fate = self.all().look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
@@ -301,15 +309,6 @@ impl Answer {
             files,
         }
     }
-}
-
-fn progress_bar(designs: u64, done: u64) -> ProgressBar {
-    let bar = ProgressBar::new(designs).with_position(done);
-    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} designs, {per_sec} [{elapsed}, {eta} left]") {
-        bar.set_style(style);
-    }
-    bar.reset_eta();
-    bar
 }
 
 /// The answer in words.

@@ -3,6 +3,7 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
+use crate::progress;
 use crate::verb::job::{AttentionKernel, OptimizerName, Products, at_most, precision};
 use results::techniques::{self, Comparison};
 use results::{figure, report};
@@ -108,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         false => arguments.technique.iter().map(|text| list(text)).collect::<Result<_, _>>()?,
     };
     let setting = Setting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
-    let answer = Comparison::new(&setting, &lists).or_input()?;
+    let answer = progress::shown("trying techniques", || Comparison::new(&setting, &lists)).or_input()?;
     // One that was asked for by name and cannot be is an error; of all of them some may not be possible.
     if let Some(why) = answer.rows.iter().find_map(|row| row.refused.as_ref()).filter(|_| !arguments.technique.is_empty()) {
         return Err(failure::input(why));

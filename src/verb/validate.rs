@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::progress;
 use results::evidence::{Residuals, coverage};
 use results::finite;
 use results::validate::{self, ClaimReport, FileReport};
@@ -94,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Ok(report) => claimed.push(report),
                 Err(error) => faults.push(error.to_string()),
             },
-            _ => match validate::file(path, &options) {
+            _ => match progress::shown("predicting what was measured", || validate::file(path, &options)) {
                 Ok(report) => reports.push(report),
                 Err(error) => faults.push(error.to_string()),
             },

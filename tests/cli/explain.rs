@@ -75,13 +75,18 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
     assert!(worth.iter().any(|of| of["resource"] == "bandwidth of ici"), "{worth:?}");
     let used = explained["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "area").unwrap();
     assert_eq!((used["uses"].to_string(), used["allowed"].as_f64()), (best["area_mm2"].clone(), Some(560.0)));
-    changed(dir.path());
+    changed(dir.path(), &explained);
 }
 
-/// A run whose study has changed, and what is no run, are refused by name.
-fn changed(dir: &std::path::Path) {
+/// A run has its study as it was; one of an older version, whose study has changed, and what is no run, are refused by name.
+fn changed(dir: &std::path::Path, before: &Value) {
     let study = std::fs::read_to_string(dir.join("s.toml")).unwrap();
     std::fs::write(dir.join("s.toml"), study.replace("devices = 8", "devices = 4")).unwrap();
+    assert_eq!(coplace_in(dir, &["explain", "whole", "--format", "json"]).json(), *before);
+    let sums = std::fs::read_to_string(dir.join("whole/SHA256SUMS")).unwrap();
+    let older: Vec<&str> = sums.lines().filter(|line| !line.ends_with("  inputs.json")).collect();
+    assert_eq!(older.len() + 1, sums.lines().count());
+    std::fs::write(dir.join("whole/SHA256SUMS"), older.join("\n")).unwrap();
     let refused = coplace_in(dir, &["explain", "whole"]).refusal();
     assert!(refused.contains("whole: was asked `opt-350m --study s.toml"), "{refused}");
     assert!(refused.contains("which asks something else by now; put back the study"), "{refused}");

@@ -10,7 +10,7 @@ fn under(setting: &str, directory: &Path, arguments: &[&str]) -> Called {
     let mut command = std::process::Command::new("sh");
     let script = format!("{setting} exec \"$0\" \"$@\"");
     command.arg("-c").arg(script).arg(assert_cmd::cargo::cargo_bin!("coplace")).args(arguments);
-    let output = command.current_dir(directory).env_remove("COPLACE_LOG").output().unwrap();
+    let output = command.current_dir(directory).env("COPLACE_LOG", "warn").output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }

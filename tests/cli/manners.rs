@@ -32,6 +32,37 @@ fn answers_fit_eighty_columns_and_say_what_they_left_out() {
 }
 
 #[test]
+fn off_a_terminal_a_line_has_eighty_columns() {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+    let output = command.env_remove("COLUMNS").args(["list", "fabrics"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+    assert!((60..=80).contains(&widest.chars().count()), "{widest}");
+    assert_eq!(text, on_screen("80", &["list", "fabrics"]));
+}
+
+#[test]
+fn what_takes_long_says_what_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |log: Option<&str>| {
+        let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+        command.current_dir(dir.path()).env_remove("COPLACE_LOG");
+        if let Some(level) = log {
+            command.env("COPLACE_LOG", level);
+        }
+        let asked = ["search", "llama2-7b", "--study", "tpu", "--devices", "64", "--time-limit", "4", "--out", "run"];
+        let output = command.args(asked).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let lines = said(None);
+    let phases = ["reading the question and preparing plans", "bounding chips and planning for a first one", "searching ["];
+    let told = lines.lines().filter(|line| phases.iter().any(|phase| line.contains(phase)) && line.contains(" s"));
+    assert!(told.count() >= 1, "{lines}");
+    assert_eq!(said(Some("warn")), "");
+}
+
+#[test]
 fn completions_and_manual_pages_have_every_verb() {
     let help = coplace(&["--help"]).result();
     assert!(!help.contains("completions") && !help.contains("manual pages"), "{help}");

@@ -235,6 +235,18 @@ fn maxtext_is_offered_its_own_policies() {
 }
 
 #[test]
+fn megatron_s_arguments_for_a_tpu_lack_a_framework_that_runs_them() {
+    let written = coplace(
+        &"plan llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --tensor 2 --pipeline 1 --emit megatron"
+            .split(' ')
+            .collect::<Vec<_>>(),
+    );
+    assert!(written.code == 3 && written.stdout.contains("--tensor-model-parallel-size 2"), "{written:?}");
+    let why = "error: --emit megatron: Megatron-LM runs on GPUs, tpu_v4 is none: what is written does not run there";
+    assert!(written.stderr.starts_with(why), "{}", written.stderr);
+}
+
+#[test]
 fn maxtext_is_offered_what_it_runs() {
     let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --sequence-length 2048";
     let with = |more: &str| coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! The page of a run: what it holds, and what a browser makes of it.
 
-use crate::support::{coplace_in, small_study};
+use crate::support::{config_with, coplace_in, small_study, text_of};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -65,12 +65,53 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
         let page = data(&dir.path().join("page.html"));
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && page["designs"].is_null());
         // Another chip's step is another.
-        let other = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]).result();
-        assert!(other.contains("Left out: passes, kernels and memory over time, for the step takes "), "{verb}: {other}");
+        let other = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
+        let lacks = "passes, kernels and memory over time, for the step takes ";
+        assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
+        assert!(other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")), "{verb}: {other:?}");
         let gone = answer.replace("\"tpu_v4\"", "\"my_chip\"");
         std::fs::write(dir.path().join("answer.json"), gone).unwrap();
-        let text = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]).result();
-        assert!(text.contains("Left out: ") && text.contains("my_chip"), "{verb}: {text}");
+        let lacking = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]);
+        assert!(
+            lacking.code == 3 && lacking.stdout.contains("Left out: ") && lacking.stderr.contains("my_chip"),
+            "{verb}: {lacking:?}"
+        );
+    }
+}
+
+/// A run of a study, a model and a stack by path, asked again where none of them is.
+#[test]
+fn a_run_stands_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let [there, elsewhere] = ["there", "elsewhere"].map(|name| dir.path().join(name));
+    std::fs::create_dir_all(&there).unwrap();
+    std::fs::create_dir_all(&elsewhere).unwrap();
+    std::fs::write(there.join("small.toml"), small_study()).unwrap();
+    std::fs::write(there.join("config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
+    let stack = text_of("step/stacks/ideal.toml").replace("name = \"ideal\"", "name = \"mine\"");
+    std::fs::write(there.join("mine.toml"), stack).unwrap();
+    let asked = ["config.json", "--study", "small.toml", "--stack", "mine.toml", "--sequence-length", "512"];
+    let run = coplace_in(&there, &[&["search"], &asked[..], &["--out", "../run", "--format", "json"]].concat()).json();
+    for name in ["small.toml", "config.json", "mine.toml"] {
+        std::fs::remove_file(there.join(name)).unwrap();
+    }
+    let page = coplace_in(&elsewhere, &["report", "../run", "-o", "page.html", "--format", "json"]).json();
+    assert_eq!(page["left_out"], serde_json::json!([]));
+    let explained = coplace_in(&elsewhere, &["explain", "../run", "--format", "json"]).json();
+    assert_eq!(explained["best"], run["best"]["design"]);
+    let again = coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).json();
+    assert_eq!(again["result"]["time"]["step_s"], run["best"]["step"]["time"]["step_s"]);
+    // What the user names is read where it lies.
+    std::fs::write(elsewhere.join("config.json"), "{}").unwrap();
+    assert!(coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"]).refusal().contains("config.json"));
+    // Files that are not the run's own are refused.
+    for file in ["inputs.json", "best.toml"] {
+        let path = dir.path().join("run").join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{text} ")).unwrap();
+        let refused = coplace_in(&elsewhere, &["report", "../run", "-o", "page.html"]).refusal();
+        assert!(refused.contains(&format!("{file}: its SHA-256 digest is")), "{refused}");
+        std::fs::write(&path, text).unwrap();
     }
 }
 

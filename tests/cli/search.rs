@@ -4,8 +4,8 @@ use crate::support::{config_with, coplace, coplace_in, names, small_study, study
 use serde_json::Value;
 use std::path::Path;
 
-const FILES: [&str; 7] =
-    ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
+const FILES: [&str; 8] =
+    ["SHA256SUMS", "best.toml", "designs.parquet", "inputs.json", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
 
 pub fn record(directory: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(directory.join("record.json")).unwrap()).unwrap()
@@ -26,7 +26,7 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     search("b");
     let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
     assert_eq!(names(&a), FILES);
-    for file in &FILES[1..5] {
+    for file in &FILES[1..6] {
         assert_eq!(std::fs::read(a.join(file)).unwrap(), std::fs::read(b.join(file)).unwrap(), "{file} differs");
     }
     let [mut first, mut second] = [record(&a), record(&b)];
@@ -294,6 +294,10 @@ fn what_is_wrong_with_a_space_is_named() {
     for (flags, why) in [
         (&["--max-area", "-1"][..], "--max-area -1: must be positive and finite; give a limit, or leave it out"),
         (&["--set", "cores"], "--set cores: is no KEY=VALUE; write --set tensor.cores=4, for instance"),
+        (
+            &["--set", "area.links=3", "--set", "area.links=6"],
+            "--set area.links=6: area.links is given already (--set area.links=3); give each key once",
+        ),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
         (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
         (&["--node", "n2"], "unknown variant `n2`"),
@@ -311,6 +315,13 @@ fn what_is_wrong_with_a_space_is_named() {
         phaze(&["--objective", "per-dollar"])
             .contains("dollars are asked for, and capacities that change no area are searched as one")
     );
+    // The same model, by its name in other letters and by two ways to its file.
+    std::fs::create_dir(dir.path().join("mine")).unwrap();
+    std::fs::write(dir.path().join("mine/config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
+    for [first, second] in [["opt-350m", "opt-350m"], ["opt-350m", "OPT-350M"], ["mine", "./mine/config.json"]] {
+        let twice = coplace_in(dir.path(), &["search", first, second, "--study", "smoke"]).refusal();
+        assert!(twice.contains(&format!("MODEL {second}: is given already ({first}); give each model once")), "{twice}");
+    }
     assert!(!dir.path().join("runs").exists());
 }
 
@@ -395,7 +406,9 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
     let found = record(&dir.path().join("a"));
     let certificate = &found["certificate"];
-    assert!(certificate["open"].as_u64().unwrap() > 0 && certificate["gap"].as_f64().unwrap() > 0.0, "{certificate}");
+    // On a slow machine it is stopped before it has a bound.
+    let gap = certificate["gap"].as_f64().map_or(certificate["bound"].is_null(), |gap| gap > 0.0);
+    assert!(certificate["open"].as_u64().unwrap() > 0 && gap, "{certificate}");
     let table = std::fs::read_to_string(dir.path().join("a/progress.csv")).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(rows[0][..5], ["seconds", "best", "bound", "unit", "gap"]);

@@ -38,7 +38,15 @@ fn submit(dir: &Path, path: &Path, lost: &str, more: &[&str]) -> Called {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let words =
         ["sweep", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "it's here/batch", "--format", "json"];
-    let output = command.current_dir(dir).env("PATH", path).env("LOST", lost).args(words).args(more).output().unwrap();
+    let output = command
+        .current_dir(dir)
+        .env("COPLACE_LOG", "warn")
+        .env("PATH", path)
+        .env("LOST", lost)
+        .args(words)
+        .args(more)
+        .output()
+        .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }

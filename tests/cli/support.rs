@@ -37,7 +37,9 @@ impl Called {
 /// Calls the command in a directory.
 pub fn coplace_in(directory: &Path, arguments: &[&str]) -> Called {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
-    let output = command.current_dir(directory).env_remove("COPLACE_LOG").args(arguments).output().unwrap();
+    // Without signs of life, which slow machines have more of, and wide enough that no table leaves a column out.
+    command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
+    let output = command.current_dir(directory).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }

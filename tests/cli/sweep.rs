@@ -110,7 +110,7 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     let whole = dir.path().join("whole");
     assert_eq!(
         names(&whole),
-        ["SHA256SUMS", "best.toml", "fabric.toml", "record.json", "sweep.csv", "sweep.parquet", "sweep.sqlite"]
+        ["SHA256SUMS", "best.toml", "fabric.toml", "inputs.json", "record.json", "sweep.csv", "sweep.parquet", "sweep.sqlite"]
     );
     let lines = std::fs::read_to_string(whole.join("sweep.csv")).unwrap();
     let mut lines = lines.lines();

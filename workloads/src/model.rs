@@ -4,7 +4,7 @@ use crate::layer_list::LayerList;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Function;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The built-in models: (name, text of the config.json), sorted by name; the files of `workloads/models`.
 pub(crate) static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
@@ -214,7 +214,18 @@ pub fn config_text(name_or_path: &str) -> Option<String> {
     if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
         return Some((*text).to_owned());
     }
-    let path = Path::new(name_or_path);
-    let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-    sim::files::text::read(&file).ok()
+    sim::files::text::read(&config_file(Path::new(name_or_path))).ok()
+}
+
+/// The file of a configuration that is named by its path, or by the folder that holds it.
+#[must_use]
+pub fn config_file(path: &Path) -> PathBuf {
+    let inside = path.join("config.json");
+    if path.is_dir() || sim::files::text::is_kept(&inside) { inside } else { path.to_path_buf() }
+}
+
+/// Whether a model is named that is built in.
+#[must_use]
+pub fn is_built_in(name: &str) -> bool {
+    built_in_names().any(|known| sim::names::same(known, name))
 }

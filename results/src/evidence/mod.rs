@@ -18,12 +18,14 @@ mod table;
 pub use coverage::{Coverage, coverage};
 pub use facts::{Facts, Kind, mechanisms};
 pub use interval::{CONFIDENCE, Interval};
-pub use record::{EvidenceRecord, GroundRecord};
+pub use record::{EvidenceRecord, GroundRecord, NearRecord};
 pub use robust::search_robust;
 pub use scheme::Scheme;
 pub use table::{COLUMNS, Quantity, Residuals, TableError};
 
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// How near the nearest measurement is.
@@ -60,6 +62,9 @@ pub struct Ground {
     pub name: String,
     /// How near the nearest measurement is.
     pub grade: Grade,
+    /// The nearest that was measured, with its number of runs, most runs first: it itself, or what is of its kind; of a mechanism the stacks that it was
+    /// measured under, of the scale the numbers of chips that are as large, or else the largest.
+    pub near: Vec<(String, usize)>,
 }
 
 /// The grade and the interval of a prediction.
@@ -104,22 +109,42 @@ impl Residuals {
             (1.., _) | (_, true) => Grade::Related,
             (0, false) => Grade::NeverMeasured,
         };
-        let kind = |what, of: fn(&Facts) -> &Kind| Ground {
-            what,
-            name: of(facts).name.clone(),
-            grade: graded(&|row| of(&row.facts).name == of(facts).name, &|row| of(&row.facts).kind == of(facts).kind),
+        let kind = |what, of: fn(&Facts) -> &Kind| {
+            let same = |row: &table::Row| of(&row.facts).name == of(facts).name;
+            let related = |row: &table::Row| of(&row.facts).kind == of(facts).kind;
+            let name = |row: &table::Row| of(&row.facts).name.clone();
+            let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
+            Ground { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
         let mut grounds = vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), kind("stack", |f| &f.stack)];
         grounds.extend(facts.mechanisms.iter().map(|mechanism| {
             let has = |row: &table::Row| row.facts.mechanisms.contains(mechanism);
             let same = |row: &table::Row| has(row) && row.facts.stack.name == facts.stack.name;
-            Ground { what: "mechanism", name: mechanism.clone(), grade: graded(&same, &has) }
+            let near = counted(&rows, has, |row| row.facts.stack.name.clone());
+            Ground { what: "mechanism", name: mechanism.clone(), grade: graded(&same, &has), near }
         }));
         let within = |row: &table::Row| row.facts.chips >= facts.chips;
         let same = |row: &table::Row| within(row) && row.facts.stack.name == facts.stack.name;
-        grounds.push(Ground { what: "scale", name: facts.chips.to_string(), grade: graded(&same, &within) });
+        let largest = rows.iter().map(|row| row.facts.chips).max();
+        let near = counted(&rows, |row| within(row) || Some(row.facts.chips) == largest, |row| row.facts.chips.to_string());
+        grounds.push(Ground { what: "scale", name: facts.chips.to_string(), grade: graded(&same, &within), near });
         grounds
     }
+}
+
+/// How many rows that are like something have each name, most first.
+fn counted(
+    rows: &[&table::Row],
+    like: impl Fn(&table::Row) -> bool,
+    name: impl Fn(&table::Row) -> String,
+) -> Vec<(String, usize)> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| like(row)) {
+        *counts.entry(name(row)).or_default() += 1;
+    }
+    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, runs)| Reverse(*runs));
+    counts
 }
 
 #[cfg(test)]
@@ -146,6 +171,22 @@ mod tests {
         assert_eq!(grade(&|f| f.chip = Kind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.mechanisms = ["telepathy".to_owned()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
+    }
+
+    #[test]
+    fn what_was_measured_nearest_is_named() {
+        let table = Residuals::carried();
+        let known = facts(Quantity::StepTime, "maxtext");
+        let tomorrow = Facts { chip: Kind { name: "of tomorrow".into(), ..known.chip.clone() }, chips: 1 << 20, ..known.clone() };
+        let grounds = table.grounds(Quantity::StepTime, &tomorrow);
+        let near = |what: &str| &grounds.iter().find(|ground| ground.what == what).unwrap().near;
+        let counted = |like: &dyn Fn(&Facts) -> bool| table.of(Quantity::StepTime).filter(|row| like(&row.facts)).count();
+        let of_its_kind: usize = near("chip").iter().map(|(_, runs)| runs).sum();
+        assert_eq!(of_its_kind, counted(&|f| f.chip.kind == known.chip.kind));
+        assert!(near("chip").windows(2).all(|pair| pair[0].1 >= pair[1].1) && near("chip").len() > 1, "{:?}", near("chip"));
+        assert_eq!(*near("stack"), [("maxtext".to_owned(), counted(&|f| f.stack.name == "maxtext"))]);
+        let largest = table.of(Quantity::StepTime).map(|row| row.facts.chips).max().unwrap();
+        assert_eq!(*near("scale"), [(largest.to_string(), counted(&|f| f.chips == largest))]);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub struct EvidenceRecord {
     pub design_lead: f64,
     /// The grade of what is known least of the peak.
     pub peak_grade: Grade,
+    /// What the peak rests on that was not measured in training runs, or only in related ones; nothing in records of older versions.
+    #[serde(default)]
+    pub peak_grounds: Vec<GroundRecord>,
     /// Between which GiB the peak lies with 90 % confidence.
     pub peak_interval_gib: [f64; 2],
 }
@@ -38,6 +41,20 @@ pub struct GroundRecord {
     pub name: String,
     /// How near the nearest measurement is.
     pub grade: Grade,
+    /// What was measured nearest to it, most runs first: what is of its kind; of a mechanism the stacks that it was measured under, of the scale the numbers of
+    /// chips that are as large, or else the largest. Empty in records of older versions, and where nothing of its kind was measured.
+    #[serde(default)]
+    pub near: Vec<NearRecord>,
+}
+
+/// What was measured in training runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NearRecord {
+    /// Its name; of the scale the number of chips.
+    pub name: String,
+    /// In how many runs.
+    pub runs: usize,
 }
 
 /// What records before there were leads say of them: nothing.
@@ -47,7 +64,8 @@ fn alike() -> f64 {
 
 impl From<&Ground> for GroundRecord {
     fn from(ground: &Ground) -> Self {
-        Self { what: ground.what.to_owned(), name: ground.name.clone(), grade: ground.grade }
+        let near = ground.near.iter().map(|(name, runs)| NearRecord { name: name.clone(), runs: *runs }).collect();
+        Self { what: ground.what.to_owned(), name: ground.name.clone(), grade: ground.grade, near }
     }
 }
 
@@ -59,13 +77,17 @@ impl EvidenceRecord {
         let (step, peak): (Evidence, Evidence) =
             (table.evidence(Quantity::StepTime, facts), table.evidence(Quantity::Peak, facts));
         let known = [&step, &peak].into_iter().all(|evidence| evidence.interval != Interval::UNKNOWN);
+        let unmeasured = |evidence: &Evidence| {
+            evidence.grounds.iter().filter(|g| g.grade != Grade::Measured).map(GroundRecord::from).collect()
+        };
         known.then(|| Self {
             grade: step.grade(),
-            grounds: step.grounds.iter().filter(|g| g.grade != Grade::Measured).map(GroundRecord::from).collect(),
+            grounds: unmeasured(&step),
             step_interval_s: step.interval.around(step_s),
             plan_lead: table.lead(Quantity::StepTime, facts, Rivals::Plans),
             design_lead: table.lead(Quantity::StepTime, facts, Rivals::Designs),
             peak_grade: peak.grade(),
+            peak_grounds: unmeasured(&peak),
             peak_interval_gib: peak.interval.around(peak_gib),
         })
     }
@@ -78,15 +100,24 @@ impl EvidenceRecord {
         Self::new(&facts, ranked.time.total.0, peak_gib)
     }
 
-    /// What of the prediction was not measured in training runs, worst first.
+    /// What the step rests on that was not measured in training runs, worst first.
     #[must_use]
     pub fn because(&self) -> String {
-        let of = |grade: Grade| {
-            let names: Vec<String> =
-                self.grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
-            (!names.is_empty()).then(|| format!("{grade}: {}", names.join(", ")))
-        };
-        let why: Vec<String> = [Grade::NeverMeasured, Grade::Related].into_iter().filter_map(of).collect();
-        if why.is_empty() { "all that it rests on was measured".to_owned() } else { why.join("; ") }
+        because(&self.grounds)
     }
+
+    /// What the peak rests on that was not measured in training runs, worst first.
+    #[must_use]
+    pub fn peak_because(&self) -> String {
+        because(&self.peak_grounds)
+    }
+}
+
+fn because(grounds: &[GroundRecord]) -> String {
+    let of = |grade: Grade| {
+        let names: Vec<String> = grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
+        (!names.is_empty()).then(|| format!("{grade}: {}", names.join(", ")))
+    };
+    let why: Vec<String> = [Grade::NeverMeasured, Grade::Related].into_iter().filter_map(of).collect();
+    if why.is_empty() { "all that it rests on was measured".to_owned() } else { why.join("; ") }
 }

@@ -42,6 +42,8 @@ pub struct Series {
     pub name: String,
     /// Its designs.
     pub points: Vec<Point>,
+    /// The largest area that its chips may have, in mm^2, where there is a limit: beyond it nothing is known.
+    pub largest_area_mm2: Option<f64>,
 }
 
 /// A design that is named in the figure: TPUv4, the best one found.
@@ -64,6 +66,8 @@ pub struct ParetoPlot {
     pub subtitle: String,
     /// Of the throughputs: `sequences/s`, or `thousand tokens/s` where sequences of runs differ in length.
     pub unit: &'static str,
+    /// The process that the areas of all designs are of, where it is one; a mm² of another is another.
+    pub node: Option<String>,
     /// One or more runs.
     pub series: Vec<Series>,
     /// The named designs, the most important first.
@@ -137,8 +141,9 @@ fn frame(plot: &ParetoPlot) -> Frame {
     let rates = points().filter_map(|p| p.throughput).chain(plot.references.iter().map(|r| r.throughput));
     let area = finite(areas).unwrap_or((0.0, 1.0));
     let rate = finite(rates.collect()).filter(|r| r.1 > 0.0).unwrap_or((0.0, 1.0));
+    let label = plot.node.as_ref().map_or_else(|| "die area (mm²)".to_owned(), |node| format!("die area (mm² at {node})"));
     Frame {
-        x: Axis::linear("die area (mm²)", area, None, (PLOT.left, PLOT.right)),
+        x: Axis::linear(&label, area, None, (PLOT.left, PLOT.right)),
         y: Axis::linear(&format!("throughput ({})", plot.unit), rate, Some(0.0), (PLOT.bottom, PLOT.top)),
     }
 }
@@ -202,8 +207,8 @@ fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RG
     total
 }
 
-/// Draws the front as the staircase it is: between two of its designs nothing faster fits than the smaller one. Returns
-/// places along it, for labels to avoid, and the legend's entry.
+/// Draws the front as the staircase it is: between two of its designs nothing faster fits than the smaller one, and as far as designs may be large, or
+/// are where there is no limit. Returns places along it, for labels to avoid, and the legend's entry.
 fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, index: usize) -> (Vec<Place>, Option<Entry>) {
     let color = PALETTE[index % PALETTE.len()].to_rgba();
     let front = front(&series.points);
@@ -213,7 +218,10 @@ fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, index: us
         stairs.extend(stairs.last().map(|last| (x, last.1)));
         stairs.push((x, y));
     }
-    stairs.extend(stairs.last().map(|last| (PLOT.right, last.1)));
+    let largest = series.points.iter().map(|point| point.area_mm2).filter(|area| area.is_finite()).reduce(f64::max);
+    if let Some(end) = series.largest_area_mm2.or(largest) {
+        stairs.extend(stairs.last().map(|last| (frame.x.place(end).max(last.0), last.1)));
+    }
     let along = stairs.windows(2).flat_map(|pair| between(pair[0], pair[1])).collect();
     if stairs.len() > 1 {
         canvas.line(stairs, color, 2);

@@ -12,7 +12,8 @@ fn plot(points: Vec<Point>) -> ParetoPlot {
         title: "llama2-7b on 1024 devices".into(),
         unit: "sequences/s",
         subtitle: "study phaze; proven".into(),
-        series: vec![Series { name: String::new(), points }],
+        node: Some("7 nm".into()),
+        series: vec![Series { name: String::new(), points, largest_area_mm2: None }],
         references: vec![reference("TPUv4, our plan", 90.0), reference("TPUv4, expert's plan", 80.0)],
     }
 }
@@ -42,7 +43,9 @@ fn the_same_points_give_the_same_bytes() {
 #[test]
 fn labels_and_units_are_in_the_figure() {
     let figure = pareto(&plot(vec![point(100.0, 50.0)])).unwrap();
-    for words in ["die area (mm²)", "throughput (sequences/s)", "TPUv4, our plan", "TPUv4, expert&apos;s plan", "1 evaluated"] {
+    for words in
+        ["die area (mm² at 7 nm)", "throughput (sequences/s)", "TPUv4, our plan", "TPUv4, expert&apos;s plan", "1 evaluated"]
+    {
         assert!(figure.svg().contains(words), "{words}");
     }
 }
@@ -50,7 +53,7 @@ fn labels_and_units_are_in_the_figure() {
 #[test]
 fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
     let rejected = Point { area_mm2: 200.0, outcome: Outcome::Pruned, throughput: Some(60.0) };
-    let series = |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0), rejected] };
+    let series = |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0), rejected], largest_area_mm2: None };
     let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
     let figure = pareto(&several).unwrap();
     let svg = figure.svg();
@@ -62,6 +65,26 @@ fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
     // One number beside each mark.
     let numbers = |number: &str| svg.lines().filter(|line| line.trim() == number).count();
     assert_eq!((numbers("1"), numbers("2"), numbers("3")), (1, 1, 0));
+}
+
+#[test]
+fn the_front_ends_where_designs_do() {
+    let stroke = format!("stroke=\"#{:02X}{:02X}{:02X}\"", PALETTE[0].0, PALETTE[0].1, PALETTE[0].2);
+    // The last place of the widest line in the run's colour.
+    let end = |largest_area_mm2: Option<f64>| {
+        let mut plot = plot(vec![point(100.0, 50.0), point(200.0, 60.0)]);
+        plot.references[0].area_mm2 = 900.0;
+        plot.series[0].largest_area_mm2 = largest_area_mm2;
+        let (figure, frame) = (pareto(&plot).unwrap(), frame(&plot));
+        let line = figure.svg().lines().find(|line| line.contains("<polyline") && line.contains(&stroke)).unwrap().to_owned();
+        let places = line.split_once("points=\"").unwrap().1.split_once('"').unwrap().0.to_owned();
+        let x: i32 = places.split_whitespace().last().unwrap().split_once(',').unwrap().0.parse().unwrap();
+        (x, frame)
+    };
+    let (x, frame) = end(Some(600.0));
+    assert_eq!(x, frame.x.place(600.0));
+    let (x, frame) = end(None);
+    assert_eq!(x, frame.x.place(200.0));
 }
 
 proptest! {

@@ -15,7 +15,7 @@ pub struct Designs {
     /// What is shown of how many, in words.
     pub shown: String,
     /// The columns: those of `designs.parquet`, with chip and plan in words.
-    pub columns: [&'static str; 12],
+    pub columns: [&'static str; 13],
     /// A row per design.
     pub rows: Vec<Value>,
 }
@@ -49,6 +49,7 @@ impl Designs {
                 "chip",
                 "dimensions",
                 "area_mm2",
+                "node",
                 "peak_power_w",
                 "cost_usd",
                 "energy_per_step_j",
@@ -64,7 +65,8 @@ impl Designs {
     }
 }
 
-/// A number as a browser needs it: seven digits, as a picture has a thousand points.
+/// A number as a browser needs it: seven digits, as a picture has a thousand points. What decides who is on the front has all of them: fewer would
+/// make equals of designs that are not.
 fn short(value: Option<f64>) -> Option<f64> {
     value.and_then(|value| format!("{value:.6e}").parse().ok())
 }
@@ -73,13 +75,14 @@ fn cells(row: &DesignRow) -> Value {
     json!([
         row.chip(),
         row.dimensions,
-        short(Some(row.area_mm2)),
+        row.area_mm2,
+        row.node,
         short(row.peak_power_w),
         short(row.cost_usd),
         short(row.energy_per_step_j),
         row.hbm_gib,
         row.outcome.name(),
-        short(row.throughput_sequences_per_s),
+        row.throughput_sequences_per_s,
         short(row.bound_sequences_per_s),
         row.plan(),
         row.bound_by,
@@ -89,6 +92,28 @@ fn cells(row: &DesignRow) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn designs_that_differ_in_the_last_digits_stay_apart() {
+        let record = crate::record::example();
+        let Some(best) = record.best.clone() else { return assert!(record.best.is_some()) };
+        let row = |index: i64| DesignRow {
+            index,
+            outcome: Outcome::Evaluated,
+            area_mm2: 300.0 + index as f64 * 1e-9,
+            throughput_sequences_per_s: Some(50.0 + index as f64 * 1e-9),
+            ..best.design.clone()
+        };
+        let run = Run { name: "a".into(), record, designs: (0..3).map(row).collect() };
+        assert_eq!(run.front().len(), 3);
+        let designs = Designs::of(&run);
+        let at = |name: &str| designs.columns.iter().position(|column| *column == name).unwrap_or(usize::MAX);
+        for key in ["area_mm2", "sequences_per_s"] {
+            let mut values: Vec<String> = designs.rows.iter().map(|row| row[at(key)].to_string()).collect();
+            values.dedup();
+            assert_eq!(values.len(), 3, "{key}: {values:?}");
+        }
+    }
 
     #[test]
     fn the_front_is_kept_whatever_is_cut() {

@@ -1,62 +1,252 @@
-//! Intervals and grades of an answer, wherever it keeps them.
+//! How far the figures of a page can be trusted: intervals and grades, and what was measured that they rest on.
 
-use super::Fact;
-use serde_json::Value;
+use super::{Fact, Kind, Subject};
+use crate::evidence::{EvidenceRecord, Grade, GroundRecord};
+use crate::text::{seconds, significant};
+use serde::Serialize;
+use sim::units::Seconds;
 
-/// Keys under which an answer keeps how far its figures can be trusted.
-const KEYS: [&str; 3] = ["interval", "evidence", "grade"];
+/// Of what was measured nearest so many are named.
+const NAMED: usize = 4;
+/// Of records without it.
+const NOT_KEPT: &str = "not kept by the version that wrote the run";
 
-/// Every value under such a key, with the keys that lead to it.
-pub fn of(said: &Value) -> Vec<Fact> {
-    let mut found = Vec::new();
-    walk(said, &mut Vec::new(), &mut found);
-    found
+/// A figure with its interval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Trusted {
+    /// Which: `step time`, `peak memory`.
+    pub figure: String,
+    /// Of which design: `best found`, `tpu_v4, ideal`.
+    pub of: String,
+    /// It, as predicted, with its unit.
+    pub predicted: String,
+    /// Between which values it lies with 90 % confidence.
+    pub interval: String,
+    /// Whether what it rests on was measured, in words.
+    pub grade: String,
+    /// What of it was not.
+    pub why: String,
 }
 
-fn walk(value: &Value, path: &mut Vec<String>, found: &mut Vec<Fact>) {
-    match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                path.push(key.replace('_', " "));
-                if KEYS.iter().any(|known| key.split('_').any(|word| word.trim_end_matches('s') == *known)) && !value.is_null() {
-                    found.push(Fact::new(path.join(", "), words(value)));
-                } else {
-                    walk(value, path, found);
-                }
-                path.pop();
-            }
+/// What the best plan's step rests on that was not measured in training runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rests {
+    /// What: `chip`, `software stack`.
+    pub on: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it was measured, in words.
+    pub grade: String,
+    /// What was measured that is nearest.
+    pub measured: String,
+}
+
+/// How far a page's figures can be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+pub struct Trust {
+    /// The figures.
+    pub figures: Vec<Trusted>,
+    /// What they rest on.
+    pub rests: Vec<Rests>,
+    /// What follows for comparisons: when a plan or a design is faster than another for sure.
+    pub leads: Vec<Fact>,
+}
+
+/// What is kept of a subject's intervals and grades; nothing where nothing is.
+pub fn of(subject: &Subject) -> Trust {
+    let mut trust = Trust::default();
+    let best = if subject.kind == Kind::Search { "best found" } else { "this plan" };
+    let kept = subject.found.as_ref().and_then(|found| Some((&found.plan, found.plan.evidence.as_ref()?)));
+    if let Some((plan, evidence)) = kept {
+        let time = |s: f64| seconds(Seconds(s));
+        let memory = |gib: f64| format!("{} GiB", significant(gib, 4));
+        trust.figures.push(Trusted {
+            figure: "step time".to_owned(),
+            of: best.to_owned(),
+            predicted: time(plan.step_s),
+            interval: interval(evidence.step_interval_s, plan.step_s, time),
+            grade: graded(evidence.grade),
+            why: evidence.because(),
+        });
+        trust.figures.push(Trusted {
+            figure: "peak memory".to_owned(),
+            of: best.to_owned(),
+            predicted: memory(plan.peak_gib),
+            interval: interval(evidence.peak_interval_gib, plan.peak_gib, memory),
+            grade: graded(evidence.peak_grade),
+            why: match (evidence.peak_grounds.is_empty(), evidence.peak_grade) {
+                (true, Grade::Related | Grade::NeverMeasured) => NOT_KEPT.to_owned(),
+                _ => evidence.peak_because(),
+            },
+        });
+        trust.rests = evidence.grounds.iter().map(rests).collect();
+        trust.leads = leads(evidence);
+    }
+    let comparison = subject.run.as_ref().and_then(|run| run.record.comparison.as_ref());
+    // The first is the best design, which stands above.
+    for entry in comparison.iter().flat_map(|comparison| comparison.entries.iter().skip(1)) {
+        if let (Some(step), Some(ends), Some(grade)) = (entry.step_time_s, entry.step_interval_s, entry.grade) {
+            trust.figures.push(Trusted {
+                figure: "step time".to_owned(),
+                of: entry.label.clone(),
+                predicted: seconds(Seconds(step)),
+                interval: interval(ends, step, |s| seconds(Seconds(s))),
+                grade: graded(grade),
+                why: entry.evidence.clone().unwrap_or_else(|| NOT_KEPT.to_owned()),
+            });
         }
-        // Of a list the first: the plans behind the first are not what the page is about.
-        Value::Array(items) => items.iter().take(1).for_each(|item| walk(item, path, found)),
-        _ => {}
+    }
+    trust
+}
+
+/// `18.2 s to 26.1 s (-15 to +21 %)`.
+fn interval([low, high]: [f64; 2], predicted: f64, words: impl Fn(f64) -> String) -> String {
+    let percent = |end: f64| format!("{:+.0}", (end / predicted - 1.0) * 100.0);
+    format!("{} to {} ({} to {} %)", words(low), words(high), percent(low), percent(high))
+}
+
+fn graded(grade: Grade) -> String {
+    match grade {
+        Grade::Measured => "all of it was measured",
+        Grade::Related => "some only in what is related",
+        Grade::NeverMeasured => "some was never measured",
+    }
+    .to_owned()
+}
+
+fn rests(ground: &GroundRecord) -> Rests {
+    let grade = match ground.grade {
+        Grade::Measured => "measured",
+        Grade::Related => "only what is related was measured",
+        Grade::NeverMeasured => "never measured",
+    };
+    let named: Vec<String> = ground.near.iter().take(NAMED).map(|near| format!("{} ({})", near.name, near.runs)).collect();
+    let more = ground.near.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let measured = match (named.is_empty(), ground.what.as_str()) {
+        (true, _) => "nothing of its kind".to_owned(),
+        (false, "scale") => format!("chips (runs): {}{more}", named.join(", ")),
+        (false, "mechanism") => format!("under (runs): {}{more}", named.join(", ")),
+        (false, _) => format!("of its kind (runs): {}{more}", named.join(", ")),
+    };
+    let (on, name) = match ground.what.as_str() {
+        "stack" => ("software stack", ground.name.clone()),
+        "scale" => ("size of the cluster", format!("{} chips", ground.name)),
+        "mechanism" => ("part of the plan", mechanism(&ground.name).to_owned()),
+        other => (other, ground.name.clone()),
+    };
+    Rests { on: on.to_owned(), name, grade: grade.to_owned(), measured }
+}
+
+/// A mechanism of plans ([`crate::evidence::mechanisms`]) in the field's words.
+fn mechanism(name: &str) -> &str {
+    match name {
+        "tensor" => "tensor parallelism",
+        "tensor-between-nodes" => "tensor parallelism between nodes",
+        "pipeline" => "pipeline parallelism",
+        "interleaved" => "interleaved pipeline",
+        "context" => "context parallelism",
+        "expert" => "expert parallelism",
+        "experts" => "mixture of experts",
+        "latent-attention" => "latent attention (MLA)",
+        "zero-1" => "ZeRO-1",
+        "zero-2" => "ZeRO-2",
+        "zero-3" => "ZeRO-3",
+        "recompute-none" => "no recomputation",
+        "recompute-selective" => "selective recomputation",
+        "recompute-full" => "full recomputation",
+        "recompute-by-tensor" => "recomputation tensor by tensor",
+        "offload" => "offloading to the host",
+        other => other,
     }
 }
 
-/// A value in words: `low 1.2, high 1.5`.
-fn words(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |n| crate::text::significant(n, 4)),
-        Value::Array(items) => items.iter().map(words).collect::<Vec<_>>().join(" to "),
-        Value::Object(map) => {
-            map.iter().map(|(key, value)| format!("{} {}", key.replace('_', " "), words(value))).collect::<Vec<_>>().join(", ")
-        }
-        Value::Bool(_) | Value::Null => value.to_string(),
-    }
+/// Errors that two steps share do not count for which of them is faster.
+fn leads(evidence: &EvidenceRecord) -> Vec<Fact> {
+    let longer = |lead: f64| format!("{:.0} % longer", (lead - 1.0) * 100.0);
+    [("another plan of this job", evidence.plan_lead), ("another design under the same software", evidence.design_lead)]
+        .into_iter()
+        .filter(|(_, lead)| *lead > 1.0)
+        .map(|(other, lead)| Fact::new(other, longer(lead)))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
-    use serde_json::json;
+    use crate::compare::{Comparison, Entry};
+    use crate::evidence::NearRecord;
+    use crate::run::Run;
+
+    fn known() -> EvidenceRecord {
+        let near = ["tpu_v6e", "tpu_v5p", "tpu_v5e", "tpu_v7", "gaudi2"];
+        let near = near.iter().zip([12, 4, 2, 2, 1]).map(|(name, runs)| NearRecord { name: (*name).to_owned(), runs });
+        let ground =
+            |what: &str, name: &str, grade| GroundRecord { what: what.into(), name: name.into(), grade, near: Vec::new() };
+        EvidenceRecord {
+            grade: Grade::NeverMeasured,
+            grounds: vec![
+                GroundRecord { near: near.collect(), ..ground("chip", "tpu_v4_like_7", Grade::Related) },
+                ground("stack", "ideal", Grade::NeverMeasured),
+                ground("mechanism", "zero-3", Grade::Related),
+            ],
+            step_interval_s: [9.0, 12.5],
+            plan_lead: 1.05,
+            design_lead: 1.7,
+            peak_grade: Grade::Related,
+            peak_grounds: vec![ground("fabric", "ici", Grade::Related)],
+            peak_interval_gib: [20.0, 30.0],
+        }
+    }
+
+    fn subject() -> Subject {
+        let mut record = crate::record::example();
+        if let Some(best) = &mut record.best {
+            (best.step.plan.evidence, best.step.plan.step_s) = (Some(known()), 10.0);
+        }
+        let first = Entry::from_design("best found", &record.best.as_ref().unwrap().design);
+        let other =
+            Entry { step_time_s: Some(20.0), ..Entry::from_design("tpu_v4, ideal", &record.best.as_ref().unwrap().design) };
+        let entries = vec![first.sure("ideal", Some(&known())), other.sure("ideal", Some(&known()))];
+        record.comparison = Some(Comparison { entries });
+        let subject = Subject::of_record("runs/a", record.clone());
+        Subject { run: Some(Run { name: "a".into(), record, designs: Vec::new() }), ..subject }
+    }
 
     #[test]
-    fn intervals_and_grades_are_found_where_they_are() {
-        let said = json!({ "best": { "step": { "step_interval_s": [1.0, 2.0], "evidence": { "grade": "measured" }, "time_s": 1.5 } }, "grade": null });
-        let found = of(&said);
-        let said: Vec<(&str, &str)> = found.iter().map(|f| (f.name.as_str(), f.value.as_str())).collect();
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said.contains(&("best, step, evidence", "grade measured")), "{said:?}");
-        assert!(said.contains(&("best, step, step interval s", "1.000 to 2.000")), "{said:?}");
+    fn figures_name_what_they_are_of_and_why() {
+        let trust = of(&subject());
+        let of_whom: Vec<(&str, &str)> = trust.figures.iter().map(|f| (f.figure.as_str(), f.of.as_str())).collect();
+        assert_eq!(of_whom, [("step time", "best found"), ("peak memory", "best found"), ("step time", "tpu_v4, ideal")]);
+        assert_eq!(trust.figures[0].interval, "9.000 s to 12.50 s (-10 to +25 %)");
+        assert_eq!(
+            (trust.figures[0].predicted.as_str(), trust.figures[0].grade.as_str()),
+            ("10.00 s", "some was never measured")
+        );
+        assert_eq!(trust.figures[1].why, "related: fabric ici");
+        assert!(trust.figures[2].why.contains("never measured: stack ideal"), "{:?}", trust.figures[2]);
+        assert_eq!(trust.leads[1], Fact::new("another design under the same software", "70 % longer"));
+    }
+
+    #[test]
+    fn grounds_are_words_and_say_what_was_measured() {
+        let rests = of(&subject()).rests;
+        assert_eq!(rests[0].measured, "of its kind (runs): tpu_v6e (12), tpu_v5p (4), tpu_v5e (2), tpu_v7 (2) and 1 more");
+        assert_eq!((rests[1].on.as_str(), rests[1].measured.as_str()), ("software stack", "nothing of its kind"));
+        assert_eq!((rests[2].on.as_str(), rests[2].name.as_str()), ("part of the plan", "ZeRO-3"));
+        for text in rests.iter().flat_map(|r| [&r.on, &r.name, &r.grade, &r.measured]).filter(|text| !text.contains("tpu_")) {
+            assert!(!text.contains('_'), "a key, not a word: {text}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_without_evidence_says_nothing() {
+        let mut subject = subject();
+        subject.run = None;
+        if let Some(found) = &mut subject.found {
+            found.plan.evidence = None;
+        }
+        assert_eq!(of(&subject), Trust::default());
     }
 }

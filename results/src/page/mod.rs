@@ -11,6 +11,7 @@ mod words;
 
 pub use designs::Designs;
 pub use die::{Die, DiePart};
+pub use evidence::{Rests, Trust, Trusted};
 pub use replay::{DrawnKernel, DrawnStage, Played, Replay, Roofline};
 pub use sources::SourceFile;
 pub use subject::{FoundPlan, Kind, Names, Subject, SubjectError};
@@ -59,7 +60,7 @@ pub struct Page {
     /// What the reader should know of it.
     pub notes: Vec<String>,
     /// Intervals and grades, where the run has them.
-    pub evidence: Vec<Fact>,
+    pub evidence: Trust,
     /// The chip beside others, with the areas of their parts.
     pub dies: Vec<Die>,
     /// The designs of a search.
@@ -120,7 +121,7 @@ impl Page {
             answer: words::answer(subject),
             facts: words::facts(subject),
             notes: record.and_then(|record| record.best.as_ref()).map_or_else(Vec::new, |best| best.notes.clone()),
-            evidence: evidence::of(&subject.said),
+            evidence: evidence::of(subject),
             dies,
             designs: subject.run.as_ref().map(Designs::of),
             comparison: record.and_then(|r| r.comparison.as_ref()).map_or_else(Vec::new, |c| c.entries.clone()),

@@ -157,6 +157,7 @@ impl Subject {
             let mut subject = Self::of_record(&path.display().to_string(), run.record.clone());
             let fabric = path.join(run::FABRIC);
             if fabric.is_file() {
+                run::check(path, run::FABRIC).map_err(DirectoryError::from)?;
                 subject.names.fabric = fabric.display().to_string();
             }
             return Ok(Self { run: Some(run), ..subject });

@@ -5,7 +5,7 @@ use super::row::Fate;
 use super::store::{BESIDE, STORE, SweepError, SweepStore};
 use crate::files::{self, WriteError};
 use crate::record::{Certificate, Proof, Record};
-use crate::run::{self, CHIP, FABRIC, Found, RECORD, Run, RunError};
+use crate::run::{self, CHIP, FABRIC, Found, INPUTS, RECORD, Run, RunError};
 use crate::sums::{self, SUMS};
 use search::objective::{Objective, Scale};
 use search::space::places;
@@ -53,7 +53,7 @@ pub fn read(directory: &Path) -> Result<Run, DirectoryError> {
 }
 
 /// Every file that the directory of a sweep may have.
-pub const FILES: [&str; 9] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, RECORD];
+pub const FILES: [&str; 10] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, INPUTS, RECORD];
 
 /// Writes what stands beside the exports: the chip and the fabric that were found, the digests, and last the record.
 ///
@@ -61,7 +61,8 @@ pub const FILES: [&str; 9] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, C
 /// Whatever the system reports; a value that is not finite.
 pub fn finish(directory: &Path, record: &Record, found: &Found) -> Result<Vec<PathBuf>, RunError> {
     let path = |name: &str| directory.join(name);
-    let named = [(CHIP, &found.chip), (FABRIC, &found.fabric)];
+    let inputs = found.inputs_json()?;
+    let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (INPUTS, &inputs)];
     let mut files: Vec<(PathBuf, Vec<u8>)> =
         named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))).collect();
     files.push((path(RECORD), record.to_json()?.into_bytes()));

@@ -58,6 +58,16 @@ pub fn seconds(time: Seconds) -> String {
     if time.0.abs() >= 1.0 { format!("{} s", significant(time.0, 4)) } else { power_of_ten_rate(time.0, "s") }
 }
 
+/// Two times, the first without its unit where it is the second's: `435.9 to 471.3 ms`, `999.0 ms to 1.001 s`.
+#[must_use]
+pub fn seconds_between(low: Seconds, high: Seconds) -> String {
+    let (low, high) = (seconds(low), seconds(high));
+    match (low.split_once(' '), high.split_once(' ')) {
+        (Some((value, unit)), Some((_, other))) if unit == other => format!("{value} to {high}"),
+        _ => format!("{low} to {high}"),
+    }
+}
+
 /// A size in binary units: `512 B`, `1.500 KiB`, `80.00 GiB`.
 #[must_use]
 pub fn bytes(size: Bytes) -> String {
@@ -143,6 +153,8 @@ mod tests {
         assert_eq!(seconds(Seconds(0.0567)), "56.70 ms");
         assert_eq!(seconds(Seconds(8.9e-6)), "8.900 µs");
         assert_eq!(seconds(Seconds(1234.0)), "1234 s");
+        assert_eq!(seconds_between(Seconds(0.435_905_9), Seconds(0.471_287_2)), "435.9 to 471.3 ms");
+        assert_eq!(seconds_between(Seconds(0.999), Seconds(1.001)), "999.0 ms to 1.001 s");
     }
 
     #[test]

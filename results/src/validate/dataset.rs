@@ -229,6 +229,7 @@ impl Dataset {
                 "peak_scope",
                 "stage_layers",
                 "mtp_layers",
+                "etp",
             ],
         }
     }

@@ -47,6 +47,42 @@ fn training_rows_that_break_a_rule_are_named() {
     assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
 }
 
+#[test]
+fn the_width_of_an_expert_s_split_is_read() {
+    let header = RUNS.replace("tied_embeddings", "tied_embeddings,experts,top_k,ep,etp");
+    let row = |id: &str, [tp, dp, ep]: [u32; 3], etp: &str| {
+        format!(
+            "{id},d,mixtral,4,1024,2048,16,16,64,32000,1024,1,flash,h100_80gb_sxm,8,8,nvlink4_node,{tp},1,{dp},1,1,0,1,1,64,none,bf16,adam,\
+             0.5,0,8,2,{ep},{etp}\n"
+        )
+    };
+    let rows = [
+        row("alone", [1, 8, 8], "1"),
+        row("shared", [2, 4, 4], "2"),
+        // Of eight expert-parallel devices four are the data-parallel ones, two the tensor-parallel ones: none is left to split an expert.
+        row("within", [2, 4, 8], "1"),
+        row("untold", [2, 4, 4], ""),
+        row("other", [2, 4, 4], "1"),
+        row("half", [1, 8, 8], "1.5"),
+    ];
+    let report = check(&format!("{header}{}", rows.concat()));
+    assert_eq!(report.ignored_columns, [""; 0]);
+    let predicted: Vec<&str> = report.predictions.iter().map(|p| p.id.as_str()).collect();
+    assert_eq!(predicted, ["alone", "shared", "within", "untold"], "{:?}", report.row_errors);
+    let faults: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        faults,
+        [
+            "data.csv:6: etp = 1: with tp 2, ep 4, cp 1 and dp 4 experts are split over 2, other widths are not modelled; correct it, or remove the row; \
+             an empty cell means that width",
+            "data.csv:7: etp = 1.5: must be a whole number from 1 to 2^53; correct or remove the row",
+        ]
+    );
+    // A dense model has no experts to split.
+    let dense = row("dense", [2, 4, 1], "1").replace(",8,2,1,1\n", ",,,,1\n");
+    assert_eq!(check(&format!("{header}{dense}")).predictions.len(), 1);
+}
+
 /// A run by its layers, hidden, ffn_hidden, heads, head_dim, vocab, seq, tp, pp, dp, micro_batch and global_batch.
 fn sized(id: &str, d: [u64; 12]) -> String {
     let [layers, hidden, ffn, heads, dim, vocab, seq, tp, pp, dp, micro, batch] = d;

@@ -5,8 +5,9 @@ use crate::pareto::{Front, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::space::{ChipLimits, Grid, Single};
 use proptest::prelude::*;
-use sim::hardware::{ChipDocument, Setting};
+use sim::hardware::{ChipDocument, Setting, Template};
 use sim::network::{Fabric, FabricDocument};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use step::SoftwareStack;
 use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
@@ -206,6 +207,43 @@ fn more_power_is_no_slower(search: &DesignSearch<'_>, wider: &Space) -> Result<(
         prop_assert!(fast <= slow.map(|seconds| seconds * (1.0 + 1e-9)), "{fast:?} with more power, {slow:?} with less");
     }
     Ok(())
+}
+
+#[test]
+fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
+    const LOOKS: usize = 5;
+    let study = crate::study::Study::load("smoke").unwrap();
+    let crate::space::Chips::Phaze(grid) = &study.space.chips else { panic!("smoke has PHAZE's chips") };
+    let reference = Template::find("phaze_tpuv4").unwrap().accelerator.clone();
+    let space = Space::phaze(grid, &study.space.limits, &reference).unwrap();
+    let fabric = Fabric::load("phaze_flat").unwrap().for_devices(DEVICES).unwrap();
+    let (model, stack) = (Model::load("opt-350m").unwrap(), SoftwareStack::load("ideal").unwrap());
+    let job = Job {
+        model: &model,
+        chip: &reference,
+        fabric: &fabric,
+        stack: &stack,
+        devices: DEVICES,
+        global_batch: 32,
+        sequence_length: 512,
+        attention: Attention::Fused,
+        precision: stack.precision(Precision::MIXED_BF16),
+        optimizer: Optimizer::Adam,
+        headroom: Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
+    };
+    let prepared = [Prepared::new(job, &study.plan.space()).unwrap()];
+    let workloads = [Workload::alone(&prepared)];
+    let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
+    let problem = ChipProblem { search: DesignSearch { workloads: &workloads, space: &space, aim } };
+    // Says no so many times.
+    let asked = AtomicUsize::new(0);
+    let nodes = runner::Problem::roots(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);
+    assert_eq!((nodes.len(), asked.into_inner()), (space.points(), space.points()));
+    assert!(nodes.len() > LOOKS);
+    assert_eq!(nodes.iter().filter(|node| node.bound > 0.0).count(), LOOKS);
+    let all = runner::Problem::roots(&problem, &|| false);
+    assert!(all.iter().all(|node| node.bound > 0.0));
 }
 
 /// Small spaces of random dimensions, objectives, axes and limits: few here, a hundred with COPLACE_SPACES=100.

@@ -1,8 +1,10 @@
 //! Text files as people save them: what makes one unreadable is said in words, before a parser stumbles over its first bytes.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 /// The longest text that is read, 256 MiB: some ten million lines of measurements. What is longer (`/dev/zero` has no end) would take the
 /// machine's memory before a parser said what is wrong with it.
@@ -11,11 +13,28 @@ pub const MOST_BYTES: u64 = 1 << 28;
 /// UTF-8's byte order mark, which some editors write.
 const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 
-/// The text of a file in UTF-8, without its byte order mark.
+/// Texts that are read in place of files, by the paths that name them.
+static KEPT: RwLock<BTreeMap<PathBuf, String>> = RwLock::new(BTreeMap::new());
+
+/// From now on these texts are read where their paths are named, whatever lies there: the files of a question that is asked again, elsewhere or later.
+pub fn keep(texts: impl IntoIterator<Item = (PathBuf, String)>) {
+    KEPT.write().unwrap_or_else(PoisonError::into_inner).extend(texts);
+}
+
+/// Whether a text was kept in a file's place.
+#[must_use]
+pub fn is_kept(path: &Path) -> bool {
+    KEPT.read().unwrap_or_else(PoisonError::into_inner).contains_key(path)
+}
+
+/// The text of a file in UTF-8, without its byte order mark; what was kept in its place goes first.
 ///
 /// # Errors
 /// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
 pub fn read(path: &Path) -> Result<String> {
+    if let Some(text) = KEPT.read().unwrap_or_else(PoisonError::into_inner).get(path) {
+        return Ok(text.clone());
+    }
     String::from_utf8(bytes(path)?).map_err(|error| {
         let sound = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..sound].iter().filter(|byte| **byte == b'\n').count();
@@ -74,6 +93,15 @@ mod tests {
         assert_eq!(super::read(&dir).unwrap_err().to_string(), "it is a directory, not a file");
         assert_eq!(super::bytes(&dir.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_is_read_in_a_file_s_place() {
+        let path = Path::new("nowhere/kept.toml");
+        assert!(!is_kept(path) && super::read(path).is_err());
+        keep([(path.to_owned(), "x = 1".to_owned())]);
+        assert!(is_kept(path) && !is_kept(Path::new("kept.toml")));
+        assert_eq!(super::read(path).unwrap(), "x = 1");
     }
 
     #[cfg(unix)]

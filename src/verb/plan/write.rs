@@ -55,13 +55,16 @@ pub fn first(framework: Framework, model: &str, job: &Job<'_>, plans: &[RankedPl
         .map(|(i, ranked)| write(framework, (job, numerics), &ranked.plan, mappings.get(i)))
         .collect::<Result<_, _>>()?;
     let (Some(fastest), name) = (all.first(), framework.name()) else { return Ok(()) };
-    if framework == Framework::Megatron && SoftwareStack::usual(&job.chip.name).starts_with("maxtext") {
-        tracing::warn!("--emit megatron: Megatron-LM runs on GPUs, {} is none; MaxText does (--emit maxtext)", job.chip.name);
-    }
     let whole = all.iter().position(|written| written.lacking.is_empty());
     let lacking = fastest.lacking.join("; ");
     let chosen = whole.unwrap_or(0);
     answer::text(&format!("{}{}", all[chosen].text, predicted(job, &plans[chosen])))?;
+    if framework == Framework::Megatron && SoftwareStack::usual(&job.chip.name).starts_with("maxtext") {
+        return Err(Failure::Incomplete(anyhow::anyhow!(
+            "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does (--emit maxtext)",
+            job.chip.name
+        )));
+    }
     match whole {
         Some(0) => Ok(()),
         Some(place) => {

@@ -88,6 +88,9 @@ pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     }
     let Some(directory) = chip_directory(&words) else { return given };
     // What is wrong with the directory is said where its chip is read.
+    if input::keep_of_run(directory, &words).is_err() {
+        return given;
+    }
     let Ok(record) = Record::read(&directory.join(run::RECORD)) else { return given };
     let Some(mut best) = record.best else { return given };
     let same_model = match best.models.iter().position(|of| words.contains(&of.model.as_str())) {

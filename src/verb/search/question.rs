@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use step::SoftwareStack;
 use workloads::footprint::Precision;
-use workloads::{Lowering, Model, TrainingGraph};
+use workloads::{Lowering, Model, TrainingGraph, model};
 
 /// What is searched: a model on a study's cluster, and others with it.
 pub struct Question {
@@ -49,6 +49,8 @@ pub struct Question {
     pub headroom: Bytes,
     /// Whether flags set the devices or the batch.
     pub cluster_by_flags: bool,
+    /// The texts of the files that it was read from, by their paths as they were given; of all models, with the first.
+    pub inputs: BTreeMap<String, String>,
 }
 
 impl Question {
@@ -71,7 +73,9 @@ impl Question {
             Self::of(arguments, name.clone(), study, work)
         });
         let Some(first) = questions.next() else { return Err(failure::input(format!("{name}: no model"))) };
-        Ok(Self { others: questions.collect::<Result<_, _>>()?, ..first? })
+        let question = Self { others: questions.collect::<Result<_, _>>()?, ..first? };
+        // Now, for a search may take longer than they stay as they are.
+        Ok(Self { inputs: question.texts()?, ..question })
     }
 
     /// What is asked of a single model.
@@ -130,6 +134,7 @@ impl Question {
             sequence_length,
             headroom,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
+            inputs: BTreeMap::new(),
         })
     }
 
@@ -164,6 +169,16 @@ impl Question {
             headroom: self.headroom,
             techniques: workloads::Techniques::none(),
         }
+    }
+
+    /// The texts of the files that it names, by their paths as they were given.
+    fn texts(&self) -> Result<BTreeMap<String, String>, Failure> {
+        let study = &self.study;
+        let mut named = vec![self.name.as_str(), &study.plan.stack, &study.cluster.fabric, &study.space.reference_chip];
+        if let Chips::Grid(spec) = &study.space.chips {
+            named.push(&spec.base_chip);
+        }
+        input::texts_of(self.all().map(|one| one.called.as_str()), &named)
     }
 
     /// The name of a run directory: the model's and the study's.
@@ -280,6 +295,18 @@ fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpe
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
         return Err(failure::input(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
+    }
+    let same = |a: &str, b: &str| {
+        let file =
+            |name: &str| if model::is_built_in(name) { None } else { model::config_file(Path::new(name)).canonicalize().ok() };
+        sim::names::same(a, b) || file(a).is_some_and(|a| Some(a) == file(b))
+    };
+    for (at, model) in named.iter().enumerate() {
+        if let Some(before) = named[..at].iter().find(|before| same(before, model)) {
+            return Err(failure::input(format!(
+                "MODEL {model}: is given already ({before}); give each model once, or in a study with a weight ([[workload]])"
+            )));
+        }
     }
     let known = |model: &String| study.workloads.iter().find(|work| work.model == *model).cloned();
     let chosen: Vec<WorkloadSpec> = named.iter().map(|model| known(model).unwrap_or_else(|| WorkloadSpec::of(model))).collect();

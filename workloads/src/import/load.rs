@@ -2,7 +2,7 @@
 
 use super::hugging_face;
 use crate::error::WorkloadError;
-use crate::model::{BUILT_IN, Model, built_in_names};
+use crate::model::{BUILT_IN, Model, built_in_names, config_file};
 use std::path::Path;
 
 impl Model {
@@ -15,7 +15,7 @@ impl Model {
             return hugging_face::parse(name, name, text);
         }
         let path = Path::new(name_or_path);
-        if path.exists() {
+        if path.exists() || sim::files::text::is_kept(&config_file(path)) {
             return Self::from_file(path);
         }
         Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
@@ -26,7 +26,7 @@ impl Model {
     /// # Errors
     /// Where the file cannot be read or is not a usable configuration.
     pub fn from_file(path: &Path) -> Result<Self, WorkloadError> {
-        let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+        let file = config_file(path);
         let place = file.display().to_string();
         let text = sim::files::text::read(&file)
             .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;

@@ -112,9 +112,15 @@
     page.notes.forEach((text) => made.append(element('p', { text })));
   };
   const evidence = () => {
-    if (!page.evidence.length) return;
-    const made = section('evidence', 'How far the figures can be trusted', 'Intervals come from the errors on measured runs that were left out of the fit; a grade says what of the prediction was ever measured.');
-    made.append(table(['of', 'says'], page.evidence.map((row) => [row.name, row.value])));
+    const { figures, rests, leads } = page.evidence;
+    if (!figures.length) return;
+    const made = section('evidence', 'How far the figures can be trusted', 'An interval holds the measured value in 9 of 10 cases: it is made of the errors on measured training runs that were left out of the fit, and is the wider the less was measured.');
+    made.append(table(['figure', 'of', 'predicted', '90 % interval', 'what it rests on', 'not measured in training runs'], figures.map((row) => [row.figure, row.of, row.predicted, row.interval, row.grade, row.why])));
+    if (rests.length) {
+      made.append(element('p', { text: 'Of what the best plan rests on, this was not measured itself in training runs; the rest was.' }));
+      made.append(table(['what', 'name', 'how it is known', 'measured nearest to it'], rests.map((row) => [row.on, row.name, row.grade, row.measured])));
+    }
+    leads.forEach((lead) => made.append(element('p', { class: 'faint', text: `Of ${lead.name} it is settled with 90 % confidence that it is slower where its step is predicted at least ${lead.value}.` })));
   };
   const dies = () => {
     if (!page.dies.length) return;
@@ -176,6 +182,31 @@
     };
     const count = element('p', { class: 'faint' });
     const list = element('div');
+    // A mm² of one process is not one of another.
+    const nodes = [...new Set(designs.map((d) => d.node))];
+    const node = nodes.length === 1 ? nodes[0] : null;
+    const called = (entry) => (entry.node && entry.node !== node ? `${entry.label} (${entry.node})` : entry.label);
+    // A label beside its mark, over no other mark and no other label where there is such a place, and over as few of the crowd as can be.
+    const labelled = (points, crowd, width) => {
+      const labels = new Map();
+      return ({ dataIndex, labelRect: { width: w, height: h } }) => {
+        const at = (value) => drawn.instance.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, value);
+        const marks = points.map((point) => at(point.value)), dots = crowd.map(at);
+        const [x, y] = marks[dataIndex];
+        const places = [12, 30, 60].flatMap((far) => [[x + far, y - h / 2], [x - far - w, y - h / 2], [x - w / 2, y - far - h], [x - w / 2, y + far],
+          ...[-1, 1].flatMap((up) => [[x + far * 0.7, y + up * far * 0.7 - h / 2], [x - far * 0.7 - w, y + up * far * 0.7 - h / 2]])]);
+        const others = [...marks.filter((_, i) => i !== dataIndex).map(([mx, my]) => [mx - 9, my - 9, mx + 9, my + 9]), ...[...labels].filter(([i]) => i !== dataIndex).map(([, rect]) => rect)];
+        const cost = ([left, top], rank) => {
+          const covers = ([l, t, r, b]) => left < r && l < left + w && top < b && t < top + h;
+          const outside = left < 66 || left + w > width - 4 || top < 30 || top + h > 412;
+          return (outside ? 1e6 : 0) + 1e4 * others.filter(covers).length + Math.min(20, dots.filter(([dx, dy]) => covers([dx - 3, dy - 3, dx + 3, dy + 3])).length) + rank / 4;
+        };
+        const costs = places.map(cost), best = costs.indexOf(Math.min(...costs));
+        const [left, top] = places[best];
+        labels.set(dataIndex, [left, top, left + w, top + h]);
+        return { x: left, y: top, align: 'left', verticalAlign: 'top' };
+      };
+    };
     const drawn = chart(made, 'pareto', 'throughput of the designs; the line joins those that no other evaluated one beats in both', (width, theme) => {
       const key = against.value, list = kept(), best = front(list, key);
       const point = (d) => ({ value: place(d, key), design: d });
@@ -183,12 +214,13 @@
         type: 'scatter', name, z: outcome === 'evaluated' ? 3 : 1, symbolSize: outcome === 'evaluated' ? 8 : 4, itemStyle: { color: [PALETTE[0], PALETTE[6], PALETTE[1]][i], opacity: outcome === 'evaluated' ? 0.9 : 0.3 },
         data: list.filter((d) => d.outcome === outcome && d[key] !== null && height(d) !== null).map(point),
       })).filter((group) => group.data.length);
-      const beside = page.comparison.filter((entry) => entry[key] !== null && entry[key] !== undefined && entry.throughput_sequences_per_s !== null);
+      const named = page.comparison.filter((entry) => entry[key] !== null && entry[key] !== undefined && entry.throughput_sequences_per_s !== null);
       const others = {
-        type: 'scatter', name: 'chips beside it', symbol: 'diamond', symbolSize: 13, itemStyle: { color: PALETTE[5] }, z: 5, labelLayout: { moveOverlap: 'shiftY' },
-        label: { show: width >= NARROW, formatter: (at) => at.data.entry.label, position: 'top', color: theme.ink, fontSize: 11 },
-        data: beside.map((entry) => ({ value: [entry[key], entry.throughput_sequences_per_s], entry })),
+        type: 'scatter', name: 'chips beside it', symbol: 'diamond', symbolSize: 13, itemStyle: { color: PALETTE[5] }, z: 5,
+        label: { show: width >= NARROW, formatter: (at) => called(at.data.entry), position: 'right', color: theme.ink, fontSize: 11 },
+        data: named.map((entry) => ({ value: [entry[key], entry.throughput_sequences_per_s], entry })),
       };
+      others.labelLayout = labelled(others.data, list.filter((d) => d.outcome === 'evaluated' && d[key] !== null).map((d) => place(d, key)), width);
       const tip = (at) => {
         const d = at.data.design, e = at.data.entry;
         if (e) return lines([['', e.label], ['chip', e.chip], ['throughput', `${significant(e.throughput_sequences_per_s)} sequences/s`], ['area', `${significant(e.area_mm2)} mm² (${e.node || 'node unknown'})`]]);
@@ -199,7 +231,7 @@
       return {
         height: 460, many: list.length > 1500, legend: legend(theme), grid: { left: 66, right: 16, top: 40, bottom: 48 }, tooltip: { trigger: 'item', formatter: tip, extraCssText: 'max-width: 340px; white-space: normal;' },
         dataZoom: [{ type: 'inside', xAxisIndex: 0, zoomOnMouseWheel: 'ctrl' }],
-        xAxis: axis(theme, AXES.find(([k]) => k === key)[1], { type: 'value', scale: true }), yAxis: axis(theme, 'sequences/s', { type: 'value', scale: true, nameGap: 48 }),
+        xAxis: axis(theme, AXES.find(([k]) => k === key)[1] + (key === 'area_mm2' && node ? ` at ${node}` : ''), { type: 'value', scale: true }), yAxis: axis(theme, 'sequences/s', { type: 'value', scale: true, nameGap: 48 }),
         series: [...groups, { type: 'line', name: 'front', z: 4, step: 'end', symbol: 'none', lineStyle: { width: 2, color: PALETTE[2] }, itemStyle: { color: PALETTE[2] }, data: best.map((d) => place(d, key)), tooltip: { show: false } }, others],
       };
     });

@@ -64,6 +64,7 @@ impl Run {
         if let Err(error) = plan.layout.check(&model, &plan.batch) {
             return Err(row.fault(error.key, &format!("must be {}", error.limit), &error.cure));
         }
+        expert_tensor(row, &model, &plan.layout)?;
         let fabric = cluster::fabric(prepared, row, &chip, &plan.layout)?;
         Ok(Self { model, plan, chip, fabric, stack })
     }
@@ -80,6 +81,21 @@ fn flag(row: &Row<'_>, key: &str) -> Result<bool, RowFailure> {
         None | Some("0" | "0.0" | "false") => Ok(false),
         Some("1" | "1.0" | "true") => Ok(true),
         Some(_) => Err(row.fault(key, "must be 0 or 1", "an empty cell means 0")),
+    }
+}
+
+/// The width over which an expert is split is what the other degrees make it; a run of another one is not what is predicted.
+fn expert_tensor(row: &Row<'_>, model: &Model, layout: &Layout) -> Result<(), RowFailure> {
+    let own = layout.expert_tensor().unwrap_or(layout.tensor);
+    match row.optional_count("etp")? {
+        Some(etp) if model.experts.is_some() && etp != u64::from(own) => {
+            let Layout { tensor, context, data, expert, .. } = layout;
+            let limit = format!(
+                "with tp {tensor}, ep {expert}, cp {context} and dp {data} experts are split over {own}, other widths are not modelled"
+            );
+            Err(row.fault("etp", &limit, "correct it, or remove the row; an empty cell means that width"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -392,3 +392,28 @@ impl<'a> Reader<'a> {
         Ok(self.optional_dimension("make_vocab_size_divisible_by", MAX_WIDTH)?.unwrap_or(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn infinity_is_read_as_python_writes_it() {
+        let text = r#"{"time_step_limit": [0.0, Infinity], "low": -Infinity, "name": "To \"Infinity\" and \\", "n": 3}"#;
+        let Entries(read) = entries("config.json", text).unwrap();
+        let value = |key: &str| read.iter().find(|(known, _)| known == key).unwrap().1.clone();
+        assert_eq!(value("time_step_limit"), serde_json::json!([0.0, f64::MAX]));
+        assert_eq!(value("low"), serde_json::json!(-f64::MAX));
+        assert_eq!(value("name"), r#"To "Infinity" and \"#);
+        assert_eq!(value("n"), 3);
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_read_as_one() {
+        for text in ["{\"rope_theta\": NaN}", "{\"rope_theta\": Infinit}", "{Infinity: 1}"] {
+            let message = entries("config.json", text).err().unwrap().to_string();
+            assert!(message.starts_with("config.json, line 1: not valid JSON"), "{message}");
+        }
+    }
+}
