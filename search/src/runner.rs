@@ -341,7 +341,11 @@ impl<P: Problem> Run<'_, P> {
     /// Follows the best of each set's parts, or the one with the candidate to go to first, to one candidate and evaluates it.
     fn dive(&mut self) -> Result<(), String> {
         let goal = self.problem.start(self.stop)?;
-        let mut next = self.queue.pop();
+        let there = |node: &Node<P::Set>| goal.is_some_and(|goal| self.problem.holds(&node.set, goal));
+        let mut roots = std::mem::take(&mut self.queue).into_vec();
+        let towards = roots.iter().position(|root| there(&root.0)).map(|at| roots.swap_remove(at));
+        self.queue = roots.into();
+        let mut next = towards.or_else(|| self.queue.pop());
         while let Some(Waiting(node)) = next {
             if self.is_ready(&node) {
                 self.evaluate(vec![node]);
@@ -354,7 +358,6 @@ impl<P: Problem> Run<'_, P> {
                 }
                 Look::Parts(mut parts, excluded) => {
                     excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
-                    let there = |part: &Node<P::Set>| goal.is_some_and(|goal| self.problem.holds(&part.set, goal));
                     let towards = parts.iter().position(there).map(|at| Waiting(parts.swap_remove(at)));
                     let mut parts: BinaryHeap<Waiting<P::Set>> = parts.into_iter().map(Waiting).collect();
                     let best = towards.or_else(|| parts.pop());

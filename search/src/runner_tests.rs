@@ -8,6 +8,8 @@ struct Toy {
     costs_known_late: bool,
     /// Candidates of a root set.
     root: usize,
+    /// Where to go first; it may be no candidate.
+    goal: Option<usize>,
 }
 
 impl Toy {
@@ -37,6 +39,12 @@ impl Problem for Toy {
         let each = self.root.max(1);
         (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len())))).collect()
     }
+    fn start(&self, _: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+        Ok(self.goal)
+    }
+    fn holds(&self, set: &(usize, usize), candidate: usize) -> bool {
+        (set.0..set.1).contains(&candidate)
+    }
     fn size(&self, set: &(usize, usize)) -> u64 {
         (set.1 - set.0) as u64
     }
@@ -64,7 +72,13 @@ impl Problem for Toy {
 fn toy() -> impl Strategy<Value = Toy> {
     let items = proptest::collection::vec((0u8..50, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200);
     let root = prop::sample::select(vec![1, 7, 200]);
-    (items, any::<bool>(), root).prop_map(|(items, costs_known_late, root)| Toy { items, costs_known_late, root })
+    let goal = proptest::option::of(0usize..200);
+    (items, any::<bool>(), root, goal).prop_map(|(items, costs_known_late, root, goal)| Toy {
+        items,
+        costs_known_late,
+        root,
+        goal,
+    })
 }
 
 fn search(toy: &Toy, evaluations: usize, gap: f64) -> Answer<(usize, usize), ()> {
@@ -102,6 +116,16 @@ proptest! {
         }
         let evaluated = answer.outcomes.iter().filter(|(_, o)| matches!(o, Outcome::Evaluated { .. } | Outcome::Infeasible { .. })).count();
         prop_assert!(evaluated <= limit);
+    }
+
+    #[test]
+    fn a_search_begins_where_it_is_told_to(toy in toy()) {
+        let answer = search(&toy, 1, 0.0);
+        let evaluated = |o: &Outcome<()>| matches!(o, Outcome::Evaluated { .. } | Outcome::Infeasible { .. });
+        let first = answer.outcomes.iter().find(|(_, outcome)| evaluated(outcome)).map(|(set, _)| set.0);
+        if let Some(goal) = toy.goal.filter(|goal| *goal < toy.items.len()) {
+            prop_assert_eq!(first, Some(goal));
+        }
     }
 
     #[test]

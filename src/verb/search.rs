@@ -85,7 +85,8 @@ pub struct Asked {
     /// Largest area of a chip's compute dies, in mm² of their node
     #[arg(long, value_name = "MM2", allow_negative_numbers = true)]
     max_area: Option<f64>,
-    /// Largest power of a chip under its heaviest sustained load, in W
+    /// Largest power of a chip under its heavier sustained load, in W: a large matrix product, or a stream through HBM. A step that runs both at
+    /// once may take more; the report says so
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     max_power: Option<f64>,
     /// Most that a chip may cost to make, in USD
@@ -345,6 +346,14 @@ fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
             lowered.from.0 / 1e6,
             clock.0 / 1e6,
             lowered.voltage_fraction
+        ));
+    }
+    if let (Some(mean), Some(peak)) = (row.mean_power_w, row.peak_power_w)
+        && mean > peak
+    {
+        notes.push(format!(
+            "A step's mean power, {mean:.0} W, is above the peak power, {peak:.0} W: the step runs matrix products and streams through HBM at the \
+             same time, and peak power is that of the heavier one alone."
         ));
     }
     let ends: Vec<String> = space

@@ -125,7 +125,8 @@ pub fn facts(subject: &Subject) -> Vec<Fact> {
     ];
     let power = found.mean_power_w.or_else(|| Some(plan.energy_j / plan.step_s / subject.devices as f64));
     let row = best(subject);
-    let peak = row.and_then(|row| row.peak_power_w).map(|watts| format!("at most {} W", significant(watts, 4)));
+    let peak =
+        row.and_then(|row| row.peak_power_w).map(|watts| format!("{} W under the heavier load alone", significant(watts, 4)));
     facts.extend(
         power.map(|watts| Fact { note: peak, ..Fact::new("mean power of a device", format!("{} W", significant(watts, 4))) }),
     );

@@ -6,61 +6,87 @@ use super::DesignSearch;
 use crate::runner::Verdict;
 use crate::space::{Dial, Single, number, places};
 use rayon::prelude::*;
+use std::collections::BTreeSet;
 
+/// Where fewer chips are searched one by one, looking for a good one takes as long as the search.
+const WORTH_CLIMBING: usize = 4096;
 /// Designs within the limits that are drawn.
 const DRAWN: usize = 64;
 /// Draws at most: in a space of which fewer are within the limits no more is looked for.
 const DRAWS: usize = 4096;
-/// Designs looked at between two looks at the best.
+/// Designs looked at between two looks at the best; of those drawn the first few, which have nothing to be held against and take longest.
 const BATCH: usize = 16;
+const FIRST_BATCH: usize = 2;
 /// Steps from the best drawn.
 const STEPS: usize = 64;
+
+/// A combination of the dimensions' values with its chip.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    combination: u64,
+    point: usize,
+}
 
 /// A design whose value is low.
 #[derive(Debug, Clone, Copy)]
 struct Best {
-    point: usize,
+    place: Place,
     value: f64,
 }
 
-/// A design that is good among its neighbours; none where none of those drawn is within the limits and has a plan.
+/// A design that is good among its neighbours; none where none of those drawn is within the limits and has a plan, or the space is small.
 ///
 /// # Errors
 /// An expression without a value, a field that no chip has.
 pub(super) fn climb(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+    if search.space.whole().is_none() && search.space.points() < WORTH_CLIMBING {
+        return Ok(None);
+    }
     let dials = search.space.dials();
     let mut best = None;
-    for batch in drawn(search)?.chunks(BATCH) {
-        if stop() {
-            break;
-        }
+    let drawn = drawn(search)?;
+    let (mut left, mut size) = (drawn.as_slice(), FIRST_BATCH);
+    while !left.is_empty() && !stop() {
+        let (batch, rest) = left.split_at(size.min(left.len()));
         better(search, batch, &mut best)?;
+        (left, size) = (rest, (2 * size).min(BATCH));
     }
     let Some(mut best) = best else { return Ok(None) };
     for _ in 0..STEPS {
         let mut now = Some(best);
-        for batch in neighbours(&dials, best.point).chunks(BATCH) {
-            if stop() || now.is_some_and(|now| now.point != best.point) {
+        // One chip with several capacities of HBM is looked at once, with the largest.
+        let mut seen = BTreeSet::from([best.place.point]);
+        let there = neighbours(&dials, best.place.combination).into_iter().filter_map(|combination| place(search, combination));
+        let there: Vec<Place> = there.filter(|place| seen.insert(place.point)).collect();
+        for batch in there.chunks(BATCH) {
+            if stop() || now.is_some_and(|now| now.place.point != best.place.point) {
                 break;
             }
             better(search, batch, &mut now)?;
         }
-        match now.filter(|now| now.point != best.point) {
+        match now.filter(|now| now.place.point != best.place.point) {
             Some(now) => best = now,
             None => break,
         }
     }
-    Ok(Some(best.point))
+    Ok(Some(best.place.point))
+}
+
+/// The chip of a combination, where the space has it.
+fn place(search: &DesignSearch<'_>, combination: u64) -> Option<Place> {
+    search.space.design_of(combination).map(|id| Place { combination, point: id.point })
 }
 
 /// Some designs within the limits, the same every time (Knuth's linear congruential generator MMIX).
-fn drawn(search: &DesignSearch<'_>) -> Result<Vec<usize>, String> {
-    let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.points() as u64);
+fn drawn(search: &DesignSearch<'_>) -> Result<Vec<Place>, String> {
+    let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.combinations());
     for _ in 0..DRAWS {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let point = ((u128::from(state) * u128::from(total)) >> 64) as usize;
-        if let Single::Chip(..) = search.space.single(point)? {
-            found.push(point);
+        let combination = ((u128::from(state) * u128::from(total)) >> 64) as u64;
+        if let Some(place) = place(search, combination)
+            && let Single::Chip(..) = search.space.single(place.point)?
+        {
+            found.push(place);
         }
         if found.len() == DRAWN {
             break;
@@ -70,11 +96,11 @@ fn drawn(search: &DesignSearch<'_>) -> Result<Vec<usize>, String> {
 }
 
 /// Takes the best of a batch where it is better; of equals the first.
-fn better(search: &DesignSearch<'_>, batch: &[usize], best: &mut Option<Best>) -> Result<(), String> {
+fn better(search: &DesignSearch<'_>, batch: &[Place], best: &mut Option<Best>) -> Result<(), String> {
     let cutoff = best.map_or(f64::INFINITY, |best| best.value);
-    let value = |&point: &usize| match search.space.single(point)? {
-        Single::Chip(..) => match search.evaluate(search.space.largest(point), cutoff) {
-            Verdict::Feasible { value, .. } => Ok(Some(Best { point, value })),
+    let value = |&place: &Place| match search.space.single(place.point)? {
+        Single::Chip(..) => match search.evaluate(search.space.largest(place.point), cutoff) {
+            Verdict::Feasible { value, .. } => Ok(Some(Best { place, value })),
             Verdict::Infeasible(_) | Verdict::Beaten(_) => Ok(None),
         },
         Single::Outside(_) | Single::Refused(_) => Ok(None),
@@ -89,13 +115,13 @@ fn better(search: &DesignSearch<'_>, batch: &[usize], best: &mut Option<Best>) -
 }
 
 /// The designs that differ in one dimension, and those a step apart in two.
-fn neighbours(dials: &[Dial], point: usize) -> Vec<usize> {
-    let here = places(dials, point as u64);
+fn neighbours(dials: &[Dial], combination: u64) -> Vec<u64> {
+    let here = places(dials, combination);
     let mut found = Vec::new();
     let with = |changed: &[(usize, usize)]| {
         let mut there = here.clone();
         changed.iter().for_each(|&(at, place)| there[at] = place);
-        number(dials, &there) as usize
+        number(dials, &there)
     };
     let steps = |at: usize| {
         let up = Some(here[at] + 1).filter(|place| *place < dials[at].values.len());
@@ -126,8 +152,8 @@ mod tests {
             values: (0..count).map(|value| Setting::Number(value as f64)).collect(),
         };
         let dials = [dial("a", 4), dial("b", 3), dial("c", 1)];
-        let here = number(&dials, &[0, 1, 0]) as usize;
-        let found: Vec<Vec<usize>> = neighbours(&dials, here).into_iter().map(|at| places(&dials, at as u64)).collect();
+        let here = number(&dials, &[0, 1, 0]);
+        let found: Vec<Vec<usize>> = neighbours(&dials, here).into_iter().map(|at| places(&dials, at)).collect();
         let expected =
             [[1, 1, 0], [2, 1, 0], [3, 1, 0], [0, 0, 0], [0, 2, 0], [1, 0, 0], [1, 2, 0]].map(|places| places.to_vec());
         assert_eq!(found, expected);

@@ -182,7 +182,7 @@ impl runner::Problem for ChipProblem<'_> {
     }
 
     fn start(&self, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
-        if self.search.space.whole().is_some() { climb(&self.search, stop) } else { Ok(None) }
+        climb(&self.search, stop)
     }
 
     fn holds(&self, set: &Candidates, candidate: usize) -> bool {

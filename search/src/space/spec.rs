@@ -98,7 +98,7 @@ struct SpaceFile {
     reference_chip: Option<String>,
     /// Largest area of a chip's compute dies, in mm² of their node.
     max_area_mm2: Option<f64>,
-    /// Largest power of a chip under its heaviest sustained load, in W.
+    /// Largest power of a chip under its heavier sustained load (a large contraction, a stream through HBM), in W.
     max_power_w: Option<f64>,
     /// Most that a chip may cost to make, in USD.
     max_cost_usd: Option<f64>,
