@@ -1,5 +1,5 @@
-//! What each freedom of a search is worth: the chip alone, the plan alone, and both at once, beside Bayesian optimisation of the chip alone with as many
-//! evaluations as the joint search made.
+//! What each freedom of a search is worth: the chip alone, the plan alone, and both at once, beside Bayesian optimisation of the chip alone with at least
+//! as many evaluations as the joint search made, and beside the TPU v4 that was built.
 
 use crate::compare::Entry;
 use crate::text::{Align, Table, area, count, fields, folded, heading, rate, significant};
@@ -7,15 +7,26 @@ use serde::Serialize;
 use sim::units::SquareMillimeters;
 
 /// What is compared, in the order of every list: the first is what all are held against.
-pub const FREEDOMS: [&str; 5] = [
+pub const FREEDOMS: [&str; 7] = [
     "reference chip, expert's plan",
     "reference chip, our plan",
     "Bayesian optimisation of the chip, expert's plan",
     "best chip, expert's plan",
     "chip and plan together",
+    "TPU v4 as measured, expert's plan",
+    "TPU v4 as measured, our plan",
 ];
 
-/// A model's five answers.
+/// Chips evaluated exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Evaluations {
+    /// By the joint search.
+    pub joint: u64,
+    /// By Bayesian optimisation of the chip: at least as many.
+    pub bayesian: u64,
+}
+
+/// A model's answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelFreedoms {
     /// The model.
@@ -28,8 +39,8 @@ pub struct ModelFreedoms {
     pub entries: Vec<Entry>,
     /// How many times the first one's throughput each has; `null` where either has none.
     pub times_first: Vec<Option<f64>>,
-    /// Chips that the joint search evaluated exactly, and that Bayesian optimisation did: as many.
-    pub evaluations: u64,
+    /// Chips evaluated exactly.
+    pub evaluations: Evaluations,
     /// Of the joint search: by what fraction a better design may be better at most.
     pub gap: f64,
 }
@@ -39,8 +50,10 @@ pub struct ModelFreedoms {
 pub struct Worth {
     /// The freedom.
     pub freedom: String,
-    /// Geometric mean of the models' times of the first; `null` where a model has none.
+    /// Geometric mean of the times of the first over the models that have both; `null` where none has.
     pub times_first: Option<f64>,
+    /// These models.
+    pub models: usize,
 }
 
 /// The comparison.
@@ -55,12 +68,12 @@ pub struct Freedoms {
 }
 
 impl ModelFreedoms {
-    /// From the five entries.
+    /// From the entries.
     #[must_use]
     pub fn new(
         (model, study, expert): (String, String, String),
         entries: [Entry; FREEDOMS.len()],
-        evaluations: u64,
+        evaluations: Evaluations,
         gap: f64,
     ) -> Self {
         let of = |entry: &Entry| entry.throughput_sequences_per_s.filter(|rate| *rate > 0.0);
@@ -74,12 +87,12 @@ impl Freedoms {
     /// From the models' answers.
     #[must_use]
     pub fn new(models: Vec<ModelFreedoms>, seed: u64) -> Self {
-        let mean = |at: usize| -> Option<f64> {
-            let logs: Vec<f64> = models.iter().map(|model| model.times_first[at].map(f64::ln)).collect::<Option<_>>()?;
-            (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+        let worth = |(at, freedom): (usize, &&str)| {
+            let logs: Vec<f64> = models.iter().filter_map(|model| model.times_first[at].map(f64::ln)).collect();
+            let times_first = (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp());
+            Worth { freedom: (*freedom).to_owned(), times_first, models: logs.len() }
         };
-        let over_all =
-            FREEDOMS.iter().enumerate().map(|(at, freedom)| Worth { freedom: (*freedom).to_owned(), times_first: mean(at) });
+        let over_all = FREEDOMS.iter().enumerate().map(worth);
         Self { over_all: over_all.collect(), models, seed }
     }
 
@@ -94,7 +107,11 @@ impl Freedoms {
                 ("expert's plan", model.expert.clone()),
                 (
                     "evaluations",
-                    format!("{} chips, by the joint search and by Bayesian optimisation each", count(model.evaluations)),
+                    format!(
+                        "{} chips by the joint search, {} by Bayesian optimisation",
+                        count(model.evaluations.joint),
+                        count(model.evaluations.bayesian)
+                    ),
                 ),
                 ("joint search", format!("no design is better by more than {} %", significant(model.gap * 100.0, 2))),
             ]));
@@ -119,8 +136,10 @@ impl Freedoms {
         }
         if self.models.len() > 1 {
             text.push_str(&heading("Over all models, geometric means"));
-            let mut table = Table::new(["freedom", "worth"]);
-            self.over_all.iter().for_each(|worth| table.row([worth.freedom.clone(), times(&worth.times_first)]));
+            let mut table = Table::new(["freedom", "worth", "models"]);
+            self.over_all
+                .iter()
+                .for_each(|worth| table.row([worth.freedom.clone(), times(&worth.times_first), worth.models.to_string()]));
             text.push_str(&table.render());
         }
         text
@@ -131,25 +150,33 @@ impl Freedoms {
 mod tests {
     use super::*;
 
-    fn of(rates: [Option<f64>; 5]) -> ModelFreedoms {
+    fn of(rates: [Option<f64>; 7]) -> ModelFreedoms {
         let mut at = 0;
         let entries = rates.map(|rate| {
             at += 1;
             Entry { throughput_sequences_per_s: rate, ..Entry::without_design(FREEDOMS[at - 1]) }
         });
-        ModelFreedoms::new(("m".into(), "s".into(), "p 1, t 1, d 1".into()), entries, 12, 0.0)
+        ModelFreedoms::new(
+            ("m".into(), "s".into(), "p 1, t 1, d 1".into()),
+            entries,
+            Evaluations { joint: 12, bayesian: 32 },
+            0.0,
+        )
     }
 
     #[test]
     fn worth_is_over_the_first_and_its_mean_is_geometric() {
-        let all = Freedoms::new(vec![of([2.0, 4.0, 3.0, 3.0, 8.0].map(Some)), of([1.0, 1.0, 1.0, 2.0, 9.0].map(Some))], 0);
-        assert_eq!(all.models[0].times_first, [1.0, 2.0, 1.5, 1.5, 4.0].map(Some));
+        let all = Freedoms::new(
+            vec![of([2.0, 4.0, 3.0, 3.0, 8.0, 3.0, 5.0].map(Some)), of([1.0, 1.0, 1.0, 2.0, 9.0, 2.0, 3.0].map(Some))],
+            0,
+        );
+        assert_eq!(all.models[0].times_first, [1.0, 2.0, 1.5, 1.5, 4.0, 1.5, 2.5].map(Some));
         let worth: Vec<f64> = all.over_all.iter().filter_map(|worth| worth.times_first).collect();
         assert!((worth[4] - 6.0).abs() < 1e-12 && (worth[1] - 2_f64.sqrt()).abs() < 1e-12, "{worth:?}");
         assert!(all.to_text().contains("6.000x"), "{}", all.to_text());
-        let none = Freedoms::new(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0)])], 0);
+        let none = Freedoms::new(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0), None, Some(4.0)])], 0);
         assert_eq!((none.models[0].times_first[1], none.over_all[1].times_first), (None, None));
-        let lost = of([None, Some(1.0), None, None, None]);
+        let lost = of([None, Some(1.0), None, None, None, None, Some(1.0)]);
         assert!(lost.times_first.iter().all(Option::is_none));
     }
 }

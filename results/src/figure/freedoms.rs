@@ -22,7 +22,7 @@ const BAR: i32 = 26;
 pub fn freedoms(answer: &Freedoms) -> Result<Figure, FigureError> {
     let mut groups: Vec<(String, Vec<Option<f64>>)> = Vec::new();
     for model in &answer.models {
-        let evaluated = format!("{}, study {}: {} chips evaluated", model.model, model.study, model.evaluations);
+        let evaluated = format!("{}, study {}: {} chips evaluated", model.model, model.study, model.evaluations.joint);
         groups.push((evaluated, model.times_first.clone()));
     }
     if groups.len() > 1 {

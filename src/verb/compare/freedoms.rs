@@ -8,18 +8,24 @@ use crate::verb::search::{Posed, prepare};
 use results::baseline::{Degrees, expert_placement};
 use results::compare::Entry;
 use results::figure;
-use results::freedoms::{FREEDOMS, Freedoms, ModelFreedoms};
+use results::freedoms::{Evaluations, FREEDOMS, Freedoms, ModelFreedoms};
 use results::from_search as conversion;
 use search::bayes;
 use search::design::{DesignAnswer, DesignSearch, Evaluation, HardwareAlone, Watch, Workload, best_plan};
 use search::objective::Axis;
-use search::planner::{Job, Prepared};
+use search::planner::{Job, PlanSpace, Prepared};
 use search::runner::Outcome;
 use search::space::DesignId;
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::status::SolveStatus;
 use std::path::Path;
+
+/// The real TPU v4, which stands beside whatever reference the study has.
+const MEASURED: &str = "tpu_v4";
+
+/// Bayesian optimisation may evaluate so many chips even where the joint search needs fewer: it would have learned nothing yet.
+const LEAST_EVALUATIONS: u64 = 32;
 
 /// What is asked.
 pub struct Asked<'a> {
@@ -71,63 +77,92 @@ fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<Mo
             )));
         }
     };
-    let Degrees { pipeline, tensor, data } = degrees;
-    let (devices, fabric, plans) = expert_plan(&question, degrees)
-        .map_err(|why| failure::input(format!("{model}: p {pipeline}, t {tensor}, d {data}: {why}")))?;
+    let words = format!("p {}, t {}, d {}", degrees.pipeline, degrees.tensor, degrees.data);
     let whole = question.study.cluster.devices;
-    if given.is_some() && devices != whole {
-        return Err(failure::input(format!(
-            "{model}: --expert {pipeline},{tensor},{data}: is a placement on {devices} devices, the study {} has {whole}: their product must be {whole}",
+    let refused = |why: String| match given {
+        Some(_) => Err(failure::input(format!("{model}: --expert: {words}: {why}"))),
+        None => Ok(Err(why)),
+    };
+    let expert = match expert_plan(&question, degrees) {
+        Ok((devices, ..)) if given.is_some() && devices != whole => refused(format!(
+            "is a placement on {devices} devices, the study {} has {whole}: their product must be {whole}",
             question.name
-        )));
-    }
-    // On the study's own number of devices its chips may have links of their own.
-    let fabrics = if devices == whole { question.fabrics.clone() } else { vec![fabric] };
-    if fabrics.len() != question.fabrics.len() {
-        return Err(failure::input(format!(
-            "{model}: p {pipeline}, t {tensor}, d {data} are {devices} devices; {} varies the network between {whole}: give degrees of as many, --expert",
-            question.name
-        )));
-    }
-    let on = |fabric| Job { devices, ..question.job(fabric) };
-    let expert_jobs: Vec<Job<'_>> = fabrics.iter().map(on).collect();
-    let experts: Vec<Prepared<'_>> =
-        expert_jobs.iter().map(|job| Prepared::new(*job, &plans).or_input()).collect::<Result<_, _>>()?;
+        ))?,
+        Ok((devices, ..)) if devices != whole && question.fabrics.len() > 1 => {
+            refused(format!("are {devices} devices; study {} varies the network between {whole}", question.name))?
+        }
+        Ok((devices, fabric, plans)) => {
+            // On the study's own number of devices its chips may have links of their own.
+            let fabrics = if devices == whole { question.fabrics.clone() } else { vec![fabric] };
+            Ok(ExpertSide { devices, fabrics, plans })
+        }
+        Err(why) => refused(why)?,
+    };
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric: &Fabric| question.job(fabric)).collect();
     let ours: Vec<Prepared<'_>> = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<_, _>>()?;
-
-    let reference = &question.reference;
-    let own = question.job(&question.fabric);
-    let expert = Job { devices, fabric: &fabrics[0], ..own };
-    let alone = |label: usize, job: Job<'_>, prepared: &Prepared<'_>| {
-        conversion::entry(FREEDOMS[label], &Job { chip: reference, ..job }, &best_plan(prepared, reference)).or_other()
-    };
-    let first = alone(0, expert, &experts[0])?;
-    let second = alone(1, own, &prepare(&question, &own)?)?;
-
     let joint = search(&question, &ours)?;
-    let evaluations = joint.counts.evaluated;
-    let hardware = HardwareAlone { space: &question.space, prepared: &experts };
-    let tried = bayes::minimise(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), asked.seed);
-    let third = match tried.best() {
-        None => Entry { note: Some("no chip that was tried runs it".to_owned()), ..Entry::without_design(FREEDOMS[2]) },
-        Some((design, _)) => {
-            let id = question.space.largest(design);
-            let chip =
-                hardware.chip(id).ok_or_else(|| Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.words(id))))?;
-            let at = question.space.fabric(id);
-            designed(FREEDOMS[2], &question, (id, &chip), &expert_jobs[at], &best_plan(&experts[at], &chip))?
-        }
+    let evaluations = joint.counts.evaluated.max(LEAST_EVALUATIONS);
+
+    let own = question.job(&question.fabric);
+    let ours_on_own = prepare(&question, &own)?;
+    let measured = Accelerator::template(MEASURED).or_other()?;
+    let [first, third, fourth, sixth] = match &expert {
+        Ok(side) => side.entries(&question, &measured, (evaluations, asked.seed))?,
+        Err(why) => [0, 2, 3, 5].map(|at| Entry { note: Some(why.clone()), ..Entry::without_design(FREEDOMS[at]) }),
     };
-    let chips = search(&question, &experts)?;
-    let fourth = best(FREEDOMS[3], &question, &chips, &expert_jobs)?;
+    let planned = |at: usize, chip: &Accelerator| {
+        conversion::entry(FREEDOMS[at], &Job { chip, ..own }, &best_plan(&ours_on_own, chip)).or_other()
+    };
+    let (second, seventh) = (planned(1, &question.reference)?, planned(6, &measured)?);
     let fifth = best(FREEDOMS[4], &question, &joint, &jobs)?;
     let gap = match joint.status {
         SolveStatus::Gap { lower_bound, upper_bound } if lower_bound > 0.0 => upper_bound / lower_bound - 1.0,
         _ => 0.0,
     };
-    let named = (question.called.clone(), question.name.clone(), format!("p {pipeline}, t {tensor}, d {data}: {source}"));
-    Ok(ModelFreedoms::new(named, [first, second, third, fourth, fifth], evaluations, gap))
+    let named = (question.called.clone(), question.name.clone(), format!("{words}: {source}"));
+    let counts = Evaluations { joint: joint.counts.evaluated, bayesian: evaluations };
+    Ok(ModelFreedoms::new(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
+}
+
+/// The expert's placement on the cluster.
+struct ExpertSide {
+    devices: u32,
+    fabrics: Vec<Fabric>,
+    plans: PlanSpace,
+}
+
+impl ExpertSide {
+    /// The reference chip, the chip that Bayesian optimisation finds in so many evaluations from a seed, the best chip and the measured one, each
+    /// under the expert's plan.
+    fn entries(
+        &self,
+        question: &Question,
+        measured: &Accelerator,
+        (evaluations, seed): (u64, u64),
+    ) -> Result<[Entry; 4], Failure> {
+        let on = |fabric| Job { devices: self.devices, ..question.job(fabric) };
+        let jobs: Vec<Job<'_>> = self.fabrics.iter().map(on).collect();
+        let prepared: Vec<Prepared<'_>> =
+            jobs.iter().map(|job| Prepared::new(*job, &self.plans).or_input()).collect::<Result<_, _>>()?;
+        let standing = |at: usize, chip: &Accelerator| {
+            conversion::entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip)).or_other()
+        };
+        let hardware = HardwareAlone { space: &question.space, prepared: &prepared };
+        let tried = bayes::minimise(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), seed);
+        let bayesian = match tried.best() {
+            None => Entry { note: Some("no chip that was tried runs it".to_owned()), ..Entry::without_design(FREEDOMS[2]) },
+            Some((design, _)) => {
+                let id = question.space.largest(design);
+                let chip = hardware
+                    .chip(id)
+                    .ok_or_else(|| Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.words(id))))?;
+                let at = question.space.fabric(id);
+                designed(FREEDOMS[2], question, (id, &chip), &jobs[at], &best_plan(&prepared[at], &chip))?
+            }
+        };
+        let chips = search(question, &prepared)?;
+        Ok([standing(0, &question.reference)?, bayesian, best(FREEDOMS[3], question, &chips, &jobs)?, standing(5, measured)?])
+    }
 }
 
 /// The best chip of the space, the front left alone.
