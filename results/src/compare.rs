@@ -235,7 +235,9 @@ impl Comparison {
             "design", "area", "node", "seq/s", "first is", "step s", "MFU %", "tokens/s", "peak W", "USD", "kJ/step", "peak GiB",
             "bound by",
         ];
-        let mut table = Table::new(head).align(12, Align::Left);
+        let mut table = Table::new(head)
+            .align(12, Align::Left)
+            .keep(&["area", "node", "seq/s", "first is", "step s", "MFU %", "peak W", "USD"]);
         for entry in &self.entries {
             table.row([
                 entry.label.clone(),

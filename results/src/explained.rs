@@ -348,7 +348,7 @@ fn steps(explained: &Explained) -> String {
     header.extend((!several).then(|| "tokens/s per mm²".to_owned()));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
-    let mut table = Table::new(header);
+    let mut table = Table::new(header).keep(&["from", "to", "%", "mm²", "limits"]);
     for column in numbers {
         table = table.align(column, Align::Right);
     }

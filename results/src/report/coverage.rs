@@ -7,7 +7,14 @@ use crate::evidence::Coverage;
 #[must_use]
 pub fn coverage(found: &[Coverage]) -> String {
     let head = ["data set", "quantity", "held out", "rows", "covered %", "median width %", "groups", "regret %", "robust"];
-    let mut table = Table::new(head).align(1, Align::Left).align(2, Align::Left);
+    let mut table = Table::new(head).align(1, Align::Left).align(2, Align::Left).keep(&[
+        "held out",
+        "rows",
+        "covered %",
+        "median width %",
+        "regret %",
+        "robust",
+    ]);
     for c in found {
         let percent = |value: f64| format!("{:.1}", value * 100.0);
         let regret = c.regret.map_or_else(|| ["-".to_owned(), "-".to_owned()], |r| r.map(percent));

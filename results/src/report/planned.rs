@@ -29,6 +29,7 @@ pub fn planned(answer: &Planned) -> String {
                 if answer.robust { "Plans that fit, by the bad end of their step's interval" } else { "Fastest plans that fit" };
             text.push_str(&heading(order));
             text.push_str(&plans(&answer.plans));
+            text.push_str(&first(best, answer.capacity_gib));
             text.push_str(&super::evidence::of_plans(&answer.plans));
             text.push_str(&heading("Where the first one's time goes"));
             text.push_str(&parts(best.step_s, &best.parts_s));
@@ -163,6 +164,10 @@ const PLAN_COLUMNS: [&str; 20] = [
     "cannot run",
 ];
 
+/// Those that a narrow screen leaves out last.
+const KEPT: [&str; 14] =
+    ["t", "p", "d", "c", "e", "v", "micro-batch", "ZeRO", "recompute", "step s", "tokens/s", "MFU", "GiB", "mapped s"];
+
 /// Why the software's framework cannot run some of the plans, each reason once.
 fn cannot_run(rows: &[PlanRow]) -> String {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
@@ -182,7 +187,7 @@ fn cannot_run(rows: &[PlanRow]) -> String {
 
 fn plans(rows: &[PlanRow]) -> String {
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
-    let mut table = Table::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right);
+    let mut table = Table::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right).keep(&KEPT);
     for column in [7, 8, 9, 12, 13, 18, 19] {
         table = table.align(column, Align::Left);
     }
@@ -228,6 +233,18 @@ fn plans(rows: &[PlanRow]) -> String {
         );
     }
     text
+}
+
+/// The first plan in a line.
+fn first(row: &PlanRow, capacity_gib: Option<f64>) -> String {
+    let of = capacity_gib.map_or_else(String::new, |gib| format!(" of {gib:.1}"));
+    let step = seconds(Seconds(row.mapped_step_s.unwrap_or(row.step_s)));
+    folded(&format!(
+        "The first: {step} per step, {} tokens/s, MFU {}, {:.1}{of} GiB.",
+        rate(row.tokens_per_s),
+        percent(row.mfu),
+        row.peak_gib
+    ))
 }
 
 /// What layers keep, in a few words.

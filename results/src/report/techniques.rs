@@ -88,7 +88,7 @@ fn table(answer: &Comparison) -> Table {
         "longest",
         "batch",
     ];
-    let mut table = Table::new(head).align(1, Align::Left);
+    let mut table = Table::new(head).align(1, Align::Left).keep(&["result", "activ.", "need", "step s", "longest", "batch"]);
     for row in &answer.rows {
         let Some(result) = &row.result else { continue };
         let mut cells = vec![row.technique.clone(), row.gate.clone()];

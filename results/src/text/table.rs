@@ -37,6 +37,8 @@ pub struct Table {
     header: Vec<String>,
     align: Vec<Align>,
     rows: Vec<Vec<String>>,
+    /// Heads of columns that are left out last.
+    kept: Vec<String>,
 }
 
 impl Table {
@@ -45,7 +47,7 @@ impl Table {
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         let header: Vec<String> = header.into_iter().map(Into::into).collect();
         let align = (0..header.len()).map(|i| if i == 0 { Align::Left } else { Align::Right }).collect();
-        Self { header, align, rows: Vec::new() }
+        Self { header, align, rows: Vec::new(), kept: Vec::new() }
     }
 
     /// Sets how one column leans; columns count from 0, others are ignored.
@@ -54,6 +56,13 @@ impl Table {
         if let Some(slot) = self.align.get_mut(column) {
             *slot = align;
         }
+        self
+    }
+
+    /// Names columns, by their heads, that say what the table is for: where it is too wide, others are left out before them.
+    #[must_use]
+    pub fn keep(mut self, heads: &[&str]) -> Self {
+        self.kept = heads.iter().map(|head| (*head).to_owned()).collect();
         self
     }
 
@@ -88,7 +97,7 @@ impl Table {
     }
 
     /// The table as text, one line per row, ending in a line break. Where that is wider than a screen, cells and heads go on below, and where that is
-    /// not enough, columns are left out from the right and named.
+    /// not enough, columns are left out and named: from the right, those to keep ([`Self::keep`]) last.
     #[must_use]
     pub fn render(&self) -> String {
         self.render_within(widest())
@@ -98,13 +107,15 @@ impl Table {
         let mut shown = self.clone();
         let mut left_out = Vec::new();
         while shown.excess(&shown.widths(widest), widest) > 0 && shown.header.len() > 2 {
-            shown.align.pop();
-            shown.rows.iter_mut().for_each(|row| drop(row.pop()));
-            left_out.extend(shown.header.pop());
+            let last = shown.header.len() - 1;
+            let column = (1..=last).rev().find(|&column| !self.kept.contains(&shown.header[column])).unwrap_or(last);
+            shown.align.remove(column);
+            shown.rows.iter_mut().for_each(|row| drop(row.remove(column)));
+            left_out.push(shown.header.remove(column));
         }
         let mut text = shown.whole(widest);
         if !left_out.is_empty() {
-            left_out.reverse();
+            left_out.sort_by_key(|head| self.header.iter().position(|of| of == head));
             let names = left_out.join(", ");
             text.push_str(&folded_within(
                 &format!("Left out for want of width: {names}; a wider screen or --format json has them."),
