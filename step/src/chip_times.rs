@@ -241,7 +241,7 @@ impl ChipTimes {
         }
         let on = |span| {
             let cost = self.model.cost(kernel, span);
-            KernelCost { latency: self.as_launched(kernel, cost.latency), ..cost }
+            cost.lasting(self.as_launched(kernel, cost.latency))
         };
         let costs = Costs { one_core: on(Span::OneCore), all_cores: on(Span::AllCores) };
         self.scheduled.insert(*kernel, costs);

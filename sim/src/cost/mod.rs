@@ -113,6 +113,13 @@ impl KernelCost {
     pub fn network(latency: Seconds) -> Self {
         Self { latency, energy: Joules::ZERO, traffic: Traffic::default(), utilization: 0.0, bound: Bound::Network }
     }
+
+    /// The same work in another time: of the peak it achieves as much less as it takes longer.
+    #[must_use]
+    pub fn lasting(self, latency: Seconds) -> Self {
+        let slower = if latency > Seconds::ZERO { self.latency / latency } else { 1.0 };
+        Self { latency, utilization: self.utilization * slower, ..self }
+    }
 }
 
 /// An accelerator that cannot be costed.

@@ -156,7 +156,7 @@ impl ChipTimes {
             let (exclusive, on) = (schedule.exclusive[i], schedule.cores[i]);
             let cost = if exclusive { scheduled.costs[i].all_cores } else { scheduled.costs[i].one_core };
             let [start, end] = scheduled.spans[i].map(Seconds);
-            let row = KernelDetail { start, latency: end - start, ..KernelDetail::new(node, &cost, hbm) };
+            let row = KernelDetail { start, ..KernelDetail::new(node, &cost.lasting(end - start), hbm) };
             let place = match row.place {
                 Place::AllCores if !exclusive => Place::OneCore { tensor: on.tensor_core, vector: on.vector_core },
                 place => place,
