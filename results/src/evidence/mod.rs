@@ -56,7 +56,7 @@ const LEAST: usize = 3;
 /// One thing that a prediction rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ground {
-    /// What: `chip`, `fabric`, `stack`, `mechanism`, `scale`.
+    /// What: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `mechanism`, `scale`.
     pub what: &'static str,
     /// Its name; of the scale the number of chips.
     pub name: String,
@@ -116,7 +116,16 @@ impl Residuals {
             let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
             Ground { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
-        let mut grounds = vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), kind("stack", |f| &f.stack)];
+        let cluster = {
+            let pair = |f: &Facts| format!("{} on {}", f.chip.name, f.fabric.name);
+            let same = |row: &table::Row| pair(&row.facts) == pair(facts);
+            let related =
+                |row: &table::Row| (&row.facts.chip.kind, &row.facts.fabric.kind) == (&facts.chip.kind, &facts.fabric.kind);
+            let name = |row: &table::Row| pair(&row.facts);
+            let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
+            Ground { what: "cluster", name: pair(facts), grade: graded(&same, &related), near }
+        };
+        let mut grounds = vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack)];
         grounds.extend(facts.mechanisms.iter().map(|mechanism| {
             let has = |row: &table::Row| row.facts.mechanisms.contains(mechanism);
             let same = |row: &table::Row| has(row) && row.facts.stack.name == facts.stack.name;

@@ -97,7 +97,12 @@ impl EvidenceRecord {
     pub fn of_ranked(job: &Job<'_>, ranked: &RankedPlan) -> Option<Self> {
         let facts = Facts::new(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
         let peak_gib = ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max);
-        Self::new(&facts, ranked.time.total.0, peak_gib)
+        let step = ranked.time.total.0;
+        let mut record = Self::new(&facts, step, peak_gib)?;
+        // Whatever the errors are like: no device works faster than its peak.
+        let least = least_step(job).unwrap_or(0.0).min(step);
+        record.step_interval_s[0] = record.step_interval_s[0].max(least);
+        Some(record)
     }
 
     /// What the step rests on that was not measured in training runs, worst first.
@@ -111,6 +116,13 @@ impl EvidenceRecord {
     pub fn peak_because(&self) -> String {
         because(&self.peak_grounds)
     }
+}
+
+/// Seconds that the step's necessary matrix products take on all devices at their peak; none where techniques leave some of them out.
+fn least_step(job: &Job<'_>) -> Option<f64> {
+    let peak = job.chip.peak(job.precision.product.unwrap_or(job.precision.operand)).filter(|_| job.techniques.is_empty())?;
+    let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
+    Some(flops.as_f64() / (peak.0 * f64::from(job.devices)))
 }
 
 fn because(grounds: &[GroundRecord]) -> String {
