@@ -74,6 +74,18 @@ pub enum Splits {
     Listed(Vec<Option<LayerEnds>>),
 }
 
+/// Chunks per stage of plans of which no list is given: of the numbers whose fullest chunk holds as many layers the fewest, which splits them most
+/// evenly, and those that divide the layers with one or both of the ends counted as a layer.
+fn usual_chunks(layers: u64, pipeline: u32) -> Vec<u32> {
+    let chunks = |v: u32| u64::from(v) * u64::from(pipeline);
+    let fullest = |v: u32| layers.div_ceil(chunks(v));
+    let usual = |v: &u32| {
+        let v = *v;
+        v == 1 || fullest(v - 1) > fullest(v) || [1, 2].iter().any(|ends| (layers + ends).is_multiple_of(chunks(v)))
+    };
+    (1..=layers.min(MOST_CHUNKS) as u32).filter(usual).collect()
+}
+
 /// The divisors of a number, rising.
 pub(super) fn divisors(n: u64) -> Vec<u64> {
     let mut small: Vec<u64> = (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d)).collect();
@@ -284,8 +296,12 @@ impl PlanSpace {
             Some(_) => among(&self.expert, small_divisors(layout.data.into())),
             None => vec![1],
         };
-        let chunks: Vec<u32> =
-            if layout.pipeline > 1 { (1..=job.model.layers.min(MOST_CHUNKS) as u32).collect() } else { vec![1] };
+        let few = self.virtual_stages.is_none() && matches!(self.splits, None | Some(Splits::Near));
+        let chunks = match layout.pipeline {
+            1 => vec![1],
+            pipeline if few => usual_chunks(job.model.layers, pipeline),
+            _ => (1..=job.model.layers.min(MOST_CHUNKS) as u32).collect(),
+        };
         for expert in experts {
             for virtual_stages in among(&self.virtual_stages, chunks.clone()) {
                 for layout in self.divided(job, Layout { expert, virtual_stages, ..layout }) {
