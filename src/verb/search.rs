@@ -176,6 +176,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     name_bounds(&searched, &answer, &mut rows)?;
     let best = best_design(&question, &searched, &answer, &rows)?;
     let comparison = match &best {
+        Some(_) if stop::Limit::interrupted() => {
+            tracing::warn!("the best is not compared with chips that were built, which takes some seconds more");
+            None
+        }
         Some(best) if question.others.is_empty() => Some(models::compared(&question, &answer, &rows, best)?),
         _ => None,
     };
@@ -310,7 +314,7 @@ fn best_design(
     if question.others.is_empty() {
         plans.clear();
     }
-    let notes = notes(question, found.id, &rows[index]);
+    let notes = notes(question, found.id, (&rows[index], answer.is_complete()));
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
 
@@ -322,20 +326,20 @@ pub fn described(
     (design, id): (DesignRow, DesignId),
 ) -> Result<BestDesign, Failure> {
     let (step, evaluate_with) = models::step(question, job, ranked)?;
-    let notes = notes(question, id, &design);
+    let notes = notes(question, id, (&design, true));
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 
-/// What the reader should know of the best design.
-fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
+/// What the reader should know of the best design, `complete` where all others are decided.
+fn notes(question: &Question, id: DesignId, (row, complete): (&DesignRow, bool)) -> Vec<String> {
     let (space, mut notes) = (&question.space, Vec::new());
     if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
         let left = most.0 - row.area_mm2;
-        notes.push(format!(
-            "Of {:.1} mm² {left:.1} ({:.0} %) are left: no larger chip of the study's lists is better; finer lists may use them.",
-            most.0,
-            100.0 * left / most.0
-        ));
+        let why = match complete {
+            true => "no larger chip of the study's lists is better; finer lists may use them",
+            false => "the search stopped before it had looked at all larger chips",
+        };
+        notes.push(format!("Of {:.1} mm² {left:.1} ({:.0} %) are left: {why}.", most.0, 100.0 * left / most.0));
     }
     let chip = space.chip(id).ok();
     let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
@@ -363,7 +367,7 @@ fn notes(question: &Question, id: DesignId, row: &DesignRow) -> Vec<String> {
         .filter(|(key, ..)| lowered.is_none() || key != "clock_mhz")
         .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
         .collect();
-    if !ends.is_empty() {
+    if !ends.is_empty() && complete {
         notes.push(format!("At an end of the study's lists, beyond which a better chip may lie: {}.", ends.join(", ")));
     }
     notes

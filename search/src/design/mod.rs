@@ -228,6 +228,13 @@ impl DesignAnswer {
         }
     }
 
+    /// Whether every design is decided: nothing stopped the search.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let outcomes = self.designs.iter().map(|of| &of.outcome).chain(self.boxes.iter().map(|of| &of.outcome));
+        !outcomes.into_iter().any(|outcome| matches!(outcome, Outcome::Open { .. }))
+    }
+
     /// Position in `designs` of the first chip of the front (the smallest) whose value is at most `fraction` more than the best one's.
     #[must_use]
     pub fn smallest_within(&self, fraction: f64) -> Option<usize> {

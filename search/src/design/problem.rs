@@ -164,8 +164,13 @@ impl runner::Problem for ChipProblem<'_> {
         if let Some(region) = space.whole() {
             let first = space.first(&region);
             let known = Known::default();
+            // Whatever stops the search, it has a bound.
+            let bound = match space.enclose(&region) {
+                Ok(Enclosed::Within(corners)) => self.search.coarse(&Seen::corners(*corners), Depth::Buffered, &mut Vec::new()),
+                _ => 0.0,
+            };
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
-            return vec![Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }];
+            return vec![Node { set, cost: 0.0, bound, first, shown: Shown::Peaks }];
         }
         let unknown = |point| Node {
             set: Candidates::One(point, Known::default()),

@@ -42,6 +42,11 @@ impl Limit {
         ASKED.load(Ordering::SeqCst) || self.end.is_some_and(|(end, _)| Instant::now() >= end)
     }
 
+    /// Whether Ctrl-C was pressed.
+    pub fn interrupted() -> bool {
+        ASKED.load(Ordering::SeqCst)
+    }
+
     /// What has stopped the search, where something has.
     pub fn words(&self) -> Option<String> {
         if ASKED.load(Ordering::SeqCst) {
