@@ -285,7 +285,11 @@ impl Counts {
 pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
     answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
         (Some((plan, why)), _) => {
-            format!("no plan fits; the nearest, {}, lacks: {why}{}", one_line(plan), cure(job, plan, why))
+            let least = match why.class {
+                MemoryClass::Host | MemoryClass::Storage => String::new(),
+                _ => format!("; {:.2} GiB for plans would be enough", why.need.gib()),
+            };
+            format!("no plan fits; the nearest, {}, lacks: {why}{least}{}", one_line(plan), cure(job, plan, why))
         }
         (None, Some(error)) => error.to_string(),
         (None, None) => "the space holds no plan".to_owned(),

@@ -34,17 +34,25 @@ pub fn mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Op
         .map(|(_, candidate)| candidate)
 }
 
-/// What to say to a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest one, where there is one, and all.
+/// Letters from which on a word counts as the beginning of a name.
+const BEGINNING: usize = 2;
+
+/// What to say to a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest one, where there is one, else those that it is the
+/// beginning of, and all.
 #[must_use]
 pub fn hint(word: &str, known: &str, are: &str) -> String {
-    match nearest(word, known.split(", ")) {
-        Some(near) => {
-            let mut letters = are.chars();
-            let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
-            format!("did you mean `{near}`? {first}{} {known}", letters.as_str())
-        }
-        None => format!("{are} {known}"),
+    let wanted = folded(word);
+    let begun = |name: &&str| wanted.chars().count() >= BEGINNING && folded(name).starts_with(&wanted);
+    let near: Vec<String> = match nearest(word, known.split(", ")) {
+        Some(near) => vec![format!("`{near}`")],
+        None => known.split(", ").filter(begun).map(|name| format!("`{name}`")).collect(),
+    };
+    if near.is_empty() {
+        return format!("{are} {known}");
     }
+    let mut letters = are.chars();
+    let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    format!("did you mean {}? {first}{} {known}", near.join(" or "), letters.as_str())
 }
 
 #[cfg(test)]
@@ -66,6 +74,10 @@ mod tests {
         assert_eq!(nearest("NUM-HIDDEN-LAYERS", known.iter().copied()), Some("num_hidden_layers"));
         assert_eq!(nearest("colour", known.iter().copied()), None);
         assert_eq!(hint("tpu_v44", "h100, tpu_v4", "built in are"), "did you mean `tpu_v4`? Built in are h100, tpu_v4");
+        let known = "a100_80gb_sxm, h100_80gb_sxm, h100_96gb";
+        let begun = format!("did you mean `h100_80gb_sxm` or `h100_96gb`? Built in are {known}");
+        assert_eq!(hint("H10", known, "built in are"), begun);
+        assert_eq!(hint("h", known, "built in are"), format!("built in are {known}"));
         assert_eq!(hint("abacus", "h100, tpu_v4", "built in are"), "built in are h100, tpu_v4");
     }
 

@@ -3,7 +3,7 @@
 mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
-use crate::failure::{Failure, OrInput};
+use crate::failure::{self, Failure, OrInput};
 use results::run::{self, Run};
 use results::sweep;
 use std::path::PathBuf;
@@ -74,6 +74,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, Failure> {
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {
+        if directory.is_file() {
+            let cure =
+                "give directories that coplace search or coplace sweep wrote; coplace evaluate shows a chip or a plan by itself";
+            return Err(failure::input(format!("{}: is a file, not a run; {cure}", directory.display())));
+        }
         runs.push(sweep::read(directory).or_input()?);
     }
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();

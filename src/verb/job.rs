@@ -9,7 +9,7 @@ use sim::kernel::DataType;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
-use step::{MixKind, SoftwareStack};
+use step::{MixKind, SoftwareStack, usable};
 use workloads::Allowance;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod, Lowering};
@@ -290,7 +290,7 @@ impl JobArguments {
         let usual = SoftwareStack::usual(&chip.name);
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
         let precision = stack.precision(precision(self.precision, &chip)?);
-        let headroom = headroom(self.headroom_gib, &chip)?;
+        let headroom = headroom(self.headroom_gib, &chip, &stack)?;
         let techniques = self.techniques(&model, &chip)?;
         Ok(Loaded { model, chip, stack, cluster, fabric, precision, headroom, techniques })
     }
@@ -317,12 +317,12 @@ impl Loaded {
 }
 
 /// Memory that plans leave free.
-pub fn headroom(gib: f64, chip: &Accelerator) -> Result<Bytes, Failure> {
-    let most = chip.memory_capacity().gib();
+pub fn headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Result<Bytes, Failure> {
+    let most = usable(stack, chip.memory_capacity()).gib();
     if (0.0..most).contains(&gib) {
         return Ok(Bytes::from_gib(gib));
     }
-    let limit = format!("must be at least 0 and less than the {most} GiB of {}", chip.name);
+    let limit = format!("must be at least 0 and less than the {most:.2} GiB that stack {} leaves of {}", stack.name, chip.name);
     Err(failure::input(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
 }
 

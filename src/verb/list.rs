@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Of models: the families whose config.json files are read, and the checkpoints on which each is checked
     #[arg(long)]
     family: bool,
-    /// Of dimensions: the base chip, a built-in one or a chip file (.toml)
+    /// Of dimensions: the base chip, a built-in one, a chip file (.toml), or a run directory of `coplace search` for the chip that it found
     #[arg(long, default_value = "tpu_v4")]
     chip: String,
     /// Of dimensions: the base fabric, a built-in one or a fabric file (.toml)

@@ -27,7 +27,8 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, Z
 pub struct Arguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
-    /// A built-in chip (coplace list chips) or a chip's file
+    /// A built-in chip (coplace list chips), a chip's file, or a run directory of `coplace search` for the chip that it found, with the run's fabric and
+    /// stack where none are given
     #[arg(long)]
     chip: String,
     /// Techniques of one row, `NAME,key=value`, several joined by `+`; can be given several times [default: every built-in one by itself]

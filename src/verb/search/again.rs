@@ -15,6 +15,8 @@ const JOB: [&str; 8] =
     ["--fabric", "--devices", "--global-batch", "--stack", "--headroom-gib", "--attention", "--optimizer", "--sequence-length"];
 /// Of these, what holds of another model too.
 const ANY_MODEL: usize = 5;
+/// Of these, what `techniques` is told too: its devices follow from its degrees.
+const OF_TECHNIQUES: [&str; 5] = ["--fabric", "--stack", "--attention", "--optimizer", "--sequence-length"];
 
 /// What a search was given by name.
 pub struct Given<'a> {
@@ -75,7 +77,7 @@ fn chip_directory<'a>(words: &[&'a str]) -> Option<&'a Path> {
 /// What is wrong with a directory given for `--chip`, where something is: without it the arguments that it would bring are missing too.
 pub fn unusable_chip(given: &[OsString]) -> Option<Failure> {
     let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
-    let directory = chip_directory(&words).filter(|_| matches!(words.get(1), Some(&("evaluate" | "plan"))))?;
+    let directory = chip_directory(&words).filter(|_| matches!(words.get(1), Some(&("evaluate" | "plan" | "techniques"))))?;
     input::chip(&directory.display().to_string()).err()
 }
 
@@ -83,7 +85,7 @@ pub fn unusable_chip(given: &[OsString]) -> Option<Failure> {
 pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     let Some(words) = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>() else { return given };
     let verb = words.get(1).copied().unwrap_or_default();
-    if !matches!(verb, "evaluate" | "plan") {
+    if !matches!(verb, "evaluate" | "plan" | "techniques") {
         return given;
     }
     let Some(directory) = chip_directory(&words) else { return given };
@@ -109,7 +111,8 @@ pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     let mut added = Vec::new();
     for (key, value) in pairs.iter().filter(|(key, _)| !is_given(key)) {
         let of_job = JOB.iter().position(|known| known == key);
-        if !(whole || of_job.is_some_and(|at| same_model || at < ANY_MODEL)) {
+        let told = verb != "techniques" || OF_TECHNIQUES.contains(key);
+        if !(told && (whole || of_job.is_some_and(|at| same_model || at < ANY_MODEL))) {
             continue;
         }
         let value = if *key == "--fabric" && fabric.is_file() { fabric.display().to_string() } else { (*value).to_owned() };

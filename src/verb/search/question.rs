@@ -5,6 +5,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::verb::job::headroom;
 use results::record::StudyRecord;
+use results::run::{self, Run};
 use search::design::Aim;
 use search::objective::{Axis, Objective};
 use search::planner::Job;
@@ -59,6 +60,12 @@ impl Question {
         // PHAZE's chips have neither.
         let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
         let name = arguments.study.clone().unwrap_or_else(|| usual.to_owned());
+        let limited = asked.max_area.is_some() || asked.max_power.is_some() || asked.max_cost.is_some();
+        if arguments.study.is_none() && usual == "phaze" && limited {
+            tracing::warn!(
+                "without --node these are PHAZE's chips at 22 nm on its links of 4 GiB/s; --node n5, for instance, asks for TPU-like ones"
+            );
+        }
         let mut study = Study::load(&name).or_input()?;
         asked.apply(&name, &mut study)?;
         if let Some(stack) = &arguments.stack {
@@ -114,7 +121,7 @@ impl Question {
         let sequence_length = arguments.sequence_length.or(work.sequence_length).unwrap_or(model.max_sequence);
         // A length that the model cannot be trained at is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
-        let headroom = headroom(arguments.headroom_gib, &reference)?;
+        let headroom = headroom(arguments.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
         Ok(Self {
             model,
@@ -351,6 +358,11 @@ fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Resu
 
 /// A chip's file by name or path, taken apart.
 pub fn document(name_or_path: &str) -> Result<ChipDocument, Failure> {
+    let directory = Path::new(name_or_path);
+    if directory.is_dir() {
+        let text = Run::chip(directory).or_input()?;
+        return ChipDocument::parse(&text, &directory.join(run::CHIP).display().to_string()).or_input();
+    }
     if name_or_path.ends_with(".toml") {
         let text = input::text(name_or_path.as_ref(), "a chip file (.toml)")?;
         return ChipDocument::parse(&text, name_or_path).or_input();
