@@ -4,7 +4,7 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
 use crate::verb::job::{JobArguments, PlanArguments, at_most, flag};
-use crate::verb::plan;
+use crate::verb::plan::{self, draw_memory, job_words};
 use results::evaluated::Evaluated;
 use results::report::Kernels;
 use results::step_record::Explained;
@@ -45,6 +45,9 @@ pub struct Arguments {
     /// Write a micro-batch on the slowest stage, kernel by kernel, as a Chakra execution trace (MLCommons), which ASTRA-sim and others replay
     #[arg(long, value_name = "FILE.et")]
     chakra: Option<PathBuf>,
+    /// Draw what every stage holds over the step into this directory (memory.svg and .png); made if need be
+    #[arg(long, value_name = "DIR")]
+    memory: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -67,6 +70,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let explained = found.best.first().map(|ranked| Explained::new(&job, ranked)).transpose().or_input()?;
     write_traces(arguments, &job, explained.as_ref())?;
+    if let (Some(best), Some(_)) = (found.best.first(), &arguments.memory) {
+        let timeline = job.timeline(&best.plan).or_input()?;
+        draw_memory(arguments.memory.as_deref(), &job_words(&arguments.job), &timeline, best)?;
+    }
     let record = Evaluated::new(&job, &arguments.job.model, &found, explained.as_ref());
     let kernels = if arguments.kernels { Kernels::All } else { Kernels::Longest };
     answer::give(arguments.format, &record, |record| report::evaluated(record, kernels))

@@ -3,22 +3,22 @@
 mod write;
 
 use crate::answer::{self, Format};
-use crate::failure::{self, Failure, OrInput, OrUnwritable};
+use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::progress;
 use crate::verb::job::{JobArguments, PlanArguments, flag};
 use clap::ValueEnum;
 use results::evidence::search_robust;
 use results::mapped::Mapped;
-use results::planned::Planned;
-use results::{files, report, timeline};
+use results::planned::{Planned, one_line};
+use results::{figure, files, report, timeline};
 use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, RankedPlan, default_policies, map_plans, neighbours, search_plans};
 use search::published::piper;
 use search::rank_mapping::RankMapping;
 use sim::network::Fabric;
 use sim::pipeline::Timeline;
 use sim::units::Bytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use workloads::RankOrder;
 use write::Framework;
 
@@ -41,7 +41,8 @@ enum LinkEnds {
     coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace step.json\n\n\
     Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
     holds every value that divides, except: context parallelism from 8,192 tokens on only (2 to 8 there, every power of two beyond), ZeRO-3\n\
-    without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved; under MaxText what it runs: its own policies,\n\
+    without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved, of the chunks per stage whose fullest holds as\n\
+    many layers the fewest; under MaxText what it runs: its own policies,\n\
     GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-3 in pipelines, all schedules,\n\
     and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even\n\
     are then tried for the plans that are there without --everything, and for the fastest of the others.\n\n\
@@ -84,6 +85,9 @@ pub struct Arguments {
     /// Write the fastest plan's step, pass by pass on every stage with its memory, as a trace for Chrome or Perfetto
     #[arg(long, value_name = "FILE", conflicts_with = "emit")]
     trace: Option<PathBuf>,
+    /// Draw what every stage of the fastest plan holds over the step into this directory (memory.svg and .png); made if need be
+    #[arg(long, value_name = "DIR", conflicts_with = "emit")]
+    memory: Option<PathBuf>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -195,6 +199,7 @@ fn list(
         let timeline = job.timeline(&best.plan).or_input()?;
         record.played(&timeline);
         write_trace(arguments, &timeline)?;
+        draw_memory(arguments.memory.as_deref(), &job_words(&arguments.job), &timeline, best)?;
     } else if let Some(file) = &arguments.trace {
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
@@ -202,9 +207,25 @@ fn list(
     answer::give(arguments.format, &record, report::planned)
 }
 
+/// A job in a few words.
+pub fn job_words(job: &JobArguments) -> String {
+    format!("{} on {} x {}", job.model, job.devices, job.chip)
+}
+
+/// Draws what a plan's stages hold over its step, where a directory is given for it.
+pub fn draw_memory(directory: Option<&Path>, job: &str, timeline: &Timeline, ranked: &RankedPlan) -> Result<(), Failure> {
+    let Some(directory) = directory else { return Ok(()) };
+    std::fs::create_dir_all(directory).map_err(|e| {
+        failure::of_io(&e, format!("--memory {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+    })?;
+    let about = format!("{job}: {}", one_line(&ranked.plan));
+    let drawn = figure::memory(&about, timeline, ranked.memory.capacity.gib()).or_other()?;
+    drawn.write(directory, "memory").or_unwritable().map(drop)
+}
+
 fn write_trace(arguments: &Arguments, timeline: &Timeline) -> Result<(), Failure> {
     let Some(file) = &arguments.trace else { return Ok(()) };
-    let title = format!("{} on {} x {}, fastest plan", arguments.job.model, arguments.job.devices, arguments.job.chip);
+    let title = format!("{}, fastest plan", job_words(&arguments.job));
     files::write(file, timeline::trace(&title, timeline).as_bytes()).or_unwritable()
 }
 

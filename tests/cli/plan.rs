@@ -1,6 +1,6 @@
 //! `coplace plan`: the list, its proof by counts, its neighbours, and the frameworks' words.
 
-use crate::support::coplace;
+use crate::support::{coplace, coplace_in};
 use serde_json::Value;
 
 const JOB: [&str; 10] =
@@ -448,4 +448,17 @@ fn memory_under_zb_v_is_said_to_be_a_limit() {
     // Elsewhere it is what the timeline reaches.
     let other = coplace(&call(&["--schedule", "1f1b", "--pipeline", "4", "--top", "1"])).result();
     assert!(!other.contains("Under ZB-V"), "{other}");
+}
+
+#[test]
+fn memory_over_a_step_is_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = "opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 32 --pipeline 2 --memory drawn";
+    for verb in ["plan", "evaluate"] {
+        let words: Vec<&str> = std::iter::once(verb).chain(job.split(' ')).collect();
+        coplace_in(dir.path(), &words).result();
+        let drawn = std::fs::read_to_string(dir.path().join("drawn/memory.svg")).unwrap();
+        assert!(drawn.contains("stage 1") && drawn.contains("GiB per device"), "{verb}");
+        std::fs::remove_dir_all(dir.path().join("drawn")).unwrap();
+    }
 }

@@ -6,12 +6,14 @@ mod canvas;
 mod freedoms;
 mod labels;
 mod legend;
+mod memory;
 mod pareto;
 mod png;
 mod predicted;
 mod techniques;
 
 pub use freedoms::freedoms;
+pub use memory::memory;
 pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
 pub use predicted::{Group, PredictedPlot, predicted};
 pub use techniques::techniques;

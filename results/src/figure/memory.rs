@@ -1,0 +1,103 @@
+//! A device's memory over one step, a line for each pipeline stage that is drawn.
+
+use super::axes::{Axis, Frame};
+use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, TITLE};
+use super::legend::{self, Entry};
+use super::{Figure, FigureError};
+use plotters::style::Color;
+use plotters::style::text_anchor::{HPos, VPos};
+use sim::pipeline::{DeviceReport, Timeline};
+
+const SIZE: (u32, u32) = (1000, 520);
+const LEFT: i32 = 96;
+const RIGHT: i32 = 800;
+const TOP: i32 = 84;
+const BOTTOM: i32 = 440;
+/// Moments of a stage that are drawn, of every span the most that is held: about one for each unit of width.
+const MOMENTS: usize = 700;
+
+/// Draws what the devices of a traced step hold, in GiB, beside the `capacity_gib` that plans may take; `about` says of which plan it is. Of more stages
+/// than there are colours the first, the last and some between are drawn.
+///
+/// # Errors
+/// What the drawing library reports.
+pub fn memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Result<Figure, FigureError> {
+    let stages = drawn(timeline.devices.len());
+    let peak = timeline.devices.iter().map(|device| device.peak_memory.gib()).fold(0.0, f64::max);
+    // A device that is nearly empty is not drawn as a line along the axis.
+    let near = capacity_gib < 3.0 * peak;
+    let most = if near { peak.max(capacity_gib) } else { peak };
+    let frame = Frame {
+        x: Axis::linear("seconds of the step", (0.0, timeline.total.0), Some(0.0), (LEFT, RIGHT)),
+        y: Axis::linear("GiB per device", (0.0, most), Some(0.0), (BOTTOM, TOP)),
+    };
+    let title = "Memory over a step";
+    Canvas::figure(title, SIZE, |canvas| {
+        canvas.bold(title, (20, 22), TITLE, INK, (HPos::Left, VPos::Top));
+        canvas.text(about, (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        frame.draw(canvas);
+        let mut entries = Vec::new();
+        let mut entry = |words: String, color| entries.push(Entry { mark: Mark::Line, radius: 8, color, words, joined: true });
+        for (&stage, color) in stages.iter().zip(PALETTE) {
+            let Some(device) = timeline.devices.get(stage) else { continue };
+            canvas.line(steps(&frame, device, timeline.total.0), color.to_rgba(), 2);
+            entry(format!("stage {stage}"), color.to_rgba());
+        }
+        if near {
+            let ends = [frame.place(0.0, capacity_gib), (RIGHT, frame.y.place(capacity_gib))];
+            canvas.line(ends.to_vec(), INK.to_rgba(), 1);
+            entry(format!("{capacity_gib:.1} GiB for the program"), INK.to_rgba());
+        }
+        legend::draw(canvas, &entries, (RIGHT + 16, TOP + 8), SIZE.0 as i32 - RIGHT - 24, BOTTOM);
+    })
+}
+
+/// The stages that are drawn, at most as many as there are colours: the ends, and others at equal distances.
+fn drawn(stages: usize) -> Vec<usize> {
+    let count = stages.min(PALETTE.len());
+    let mut drawn: Vec<usize> = (0..count).map(|i| i * (stages.max(1) - 1) / (count.max(2) - 1)).collect();
+    drawn.dedup();
+    drawn
+}
+
+/// A stage's memory as steps from moment to moment.
+fn steps(frame: &Frame, device: &DeviceReport, total: f64) -> Vec<(i32, i32)> {
+    let span = device.memory.len().div_ceil(MOMENTS).max(1);
+    let mut places: Vec<(i32, i32)> = Vec::new();
+    let mut held = 0.0;
+    for moments in device.memory.chunks(span) {
+        let (Some(first), Some(most)) = (moments.first(), moments.iter().map(|moment| moment.1).max()) else { continue };
+        places.push(frame.place(first.0.0, held));
+        held = most.gib();
+        places.push(frame.place(first.0.0, held));
+    }
+    places.push(frame.place(total, held));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use sim::units::{Bytes, Seconds};
+
+    #[test]
+    fn the_ends_are_drawn_and_no_stage_twice() {
+        assert_eq!((drawn(0), drawn(1), drawn(3)), (vec![], vec![0], vec![0, 1, 2]));
+        assert_eq!(drawn(16), [0, 3, 6, 9, 12, 15]);
+    }
+
+    #[test]
+    fn every_stage_has_a_line_and_the_capacity_where_it_is_near() {
+        let device = |gib: f64| DeviceReport {
+            peak_memory: Bytes::from_gib(gib),
+            memory: vec![(Seconds(0.0), Bytes::from_gib(1.0)), (Seconds(1.0), Bytes::from_gib(gib))],
+            ..DeviceReport::default()
+        };
+        let timeline =
+            Timeline { total: Seconds(2.0), passes_end: Seconds(2.0), devices: vec![device(40.0), device(20.0)], events: vec![] };
+        let near = memory("a plan", &timeline, 79.2).unwrap();
+        assert!(["stage 0", "stage 1", "79.2 GiB for the program"].iter().all(|words| near.svg().contains(words)));
+        assert!(!memory("a plan", &timeline, 300.0).unwrap().svg().contains("for the program"));
+    }
+}
