@@ -7,8 +7,8 @@
   addEventListener('error', (event) => fail(event.message));
 
   const page = JSON.parse(document.getElementById('data').textContent);
-  // Okabe and Ito's palette, which the colour-blind can tell apart.
-  const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#8a8f98', '#b8a800', '#7f5fc7'];
+  // Okabe and Ito's palette, which the colour-blind can tell apart, and three of Paul Tol's muted scheme: there are twelve classes of memory.
+  const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#8a8f98', '#b8a800', '#7f5fc7', '#882255', '#117733', '#999933'];
   const NARROW = 640;
 
   // ---- words ----
@@ -341,7 +341,7 @@
       const classes = Object.keys(page.memory[0].classes_gib).filter((name) => page.memory.some((stage) => stage.classes_gib[name] > 0));
       chart(made, 'memory-classes', 'the fullest moment of every stage by class, GiB', (width, theme) => ({
         height: 380, legend: legend(theme), grid: { left: 58, right: 20, top: 40, bottom: 48 }, tooltip: { trigger: 'axis', axisPointer: { type: 'shadow' }, valueFormatter: (v) => `${significant(v)} GiB` },
-        xAxis: axis(theme, 'stage', { type: 'category', data: page.memory.map((s) => String(s.stage)) }), yAxis: axis(theme, 'GiB', { type: 'value', nameGap: 40, max: ({ max }) => (page.capacity_gib > max && page.capacity_gib < 3 * max ? Math.ceil(page.capacity_gib * 1.04) : null) }),
+        xAxis: axis(theme, 'stage', { type: 'category', data: page.memory.map((s) => String(s.stage)) }), yAxis: axis(theme, 'GiB', { type: 'value', nameGap: 40, axisLabel: { color: theme.faint, showMaxLabel: false }, max: ({ max }) => (page.capacity_gib > max && page.capacity_gib < 3 * max ? Math.ceil(page.capacity_gib * 1.04) : null) }),
         series: classes.map((name, i) => ({ type: 'bar', stack: 'memory', name, barMaxWidth: 60, data: page.memory.map((s) => s.classes_gib[name]),
           markLine: i || !page.capacity_gib ? undefined : { silent: true, symbol: 'none', data: [{ yAxis: page.capacity_gib }], label: { formatter: 'capacity', position: 'insideEndTop', color: theme.ink }, lineStyle: { color: theme.ink } } })),
       }));
@@ -360,7 +360,7 @@
     const runs = page.decisions.filter((d) => d.step_s !== null).slice(0, 25);
     const shown = runs.length < page.decisions.length ? 'Those that are not drawn are in the table.' : '';
     if (runs.length) chart(made, 'decisions', `step time beside the chosen plan, percent. ${shown}`, (width, theme) => ({
-      height: rows(width, runs.length), grid: { left: beside(width), right: 70, top: 8, bottom: 48 }, xAxis: axis(theme, 'percent longer', { type: 'value' }), yAxis: names(theme, width, runs.map((d) => d.change)),
+      height: rows(width, runs.length), grid: { left: beside(width), right: 70, top: 8, bottom: 48 }, xAxis: axis(theme, 'percent longer', { type: 'value' }), yAxis: names(theme, width, runs.map((d) => (d.step_s < page.step_s ? `${d.change} (not among the plans searched)` : d.change))),
       tooltip: { formatter: (at) => lines([['', at.name], ['step', time(runs[at.dataIndex].step_s)], ['', runs[at.dataIndex].why]]), extraCssText: 'max-width: 340px; white-space: normal;' },
       series: [{ type: 'bar', data: runs.map((d) => (d.step_s / page.step_s - 1) * 100), label: { show: true, position: 'right', color: theme.ink, formatter: (at) => signed(at.value) } }],
     }));
