@@ -69,6 +69,15 @@ impl Claim {
         Self::take(path, &crate::sweep::directory::FILES, held)
     }
 
+    /// Takes a directory (made if need be) for a part of a search: an empty one, or one with a part, whosever that is.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn for_part(path: &Path) -> Result<Self, ClaimError> {
+        let held = |path: &Path| if crate::parts::is_part(path) { Ok(()) } else { Err(ClaimError::Foreign) };
+        Self::take(path, &crate::parts::FILES, held)
+    }
+
     /// Takes a directory for these files; `own` refuses one with others that it does not know for ours.
     fn take(path: &Path, files: &[&'static str], own: impl Fn(&Path) -> Result<(), ClaimError>) -> Result<Self, ClaimError> {
         if path.is_file() {

@@ -22,6 +22,7 @@ pub mod from_search;
 pub mod mapped;
 pub mod page;
 pub mod papers;
+pub mod parts;
 pub mod planned;
 pub mod progress;
 pub mod record;

@@ -1,5 +1,7 @@
 //! Pareto fronts of two objectives, both to be minimised (negate what is to be maximised).
 
+use serde::{Deserialize, Serialize};
+
 /// A front kept as points are added: ascending in the first objective, strictly descending in the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Front {
@@ -7,7 +9,7 @@ pub struct Front {
 }
 
 /// A point on a front.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FrontPoint {
     /// First objective (for a design: area).
     pub first: f64,

@@ -8,9 +8,16 @@
 //!
 //! Sets are taken in rounds of a fixed size and the front changes only between rounds: the answer is the same for any number of threads.
 
+mod among;
+mod standing;
+
 use crate::pareto::{Front, FrontPoint};
 use crate::space::Why;
+use among::Among;
+pub use among::{Alone, Exchange};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+pub use standing::{Counts, Moment, Progress};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::fmt::Debug;
@@ -38,7 +45,7 @@ pub struct Node<S> {
 }
 
 /// What shows a bound of candidates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Shown {
     /// The peaks of kernels, and what arrays and buffers leave of them.
     Peaks,
@@ -84,6 +91,13 @@ pub trait Problem: Sync {
     /// Whether a set has a candidate.
     fn holds(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
+    }
+    /// What a candidate of another part of the search costs and its value, to have something to be held against; none where it has none.
+    ///
+    /// # Errors
+    /// What ends the search.
+    fn elsewhere(&self, _candidate: usize) -> Result<Option<FrontPoint>, String> {
+        Ok(None)
     }
     /// A set that nobody looks at any more, without what only looks need.
     fn settled(&self, set: Self::Set) -> Self::Set {
@@ -153,21 +167,6 @@ pub enum Outcome<E> {
     Excluded(Exclusion),
 }
 
-/// Where a search stands, for a progress display.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress {
-    /// Candidates decided so far, by evaluation or by bound.
-    pub decided: u64,
-    /// Of these, evaluated exactly.
-    pub evaluated: usize,
-    /// All candidates.
-    pub total: u64,
-    /// The best value so far.
-    pub best: Option<f64>,
-    /// No candidate has a lower value.
-    pub bound: f64,
-}
-
 /// When a search ends before it has decided everything, and what it may leave.
 pub struct Limits<'a> {
     /// Candidates evaluated exactly at most.
@@ -176,32 +175,6 @@ pub struct Limits<'a> {
     pub gap: f64,
     /// Whether to stop now: asked before every look and every evaluation.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-}
-
-/// How much was decided by what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Candidates discarded whole sets at a time, by the bounds of [`Shown`].
-    pub in_sets: [u64; 3],
-    /// Candidates discarded one by one, by the same.
-    pub alone: [u64; 3],
-    /// Candidates outside limits, or none.
-    pub excluded: u64,
-    /// Candidates evaluated, those among [`Shown::Plans`] included.
-    pub evaluated: u64,
-    /// Sets looked at.
-    pub looks: u64,
-}
-
-/// Where a search stood at a moment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
-    /// The best value; `None` where none is known.
-    pub best: Option<f64>,
-    /// No candidate has a lower value.
-    pub bound: f64,
-    /// What was decided by then.
-    pub counts: Counts,
 }
 
 /// The answer of a search.
@@ -215,6 +188,8 @@ pub struct Answer<S, E> {
     pub lower_bound: Option<f64>,
     /// What was decided by what.
     pub counts: Counts,
+    /// Candidates of other parts that it was held against.
+    pub heard: Vec<FrontPoint>,
 }
 
 /// A node in the queue: smallest bound first, then the smallest first candidate.
@@ -264,16 +239,32 @@ pub fn run<P: Problem>(
     limits: &Limits<'_>,
     told: &mut dyn FnMut(Progress, Moment),
 ) -> Result<Answer<P::Set, P::Evaluation>, String> {
+    run_among(problem, limits, told, &mut Alone)
+}
+
+/// The same for one part of a search among others.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_among<P: Problem>(
+    problem: &P,
+    limits: &Limits<'_>,
+    told: &mut dyn FnMut(Progress, Moment),
+    others: &mut dyn Exchange,
+) -> Result<Answer<P::Set, P::Evaluation>, String> {
     let roots = problem.roots(limits.stop);
     let total = roots.iter().map(|node| problem.size(&node.set)).sum();
+    let mut among = Among::new(problem, others, &roots);
     let queue = roots.into_iter().map(Waiting).collect::<Vec<_>>().into();
     let (front, counts) = (Front::default(), Counts::default());
     let (gap, stop, outcomes, left) = (limits.gap, limits.stop, Vec::new(), f64::INFINITY);
     let mut run = Run { problem, gap, stop, queue, outcomes, front, counts, total, decided: 0, left };
+    run.hear(&mut among);
     // One candidate at once, so that there is an answer whenever the search is stopped.
-    run.dive()?;
+    run.dive(&mut among)?;
     run.tell(told);
     while run.counts.evaluated < limits.evaluations as u64 && !run.queue.is_empty() && !(limits.stop)() {
+        run.hear(&mut among);
         let room = limits.evaluations - run.counts.evaluated as usize;
         let (looks, singles) = run.take_round(room);
         run.look(looks)?;
@@ -282,7 +273,8 @@ pub fn run<P: Problem>(
     }
     let lower_bound = run.lower_bound();
     run.close();
-    Ok(Answer { outcomes: run.outcomes, front: run.front, lower_bound, counts: run.counts })
+    run.tell_last(&mut among);
+    Ok(Answer { outcomes: run.outcomes, front: run.front, lower_bound, counts: run.counts, heard: among.heard() })
 }
 
 impl<P: Problem> Run<'_, P> {
@@ -339,8 +331,8 @@ impl<P: Problem> Run<'_, P> {
     }
 
     /// Follows the best of each set's parts, or the one with the candidate to go to first, to one candidate and evaluates it.
-    fn dive(&mut self) -> Result<(), String> {
-        let goal = self.problem.start(self.stop)?;
+    fn dive(&mut self, among: &mut Among<'_, P>) -> Result<(), String> {
+        let goal = self.goal(among)?;
         let there = |node: &Node<P::Set>| goal.is_some_and(|goal| self.problem.holds(&node.set, goal));
         let mut roots = std::mem::take(&mut self.queue).into_vec();
         let towards = roots.iter().position(|root| there(&root.0)).map(|at| roots.swap_remove(at));

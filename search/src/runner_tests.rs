@@ -10,6 +10,8 @@ struct Toy {
     root: usize,
     /// Where to go first; it may be no candidate.
     goal: Option<usize>,
+    /// Which of how many parts of the root sets it has.
+    part: (usize, usize),
 }
 
 impl Toy {
@@ -37,7 +39,12 @@ impl Problem for Toy {
     type Evaluation = ();
     fn roots(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<Node<(usize, usize)>> {
         let each = self.root.max(1);
-        (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len())))).collect()
+        let all = (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len()))));
+        all.enumerate().filter(|(at, _)| at % self.part.1 == self.part.0).map(|(_, node)| node).collect()
+    }
+    fn elsewhere(&self, c: usize) -> Result<Option<FrontPoint>, String> {
+        let value = self.items.get(c).and_then(|item| item.1);
+        Ok(value.map(|value| FrontPoint { first: self.exact(c), second: f64::from(value), id: c }))
     }
     fn start(&self, _: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
         Ok(self.goal)
@@ -78,6 +85,7 @@ fn toy() -> impl Strategy<Value = Toy> {
         costs_known_late,
         root,
         goal,
+        part: (0, 1),
     })
 }
 
@@ -138,5 +146,53 @@ proptest! {
         if let (Some(best), Some(bound)) = (answer.front.points().last(), answer.lower_bound) {
             prop_assert!(best.second <= bound * (1.0 + gap) * (1.0 + 1e-12));
         }
+    }
+}
+
+/// What every part has told, by part.
+type Board = std::cell::RefCell<std::collections::BTreeMap<usize, Vec<FrontPoint>>>;
+
+struct Listener<'a>(usize, &'a Board);
+
+impl Exchange for Listener<'_> {
+    fn exchange(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
+        self.1.borrow_mut().insert(self.0, own.to_vec());
+        self.1.borrow().values().flatten().copied().collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn parts_that_tell_each_other_find_the_true_front_in_any_order_and_begun_again(
+        toy in toy(),
+        of in 1usize..5,
+        order in proptest::collection::vec(0usize..5, 0..6),
+        limit in 1usize..40,
+    ) {
+        let board = Board::default();
+        let search = |part: usize, evaluations: usize| {
+            let toy = Toy { part: (part, of), ..toy.clone() };
+            let limits = Limits { evaluations, gap: 0.0, stop: &|| false };
+            run_among(&toy, &limits, &mut |_, _| {}, &mut Listener(part, &board)).unwrap()
+        };
+        // Some are stopped on the way and have told what they had.
+        order.iter().filter(|part| **part < of).for_each(|&part| drop(search(part, limit)));
+        let parts: Vec<_> = (0..of).map(|part| search(part, usize::MAX)).collect();
+        let mut seen = vec![0; toy.items.len()];
+        let outcomes = || parts.iter().flat_map(|part| &part.outcomes);
+        outcomes().flat_map(|(set, _)| set.0..set.1).for_each(|c| seen[c] += 1);
+        prop_assert!(seen.iter().all(|&times| times == 1), "every candidate is decided once, by its part");
+        let (mut front, mut known) = (Front::default(), std::collections::BTreeSet::new());
+        for point in parts.iter().flat_map(|part| part.front.points()) {
+            if known.insert(point.id) {
+                front.insert_by_id(*point);
+            }
+        }
+        let truth = truth(&toy);
+        prop_assert_eq!(front.points(), truth.points());
+        let evaluated = |id| outcomes().any(|(set, outcome)| set.0 == id && matches!(outcome, Outcome::Evaluated { .. }));
+        prop_assert!(front.points().iter().all(|point| evaluated(point.id)), "what is on the front has been evaluated by its part");
+        let bound = parts.iter().filter_map(|part| part.lower_bound).reduce(f64::min);
+        prop_assert_eq!(bound, truth.points().last().map(|p| p.second));
     }
 }

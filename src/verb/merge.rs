@@ -1,26 +1,29 @@
-//! `coplace merge`: the parts of a sweep put together.
+//! `coplace merge`: the parts of a sweep or of a search put together.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::Question;
-use crate::verb::search::{Posed, prepare};
+use crate::verb::search::{Posed, parts, prepare};
 use crate::verb::sweep::{Ready, ThisRun, claim, facts, words};
 use clap::Parser;
+use results::parts::is_part;
 use results::sweep::merge::{self, Parts};
 use search::planner::Job;
 use search::sweep::Shard;
 use std::path::PathBuf;
 
-/// Put the parts of a sweep together
+/// Put the parts of a sweep or of a search together
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
-    Every part must be there and complete: one that is not is named, with the command that runs it. The files are those of the same sweep in one\n\
-    process, byte for byte but for the times in record.json; merging again changes nothing. JSON: as of coplace sweep.")]
+    Every part must be there and complete: one that is not is named, with the option that runs it. Of a sweep the files are those of the same sweep\n\
+    in one process, byte for byte but for the times in record.json. Of a search the best design, the front and what is proven are those of one process;\n\
+    which other designs were evaluated and which were discarded by a bound depends on what parts knew of each other. Merging again changes nothing.\n\
+    JSON: as of coplace sweep or of coplace search.")]
 pub struct Arguments {
     /// Directories of the parts, in any order
     #[arg(required = true)]
     parts: Vec<PathBuf>,
-    /// Directory of the whole sweep
+    /// Directory of the whole
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Form of the answer
@@ -43,6 +46,9 @@ pub fn asked_again(words: &[String]) -> Result<Posed, Failure> {
 
 /// Merges, writes the directory, prints what a sweep prints.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.parts.iter().any(|directory| is_part(directory)) {
+        return parts::merge(&arguments.parts, &arguments.out, arguments.format);
+    }
     let parts = Parts::open(&arguments.parts).or_input()?;
     let posed = asked_again(&parts.facts().asked_with)?;
     let question = Question::of_one(&posed)?;

@@ -18,6 +18,7 @@ pub mod scalesim;
 pub mod schedule;
 pub mod search;
 pub mod shell;
+pub mod slurm;
 pub mod sweep;
 pub mod techniques;
 pub mod validate;

@@ -4,6 +4,7 @@ pub mod again;
 mod asked;
 pub mod baselines;
 pub mod models;
+pub mod parts;
 pub mod question;
 mod stop;
 
@@ -11,6 +12,7 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress::{self, Pace};
 use crate::verb::job::at_most;
+use crate::verb::slurm::InParts;
 use asked::Named;
 use question::Question;
 pub use question::document;
@@ -37,11 +39,15 @@ const USED: f64 = 0.95;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace search llama2-7b\n  coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
-    coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n\n\
+    coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n  \
+    coplace search llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
     base chip, inputs.json (the files that the question names, for a run stands alone), pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
-    another question is never overwritten. JSON: the record, as in record.json."
+    another question is never overwritten. A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
+    progress.csv. --slurm writes parts, logs and scripts beside the run directory, into DIR.parts, and submits the parts that are not there.\n\
+    JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
+    running, job, merge_job, directory, out."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -55,6 +61,11 @@ pub struct Arguments {
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// With --shard: a directory in which parts tell each other of the best that they know, so that all discard by it; the same for all of them
+    #[arg(long, value_name = "DIR", requires = "shard")]
+    share: Option<PathBuf>,
+    #[command(flatten)]
+    in_parts: InParts,
 }
 
 /// The question as it is given: a model, a study, and what is asked otherwise than the study says.
@@ -132,86 +143,123 @@ pub struct Asked {
 
 /// Searches, writes the run directory, prints the report.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.in_parts.shard.is_some() || arguments.in_parts.slurm.is_some() {
+        return parts::run(arguments);
+    }
     let start = Instant::now();
-    let mut times = BTreeMap::new();
     let limit = stop::Limit::new(arguments.posed.asked.time_limit)?;
     let progress = progress::Progress::new("reading the question and preparing plans");
     let question = Question::read(&arguments.posed)?;
-    let jobs = models::jobs(&question);
-    let prepared = models::prepare_all(&question, &jobs)?;
-    let references = models::references(&question)?;
     let digest = question.digest(arguments.seed);
-    let out = run_directory(arguments, &question, &digest)?;
-    times.insert("prepare".to_owned(), start.elapsed().as_secs_f64());
-
-    let searching = Instant::now();
-    let (space, aim) = (&question.space, question.aim);
-    progress.phase("bounding chips and planning for a first one");
-    let models = models::searched(&question, &jobs, &references);
-    let searched = Searched { models: &models, space, aim };
-    let mut grown = ProgressTable::new(aim.objective, searched.scale());
-    // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
-    let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
-    let mut told = |now: Progress, moment: Moment| {
-        grown.take(searching.elapsed().as_secs_f64(), &moment);
-        progress.phase("searching");
-        let gap = now.best.map(|best| 1.0 - now.bound / best);
-        let left = match gap {
-            Some(gap) if gap <= aim.gap => {
-                let open = 1.0 - now.decided as f64 / now.total as f64;
-                deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| (left, "left"))
-            }
-            gap => gap.and_then(|gap| proving.left(gap)).map(|left| (left, "to the proof")),
+    ready(&question, |searched, search| {
+        let out = run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
+        let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
+        let (searching, aim) = (Instant::now(), question.aim);
+        progress.phase("bounding chips and planning for a first one");
+        let mut grown = ProgressTable::new(aim.objective, searched.scale());
+        // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
+        let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
+        let mut told = |now: Progress, moment: Moment| {
+            grown.take(searching.elapsed().as_secs_f64(), &moment);
+            progress.phase("searching");
+            let gap = now.best.map(|best| 1.0 - now.bound / best);
+            let left = match gap {
+                Some(gap) if gap <= aim.gap => {
+                    let open = 1.0 - now.decided as f64 / now.total as f64;
+                    deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| (left, "left"))
+                }
+                gap => gap.and_then(|gap| proving.left(gap)).map(|left| (left, "to the proof")),
+            };
+            progress.say(standing(now, gap, aim.objective, searched.scale()), left);
         };
-        progress.say(standing(now, gap, aim.objective, searched.scale()), left);
-    };
-    let search = DesignSearch { workloads: &models::workloads(&question, &prepared, &references), space, aim };
-    let watch = Watch { stop: &|| limit.reached(), told: &mut told };
-    let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
-    progress.phase("explaining the best chip and comparing it");
-    times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
+        let watch = Watch { stop: &|| limit.reached(), told: &mut told };
+        let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
+        progress.phase("explaining the best chip and comparing it");
+        times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
+        let (asked_with, stopped) = (arguments.posed.words(), limit.words());
+        let about = About { digest, seed: arguments.seed, asked_with, stopped, grown: Some(grown.to_csv()), start, times };
+        let found = concluded(&question, searched, &answer, about)?;
+        drop(progress);
+        give(&out, arguments.format, found, |record| told_text(record, &grown))
+    })
+}
 
+/// Prepares the plans of a question's models, and does something with its search.
+pub fn ready<T>(
+    question: &Question,
+    with: impl FnOnce(&Searched<'_>, &DesignSearch<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let jobs = models::jobs(question);
+    let prepared = models::prepare_all(question, &jobs)?;
+    let references = models::references(question)?;
+    let models = models::searched(question, &jobs, &references);
+    let workloads = models::workloads(question, &prepared, &references);
+    let (space, aim) = (&question.space, question.aim);
+    with(&Searched { models: &models, space, aim }, &DesignSearch { workloads: &workloads, space, aim })
+}
+
+/// What a record says besides the answer.
+pub struct About {
+    pub digest: String,
+    pub seed: u64,
+    pub asked_with: Vec<String>,
+    /// What has stopped the search, where something has.
+    pub stopped: Option<String>,
+    /// The gap over time.
+    pub grown: Option<String>,
+    /// When all began.
+    pub start: Instant,
+    pub times: BTreeMap<String, f64>,
+}
+
+/// The record of an answer, its designs, and the files of what was found.
+pub fn concluded(
+    question: &Question,
+    searched: &Searched<'_>,
+    answer: &DesignAnswer,
+    about: About,
+) -> Result<(Record, Vec<DesignRow>, Found), Failure> {
+    let About { digest, seed, asked_with, stopped, grown, start, mut times } = about;
     let explaining = Instant::now();
-    let mut rows = searched.rows(&answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    name_bounds(&searched, &answer, &mut rows)?;
-    let best = best_design(&question, &searched, &answer, &rows)?;
+    let mut rows = searched.rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    name_bounds(searched, answer, &mut rows)?;
+    let best = best_design(question, searched, answer, &rows)?;
     let comparison = match &best {
         Some(_) if stop::Limit::interrupted() => {
             tracing::warn!("the best is not compared with chips that were built, which takes some seconds more");
             None
         }
-        Some(best) if question.others.is_empty() => Some(models::compared(&question, &answer, &rows, best)?),
+        Some(best) if question.others.is_empty() => Some(models::compared(question, answer, &rows, best)?),
         _ => None,
     };
-    let mut certificate = conversion::certificate(&searched, &answer);
-    certificate.why = certificate.why.or_else(|| limit.words().filter(|_| certificate.open > 0));
-    let found = Found { progress: Some(grown.to_csv()), ..found(&question, &answer, &digest)? };
+    let mut certificate = conversion::certificate(searched, answer);
+    certificate.why = certificate.why.or_else(|| stopped.filter(|_| certificate.open > 0));
+    let found = Found { progress: grown, ..found(question, answer, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
-    let record = Record {
-        format: record::FORMAT,
-        versions: Versions::current(),
-        question: digest,
-        study: question.record(),
-        seed: arguments.seed,
-        certificate,
-        best,
-        comparison,
-        asked_with: arguments.posed.words(),
-        times,
-    };
-    drop(progress);
+    let (format, versions, study) = (record::FORMAT, Versions::current(), question.record());
+    let record = Record { format, versions, question: digest, study, seed, certificate, best, comparison, asked_with, times };
+    Ok((record, rows, found))
+}
+
+/// Writes the run directory and prints the report.
+pub fn give(
+    out: &Claim,
+    format: Format,
+    (record, designs, found): (Record, Vec<DesignRow>, Found),
+    text: impl FnOnce(&Record) -> String,
+) -> Result<(), Failure> {
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
-    let run = Run { name, record, designs: rows };
+    let run = Run { name, record, designs };
     // A search's answer is worth more than its files: it is told first where they cannot be written.
     let written = run.write(out.path(), &found);
-    match (arguments.format, &written) {
+    match (format, &written) {
         (Format::Json, _) => answer::json(&run.record)?,
         (Format::Text, Ok(files)) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            answer::words(&format!("{}\nWritten: {}\n", told_text(&run.record, &grown), files.join(", ")))?;
+            answer::words(&format!("{}\nWritten: {}\n", text(&run.record), files.join(", ")))?;
         }
-        (Format::Text, Err(_)) => answer::words(&told_text(&run.record, &grown))?,
+        (Format::Text, Err(_)) => answer::words(&text(&run.record))?,
     }
     written.or_unwritable().map(drop)
 }
@@ -244,26 +292,32 @@ pub fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, F
     Prepared::new(*job, &space).or_input()
 }
 
-/// The run directory, for this search alone: one that holds no other question's answer.
-fn run_directory(arguments: &Arguments, question: &Question, digest: &str) -> Result<Claim, Failure> {
+/// The run directory, for this search alone.
+pub fn run_directory(given: Option<&Path>, posed: (&Posed, u64), asked: (&Question, &str)) -> Result<Claim, Failure> {
+    let out = run_path(given, posed, asked)?;
+    Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
+}
+
+/// Where it is: a directory that holds no other question's answer.
+fn run_path(
+    given: Option<&Path>,
+    (posed, seed): (&Posed, u64),
+    (question, digest): (&Question, &str),
+) -> Result<PathBuf, Failure> {
     let answers_another = |path: &Path| Record::question_in(path).is_some_and(|question| question.as_deref() != Some(digest));
-    let out = match &arguments.out {
+    match given {
         Some(out) if answers_another(out) => {
             let why = "holds the answer to another question, which is not overwritten; give another directory, or remove it";
-            return Err(failure::input(format!("--out {}: {why}", out.display())));
+            Err(failure::input(format!("--out {}: {why}", out.display())))
         }
-        Some(out) => out.clone(),
+        Some(out) => Ok(out.to_owned()),
         None => {
-            let name = question.directory_name(&arguments.posed);
+            let name = question.directory_name(posed);
             let own = PathBuf::from("runs").join(&name);
-            if arguments.posed.changes_study() || arguments.seed != 0 || answers_another(&own) {
-                own.with_file_name(format!("{name}-{digest}"))
-            } else {
-                own
-            }
+            let digest_too = posed.changes_study() || seed != 0 || answers_another(&own);
+            Ok(if digest_too { own.with_file_name(format!("{name}-{digest}")) } else { own })
         }
-    };
-    Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
+    }
 }
 
 /// Where a search stands, in a line.

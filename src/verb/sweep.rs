@@ -1,13 +1,11 @@
 //! `coplace sweep`: every design of a study, none rejected by a bound.
 
-mod slurm;
-
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress::Progress;
-use crate::verb::job::at_most;
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, described, files_of, prepare};
+use crate::verb::slurm::{self, Batch, InParts, State};
 use results::claim::{Claim, ClaimError};
 use results::design::DesignRow;
 use results::record::{self, BestDesign, Record, Versions};
@@ -46,23 +44,12 @@ pub struct Arguments {
     /// Go on with what the directory holds of this sweep; begin where it holds none
     #[arg(long)]
     resume: bool,
-    /// One of several parts of the sweep, 1/8 to 8/8 for instance: the same designs whenever and wherever it runs
-    #[arg(long, value_name = "PART/PARTS")]
-    shard: Option<Shard>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// With --slurm: parts, each a task of the job array
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_most(MOST_TASKS), requires = "slurm")]
-    parts: u32,
-    /// Submit the sweep to Slurm: an array of parts that go on after anything, and a job that merges them; last of all options, because what
-    /// follows is given to sbatch
-    #[arg(long, value_name = "SBATCH OPTION", num_args = 0.., allow_hyphen_values = true, conflicts_with = "shard")]
-    slurm: Option<Vec<String>>,
+    #[command(flatten)]
+    in_parts: InParts,
 }
-
-/// Tasks of a job array: Slurm's MaxArraySize is 1001 where nobody changed it, which allows numbers up to 1000 (slurm.conf(5)).
-const MOST_TASKS: u64 = 1000;
 
 /// What a sweep tells.
 #[derive(Serialize)]
@@ -100,11 +87,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(failure::input(format!("--time-limit, --within: of search alone: {cure}")));
     }
     let question = Question::of_one(&arguments.posed)?;
-    let shard = arguments.shard.unwrap_or(Shard::WHOLE);
+    let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
     let facts = facts(&question, &arguments.posed, shard);
     let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
-    if let Some(options) = &arguments.slurm {
-        let batch = slurm::Batch { question: &question, posed: &arguments.posed, out: &path, parts: arguments.parts, options };
+    if let Some(options) = &arguments.in_parts.slurm {
+        let words = arguments.posed.words().into_iter().chain(["--resume".to_owned()]).collect();
+        let state = |shard: Shard, directory: &Path| state(directory, &self::facts(&question, &arguments.posed, shard));
+        let batch = Batch { verb: "sweep", words, out: &path, parts: arguments.in_parts.parts, options, state: &state };
         let submitted = batch.submit()?;
         return answer::give(arguments.format, &Versioned::first(&submitted), |_| slurm::words(&submitted));
     }
@@ -119,6 +108,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         _ => part(&store, &question, this_run)?,
     };
     answer::give(arguments.format, &Versioned::first(&answer), |_| words(&answer))
+}
+
+/// What is known of a part in a directory.
+fn state(directory: &Path, asked: &Facts) -> Result<State, Failure> {
+    if !directory.join(STORE).exists() {
+        return Ok(State::Lacking);
+    }
+    match SweepStore::open_for(directory, asked) {
+        Ok(store) if store.is_complete() => Ok(State::Complete),
+        Ok(_) => Ok(State::Lacking),
+        Err(SweepError::Busy { .. }) => Ok(State::Running),
+        Err(error) => Err(error).or_damaged(),
+    }
 }
 
 /// The directory of a sweep, for this process alone.

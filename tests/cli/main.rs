@@ -18,6 +18,7 @@ mod plan;
 mod power;
 mod report;
 mod search;
+mod search_parts;
 mod slurm;
 mod support;
 mod sweep;

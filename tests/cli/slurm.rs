@@ -1,6 +1,7 @@
-//! `coplace sweep --slurm`: with a stand-in for sbatch that runs what is submitted at once, and with a real Slurm where `.ci/slurm` has set one up.
+//! `coplace sweep --slurm` and `coplace search --slurm`: with a stand-in for sbatch that runs what is submitted at once, and with a real Slurm where `.ci/slurm` has set one up.
 #![cfg(unix)]
 
+use crate::search_parts::{same_answer, searched};
 use crate::support::{Called, names};
 use crate::sweep::{same_exports, undisturbed};
 use serde_json::{Value, json};
@@ -35,9 +36,13 @@ fi
 "#;
 
 fn submit(dir: &Path, path: &Path, lost: &str, more: &[&str]) -> Called {
+    submit_a("sweep", dir, path, (lost, more))
+}
+
+fn submit_a(verb: &str, dir: &Path, path: &Path, (lost, more): (&str, &[&str])) -> Called {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let words =
-        ["sweep", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "it's here/batch", "--format", "json"];
+        [verb, "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "it's here/batch", "--format", "json"];
     let output = command
         .current_dir(dir)
         .env("COPLACE_LOG", "warn")
@@ -96,6 +101,43 @@ fn a_job_array_s_lost_part_is_named_and_submitted_alone() {
     );
 }
 
+#[test]
+fn a_search_s_lost_part_is_named_and_submitted_alone() {
+    let dir = searched();
+    let path = stand_in(dir.path());
+    let at = |name: &str| dir.path().join("it's here").join(name);
+    let submit = |lost: &str, more: &[&str]| submit_a("search", dir.path(), Path::new(&path), (lost, more));
+    let limited = submit("", &["--time-limit", "5", "--slurm"]).refusal();
+    assert!(limited.contains("limit the job (--slurm --time=4:00:00)"), "{limited}");
+    let first = submit("2", &["--parts", "3", "--slurm", "--partition=long"]).json();
+    assert_eq!((&first["submitted"], &first["complete"], &first["job"]), (&json!([1, 2, 3]), &json!([]), &json!("41")));
+    let said = std::fs::read_to_string(dir.path().join("submitted")).unwrap();
+    assert!(said.contains("--job-name=coplace-search --requeue --array=1-3 "), "{said}");
+    let merged = std::fs::read_to_string(at("batch.parts/merge.log")).unwrap();
+    assert!(
+        merged.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"),
+        "{merged}"
+    );
+    assert!(!at("batch/record.json").exists());
+    let second = submit("", &["--parts", "3", "--slurm"]).json();
+    assert_eq!((&second["submitted"], &second["complete"]), (&json!([2]), &json!([1, 3])));
+    same_answer(dir.path(), "it's here/batch");
+    let third = submit("", &["--parts", "3", "--slurm"]).json();
+    assert_eq!((&third["submitted"], &third["job"], &third["merge_job"]), (&json!([]), &Value::Null, &json!("42")));
+    same_answer(dir.path(), "it's here/batch");
+    assert_eq!(
+        names(&at("batch.parts")),
+        ["1-of-3", "2-of-3", "3-of-3", "array.sh", "best", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
+    );
+    assert_eq!(names(&at("batch.parts/best")), ["1-of-3.json", "2-of-3.json", "3-of-3.json"]);
+    // Parts of another question are in the way, and are not taken for these.
+    let answered = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).refusal();
+    assert!(answered.contains("holds the answer to another question"), "{answered}");
+    std::fs::remove_dir_all(at("batch")).unwrap();
+    let other = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).refusal();
+    assert!(other.contains("1-of-3: holds part 1/3 of the search of question"), "{other}");
+}
+
 /// What one of Slurm's commands says.
 #[track_caller]
 fn slurm(command: &str, words: &[&str]) -> String {
@@ -114,30 +156,45 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A sweep or a search that Slurm kills in one task and runs again in another.
+fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) {
+    let path = std::env::var_os("PATH").unwrap();
+    let again = || submit_a(verb, dir, Path::new(&path), ("", &["--parts", "4", "--slurm", "--cpus-per-task=1"])).json();
+    let at = |name: &str| dir.join("it's here/batch.parts").join(name);
+    let first = again();
+    let job = first["job"].as_str().unwrap();
+    wait("part 1 is at work", || at_work(&at("1-of-4")));
+    slurm("scancel", &["--full", "--signal=KILL", &format!("{job}_1")]);
+    wait("part 3 is at work", || at_work(&at("3-of-4")));
+    let third = format!("{job}_3");
+    slurm("scontrol", &["requeue", &third]);
+    // A requeued task waits for two minutes otherwise.
+    wait("part 3 is to begin again", || slurm("squeue", &["-h", "-j", &third, "-o", "%T"]).trim() == "PENDING");
+    slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now"]);
+    wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
+    let merged = std::fs::read_to_string(at("merge.log")).unwrap();
+    let (unfinished, lost) = ("part 1/4 has ", "none of the directories holds 1/4; run it with --shard 1/4, and merge again");
+    assert!(merged.contains(if verb == "sweep" { unfinished } else { lost }), "{merged}");
+    let second = again();
+    assert_eq!((&second["submitted"], &second["complete"]), (&json!([1]), &json!([2, 3, 4])));
+    wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
+}
+
 #[test]
 #[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
 fn slurm_s_own_array_survives_kills_and_requeues() {
     let dir = undisturbed();
-    let path = std::env::var_os("PATH").unwrap();
-    let again = || submit(dir.path(), Path::new(&path), "", &["--parts", "4", "--slurm", "--cpus-per-task=1"]).json();
-    let at = |name: &str| dir.path().join("it's here/batch.parts").join(name);
-    let first = again();
-    let job = first["job"].as_str().unwrap();
     // Rows were kept: the store is larger than an empty one.
-    let at_work = |part: &str| std::fs::metadata(at(part).join("sweep.sqlite")).is_ok_and(|store| store.len() > 16_384);
-    wait("part 1 is at work", || at_work("1-of-4"));
-    slurm("scancel", &["--full", "--signal=KILL", &format!("{job}_1")]);
-    wait("part 2 is at work", || at_work("2-of-4"));
-    let second = format!("{job}_2");
-    slurm("scontrol", &["requeue", &second]);
-    // A requeued task waits for two minutes otherwise.
-    wait("part 2 is to begin again", || slurm("squeue", &["-h", "-j", &second, "-o", "%T"]).trim() == "PENDING");
-    slurm("scontrol", &["update", &format!("jobid={second}"), "StartTime=now"]);
-    wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
-    let merged = std::fs::read_to_string(at("merge.log")).unwrap();
-    assert!(merged.contains("part 1/4 has ") && merged.contains("go on with it (--resume), and merge again"), "{merged}");
-    let second = again();
-    assert_eq!((&second["submitted"], &second["complete"]), (&json!([1]), &json!([2, 3, 4])));
-    wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
+    let kept = |part: &Path| std::fs::metadata(part.join("sweep.sqlite")).is_ok_and(|store| store.len() > 16_384);
+    killed_and_requeued("sweep", dir.path(), kept);
     same_exports(dir.path(), "it's here/batch");
+}
+
+#[test]
+#[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
+fn slurm_s_own_array_of_a_search_survives_kills_and_requeues() {
+    let dir = searched();
+    let begun = |part: &Path| part.is_dir() && !part.join("part.json").exists();
+    killed_and_requeued("search", dir.path(), begun);
+    same_answer(dir.path(), "it's here/batch");
 }

@@ -6,6 +6,7 @@
 mod alone;
 mod bounds;
 mod climb;
+mod parts;
 mod problem;
 
 use crate::objective::{Axis, Objective, Over};
@@ -13,6 +14,7 @@ use crate::planner::{Fastest, Prepared, RankedPlan};
 use crate::runner::{self, Counts, Exclusion, Moment, Outcome, Progress, Verdict};
 use crate::space::{DesignId, Outside, Region, Space};
 pub use alone::HardwareAlone;
+pub use parts::{Decided, Fate, PartAnswer};
 use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
@@ -266,7 +268,11 @@ impl<'a> DesignSearch<'a> {
     /// A study whose dimensions have no value or no such field where the search looks; a space of which no combination is a chip.
     pub fn run(&self, watch: Watch<'_>) -> Result<DesignAnswer, String> {
         let limits = runner::Limits { evaluations: self.aim.evaluations, gap: self.aim.gap, stop: watch.stop };
-        let answer = runner::run(&ChipProblem { search: *self }, &limits, watch.told)?;
+        self.finished(runner::run(&ChipProblem::new(*self), &limits, watch.told)?)
+    }
+
+    /// What a finished search comes to.
+    fn finished(&self, answer: runner::Answer<Candidates, Vec<Evaluation>>) -> Result<DesignAnswer, String> {
         let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
         let (mut designs, boxes, outside) = self.sorted(answer.outcomes);
         if let Some(why) =

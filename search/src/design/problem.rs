@@ -4,6 +4,7 @@ use super::bounds::{Depth, Seen};
 use super::climb::climb;
 use super::{DesignSearch, Evaluation};
 use crate::objective::Axis;
+use crate::pareto::FrontPoint;
 use crate::planner::LotBounds;
 use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
 use crate::space::{Enclosed, Region, Single};
@@ -40,6 +41,8 @@ impl Candidates {
 /// The search's numbering of designs: chips with the largest HBM first, in the space's order.
 pub(super) struct ChipProblem<'a> {
     pub search: DesignSearch<'a>,
+    /// The sets of a part of the search.
+    part: Option<Vec<Node<Candidates>>>,
 }
 
 /// A part of a box.
@@ -48,7 +51,33 @@ enum Part {
     Excluded(Candidates, Exclusion),
 }
 
-impl ChipProblem<'_> {
+impl<'a> ChipProblem<'a> {
+    /// The whole search.
+    pub fn new(search: DesignSearch<'a>) -> Self {
+        Self { search, part: None }
+    }
+
+    /// Of the whole search some sets.
+    pub fn part(search: DesignSearch<'a>, sets: Vec<Node<Candidates>>) -> Self {
+        Self { search, part: Some(sets) }
+    }
+
+    /// Chips that are searched one by one, bounded as long as nothing stops it.
+    pub fn chips(&self, points: Vec<usize>, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Candidates>> {
+        let unknown = |point| Node {
+            set: Candidates::One(point, Known::default()),
+            cost: 0.0,
+            bound: 0.0,
+            first: point,
+            shown: Shown::Peaks,
+        };
+        let node = |point| match (!stop()).then(|| self.one(point, &Known::default())) {
+            Some(Part::Node(node)) => node,
+            Some(Part::Excluded(..)) | None => unknown(point),
+        };
+        points.into_par_iter().map(node).collect()
+    }
+
     /// A chip; `known` holds for what it is a part of.
     fn one(&self, point: usize, known: &Known) -> Part {
         let set = Candidates::One(point, Known::default());
@@ -70,7 +99,7 @@ impl ChipProblem<'_> {
     }
 
     /// A part of `of`, whose bounds hold for it too; `whole` is what bounds that, if it is known.
-    fn part(&self, region: Region, of: &Node<Candidates>, whole: Option<&Seen>) -> Result<Part, String> {
+    fn half(&self, region: Region, of: &Node<Candidates>, whole: Option<&Seen>) -> Result<Part, String> {
         let space = self.search.space;
         let first = space.first(&region);
         let known = of.set.known();
@@ -134,7 +163,7 @@ impl ChipProblem<'_> {
         let mut splits: Vec<(f64, usize, [Part; 2])> = Vec::with_capacity(tried.len());
         for &dimension in &tried {
             let [lower, upper] = region.halves(dimension);
-            let parts = [self.part(lower, node, whole.as_ref())?, self.part(upper, node, whole.as_ref())?];
+            let parts = [self.half(lower, node, whole.as_ref())?, self.half(upper, node, whole.as_ref())?];
             splits.push((self.gain(&parts[0], node) * self.gain(&parts[1], node), dimension, parts));
         }
         splits.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -161,6 +190,9 @@ impl runner::Problem for ChipProblem<'_> {
 
     fn roots(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Candidates>> {
         let space = self.search.space;
+        if let Some(sets) = &self.part {
+            return sets.clone();
+        }
         if let Some(region) = space.whole() {
             let first = space.first(&region);
             let known = Known::default();
@@ -172,18 +204,7 @@ impl runner::Problem for ChipProblem<'_> {
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
             return vec![Node { set, cost: 0.0, bound, first, shown: Shown::Peaks }];
         }
-        let unknown = |point| Node {
-            set: Candidates::One(point, Known::default()),
-            cost: 0.0,
-            bound: 0.0,
-            first: point,
-            shown: Shown::Peaks,
-        };
-        let node = |point| match (!stop()).then(|| self.one(point, &Known::default())) {
-            Some(Part::Node(node)) => node,
-            Some(Part::Excluded(..)) | None => unknown(point),
-        };
-        (0..space.points()).into_par_iter().map(node).collect()
+        self.chips((0..space.points()).collect(), stop)
     }
 
     fn start(&self, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
@@ -195,6 +216,16 @@ impl runner::Problem for ChipProblem<'_> {
             Candidates::One(point, _) => *point == candidate,
             Candidates::Box(region, ..) => self.search.space.holds(region, candidate),
         }
+    }
+
+    fn elsewhere(&self, candidate: usize) -> Result<Option<FrontPoint>, String> {
+        let Part::Node(node) = self.one(candidate, &Known::default()) else { return Ok(None) };
+        Ok(match self.evaluate(candidate, f64::INFINITY) {
+            Verdict::Feasible { value, cost, .. } => {
+                Some(FrontPoint { first: cost.unwrap_or(node.cost), second: value, id: candidate })
+            }
+            Verdict::Infeasible(_) | Verdict::Beaten(_) => None,
+        })
     }
 
     fn settled(&self, set: Candidates) -> Candidates {

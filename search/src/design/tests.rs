@@ -4,6 +4,7 @@ use crate::objective::Term;
 use crate::pareto::{Front, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::space::{ChipLimits, Grid, Single};
+use crate::sweep::Shard;
 use proptest::prelude::*;
 use sim::hardware::{ChipDocument, Setting, Template};
 use sim::network::{Fabric, FabricDocument};
@@ -154,6 +155,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     };
     prop_assert_eq!(answer(&space, &one), answer(&one_by_one, &alone), "boxes show");
     prop_assert_eq!(alone.outside.total() + alone.designs.len(), space.points());
+    in_parts(&search, &one)?;
+    in_parts(&DesignSearch { space: &one_by_one, ..search }, &alone)?;
     let truth = brute_force(&search);
     let mut front = Front::default();
     for (id, known) in truth.iter().enumerate() {
@@ -187,6 +190,52 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             (Outcome::Pruned { .. }, None) => {}
             (Outcome::Excluded(_), _) => prop_assert!(false, "a design that is none"),
         }
+    }
+    Ok(())
+}
+
+/// What parts have told, by part.
+type Board = std::cell::RefCell<std::collections::BTreeMap<u32, Vec<FrontPoint>>>;
+
+struct Listener<'a>(u32, &'a Board);
+
+impl runner::Exchange for Listener<'_> {
+    fn exchange(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
+        self.1.borrow_mut().insert(self.0, own.to_vec());
+        self.1.borrow().iter().filter(|(part, _)| **part != self.0).flat_map(|(_, front)| front).copied().collect()
+    }
+}
+
+/// Parts, one of them begun again after the others, come to the answer of the whole; so do parts that do not listen.
+fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestCaseError> {
+    const PARTS: u32 = 3;
+    let board = Board::default();
+    let part = |part: u32, listens: bool| {
+        let mut listener = Listener(part, &board);
+        let others = listens.then_some(&mut listener as &mut dyn runner::Exchange);
+        Watch::nobody(|watch| search.run_part(Shard { part, of: PARTS }, watch, others)).unwrap()
+    };
+    let front =
+        |of: &DesignAnswer| of.front.iter().map(|&at| (of.designs[at].id, of.designs[at].outcome.clone())).collect::<Vec<_>>();
+    for listens in [true, false] {
+        let mut answers: Vec<PartAnswer> = (1..=PARTS).map(|number| part(number, listens)).collect();
+        answers[0] = part(1, listens);
+        let merged = search.whole(&answers).unwrap();
+        prop_assert_eq!(front(&merged), front(whole), "parts show");
+        prop_assert_eq!(merged.best.map(|at| merged.value(at)), whole.best.map(|at| whole.value(at)));
+        prop_assert_eq!(&merged.status, &whole.status);
+        prop_assert_eq!(merged.outside.total(), whole.outside.total());
+        let in_boxes = |of: &DesignAnswer| of.boxes.iter().map(|of| of.region.size()).sum::<u64>();
+        let all = |of: &DesignAnswer| of.outside.total() as u64 + of.designs.len() as u64 + in_boxes(of);
+        prop_assert_eq!(all(&merged), all(whole), "every design is decided once");
+        // What a part claims and does not hold is found out.
+        let mut damaged = answers;
+        let best = merged.best.map(|at| merged.designs[at].id.point);
+        let evaluated = damaged.iter_mut().flat_map(|part| &mut part.decided);
+        for (_, fate) in evaluated.filter(|(set, _)| best.is_some_and(|best| *set == Decided::One(best))) {
+            *fate = Fate::Evaluated(whole.value(whole.best.unwrap()) * 0.99);
+        }
+        prop_assert_eq!(search.whole(&damaged).is_err(), best.is_some());
     }
     Ok(())
 }
@@ -235,7 +284,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     let prepared = [Prepared::new(job, &study.plan.space()).unwrap()];
     let workloads = [Workload::alone(&prepared)];
     let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
-    let problem = ChipProblem { search: DesignSearch { workloads: &workloads, space: &space, aim } };
+    let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim });
     // Says no so many times.
     let asked = AtomicUsize::new(0);
     let nodes = runner::Problem::roots(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);

@@ -39,7 +39,7 @@ impl Figures {
 }
 
 /// Why a chip is outside its space.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
     /// Outside the area limits.
     Area,

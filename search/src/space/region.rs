@@ -1,10 +1,11 @@
 //! Boxes: products of parts of a space's dimensions.
 
 use super::formula::Formulas;
+use serde::{Deserialize, Serialize};
 use sim::hardware::Setting;
 
 /// A part of the combinations of a space: of each listed dimension some neighbouring values, numbers in ascending order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// By dimension: the first and the last position in the dimension's order.
     ranges: Vec<(u16, u16)>,

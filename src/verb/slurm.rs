@@ -1,15 +1,30 @@
-//! `coplace sweep --slurm`: the parts of a sweep as a Slurm job array, and a job that merges them.
+//! Parts: a sweep or a search in several processes, by hand or as a Slurm job array with a job behind it that merges them.
 
-use super::{OrDamaged, facts};
+use super::job::at_most;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
-use crate::verb::search::Posed;
-use crate::verb::search::question::Question;
 use results::files;
-use results::sweep::{Facts, STORE, SweepError, SweepStore};
 use search::sweep::Shard;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Tasks of a job array: Slurm's MaxArraySize is 1001 where nobody changed it, which allows numbers up to 1000 (slurm.conf(5)).
+const MOST_TASKS: u64 = 1000;
+
+/// In which parts it is done.
+#[derive(clap::Args)]
+pub struct InParts {
+    /// One of several parts, 1/8 to 8/8 for instance: the same designs whenever and wherever it runs; coplace merge puts all together
+    #[arg(long, value_name = "PART/PARTS")]
+    pub shard: Option<Shard>,
+    /// With --slurm: parts, each a task of the job array
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_most(MOST_TASKS), requires = "slurm")]
+    pub parts: u32,
+    /// Submit it to Slurm: an array of parts that go on or begin again after anything, and a job that merges them; last of all options, because what
+    /// follows is given to sbatch
+    #[arg(long, value_name = "SBATCH OPTION", num_args = 0.., allow_hyphen_values = true, conflicts_with = "shard")]
+    pub slurm: Option<Vec<String>>,
+}
 
 /// What is submitted, and where it goes.
 #[derive(Serialize)]
@@ -26,38 +41,48 @@ pub struct Submitted {
     job: Option<String>,
     /// The number of the job that merges the parts.
     merge_job: String,
-    /// Directories of the parts, their logs and the scripts.
+    /// Directory of the parts, their logs and the scripts.
     directory: String,
-    /// Directory of the merged sweep.
+    /// Directory of the whole.
     out: String,
 }
 
-/// A sweep for Slurm.
+/// A sweep or a search for Slurm.
 pub struct Batch<'a> {
-    pub question: &'a Question,
-    pub posed: &'a Posed,
-    /// Directory of the merged sweep.
+    /// Which of them: the verb.
+    pub verb: &'static str,
+    /// The words of each part's command after the verb, but for its part and its directory.
+    pub words: Vec<String>,
+    /// Directory of the whole.
     pub out: &'a Path,
     pub parts: u32,
     /// What `sbatch` is given besides.
     pub options: &'a [String],
+    /// What is known of a part, from its directory.
+    pub state: &'a dyn Fn(Shard, &Path) -> Result<State, Failure>,
 }
 
 /// What is known of a part.
-enum State {
+pub enum State {
     Complete,
     Running,
     Lacking,
 }
 
+/// Where the parts of a whole are: beside its directory, in which there is nothing but the whole.
+pub fn directory(out: &Path) -> PathBuf {
+    let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    out.with_file_name(format!("{name}.parts"))
+}
+
 impl Batch<'_> {
     /// Writes the scripts and submits what is not complete: the array, and behind it the merge.
     pub fn submit(&self) -> Result<Submitted, Failure> {
-        let directory = self.directory();
+        let directory = directory(self.out);
         std::fs::create_dir_all(&directory).map_err(|why| files::WriteError { file: directory.clone(), why }).or_unwritable()?;
         let (mut submitted, mut complete, mut running) = (Vec::new(), Vec::new(), Vec::new());
         for part in 1..=self.parts {
-            match self.state(part)? {
+            match (self.state)(Shard { part, of: self.parts }, &self.part(&part.to_string()))? {
                 State::Complete => complete.push(part),
                 State::Running => running.push(part),
                 State::Lacking => submitted.push(part),
@@ -71,7 +96,7 @@ impl Batch<'_> {
             None
         } else {
             let of = format!("--array={}", ranges(&submitted));
-            Some(self.sbatch(&["--job-name=coplace-sweep".into(), "--requeue".into(), of, log("part-%a.log")], &array)?)
+            Some(self.sbatch(&[format!("--job-name=coplace-{}", self.verb), "--requeue".into(), of, log("part-%a.log")], &array)?)
         };
         // Whatever became of the parts: the merge names the one that is missing.
         let mut after = vec!["--job-name=coplace-merge".to_owned(), "--requeue".to_owned(), log("merge.log")];
@@ -81,43 +106,32 @@ impl Batch<'_> {
         Ok(Submitted { parts: self.parts, submitted, complete, running, job, merge_job, directory, out })
     }
 
-    /// Beside the directory of the whole, in which there is nothing but the whole.
-    fn directory(&self) -> PathBuf {
-        let name = self.out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        self.out.with_file_name(format!("{name}.parts"))
-    }
-
     fn part(&self, part: &str) -> PathBuf {
-        self.directory().join(format!("{part}-of-{}", self.parts))
-    }
-
-    fn state(&self, part: u32) -> Result<State, Failure> {
-        let directory = self.part(&part.to_string());
-        if !directory.join(STORE).exists() {
-            return Ok(State::Lacking);
-        }
-        let asked: Facts = facts(self.question, self.posed, Shard { part, of: self.parts });
-        match SweepStore::open_for(&directory, &asked) {
-            Ok(store) if store.is_complete() => Ok(State::Complete),
-            Ok(_) => Ok(State::Lacking),
-            Err(SweepError::Busy { .. }) => Ok(State::Running),
-            Err(error) => Err(error).or_damaged(),
-        }
+        directory(self.out).join(format!("{part}-of-{}", self.parts))
     }
 
     /// The script of a part: whatever happened before, it goes on.
     fn array(&self) -> Result<String, Failure> {
         let out = self.part("${SLURM_ARRAY_TASK_ID}").display().to_string();
-        let words: Vec<String> = std::iter::once("sweep".to_owned()).chain(self.posed.words()).collect();
+        let words: Vec<String> = std::iter::once(self.verb.to_owned()).chain(self.words.iter().cloned()).collect();
         let part = format!("\"${{SLURM_ARRAY_TASK_ID}}/{}\"", self.parts);
         // The part's number is the shell's to fill in, the rest is not.
         let out = quoted(&out).replace("${SLURM_ARRAY_TASK_ID}", "'\"${SLURM_ARRAY_TASK_ID}\"'");
-        Ok(script(&format!("{} {} --resume --shard {part} --out {out}", executable()?, all(&words))))
+        Ok(self.script(&format!("{} {} --shard {part} --out {out}", executable()?, all(&words))))
     }
 
     fn merge(&self) -> Result<String, Failure> {
         let parts: Vec<String> = (1..=self.parts).map(|part| self.part(&part.to_string()).display().to_string()).collect();
-        Ok(script(&format!("{} merge {} --out {}", executable()?, all(&parts), quoted(&self.out.display().to_string()))))
+        Ok(self.script(&format!("{} merge {} --out {}", executable()?, all(&parts), quoted(&self.out.display().to_string()))))
+    }
+
+    /// A script for `sbatch`, in the directory in which it is submitted.
+    fn script(&self, command: &str) -> String {
+        format!(
+            "#!/bin/sh\n# Written by coplace {} --slurm. May be killed, requeued and run again at any time.\n\
+             export RAYON_NUM_THREADS=\"${{SLURM_CPUS_PER_TASK:-${{SLURM_CPUS_ON_NODE:-1}}}}\"\nexec {command}\n",
+            self.verb
+        )
     }
 
     /// Submits a script; the job's number.
@@ -126,7 +140,7 @@ impl Batch<'_> {
         // What the user says comes last: it counts.
         command.args(["--parsable", "--open-mode=append"]).args(own).args(self.options).arg(script);
         let output = command.output().map_err(|why| {
-            let scripts = self.directory().display().to_string();
+            let scripts = directory(self.out).display().to_string();
             let cure = format!(
                 "run it where Slurm's commands are, or submit {scripts}/array.sh (--array=1-{}) and merge.sh",
                 self.parts
@@ -142,14 +156,6 @@ impl Batch<'_> {
         let number = said(&output.stdout);
         Ok(number.split(';').next().unwrap_or_default().to_owned())
     }
-}
-
-/// A script for `sbatch`, in the directory in which it is submitted.
-fn script(command: &str) -> String {
-    format!(
-        "#!/bin/sh\n# Written by coplace sweep --slurm. May be killed, requeued and run again at any time: it goes on where it was.\n\
-         export RAYON_NUM_THREADS=\"${{SLURM_CPUS_PER_TASK:-${{SLURM_CPUS_ON_NODE:-1}}}}\"\nexec {command}\n"
-    )
 }
 
 fn executable() -> Result<String, Failure> {
@@ -185,7 +191,7 @@ pub fn words(submitted: &Submitted) -> String {
         Some(job) => format!("Job {job}: parts {} of {parts} in {directory}, a log beside each\n", ranges(&submitted.submitted)),
         None => format!("No part of {parts} is submitted\n"),
     };
-    for (what, which) in [("complete", complete), ("being swept", running)] {
+    for (what, which) in [("complete", complete), ("running", running)] {
         if !which.is_empty() {
             text.push_str(&format!("Already {what}: {}\n", ranges(which)));
         }

@@ -1,0 +1,100 @@
+//! `coplace search` in parts, and `coplace merge` of them.
+
+use crate::support::{Called, coplace_in, names};
+use crate::sweep::undisturbed;
+use results::design::DesignRow;
+use results::run::Run;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The arguments of a search into a directory.
+pub fn search<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
+    words.extend(more);
+    words
+}
+
+/// A directory with the study, and in `searched` what one process finds.
+pub fn searched() -> tempfile::TempDir {
+    let dir = undisturbed();
+    coplace_in(dir.path(), &search("searched", &[])).json();
+    dir
+}
+
+/// Counts of what was decided how: the only figures of a merged search that depend on what its parts knew of each other.
+const WORK: [&str; 5] = ["evaluated", "pruned", "pruned_in_boxes", "infeasible", "open"];
+
+fn record(dir: &Path, run: &str) -> Value {
+    let text = std::fs::read_to_string(dir.join(run).join("record.json")).unwrap();
+    let mut record: Value = serde_json::from_str(&text).unwrap();
+    let decided: u64 =
+        WORK.iter().filter(|key| **key != "pruned_in_boxes").map(|key| record["certificate"][key].as_u64().unwrap()).sum();
+    for key in WORK {
+        record["certificate"].as_object_mut().unwrap().remove(key);
+    }
+    record["certificate"]["decided"] = json!(decided);
+    record.as_object_mut().unwrap().remove("times");
+    record
+}
+
+fn front(dir: &Path, run: &str) -> Vec<DesignRow> {
+    Run::read(&dir.join(run)).unwrap().front().into_iter().cloned().collect()
+}
+
+/// A run has the answer of one process: its best design with its files, its proof, its front, its comparison.
+#[track_caller]
+pub fn same_answer(dir: &Path, other: &str) {
+    for file in ["best.toml", "fabric.toml", "inputs.json"] {
+        let [a, b] = ["searched", other].map(|run| std::fs::read(dir.join(run).join(file)).unwrap());
+        assert!(a == b, "{file} of {other} differs from that of one process");
+    }
+    assert_eq!(record(dir, "searched"), record(dir, other));
+    assert!(!front(dir, other).is_empty());
+    assert_eq!(front(dir, "searched"), front(dir, other));
+}
+
+#[test]
+fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
+    let dir = searched();
+    let at = |name: &str| dir.path().join(name);
+    let part = |part: &str, out: &str, more: &[&str]| -> Called {
+        coplace_in(dir.path(), &search(out, &[&["--shard", part][..], more].concat()))
+    };
+    let merge = |more: &[&str]| coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
+    let first = part("1/3", "a", &["--share", "best"]).json();
+    assert_eq!((&first["part"], &first["was_complete"]), (&json!("1/3"), &json!(false)));
+    assert_eq!(names(&at("a")), ["SHA256SUMS", "decided.bin", "part.json"]);
+    assert_eq!(names(&at("best")), ["1-of-3.json"]);
+    let third = part("3/3", "c", &["--share", "best"]).json();
+    let lost = merge(&["c", "a", "b"]).refusal();
+    assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
+    // One that hears of nobody has the same.
+    part("2/3", "b", &[]).json();
+    let merged = merge(&["c", "a", "b"]).json();
+    same_answer(dir.path(), "merged");
+    assert!(merged["times"]["parts"].as_f64().is_some_and(|seconds| seconds > 0.0), "{}", merged["times"]);
+    let files = || ["designs.parquet", "pareto.svg", "best.toml"].map(|file| std::fs::read(at("merged").join(file)).unwrap());
+    let before = files();
+    merge(&["b", "a", "c", "a"]).json();
+    assert!(before == files(), "merging again changes something");
+    // What is there is not searched again, and is no other part.
+    let again = part("3/3", "c", &[]).json();
+    assert_eq!((&again["was_complete"], &again["seconds"]), (&json!(true), &third["seconds"]));
+    let other = part("2/3", "c", &[]).refusal();
+    assert!(other.contains("--out c: holds part 3/3 of the search of question"), "{other}");
+    let limited = part("1/3", "d", &["--time-limit", "5"]).refusal();
+    assert!(limited.contains("--time-limit: of a search in one process alone"), "{limited}");
+    assert!(!at("d").exists());
+    part("1/2", "d", &[]).json();
+    let different = merge(&["a", "d"]).refusal();
+    assert!(different.contains("a and d hold parts of different searches; give the directories of one"), "{different}");
+    std::fs::write(at("b/decided.bin"), "x").unwrap();
+    let damaged = merge(&["a", "b", "c"]).refusal();
+    assert!(damaged.contains("decided.bin: its SHA-256 digest is"), "{damaged}");
+    // A study that has changed since.
+    part("2/3", "e", &[]).json();
+    let study = std::fs::read_to_string(at("s.toml")).unwrap();
+    std::fs::write(at("s.toml"), study.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
+    let changed = merge(&["a", "e", "c"]).refusal();
+    assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
+}
