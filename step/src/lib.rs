@@ -47,7 +47,7 @@ mod work;
 pub use addresses::{AddressPlan, plan_addresses};
 pub use arrangement::{Alike, Arrangement};
 pub use assembly::Assembly;
-pub use chip_times::{ChipTimes, Fidelity, collective_latency};
+pub use chip_times::{ChipTimes, Fidelity, SCHEDULE_STEPS, collective_latency};
 pub use contention::{Communication, PortTimes, Window};
 pub use energy::{StepEnergy, step_energy_of};
 pub use evaluate::Step;

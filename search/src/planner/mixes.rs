@@ -19,7 +19,7 @@ use sim::kernel::{Kernel, Link, Transfer};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use step::{ChipTimes, Degrees, Evaluator, Lowered, MixKind, Need, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies, TensorPlaces, TokenShare};
 
@@ -66,7 +66,15 @@ struct StagedPlan {
     gap: f64,
 }
 
-type Known = Mutex<BTreeMap<(u32, u32), Result<Arc<Layers>, StepError>>>;
+/// By lot, its layer under every policy; none where it cannot be lowered.
+type Known = BTreeMap<(u32, u32), Option<Layers>>;
+
+/// Where a lot's policies are timed: many lots at once leave no core to one of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cores {
+    One,
+    All,
+}
 
 impl Search<'_> {
     /// Adds the plans with policies by stage that are faster than the fastest found.
@@ -83,7 +91,7 @@ impl Search<'_> {
             .collect();
         let mut open: Vec<Candidate> = bounds.into_iter().flatten().collect();
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        let known: Known = Mutex::default();
+        let mut known = Known::default();
         let mut at = 0;
         while at < open.len() {
             let limit = found.limit_of(1);
@@ -92,8 +100,15 @@ impl Search<'_> {
             if round.is_empty() {
                 break;
             }
-            let staged: Vec<Option<StagedPlan>> =
-                round.par_iter().map_init(|| self.chip.clone(), |chip, candidate| self.staged(chip, &known, candidate)).collect();
+            for candidate in round {
+                known
+                    .entry((candidate.family, candidate.lot))
+                    .or_insert_with(|| self.layers(&mut self.chip.clone(), candidate, Cores::All).ok());
+            }
+            let staged = |chip: &mut ChipTimes, candidate: &Candidate| {
+                self.staged(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate)
+            };
+            let staged: Vec<Option<StagedPlan>> = round.par_iter().map_init(|| self.chip.clone(), staged).collect();
             for (candidate, staged) in round.iter().zip(staged) {
                 mixed.tried += 1;
                 let Some(staged) = staged else { continue };
@@ -117,20 +132,22 @@ impl Search<'_> {
         }
         let mut open = self.keeping_everything(chip, place, found, limit.min(found.limit_of(1)));
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        let known = Known::default();
+        // None before a plan asks for it: most lots have none that could be faster.
+        let mut layers = None;
         for candidate in open {
             if candidate.time >= limit.min(found.limit_of(1)) {
                 break;
             }
-            let Some(staged) = self.staged(chip, &known, &candidate) else { continue };
+            let layers = layers.get_or_insert_with(|| self.layers(chip, &candidate, Cores::One).ok());
+            let Some(staged) = layers.as_ref().and_then(|layers| self.staged(chip, layers, &candidate)) else { continue };
             gap = gap.max(staged.gap);
             if !found.beaten(staged.time, self.length) {
                 let policy = self.remember(staged.policies);
                 found.rank(Candidate { time: staged.time, policy, ..candidate }, self.length);
             }
         }
-        let known = known.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Looked { proven: known.values().flatten().all(|layers| layers.shapes.iter().all(Shape::proven)), gap }
+        let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(Shape::proven));
+        Looked { proven, gap }
     }
 
     /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
@@ -195,34 +212,17 @@ impl Search<'_> {
     }
 
     /// A plan with the best policies for every stage; `None` where none fits.
-    fn staged(&self, chip: &mut ChipTimes, known: &Known, candidate: &Candidate) -> Option<StagedPlan> {
-        let layers = self.layers(chip, known, candidate).ok()?;
+    fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
         let plan = self.plan(*candidate);
         let degrees = self.degrees_of(chip, &layers.none, candidate, &plan)?;
         let sends = self.evaluator.sends(chip, &layers.none, &plan);
-        let stages = Stages {
-            search: self,
-            layers: &layers,
-            degrees: &degrees,
-            sends: &sends,
-            run: (plan.schedule, plan.micro_batches()),
-        };
+        let stages =
+            Stages { search: self, layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()) };
         if self.mixes == MixKind::Block { stages.block() } else { stages.mixed() }
     }
 
-    /// A lot's layer under every policy, made when first asked for.
-    fn layers(&self, chip: &mut ChipTimes, known: &Known, candidate: &Candidate) -> Result<Arc<Layers>, StepError> {
-        let place = (candidate.family, candidate.lot);
-        if let Some(layers) = known.lock().unwrap_or_else(PoisonError::into_inner).get(&place) {
-            return layers.clone();
-        }
-        // Unlocked meanwhile: two that make the same at once get the same.
-        let made = self.make_layers(chip, candidate).map(Arc::new);
-        known.lock().unwrap_or_else(PoisonError::into_inner).insert(place, made.clone());
-        made
-    }
-
-    fn make_layers(&self, chip: &mut ChipTimes, candidate: &Candidate) -> Result<Layers, StepError> {
+    /// A lot's layer under every policy.
+    fn layers(&self, chip: &mut ChipTimes, candidate: &Candidate, cores: Cores) -> Result<Layers, StepError> {
         let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan(*candidate) };
         let mut lowered = Lowered::new(self.job.model, &plan, self.job.stack)?;
         let none = lowered.shape(chip, self.job.fabric, &plan)?;
@@ -244,9 +244,17 @@ impl Search<'_> {
             }
         });
         let mut layers = Layers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
-        for policy in policies {
-            let shape =
-                lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })?;
+        let shape = |chip: &mut ChipTimes, lowered: &mut Lowered<'_>, policy: &ActivationPolicy| {
+            lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })
+        };
+        let shapes: Result<Vec<Shape>, StepError> = match cores {
+            Cores::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
+            Cores::All => {
+                let own = || (chip.clone(), lowered.clone());
+                policies.par_iter().with_max_len(1).map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy)).collect()
+            }
+        };
+        for (policy, shape) in policies.into_iter().zip(shapes?) {
             let cost = shape.layer(self.job.stack);
             let point = MixPoint {
                 kept: cost.kept.0,

@@ -16,15 +16,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use step::{
-    ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Outlined, Passes, Shape, StepError,
-    TrainingPlan, Untimed, collective_latency,
+    ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Outlined, Passes, SCHEDULE_STEPS,
+    Shape, StepError, TrainingPlan, Untimed, collective_latency,
 };
 use workloads::ActivationPolicy;
 
 /// Pieces of schedules remembered: some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
-/// Work on one piece of a schedule: as [`ChipTimes::new`] spends.
-const SCHEDULE_STEPS: u64 = 1_500_000;
 
 /// What tells prepared jobs apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
