@@ -98,7 +98,7 @@ fn slow(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most
     if highest < fast.clock {
         slow_to(files, fast, small.clock, highest);
     }
-    (small.energy.per_mac, small.energy.per_vector_operation) = (deepest.energy.per_mac, deepest.energy.per_vector_operation);
+    small.energy = deepest.energy;
     for (level, deepest) in small.on_chip.iter_mut().zip(&deepest.on_chip) {
         level.read_energy_per_byte = deepest.read_energy_per_byte;
         level.write_energy_per_byte = deepest.write_energy_per_byte;

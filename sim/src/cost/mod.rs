@@ -219,6 +219,19 @@ impl CostModel {
     }
 
     fn cost_on<'v>(&'v self, kernel: &Kernel, view: impl Fn(Cores) -> &'v machine::View) -> KernelCost {
+        let cost = self.cost_of_work(kernel, &view);
+        let cores = match kernel {
+            Kernel::Contraction(_) => view(Cores::Tensor).cores,
+            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => view(Cores::Pair).cores,
+            Kernel::Elementwise(_) | Kernel::Reduction(_) | Kernel::Collective(_) => view(Cores::Vector).vector_cores,
+            Kernel::Transfer(_) => return cost,
+        };
+        let running = self.energy_model().running(cores, self.accelerator.clock, cost.latency);
+        KernelCost { energy: cost.energy + running, ..cost }
+    }
+
+    /// The cost of a kernel but for the energy of the cores that it runs on, which is for as long as it takes.
+    fn cost_of_work<'v>(&'v self, kernel: &Kernel, view: &impl Fn(Cores) -> &'v machine::View) -> KernelCost {
         match kernel {
             Kernel::Contraction(c) => contraction::cost(self, view(Cores::Tensor), c, None),
             Kernel::Epilogue(e) => contraction::cost(self, view(Cores::Pair), &e.contraction, Some(&e.elementwise)),

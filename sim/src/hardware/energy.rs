@@ -1,12 +1,23 @@
 //! Energy per operation and per byte, and power.
 //!
 //! Operations: Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten Lessons From Three Generations
-//! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`Node::energy`].
+//! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`Node::energy`], other clocks by [`Node::energy_at`].
 
-use super::{Accelerator, Dataflow, Node, PerDataType, TensorCores};
+use super::{Accelerator, Dataflow, MemoryLevel, Node, PerDataType, Scope, TensorCores};
 use crate::kernel::DataType;
-use crate::units::{Bytes, Joules, Watts};
+use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};
 use serde::{Deserialize, Serialize};
+
+/// How the cores are told what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Control {
+    /// Few instructions drive large units (TPU, Gaudi). What that takes is in the static power: these chips' clocks run while they idle.
+    #[default]
+    Wide,
+    /// Schedulers issue instructions of some tens of threads every cycle (GPU). Their clocks are gated and lowered while they idle.
+    Simt,
+}
 
 /// What an operation costs, and what the chip draws while it does nothing. Energy per byte belongs to each
 /// [`MemoryLevel`](super::MemoryLevel).
@@ -16,6 +27,8 @@ pub struct EnergyModel {
     pub per_mac: PerDataType<Joules>,
     /// One result of the simplest vector function (an fp32 addition with its operands from the register file).
     pub per_vector_operation: Joules,
+    /// One cycle of a tensor core and the vector core beside it while a kernel runs, whatever it does: schedulers, instructions, clocks ([`Control`]).
+    pub per_core_cycle: Joules,
     /// Leakage, clocks and PHYs: drawn for as long as a step takes.
     pub static_power: Watts,
 }
@@ -33,6 +46,12 @@ impl EnergyModel {
     pub fn vector_operations(&self, count: u128) -> Joules {
         self.per_vector_operation * count as f64
     }
+
+    /// The energy of so many cores that run for `time` at this clock.
+    #[must_use]
+    pub fn running(&self, cores: f64, clock: Hertz, time: Seconds) -> Joules {
+        self.per_core_cycle * (cores * clock.0 * time.0)
+    }
 }
 
 /// Static power per area, for chips that have no measurement: TPU v4 idles at 90 W (Jouppi et al., ISCA 2023, Table 4) on a die of
@@ -49,8 +68,16 @@ const FP32_PRODUCT: Pair = (3.7, 1.31);
 const INT8_PRODUCT: Pair = (0.2, 0.07);
 const FP32_ADDITION: Pair = (0.9, 0.38);
 const INT32_ADDITION: Pair = (0.1, 0.03);
-/// A 64-bit access to an 8 KiB SRAM: a register file.
+/// A 64-bit access to an 8 KiB SRAM.
 const SRAM_8_KIB: Pair = (10.0, 7.5);
+/// A byte of a GPU's register file read and written: a bank's access of 16 bytes takes 8 and 11 pJ, the millimetre to the lanes 1.9 pJ per 4 bytes, at
+/// 32 nm (Gebhart et al., *A Compile-Time Managed Multi-Level Register File Hierarchy*, MICRO 2011). Taken for 28 nm; as logic from there.
+const REGISTER_FILE_28NM: (f64, f64) = (8.0 / 16.0 + 1.9 / 4.0, 11.0 / 16.0 + 1.9 / 4.0);
+/// A memory of this name is a register file; its energy is its banks', whatever its capacity.
+const REGISTER_FILE: &str = "register_file";
+/// A cycle of a GPU's core. Fitted on one die at two limits of power, GA100 at 400 and at 300 W (`tests/chips.rs`, where it is tried on all other
+/// chips); at 45 nm as a product.
+const SIMT_CORE_CYCLE: Pair = (450.0 * 1.1 / 0.34, 450.0);
 const SRAM_32_KIB: Pair = (20.0, 8.5);
 const SRAM_1_MIB: Pair = (100.0, 14.0);
 /// TPU v4i's CMEM, 1.88 pJ per bit read (accelforge, `examples/arches/tpu_v4i.yaml`); at 45 nm with the ratio of the 1 MiB memory.
@@ -67,13 +94,21 @@ pub(super) fn is_dram(capacity: Bytes) -> bool {
     capacity.as_f64() > LARGEST_SRAM
 }
 
-/// Energy per operation at a node; no static power.
+/// A byte of a register file read and written, in picojoules.
+fn register_file(node: Node) -> (f64, f64) {
+    let shrunk = node.energy(FP16_PRODUCT.0, FP16_PRODUCT.1) / Node::N28.energy(FP16_PRODUCT.0, FP16_PRODUCT.1);
+    (REGISTER_FILE_28NM.0 * shrunk, REGISTER_FILE_28NM.1 * shrunk)
+}
+
+/// Energy per operation of a chip designed for a clock at a node; no static power.
 #[must_use]
-pub fn default_energy(node: Node) -> EnergyModel {
-    let at = |pair: Pair| node.energy(pair.0, pair.1);
+pub fn default_energy(node: Node, clock: Hertz, control: Control) -> EnergyModel {
+    let design = node.energy_at(clock);
+    let at = |pair: Pair| design * node.energy(pair.0, pair.1);
     let mac = |product, addition| Some(Joules((at(product) + at(addition)) * 1e-12));
-    // Three 4-byte operands of an fp32 addition through the register file.
-    let vector = at(FP32_ADDITION) + 12.0 * at(SRAM_8_KIB) / 8.0;
+    // Two operands of an fp32 addition and its result.
+    let (read, write) = register_file(node);
+    let vector = at(FP32_ADDITION) + design * (8.0 * read + 4.0 * write);
     EnergyModel {
         per_mac: PerDataType {
             fp32: mac(FP32_PRODUCT, FP32_ADDITION),
@@ -87,20 +122,29 @@ pub fn default_energy(node: Node) -> EnergyModel {
             nvfp4: mac(INT8_PRODUCT, FP32_ADDITION),
         },
         per_vector_operation: Joules(vector * 1e-12),
+        per_core_cycle: match control {
+            Control::Wide => Joules::ZERO,
+            Control::Simt => Joules(at(SIMT_CORE_CYCLE) * 1e-12),
+        },
         static_power: Watts::ZERO,
     }
 }
 
-/// Energy of reading and of writing one byte of a memory of this capacity: SRAM between the published sizes on logarithmic
-/// scales, HBM above 1 GiB.
+/// Energy of reading and of writing one byte of a memory of this name and capacity on a chip designed for a clock: SRAM between the published sizes on
+/// logarithmic scales, banks for a `register_file`, HBM above 1 GiB.
 #[must_use]
-pub fn sram_energy_per_byte(node: Node, capacity: Bytes) -> (Joules, Joules) {
+pub fn energy_per_byte(node: Node, clock: Hertz, name: &str, capacity: Bytes) -> (Joules, Joules) {
     if is_dram(capacity) {
         return (Joules(HBM_PICOJOULES_PER_BYTE * 1e-12), Joules(HBM_PICOJOULES_PER_BYTE * 1e-12));
     }
+    let design = node.energy_at(clock);
+    if name == REGISTER_FILE {
+        let (read, write) = register_file(node);
+        return (Joules(design * read * 1e-12), Joules(design * write * 1e-12));
+    }
     let points = [(8192.0, SRAM_8_KIB), (32_768.0, SRAM_32_KIB), (1_048_576.0, SRAM_1_MIB), (134_217_728.0, SRAM_128_MIB)];
     let points = points.map(|(size, pair)| (size, node.energy(pair.0, pair.1)));
-    let read = interpolate_log(&points, capacity.as_f64().max(8192.0)) / 8.0;
+    let read = design * interpolate_log(&points, capacity.as_f64().max(8192.0)) / 8.0;
     (Joules(read * 1e-12), Joules(read * WRITE_OVER_READ * 1e-12))
 }
 
@@ -114,7 +158,7 @@ pub(super) fn interpolate_log(points: &[(f64, f64)], x: f64) -> f64 {
     y0 * (y1 / y0).powf(t)
 }
 
-/// The power of the two heaviest sustained loads, static power included: what a thermal design must carry.
+/// The power of the heaviest sustained loads, static power included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SustainedPower {
     /// A large square contraction in the fastest 16-bit type at the arrays' peak, its operands fed from the innermost memory and each
@@ -122,10 +166,13 @@ pub struct SustainedPower {
     pub contraction: Watts,
     /// A stream through the device's memory at its peak bandwidth, half reads, half writes, with one vector operation per 4 bytes.
     pub stream: Watts,
+    /// The contraction while all lanes and the device's memory work at their peaks too: no one kernel does that, but kernels side by side do, and a
+    /// design without a limit that lowers the clock must carry it.
+    pub together: Watts,
 }
 
 impl SustainedPower {
-    /// The larger of the two.
+    /// The larger of the two kernels.
     #[must_use]
     pub fn peak(&self) -> Watts {
         self.contraction.max(self.stream)
@@ -150,7 +197,10 @@ fn edge_traffic(tensor: &TensorCores) -> (f64, f64) {
 /// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
 #[must_use]
 pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
-    SustainedPower { contraction: contraction(accelerator, accelerator), stream: stream(accelerator) }
+    let products = contraction(accelerator, accelerator);
+    let lanes = Watts(accelerator.energy.per_vector_operation.0 * accelerator.vector_peak().0);
+    let together = products.on_chip + lanes + device_memory(accelerator);
+    SustainedPower { contraction: products.total(), stream: stream(accelerator), together }
 }
 
 /// Power that no accelerator between two takes less than: `small` has the least of each of their figures, `large` the most, the same arrays' dataflow
@@ -161,37 +211,67 @@ pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts 
     if small.tensor.macs_per_unit_per_cycle != large.tensor.macs_per_unit_per_cycle {
         return stream(small);
     }
-    contraction(small, large).max(stream(small))
+    contraction(small, large).total().max(stream(small))
+}
+
+/// The power of a large contraction.
+struct Products {
+    /// All but the device's memory: static power included.
+    on_chip: Watts,
+    device_memory: Watts,
+}
+
+impl Products {
+    fn total(&self) -> Watts {
+        self.on_chip + self.device_memory
+    }
 }
 
 /// A large contraction at the rates of one accelerator. Traffic per multiply-accumulate falls with arrays and memories: it is that of `large`.
-fn contraction(small: &Accelerator, large: &Accelerator) -> Watts {
+fn contraction(small: &Accelerator, large: &Accelerator) -> Products {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
     let rate = rates.get(data_type).unwrap_or(0.0) * small.clock.0;
     let macs = small.tensor.units() as f64 * rate;
-    let mut power = small.energy.static_power + Watts(small.energy.macs(data_type, 1).0 * macs);
+    let mut on_chip = small.energy.static_power + running(small) + Watts(small.energy.macs(data_type, 1).0 * macs);
+    let mut last = Watts::ZERO;
     let (mut read, mut written) = edge_traffic(&large.tensor);
     let mut tile = 1.0_f64;
     for (level, larger) in small.levels().zip(large.levels()) {
         let instances = f64::from(small.instances(level));
         let reads = (macs * read).min(level.read_bandwidth.0 * instances);
         let writes = (macs * written).min(level.write_bandwidth.0 * instances);
-        power += Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
-        // A square tile (two 2-byte operands and an fp32 result per element) in half the level, the other half being filled.
-        tile = (larger.capacity.as_f64() / 2.0 / 8.0).sqrt().clamp(tile, CONTRACTION);
+        on_chip += last;
+        last = Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
+        // A square tile in half the level, the other half being filled.
+        tile = (larger.capacity.as_f64() / 2.0 / element_bytes(larger)).sqrt().clamp(tile, CONTRACTION);
         read = 2.0 * 2.0 / tile;
         written = 2.0 / CONTRACTION;
     }
-    power
+    Products { on_chip, device_memory: last }
+}
+
+/// What an element of a square tile takes: two 2-byte operands and an fp32 result. Operands pass a register file by, and results stay in it.
+fn element_bytes(level: &MemoryLevel) -> f64 {
+    if level.scope == Scope::Core && level.name == REGISTER_FILE { 4.0 } else { 8.0 }
+}
+
+/// What all cores take for running.
+fn running(accelerator: &Accelerator) -> Watts {
+    let second = accelerator.energy.running(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
+    Watts(second.0)
+}
+
+/// The device's memory at its peak, half reads, half writes.
+fn device_memory(accelerator: &Accelerator) -> Watts {
+    let hbm = &accelerator.hbm;
+    Watts((hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 * hbm.read_bandwidth.0)
 }
 
 /// A stream through an accelerator's device memory.
 fn stream(accelerator: &Accelerator) -> Watts {
-    let hbm = &accelerator.hbm;
-    let per_byte =
-        (hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 + accelerator.energy.per_vector_operation.0 / 4.0;
-    accelerator.energy.static_power + Watts(per_byte * hbm.read_bandwidth.0)
+    let lanes = Watts(accelerator.energy.per_vector_operation.0 / 4.0 * accelerator.hbm.read_bandwidth.0);
+    accelerator.energy.static_power + running(accelerator) + device_memory(accelerator) + lanes
 }
 
 #[cfg(test)]
@@ -206,16 +286,17 @@ mod tests {
 
     #[test]
     fn the_published_nodes_are_reproduced() {
-        let mac = |node, data_type| picojoules(default_energy(node).macs(data_type, 1));
+        let clock = Hertz(1050e6);
+        let mac = |node, data_type| picojoules(default_energy(node, clock, Control::Wide).macs(data_type, 1));
         let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
         close(mac(Node::N7, DataType::Bf16), 0.21 + 0.38);
         close(mac(Node::N7, DataType::Int8), 0.07 + 0.03);
         close(mac(Node::N45, DataType::Fp16), 1.1 + 0.9);
         close(mac(Node::N45, DataType::Fp32), 3.7 + 0.9);
-        close(picojoules(sram_energy_per_byte(Node::N7, Bytes(32 << 10)).0), 8.5 / 8.0);
-        close(picojoules(sram_energy_per_byte(Node::N45, Bytes(1 << 20)).0), 100.0 / 8.0);
-        close(picojoules(sram_energy_per_byte(Node::N7, Bytes(128 << 20)).0), 15.0);
-        close(picojoules(sram_energy_per_byte(Node::N5, Bytes(32 << 30)).0), 43.75);
+        close(picojoules(energy_per_byte(Node::N7, clock, "buffer", Bytes(32 << 10)).0), 8.5 / 8.0);
+        close(picojoules(energy_per_byte(Node::N45, clock, "buffer", Bytes(1 << 20)).0), 100.0 / 8.0);
+        close(picojoules(energy_per_byte(Node::N7, clock, "buffer", Bytes(128 << 20)).0), 15.0);
+        close(picojoules(energy_per_byte(Node::N5, clock, "buffer", Bytes(32 << 30)).0), 43.75);
     }
 
     #[test]
@@ -227,16 +308,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn newer_nodes_and_smaller_memories_take_less(kib in 1u64..1_000_000, factor in 1u64..8) {
-            for pair in Node::ALL.windows(2) {
-                for (data_type, newer) in default_energy(pair[1]).per_mac.iter() {
-                    prop_assert!(newer <= default_energy(pair[0]).macs(data_type, 1));
+        fn newer_nodes_and_smaller_memories_take_less(kib in 1u64..1_000_000, factor in 1u64..8, mhz in 300.0..3000.0_f64) {
+            let at = |node, kib: u64, mhz: f64| energy_per_byte(node, Hertz(mhz * 1e6), "buffer", Bytes(kib << 10));
+            let designed = |node, mhz: f64| default_energy(node, Hertz(mhz * 1e6), Control::Simt);
+            // Planar nodes have no clock of their own, to which FinFETs could be compared.
+            for pair in Node::ALL.windows(2).filter(|pair| (pair[0] >= Node::N16) == (pair[1] >= Node::N16)) {
+                for (data_type, newer) in designed(pair[1], mhz).per_mac.iter() {
+                    prop_assert!(newer <= designed(pair[0], mhz).macs(data_type, 1) * 1.02);
                 }
-                let (old, new) = (sram_energy_per_byte(pair[0], Bytes(kib << 10)), sram_energy_per_byte(pair[1], Bytes(kib << 10)));
-                prop_assert!(new.0 <= old.0 && new.1 <= old.1 && old.0 <= old.1);
+                let (old, new) = (at(pair[0], kib, mhz), at(pair[1], kib, mhz));
+                prop_assert!(new.0 <= old.0 * 1.02 && new.1 <= old.1 * 1.02 && old.0 <= old.1);
             }
-            let (small, large) = (Bytes(kib << 10), Bytes((kib * factor).min(1 << 20) << 10).0.max(kib << 10));
-            prop_assert!(sram_energy_per_byte(Node::N7, Bytes(large)).0 >= sram_energy_per_byte(Node::N7, small).0);
+            let larger = (kib * factor).min(1 << 20).max(kib);
+            prop_assert!(at(Node::N7, larger, mhz).0 >= at(Node::N7, kib, mhz).0);
+            for node in Node::ALL {
+                let (slow, fast) = (designed(node, mhz), designed(node, mhz * 1.1));
+                prop_assert!(slow.per_core_cycle <= fast.per_core_cycle && slow.per_vector_operation <= fast.per_vector_operation);
+                prop_assert!(at(node, kib, mhz).0 <= at(node, kib, mhz * 1.1).0);
+            }
+        }
+
+        #[test]
+        fn a_chip_that_is_run_slower_takes_no_less_than_one_that_is_designed_for_it(
+            node in prop::sample::select(vec![Node::N16, Node::N7, Node::N6, Node::N5, Node::N4, Node::N3]),
+            mhz in 1050.0..3000.0_f64,
+            part in 0.3..1.0_f64,
+        ) {
+            let run = node.energy_at(Hertz(mhz * 1e6)) * node.voltage_fraction(part).powi(2);
+            let designed = node.energy_at(Hertz(mhz * part * 1e6));
+            prop_assert!(run >= designed * 0.999_999, "{run} {designed}");
         }
     }
 }

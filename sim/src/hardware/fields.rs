@@ -34,7 +34,7 @@ const fn field(key: &'static str, unit: &'static str, range: Option<(f64, f64)>,
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [Field; 58] = [
+pub const CHIP: [Field; 59] = [
     field(
         "clock_mhz",
         "MHz",
@@ -101,6 +101,7 @@ pub const CHIP: [Field; 58] = [
     field("area.*.*.ports", "", COUNT, "ports of its bits"),
     field("area.*.*.kind", "", None, "cache or scratchpad"),
     field("energy.node", "", None, "process of the energies"),
+    field("energy.control", "", None, "wide, or simt where schedulers issue instructions every cycle, as GPUs' do"),
     field("energy.static_w", "W", Some((0.0, *limits::POWER.end())), "leakage, clocks and PHYs"),
     field("energy.pj_*", "pJ", PICOJOULES, "of an operation; the node's where it is left out"),
 ];

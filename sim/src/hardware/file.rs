@@ -1,7 +1,7 @@
 //! A chip's file as written: keys carry the unit, and are converted here and nowhere else.
 
 use super::area::Floorplan;
-use super::energy::{default_energy, sram_energy_per_byte};
+use super::energy::{Control, default_energy, energy_per_byte};
 use super::error::HardwareError;
 use super::sources;
 use super::template::Template;
@@ -124,10 +124,13 @@ enum AreaTable {
 #[serde(deny_unknown_fields)]
 struct EnergyTable {
     node: Node,
+    #[serde(default)]
+    control: Control,
     static_w: f64,
     #[serde(default)]
     pj_per_mac: PerDataType<f64>,
     pj_per_vector_operation: Option<f64>,
+    pj_per_core_cycle: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -206,10 +209,11 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
     }
     let hbm = hbm.filter(|_| complete)?;
     let picojoules = |pj: f64| Joules(pj * 1e-12);
-    let defaults = default_energy(raw.energy.node);
+    let defaults = default_energy(raw.energy.node, clock, raw.energy.control);
     let energy = EnergyModel {
         per_mac: raw.energy.pj_per_mac.map(picojoules).or(&defaults.per_mac),
         per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
+        per_core_cycle: raw.energy.pj_per_core_cycle.map_or(defaults.per_core_cycle, picojoules),
         static_power: Watts(raw.energy.static_w),
     };
     let designed = Accelerator {
@@ -299,7 +303,7 @@ fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -
     let write = one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
     let capacity = bytes(capacity, 1.0);
-    let (default_read, default_write) = sram_energy_per_byte(node, capacity);
+    let (default_read, default_write) = energy_per_byte(node, clock, &raw.name, capacity);
     let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
     Some(MemoryLevel {
         name: raw.name.clone(),

@@ -14,7 +14,7 @@ use serde::Serialize;
 /// 0.925 V, 0.60; S922X's cores at 12 nm (`amlogic/meson-g12b-s922x.dtsi`) 1896 MHz at 0.981 V and 1398 MHz at 0.761 V, 0.83. TSMC's pairs of "faster
 /// at equal power or less power at equal speed" are two ends of one such curve: 7 % or 15 % of N5P and 11 % or 22 % of N4P give 0.70 and 0.69. With 0.65
 /// all operating points of the three are met within 8 %.
-const VOLTAGE_EXPONENT: f64 = 0.65;
+pub(super) const VOLTAGE_EXPONENT: f64 = 0.65;
 
 /// The lowest clock over the designed one. It is the deepest at which a vendor sells a chip for the data centre: NVIDIA L4, 72 W, base 795 MHz of
 /// 2040 MHz (L4 product brief, PB-11316). Far below the voltage's floor an operation takes no less dynamic energy and ever more static energy: a
@@ -86,6 +86,7 @@ pub fn at_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     }
     slow.energy.per_mac = slow.energy.per_mac.map(dynamic);
     slow.energy.per_vector_operation = dynamic(slow.energy.per_vector_operation);
+    slow.energy.per_core_cycle = dynamic(slow.energy.per_core_cycle);
     slow.clock = clock;
     slow.lowered = Some(Lowered { from: chip.clock, voltage_fraction: voltage });
     slow

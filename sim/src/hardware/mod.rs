@@ -32,7 +32,7 @@ pub use area::{AreaBreakdown, AreaError, Floorplan, area};
 pub use calibration::{Calibration, Parameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use document::ChipDocument;
-pub use energy::{EnergyModel, SustainedPower, least_sustained_power, sustained_power};
+pub use energy::{Control, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
 pub use library::{FittedScalar, KernelLibrary};
 pub use lowered::{LOWEST_CLOCK_FRACTION, Lowered, at_clock, highest_clock, lowest_clock, within_power};

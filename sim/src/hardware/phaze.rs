@@ -19,7 +19,7 @@
 //!
 //! All of it is monotone: more cores, wider arrays or a larger buffer never have less bandwidth.
 
-use super::energy::{STATIC_WATTS_PER_MM2, default_energy, sram_energy_per_byte};
+use super::energy::{Control, STATIC_WATTS_PER_MM2, default_energy, energy_per_byte};
 use super::{
     Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, MemoryLevel, Node, Pairing, PerDataType, Published, Scope,
 };
@@ -154,7 +154,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
     let feed = ELEMENT_BYTES * (rows + columns);
     let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
     let level = |name: &str, scope, capacity, read, write, ports| {
-        let (read_energy_per_byte, write_energy_per_byte) = sram_energy_per_byte(Node::N22, capacity);
+        let (read_energy_per_byte, write_energy_per_byte) = energy_per_byte(Node::N22, clock, name, capacity);
         MemoryLevel {
             name: name.to_owned(),
             scope,
@@ -195,7 +195,7 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
         exclusivity: Exclusivity::AllCores,
         collectives_overlap: false,
         area_model: AreaModel::Phaze22nm,
-        energy: default_energy(Node::N22),
+        energy: default_energy(Node::N22, clock, Control::Wide),
         calibration: Calibration::default(),
         library: None,
         streams: None,

@@ -1,5 +1,7 @@
 //! Process nodes: what a square millimetre holds and what an operation costs, with sources.
 
+use super::lowered::VOLTAGE_EXPONENT;
+use crate::units::Hertz;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -111,18 +113,39 @@ impl Node {
     /// An energy at this node, from the energies of the same operation at 45 and at 7 nm.
     ///
     /// Between the two a power law in the node's number (a straight line on logarithmic scales); below 7 nm the foundry's power
-    /// at equal speed: 6 nm as 7 nm, 5 nm 30 % less, 4 nm as 5 nm, 3 nm 30 % less again (TSMC).
+    /// at equal speed: 6 nm as 7 nm, 5 nm 30 % less, 4 nm 22 % less than 5 nm (N4P, whose density 4 nm has here too), 3 nm 30 % less than 5 nm (TSMC).
     #[must_use]
     pub fn energy(self, at_45nm: f64, at_7nm: f64) -> f64 {
         match self {
             Self::N6 => at_7nm,
-            Self::N5 | Self::N4 => at_7nm * 0.7,
+            Self::N5 => at_7nm * 0.7,
+            Self::N4 => at_7nm * 0.7 * 0.78,
             Self::N3 => at_7nm * 0.49,
             Self::N45 | Self::N28 | Self::N22 | Self::N16 | Self::N7 => {
                 let t = (f64::from(self.nanometres()) / 7.0).ln() / (45.0_f64 / 7.0).ln();
                 at_45nm.powf(t) * at_7nm.powf(1.0 - t)
             }
         }
+    }
+
+    /// The clock of the chips that [`Self::energy`] speaks of.
+    ///
+    /// Energies at 7 nm are published with TPU v4i, a chip of 1050 MHz (Jouppi et al., ISCA 2021); newer nodes' are relative to them at equal speed.
+    /// 16 nm is 35 % slower at equal voltage (TSMC, N7 over 16FF+). Planar nodes' hold at the nominal voltage (45 nm: 0.9 V) of any chip here.
+    fn reference_clock(self) -> Option<Hertz> {
+        match self {
+            Self::N45 | Self::N28 | Self::N22 => None,
+            Self::N16 => Some(Hertz(1050e6 / 1.35)),
+            Self::N7 | Self::N6 | Self::N5 | Self::N4 | Self::N3 => Some(Hertz(1050e6)),
+        }
+    }
+
+    /// The energy of an operation on a chip that is designed for this clock, over [`Self::energy`]: a higher clock takes a higher voltage, or the larger
+    /// gates and deeper pipelines that stand in for it. The voltage's square, by the same curve and down to the same floor as under a limit of power.
+    #[must_use]
+    pub fn energy_at(self, clock: Hertz) -> f64 {
+        let Some(reference) = self.reference_clock() else { return 1.0 };
+        (clock.0 / reference.0).powf(VOLTAGE_EXPONENT).max(self.voltage_floor()).powi(2)
     }
 }
 

@@ -211,6 +211,7 @@ fn energy(accelerator: &Accelerator, faults: &mut Faults) {
     faults.up_to("energy.static_w", energy.static_power.0, *limits::POWER.end(), "give the idle power");
     let (picojoules, cure) = (limits::MOST_ENERGY * 1e12, "leave it out to take the node's");
     faults.up_to("energy.pj_per_vector_operation", energy.per_vector_operation.0 * 1e12, picojoules, cure);
+    faults.up_to("energy.pj_per_core_cycle", energy.per_core_cycle.0 * 1e12, picojoules, cure);
     for (data_type, joules) in energy.per_mac.iter() {
         faults.up_to(&format!("energy.pj_per_mac.{data_type}"), joules.0 * 1e12, picojoules, cure);
     }

@@ -7,8 +7,8 @@
 //! unit counts are not read: the chip has no area.
 
 use crate::files::{FileError, json, strict};
-use crate::hardware::energy::{default_energy, sram_energy_per_byte};
-use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, Fault, MemoryLevel, Node};
+use crate::hardware::energy::{Control, default_energy, energy_per_byte};
+use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, Fault, MemoryLevel, Node};
 use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
 use crate::limits::{self, LARGEST_COUNT};
 use crate::network::{Fabric, Tier, Topology, TorusDim};
@@ -221,7 +221,7 @@ fn accelerator(r: &mut Reader<'_>) -> Accelerator {
     let paths = ["device.compute_chiplet_count", "device.compute_chiplet.core_count"];
     r.product(&paths, f64::from(cores), 1.0..=f64::from(LARGEST_COUNT), "in cores");
     let (tensor, fed) = tensor(r, cores);
-    let energy = EnergyModel { ..default_energy(node) };
+    let energy = default_energy(node, clock, Control::Wide);
     Accelerator {
         name: r.text("name").to_owned(),
         clock,
@@ -230,7 +230,7 @@ fn accelerator(r: &mut Reader<'_>) -> Accelerator {
         tensor,
         vector: VectorCores { cores, lanes: lanes(r, tensor.arrays_per_core), buffer: None },
         on_chip: on_chip(r, clock, node, fed),
-        hbm: device_memory(r, node),
+        hbm: device_memory(r, clock, node),
         host: None,
         storage: None,
         pairing: Pairing::SameIndex,
@@ -283,24 +283,31 @@ fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<Memory
     let paths = ["device.io.global_buffer_bandwidth_per_cycle_byte", "device.frequency_Hz"];
     r.product(&paths, per_cycle * clock.0, limits::RATE, "in B/s");
     vec![
-        level("sram", Scope::Core, sram, fed * clock.0, 2, node),
-        level("global_buffer", Scope::Chip, buffer, per_cycle * clock.0, 1, node),
+        level("sram", Scope::Core, sram, fed * clock.0, 2, (clock, node)),
+        level("global_buffer", Scope::Chip, buffer, per_cycle * clock.0, 1, (clock, node)),
     ]
 }
 
-fn device_memory(r: &mut Reader<'_>, node: Node) -> MemoryLevel {
+fn device_memory(r: &mut Reader<'_>, clock: Hertz, node: Node) -> MemoryLevel {
     let capacity = r.number("device.memory.total_capacity_GB", capacity(GIB)) * GIB;
     let channels = r.number("device.io.memory_channel_active_count", FACTOR);
     let pins = r.number("device.io.pin_count_per_channel", FACTOR);
     let bits = r.number("device.io.bandwidth_per_pin_bit", PIN);
     let paths = ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
     r.product(&paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
-    level("memory", Scope::Chip, capacity, channels * pins * bits / 8.0, 1, node)
+    level("memory", Scope::Chip, capacity, channels * pins * bits / 8.0, 1, (clock, node))
 }
 
-fn level(name: &str, scope: Scope, capacity: f64, bytes_per_second: f64, ports: u32, node: Node) -> MemoryLevel {
+fn level(
+    name: &str,
+    scope: Scope,
+    capacity: f64,
+    bytes_per_second: f64,
+    ports: u32,
+    (clock, node): (Hertz, Node),
+) -> MemoryLevel {
     let capacity = Bytes(capacity.round() as u64);
-    let (read, write) = sram_energy_per_byte(node, capacity);
+    let (read, write) = energy_per_byte(node, clock, name, capacity);
     MemoryLevel {
         name: name.to_owned(),
         scope,
