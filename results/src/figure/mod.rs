@@ -12,7 +12,7 @@ mod predicted;
 mod techniques;
 
 pub use freedoms::freedoms;
-pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
+pub use pareto::{ParetoPlot, Point, Reference, Scale, Series, pareto};
 pub use predicted::{Group, PredictedPlot, predicted};
 pub use techniques::techniques;
 

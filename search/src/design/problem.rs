@@ -3,7 +3,6 @@
 use super::bounds::{Depth, Seen};
 use super::climb::climb;
 use super::{DesignSearch, Evaluation};
-use crate::objective::Axis;
 use crate::planner::LotBounds;
 use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
 use crate::space::{Enclosed, Region, Single};
@@ -54,7 +53,7 @@ impl ChipProblem<'_> {
         let set = Candidates::One(point, Known::default());
         match self.search.space.single(point) {
             // What cannot be built is refused by its evaluation, with the reason.
-            Err(_) => Part::Node(Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks }),
+            Err(_) => Part::Node(Node { set, costs: [0.0; 2], bound: 0.0, first: point, shown: Shown::Peaks }),
             Ok(Single::Refused(why)) => Part::Excluded(set, Exclusion::NoChip(why)),
             Ok(Single::Outside(why)) => Part::Excluded(set, Exclusion::Limit(why)),
             Ok(Single::Chip(chip, figures)) => {
@@ -62,9 +61,9 @@ impl ChipProblem<'_> {
                 let mut lots = known.to_vec();
                 // Chips that are searched one by one are too many for more.
                 let depth = if known.is_empty() { Depth::Peaks } else { Depth::Buffered };
-                let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen, depth, &mut lots));
+                let (costs, bound) = (self.search.costs(&seen), self.search.coarse(&seen, depth, &mut lots));
                 let known = if known.is_empty() { Known::default() } else { lots.into() };
-                Part::Node(Node { set: Candidates::One(point, known), cost, bound, first: point, shown: Shown::Peaks })
+                Part::Node(Node { set: Candidates::One(point, known), costs, bound, first: point, shown: Shown::Peaks })
             }
         }
     }
@@ -81,7 +80,7 @@ impl ChipProblem<'_> {
             let set = Candidates::Box(region.clone(), Vec::new(), Arc::clone(known));
             match space.enclose(&region)? {
                 Enclosed::Outside(why) => Part::Excluded(set, Exclusion::Limit(why)),
-                Enclosed::Open => Part::Node(Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }),
+                Enclosed::Open => Part::Node(Node { set, costs: [0.0; 2], bound: 0.0, first, shown: Shown::Peaks }),
                 Enclosed::Within(corners) => {
                     let seen = Seen::corners(*corners);
                     let (set, bound) = match whole.filter(|whole| self.search.as_fast(&seen, whole)) {
@@ -92,12 +91,15 @@ impl ChipProblem<'_> {
                             (Candidates::Box(region, Vec::new(), lots.into()), bound)
                         }
                     };
-                    Part::Node(Node { set, cost: self.search.cost(&seen), bound, first, shown: Shown::Peaks })
+                    Part::Node(Node { set, costs: self.search.costs(&seen), bound, first, shown: Shown::Peaks })
                 }
             }
         };
         Ok(match part {
-            Part::Node(node) => Part::Node(Node { cost: node.cost.max(of.cost), bound: node.bound.max(of.bound), ..node }),
+            Part::Node(node) => {
+                let costs = std::array::from_fn(|axis| node.costs[axis].max(of.costs[axis]));
+                Part::Node(Node { costs, bound: node.bound.max(of.bound), ..node })
+            }
             excluded @ Part::Excluded(..) => excluded,
         })
     }
@@ -115,8 +117,9 @@ impl ChipProblem<'_> {
                 0.0
             }
         };
-        let cost = if self.search.aim.axis == Axis::None { 0.0 } else { grown(part.cost, of.cost) };
-        (grown(part.bound, of.bound) + cost).clamp(least, most)
+        // Axes that are not there stay at nothing.
+        let costs: f64 = part.costs.iter().zip(of.costs).map(|(now, then)| grown(*now, then)).sum();
+        (grown(part.bound, of.bound) + costs).clamp(least, most)
     }
 
     /// Halves of a box along the dimension that tightens most.
@@ -144,8 +147,8 @@ impl ChipProblem<'_> {
         let (mut nodes, mut excluded) = (Vec::new(), Vec::new());
         for part in splits.swap_remove(0).2 {
             match part {
-                Part::Node(Node { set: Candidates::Box(region, _, known), cost, bound, first, shown }) => {
-                    nodes.push(Node { set: Candidates::Box(region, order.clone(), known), cost, bound, first, shown });
+                Part::Node(Node { set: Candidates::Box(region, _, known), costs, bound, first, shown }) => {
+                    nodes.push(Node { set: Candidates::Box(region, order.clone(), known), costs, bound, first, shown });
                 }
                 Part::Node(node) => nodes.push(node),
                 Part::Excluded(set, why) => excluded.push((set, why)),
@@ -165,11 +168,11 @@ impl runner::Problem for ChipProblem<'_> {
             let first = space.first(&region);
             let known = Known::default();
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
-            return vec![Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }];
+            return vec![Node { set, costs: [0.0; 2], bound: 0.0, first, shown: Shown::Peaks }];
         }
         let unknown = |point| Node {
             set: Candidates::One(point, Known::default()),
-            cost: 0.0,
+            costs: [0.0; 2],
             bound: 0.0,
             first: point,
             shown: Shown::Peaks,
