@@ -101,7 +101,7 @@ pub struct StepRow {
     pub from: String,
     /// Its value after the step.
     pub to: String,
-    /// `within` the limits, `over_area`, `over_power`, `over_cost` or `no_chip`.
+    /// `within` the limits, `over_area`, `over_power`, `over_cost`, `outside_hbm` or `no_chip`.
     pub limits: &'static str,
     /// Why it is no chip, or has no plan.
     pub reason: Option<String>,
@@ -210,6 +210,7 @@ impl Subject {
             Fate::Outside(Why::Area, _) => ("over_area", None),
             Fate::Outside(Why::Power, _) => ("over_power", None),
             Fate::Outside(Why::Cost, _) => ("over_cost", None),
+            Fate::Outside(Why::Hbm, _) => ("outside_hbm", None),
             Fate::Evaluated(..) => ("within", None),
         };
         Some(StepRow {

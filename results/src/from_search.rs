@@ -157,10 +157,14 @@ impl<'a> Searched<'a> {
             runner::Outcome::Pruned { bound, by, .. } => {
                 row.outcome = Outcome::Pruned;
                 row.bound_sequences_per_s = sequences_per_s(*bound);
-                row.reason = Some(match (self.aim.axis, throughput) {
-                    (Axis::Area, true) => format!("design {by} is no larger and no slower than this one's bound"),
-                    (Axis::None, _) => format!("design {by} is no worse than this one's bound"),
-                    (axis, _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
+                let axes: Vec<Axis> = self.aim.axes.each().collect();
+                row.reason = Some(match (&axes[..], throughput) {
+                    ([Axis::Area], true) => format!("design {by} is no larger and no slower than this one's bound"),
+                    ([], _) => format!("design {by} is no worse than this one's bound"),
+                    ([axis], _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
+                    ([one, other, ..], _) => {
+                        format!("design {by} has no more {one}, no more {other} and is no worse than this one's bound")
+                    }
                 });
             }
             runner::Outcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
@@ -307,6 +311,7 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         over_area: (outside.area * each) as u64,
         over_power: (outside.power * each) as u64,
         over_cost: (outside.cost * each) as u64,
+        outside_hbm: (outside.hbm * each) as u64,
         no_chip: (outside.refused * each) as u64,
         open: count("open"),
         objective: aim.objective.to_string(),

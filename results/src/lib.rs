@@ -19,6 +19,7 @@ pub mod files;
 pub mod finite;
 pub mod freedoms;
 pub mod from_search;
+pub mod front;
 pub mod mapped;
 pub mod page;
 pub mod papers;

@@ -8,7 +8,7 @@ fn facts_of(part: u32) -> PartFacts {
 }
 
 fn point(id: usize, first: f64, second: f64) -> FrontPoint {
-    FrontPoint { first, second, id }
+    FrontPoint { costs: [first, 0.0], value: second, id }
 }
 
 fn found() -> PartAnswer {

@@ -7,6 +7,7 @@
 use crate::compare::Comparison;
 use crate::design::DesignRow;
 use crate::files::{self, WriteError};
+use crate::front::FrontRecord;
 pub use crate::step_record::Share;
 use crate::step_record::StepRecord;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,9 @@ pub struct Record {
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.
     pub comparison: Option<Comparison>,
+    /// The front of what was searched for, where one was; none in records of older versions, and of sweeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub front: Option<FrontRecord>,
     /// The words of the command that ask the question again, after the verb; none in records of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked_with: Vec<String>,
@@ -163,6 +167,9 @@ pub struct Certificate {
     pub over_power: u64,
     /// Rejected for their cost.
     pub over_cost: u64,
+    /// Rejected for their HBM; left out where none was.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub outside_hbm: u64,
     /// Combinations of values that are no chip.
     pub no_chip: u64,
     /// Not decided before the search stopped.
@@ -227,6 +234,12 @@ pub struct ModelPlan {
     pub evaluate_with: Vec<String>,
     /// The design beside its baselines on this model.
     pub comparison: Comparison,
+}
+
+/// Whether a count is of nothing.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Versions {

@@ -33,6 +33,7 @@ fn certificate() -> Certificate {
         over_area: 3,
         over_power: 0,
         over_cost: 0,
+        outside_hbm: 0,
         no_chip: 0,
         objective: "throughput".into(),
         best: Some(1228.8),
@@ -77,6 +78,7 @@ pub(crate) fn record() -> Record {
             evaluate_with: vec!["--devices".into(), "1024".into()],
         }),
         comparison: None,
+        front: None,
         asked_with: vec!["llama2-7b".into()],
         times: BTreeMap::from([("search".into(), 1.25)]),
     }

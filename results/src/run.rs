@@ -1,15 +1,16 @@
 //! Run directories: what `search` leaves behind and `compare` and `pareto` read.
 
 use crate::compare::{Comparison, Entry};
-use crate::design::{DesignRow, Outcome};
-use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Series, pareto};
+use crate::design::DesignRow;
+use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Scale, Series, pareto};
 use crate::files::{self, Unwritable, WriteError};
+use crate::front::{FrontAxes, Measured, Quantity, Work};
 pub use crate::record::RECORD;
-use crate::record::{Certificate, Proof, Record, RecordError};
+use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, RecordError};
 use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
-use search::pareto::{Front, FrontPoint};
+use search::objective::{Over, Term};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -149,7 +150,7 @@ impl Run {
     /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
     pub fn write(&self, directory: &Path, found: &Found) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
-        let figure = figure(std::slice::from_ref(self))?;
+        let figure = figure(std::slice::from_ref(self), FrontAxes::of(self))?;
         let mut files = vec![
             (path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?),
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
@@ -204,20 +205,16 @@ impl Run {
         Ok(sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file, why })?)
     }
 
-    /// The designs on its front, by area: no other evaluated one is at most as large and at least as fast. Of equals, the
-    /// one with the least HBM, which is no part of the area.
+    /// The designs on its front, along the axes that it was searched for.
     #[must_use]
     pub fn front(&self) -> Vec<&DesignRow> {
-        let mut front = Front::default();
-        let mut evaluated: Vec<(usize, &DesignRow)> =
-            self.designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated).collect();
-        evaluated.sort_by(|a, b| a.1.hbm_gib.total_cmp(&b.1.hbm_gib));
-        for (id, row) in evaluated {
-            if let Some(throughput) = row.throughput_sequences_per_s.or(row.times_reference) {
-                front.insert(FrontPoint { first: row.area_mm2, second: -throughput, id });
-            }
-        }
-        front.points().iter().filter_map(|point| self.designs.get(point.id)).collect()
+        FrontAxes::of(self).front(&self.designs, &self.work())
+    }
+
+    /// What its steps are of.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        Work::of(&self.record.study, self.of_several_models())
     }
 
     /// The study in a line: `study phaze, 1,024 x phaze_flat, 4,096 sequences per step`.
@@ -250,40 +247,77 @@ impl Run {
         nodes.all(|node| node == first).then_some(first)?
     }
 
-    /// The largest area that its chips may have, in mm^2, where the question limits it.
-    fn largest_area_mm2(&self) -> Option<f64> {
-        self.record.study.options.get("max_area_mm2")?.parse().ok()
+    /// The most that its chips may have of a quantity, where the question limits it.
+    fn largest(&self, quantity: Quantity) -> Option<f64> {
+        let key = match quantity {
+            Quantity::Area => "max_area_mm2",
+            Quantity::Power => "max_power_w",
+            Quantity::Cost => "max_cost_usd",
+            Quantity::StepTime => "max_step_s",
+            _ => return None,
+        };
+        self.record.study.options.get(key)?.parse().ok()
     }
 
-    /// The designs that its figure names: those of its comparison, or the best one; with their process where it is another than the designs'.
-    fn references(&self) -> Vec<Reference> {
-        let best = self.record.best.as_ref().map(|b| Entry::from_design("best found", &b.design));
-        let entries: Vec<&Entry> = match &self.record.comparison {
-            Some(comparison) => comparison.entries.iter().collect(),
-            None => best.iter().collect(),
-        };
-        let reference = |e: &&Entry| {
-            let (area_mm2, throughput) = (e.area_mm2?, e.throughput_sequences_per_s?);
-            let other = e.node.as_ref().filter(|node| Some(*node) != self.node());
-            let label = other.map_or_else(|| e.label.clone(), |node| format!("{} ({node})", e.label));
-            Some(Reference { label, area_mm2, throughput })
-        };
-        // Of several models the best has a mean.
-        if let Some((label, design)) = self.record.best.as_ref().map(|best| ("best found".to_owned(), &best.design))
-            && let Some(throughput) = design.times_reference
-        {
-            return vec![Reference { label, area_mm2: design.area_mm2, throughput }];
+    /// The chips that its figure names: those of its comparison, or the best one; of several models by the mean of their rates over the reference's.
+    fn known(&self) -> Vec<(String, Option<&String>, Measured)> {
+        let best = self.record.best.as_ref();
+        let entry = |e: &'_ Entry| Measured::from(e);
+        let of_design = |best: &'_ BestDesign| Measured::from(&best.design);
+        if let Some(best) = best.filter(|_| self.of_several_models()) {
+            let mut known = vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))];
+            let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
+            known.extend(
+                baselines.filter_map(|e| Some((e.label.clone(), e.node.as_ref(), entry(e).over(self.mean_of(best, &e.label)?)))),
+            );
+            return known;
         }
-        entries.iter().filter_map(reference).collect()
+        match (&self.record.comparison, best) {
+            (Some(comparison), _) => comparison.entries.iter().map(|e| (e.label.clone(), e.node.as_ref(), entry(e))).collect(),
+            (None, Some(best)) => vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))],
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// The mean of a baseline's rates over the reference's on all models; `None` where it cannot run one.
+    fn mean_of(&self, best: &BestDesign, label: &str) -> Option<f64> {
+        let rate = |model: &ModelPlan| {
+            let entry = model.comparison.entries.iter().find(|entry| entry.label == label)?;
+            Some((model.share, model.reference_tokens_per_s / entry.throughput_tokens_per_s?))
+        };
+        let rates: Vec<(f64, f64)> = best.models.iter().map(rate).collect::<Option<_>>()?;
+        let over = if self.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean };
+        let terms: Vec<Term> = rates.iter().map(|(share, _)| Term { share: *share, reference: 1.0 }).collect();
+        let times: Vec<f64> = rates.iter().map(|(_, times)| *times).collect();
+        Some(1.0 / over.value(&terms, &times))
+    }
+
+    /// The chips that its figure names, with their process where it is another than the designs'; and those that it cannot draw.
+    fn references(&self, axes: FrontAxes) -> (Vec<Reference>, Vec<String>) {
+        let (mut drawn, mut left_out) = (Vec::new(), Vec::new());
+        for (label, node, measured) in self.known() {
+            let of = |quantity: Quantity| quantity.of(&measured, &self.work());
+            match (of(axes.x), of(axes.y)) {
+                (Some(x), Some(y)) => {
+                    let other = node.filter(|node| Some(*node) != self.node());
+                    let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
+                    drawn.push(Reference { label, x, y });
+                }
+                // What runs nothing is told by the comparison.
+                (None, Some(_)) => left_out.push(label),
+                _ => {}
+            }
+        }
+        (drawn, left_out)
     }
 }
 
-/// Throughput against area of one or more runs. With several, each is a series under its name, and what a run's
-/// comparison names is labelled with that name too.
+/// One or more runs along the axes of a front. With several, each is a series under its name, and what a run's comparison names is labelled with that
+/// name too.
 ///
 /// # Errors
 /// What the drawing library reports.
-pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
+pub fn figure(runs: &[Run], axes: FrontAxes) -> Result<Figure, FigureError> {
     let several = runs.len() > 1;
     let mut models: Vec<&str> = runs.iter().map(|r| r.record.study.model.as_str()).collect();
     models.dedup();
@@ -294,30 +328,70 @@ pub fn figure(runs: &[Run]) -> Result<Figure, FigureError> {
     // A sequence of other length is other work; a token is nearly the same.
     let length = |run: &Run| run.record.study.sequence_tokens;
     let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
-    let units = |run: &Run| if alike || run.of_several_models() { 1.0 } else { length(run) as f64 * 1e-3 };
-    let unit = match (runs.iter().all(Run::of_several_models), alike) {
-        (true, _) => "times the reference's, mean over the models",
-        (false, true) => "sequences/s",
-        (false, false) => "thousand tokens/s",
-    };
-    let series = |run: &Run| Series {
-        name: if several { run.name.clone() } else { String::new() },
-        points: run.designs.iter().map(|row| Point::new(row, units(run))).collect(),
-        largest_area_mm2: run.largest_area_mm2(),
+    let in_tokens = |run: &Run| !alike && !run.of_several_models();
+    let unit = |run: &Run, quantity: Quantity| {
+        if quantity == Quantity::Throughput && in_tokens(run) { length(run) as f64 * 1e-3 } else { 1.0 }
     };
     let node = runs.first().and_then(Run::node).filter(|node| runs.iter().all(|run| run.node() == Some(*node)));
-    let named = |run: &Run| {
-        let label = |label: String| if several { format!("{}: {label}", run.name) } else { label };
-        let references = run.references().into_iter();
-        references.map(|r| Reference { label: label(r.label), throughput: r.throughput * units(run), ..r }).collect::<Vec<_>>()
+    let scale = |quantity: Quantity| {
+        let unit = match quantity {
+            Quantity::Throughput if !alike && !runs.iter().all(Run::of_several_models) => "thousand tokens/s",
+            other => other.unit(runs.iter().all(Run::of_several_models)),
+        };
+        let of_node = node.filter(|_| quantity == Quantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
+        Scale { label: format!("{} ({unit}{of_node})", quantity.label()), more_is_better: quantity.more_is_better() }
     };
+    let series = |run: &Run| {
+        let of = |row: &DesignRow| {
+            let measured = Measured::from(row);
+            let of = |quantity: Quantity| Some(quantity.of(&measured, &run.work())? * unit(run, quantity));
+            (of(axes.x), of(axes.y))
+        };
+        let point = |row: &DesignRow| {
+            let (x, y) = of(row);
+            Some(Point { x: x?, outcome: row.outcome, y })
+        };
+        let third = |z: Quantity| {
+            let places = axes.front(&run.designs, &run.work()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
+            (z.words().to_owned(), places.collect())
+        };
+        Series {
+            name: if several { run.name.clone() } else { String::new() },
+            points: run.designs.iter().filter_map(point).collect(),
+            largest_x: run.largest(axes.x),
+            third: axes.z.map(third),
+        }
+    };
+    let mut references: Vec<Reference> = Vec::new();
+    for run in runs {
+        let (x, y) = (unit(run, axes.x), unit(run, axes.y));
+        for (at, r) in run.references(axes).0.into_iter().enumerate() {
+            let (label, x, y) = (r.label, r.x * x, r.y * y);
+            // A chip that stands at the same place in several runs is named once, for all of them.
+            let same =
+                |known: &&mut Reference| at > 0 && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"));
+            if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
+                continue;
+            }
+            match references.iter_mut().find(same) {
+                Some(known) => known.label = label,
+                None if several => references.push(Reference { label: format!("{}: {label}", run.name), x, y }),
+                None => references.push(Reference { label, x, y }),
+            }
+        }
+    }
+    let mut left_out: Vec<String> = runs.iter().flat_map(|run| run.references(axes).1).collect();
+    left_out.sort();
+    left_out.dedup();
+    let left_out = (!left_out.is_empty()).then(|| format!("no {} known of {}", axes.x.label(), left_out.join("; ")));
     pareto(&ParetoPlot {
-        title: format!("{}: throughput against area", models.join(", ")),
+        title: format!("{}: {}", models.join(", "), axes.words()),
         subtitle,
-        unit,
-        node: node.cloned(),
+        x: scale(axes.x),
+        y: scale(axes.y),
         series: runs.iter().map(series).collect(),
-        references: runs.iter().flat_map(named).collect(),
+        references,
+        left_out,
     })
 }
 

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::design::Outcome;
 
 fn run(name: &str) -> Run {
     let record = crate::record::example();
@@ -11,6 +12,55 @@ fn run(name: &str) -> Run {
         ..design.clone()
     });
     Run { name: name.into(), designs: designs.collect(), record }
+}
+
+fn drawn(runs: &[Run]) -> String {
+    figure(runs, FrontAxes::of(&runs[0])).unwrap().svg().to_owned()
+}
+
+#[test]
+fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
+    let mut several = run("several");
+    several.record = crate::record::example_of_several();
+    let best = several.record.best.as_mut().unwrap();
+    for (model, times) in best.models.iter_mut().zip([2.0, 0.5]) {
+        let rate = model.reference_tokens_per_s * times;
+        let entry = |label: &str, area_mm2| Entry {
+            area_mm2,
+            throughput_tokens_per_s: Some(rate),
+            throughput_sequences_per_s: Some(rate / 4096.0),
+            ..Entry::without_design(label)
+        };
+        model.comparison.entries = vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
+    }
+    let (drawn, left_out) = several.references(FrontAxes::of(&several));
+    // Twice as fast with one, half as fast with the other.
+    assert_eq!((drawn.len(), drawn[1].label.as_str(), left_out), (2, "tpu_v4", vec!["tpu_v7".to_owned()]));
+    assert!((drawn[1].y - 1.0).abs() < 1e-12 && drawn[1].x == 600.0, "{drawn:?}");
+    several.record.study.objective = "throughput (mean)".into();
+    assert!((several.references(FrontAxes::of(&several)).0[1].y - 1.25).abs() < 1e-12);
+}
+
+#[test]
+fn a_chip_at_the_same_place_in_several_runs_is_named_once() {
+    let with = |name: &str, rate: f64| {
+        let mut run = run(name);
+        let best = Entry::from_design("best found", &run.record.best.as_ref().unwrap().design);
+        let entry = |label: &str, rate: f64| Entry {
+            area_mm2: Some(600.0),
+            throughput_sequences_per_s: Some(rate),
+            ..Entry::without_design(label)
+        };
+        run.record.comparison = Some(Comparison { entries: vec![best, entry("tpu_v4", 3.0), entry("h100", rate)] });
+        run
+    };
+    let svg = drawn(&[with("a", 5.0), with("b", 6.0)]);
+    for (words, there) in
+        [("a: best found", true), ("b: best found", true), ("a: h100", true), ("b: h100", true), ("a: tpu_v4", false)]
+    {
+        assert_eq!(svg.contains(words), there, "{words}");
+    }
+    assert!(svg.contains("tpu_v4"));
 }
 
 fn found() -> Found {
@@ -155,16 +205,15 @@ fn runs_of_other_work_are_marked() {
     assert_eq!(comparison.entries[0].note, None);
     let note = comparison.entries[1].note.as_deref();
     assert_eq!(note, Some("differs from the first run: 1,024 x tpu_v4_ici"));
-    let svg = figure(&[run("flat"), other]).unwrap();
-    assert!(svg.svg().contains("ici: best found") && svg.svg().contains("flat: 4 evaluated"));
-    assert!(svg.svg().contains("throughput (sequences/s)"));
+    let svg = drawn(&[run("flat"), other]);
+    assert!(svg.contains("ici: best found") && svg.contains("flat: 4 evaluated"));
+    assert!(svg.contains("throughput (sequences/s)"));
 }
 
 #[test]
 fn sequences_of_different_length_are_compared_by_their_tokens() {
     let mut longer = run("longer");
     longer.record.study.sequence_tokens *= 2;
-    let drawn = |runs: &[Run]| figure(runs).unwrap().svg().to_owned();
     let mixed = drawn(&[run("a"), longer.clone()]);
     assert!(mixed.contains("throughput (thousand tokens/s)") && !mixed.contains("sequences/s"), "{mixed}");
     assert!(drawn(&[longer.clone(), longer]).contains("throughput (sequences/s)"));

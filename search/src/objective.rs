@@ -2,6 +2,7 @@
 //!
 //! Every objective is a step's time, or its energy, times what a chip takes whatever runs on it. So a bound on the time is one on the objective.
 
+use crate::pareto::Costs;
 use crate::space::Figures;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,13 +20,13 @@ pub enum Objective {
     PerArea,
     /// Tokens per second and W of what the chips must be supplied with and cooled for: their power under the heaviest sustained load.
     PerWatt,
-    /// Tokens per second and USD of the chips.
+    /// Tokens per second and USD of the chips and, over years of [`Operation`], of their energy.
     PerDollar,
     /// Energy per token.
     EnergyPerToken,
 }
 
-/// Against what a front is drawn.
+/// An axis of a front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Axis {
     /// Die area.
@@ -39,6 +40,50 @@ pub enum Axis {
     Energy,
     /// Nothing: the best alone is looked for.
     None,
+}
+
+/// How long chips run, and what their energy costs until then. What is left out is as in [`Operation::default`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Operation {
+    /// Years that the chips run; of 0 (left out) no energy is paid.
+    pub years: f64,
+    /// Price of a kWh in USD. Left out 0.08: what industry in the United States paid on average in 2023 (EIA, Electric Power Monthly, table 5.3).
+    pub usd_per_kwh: f64,
+    /// Power usage effectiveness: energy of the whole site over that of its machines. Left out 1.1: Google's fleet in 2023 (Environmental Report 2024).
+    pub pue: f64,
+    /// Part of the time in which steps run, 0 to 1. Left out 0.9: effective training time of Llama 3 (Llama Team, The Llama 3 Herd of Models, 2024, 3.3.4).
+    pub utilisation: f64,
+}
+
+impl Default for Operation {
+    fn default() -> Self {
+        Self { years: 0.0, usd_per_kwh: 0.08, pue: 1.1, utilisation: 0.9 }
+    }
+}
+
+impl Operation {
+    /// USD over the years for every W that a chip draws on average in a step.
+    #[must_use]
+    pub fn usd_per_watt(&self) -> f64 {
+        /// Of a year of 365.25 days, in thousands of a W's hours.
+        const KWH: f64 = 365.25 * 24.0 / 1000.0;
+        self.years * KWH * self.utilisation * self.pue * self.usd_per_kwh
+    }
+
+    /// The first of its figures that cannot be: its key, its value and its limit.
+    #[must_use]
+    pub fn fault(&self) -> Option<(&'static str, f64, &'static str)> {
+        [
+            ("years", self.years, (0.0, 100.0), "must be from 0 to 100"),
+            ("usd_per_kwh", self.usd_per_kwh, (0.0, 100.0), "must be from 0 to 100"),
+            ("pue", self.pue, (1.0, 10.0), "must be from 1 to 10"),
+            ("utilisation", self.utilisation, (0.0, 1.0), "must be from 0 to 1"),
+        ]
+        .into_iter()
+        .find(|(_, value, (least, most), _)| !(least..=most).contains(&value))
+        .map(|(key, value, _, limit)| (key, value, limit))
+    }
 }
 
 impl Objective {
@@ -87,10 +132,10 @@ impl Objective {
         }
     }
 
-    /// The axis of the front where none is asked for: the front of speed against area is the search's main answer, of another objective the best is.
+    /// The axes of the front where none are asked for: the front of speed against area is the search's main answer, of another objective the best is.
     #[must_use]
-    pub fn usual_axis(self) -> Axis {
-        if matches!(self, Self::Throughput | Self::StepTime) { Axis::Area } else { Axis::None }
+    pub fn usual_axes(self) -> Axes {
+        if matches!(self, Self::Throughput | Self::StepTime) { Axes::one(Axis::Area) } else { Axes::one(Axis::None) }
     }
 }
 
@@ -196,6 +241,65 @@ impl Axis {
     }
 }
 
+/// Against what a front is found: one axis, two different ones, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Axes(Axis, Option<Axis>);
+
+impl Axes {
+    /// One axis.
+    #[must_use]
+    pub fn one(axis: Axis) -> Self {
+        Self(axis, None)
+    }
+
+    /// Axes by their names, with commas between: `area`, `area,power`, `none`.
+    ///
+    /// # Errors
+    /// What is wrong with the text: a name that is none, more than two, one twice, `none` with another.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let known = || Axis::NAMES.map(|(name, _)| name).join(", ");
+        let named = |name: &str| {
+            let found = Axis::NAMES.iter().find(|(known, _)| *known == name).map(|(_, axis)| *axis);
+            found.ok_or_else(|| sim::names::hint(name, &known(), "use one or two of"))
+        };
+        match text.split(',').map(|name| named(name.trim())).collect::<Result<Vec<_>, _>>()?[..] {
+            [axis] => Ok(Self(axis, None)),
+            [Axis::None, _] | [_, Axis::None] => {
+                Err("none is the only axis where it is one; leave it or the other out".to_owned())
+            }
+            [one, other] if one == other => Err(format!("{one} is there twice; give it once, or another axis")),
+            [one, other] => Ok(Self(one, Some(other))),
+            _ => Err(format!("a front has at most two axes besides the objective; use one or two of {}", known())),
+        }
+    }
+
+    /// Each of them; none where there is no front.
+    pub fn each(self) -> impl Iterator<Item = Axis> {
+        [Some(self.0), self.1].into_iter().flatten().filter(|axis| *axis != Axis::None)
+    }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn has(self, axis: Axis) -> bool {
+        self.each().any(|one| one == axis)
+    }
+
+    /// The costs along them, in their order.
+    #[must_use]
+    pub fn costs(self, mut along: impl FnMut(Axis) -> f64) -> Costs {
+        let mut costs = [0.0; 2];
+        costs.iter_mut().zip(self.each()).for_each(|(cost, axis)| *cost = along(axis));
+        costs
+    }
+}
+
+impl fmt::Display for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        self.1.map_or(Ok(()), |other| write!(f, ",{other}"))
+    }
+}
+
 impl fmt::Display for Axis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::NAMES.iter().find(|(_, axis)| axis == self).map_or("none", |(name, _)| name);
@@ -205,6 +309,7 @@ impl fmt::Display for Axis {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 
@@ -234,6 +339,29 @@ mod tests {
                 slower[of] *= 1.5;
                 prop_assert!(over.value(&terms, &slower) > value);
             }
+        }
+    }
+
+    #[test]
+    fn a_watt_of_four_years_costs_its_kilowatt_hours() {
+        // 4 years are 35.064 thousand hours.
+        let operation = Operation { years: 4.0, usd_per_kwh: 0.1, pue: 1.2, utilisation: 0.5 };
+        assert!((operation.usd_per_watt() - 35.064 * 0.1 * 1.2 * 0.5).abs() < 1e-12);
+        assert_eq!((Operation::default().usd_per_watt(), operation.fault()), (0.0, None));
+        for wrong in [Operation { pue: 0.9, ..operation }, Operation { utilisation: f64::NAN, ..operation }] {
+            assert!(wrong.fault().is_some());
+        }
+    }
+
+    #[test]
+    fn axes_read_back_and_faults_are_named() {
+        for text in ["area", "area,power", "energy,cost", "none"] {
+            assert_eq!(Axes::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Axes::parse("power, area").unwrap().costs(|axis| if axis == Axis::Area { 2.0 } else { 1.0 }), [1.0, 2.0]);
+        assert_eq!(Axes::parse("none").unwrap().each().count(), 0);
+        for (text, why) in [("aera", "area"), ("none,area", "only"), ("area,area", "twice"), ("area,power,cost", "at most two")] {
+            assert!(Axes::parse(text).unwrap_err().contains(why), "{text}");
         }
     }
 

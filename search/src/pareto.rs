@@ -1,8 +1,11 @@
-//! Pareto fronts of two objectives, both to be minimised (negate what is to be maximised).
+//! Pareto fronts of a value against one or two costs, all to be minimised (negate what is to be maximised); what a front covers, and its knee.
 
 use serde::{Deserialize, Serialize};
 
-/// A front kept as points are added: ascending in the first objective, strictly descending in the second.
+/// What something costs along the axes of a front; an axis that is not there is zero for all.
+pub type Costs = [f64; 2];
+
+/// A front kept as points are added: ascending in the first cost, then in the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Front {
     points: Vec<FrontPoint>,
@@ -11,10 +14,10 @@ pub struct Front {
 /// A point on a front.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FrontPoint {
-    /// First objective (for a design: area).
-    pub first: f64,
-    /// Second objective (for a design: step time).
-    pub second: f64,
+    /// The costs (for a design: its area, and its power).
+    pub costs: Costs,
+    /// The value (for a design: step time).
+    pub value: f64,
     /// Who it is, by the caller's numbering.
     pub id: usize,
 }
@@ -23,38 +26,44 @@ impl FrontPoint {
     /// Whether another point takes this one's place on a front: equal, and of a smaller id.
     #[must_use]
     pub fn yields(&self, other: &Self) -> bool {
-        self.first == other.first && self.second == other.second && other.id < self.id
+        self.costs == other.costs && self.value == other.value && other.id < self.id
+    }
+
+    /// Whether it costs no more along any axis.
+    fn within(&self, costs: &Costs) -> bool {
+        self.costs[0] <= costs[0] && self.costs[1] <= costs[1]
     }
 }
 
 impl Front {
-    /// The points, ascending in the first objective.
+    /// The points, ascending in the first cost, then in the second. Against one cost the values descend strictly.
     #[must_use]
     pub fn points(&self) -> &[FrontPoint] {
         &self.points
     }
 
-    /// The point of the best second objective among those whose first is at most `first`: the last of them.
+    /// The point of the best value: of several the one of the least first cost.
     #[must_use]
-    pub fn best_within(&self, first: f64) -> Option<FrontPoint> {
-        let after = self.points.partition_point(|p| p.first <= first);
-        self.points.get(after.checked_sub(1)?).copied()
+    pub fn best(&self) -> Option<FrontPoint> {
+        best(&self.points)
     }
 
-    /// The point that is no worse than (`first`, `second`) in both objectives, if there is one.
+    /// The point of the best value among those that cost at most `costs`: of several the one of the least first cost.
     #[must_use]
-    pub fn dominator(&self, first: f64, second: f64) -> Option<FrontPoint> {
-        self.best_within(first).filter(|p| p.second <= second)
+    pub fn best_within(&self, costs: &Costs) -> Option<FrontPoint> {
+        let after = self.points.partition_point(|p| p.costs[0] <= costs[0]);
+        best(self.points[..after].iter().filter(|p| p.costs[1] <= costs[1]))
     }
 
-    /// Adds a point unless one at hand is no worse in both objectives (the earlier of two equals stays); removes what it dominates.
-    /// Points with a NaN objective are refused. Returns whether the point is now on the front.
+    /// Adds a point unless one at hand is no worse in anything (the earlier of two equals stays); removes what it dominates.
+    /// Points with a NaN are refused. Returns whether the point is now on the front.
     pub fn insert(&mut self, point: FrontPoint) -> bool {
-        if point.first.is_nan() || point.second.is_nan() || self.dominator(point.first, point.second).is_some() {
+        let is_nan = point.value.is_nan() || point.costs.iter().any(|cost| cost.is_nan());
+        if is_nan || self.best_within(&point.costs).is_some_and(|best| best.value <= point.value) {
             return false;
         }
-        self.points.retain(|p| p.first < point.first || p.second < point.second);
-        let at = self.points.partition_point(|p| p.first < point.first);
+        self.points.retain(|p| !point.within(&p.costs) || p.value < point.value);
+        let at = self.points.partition_point(|p| (p.costs[0], p.costs[1]) < (point.costs[0], point.costs[1]));
         self.points.insert(at, point);
         true
     }
@@ -69,44 +78,185 @@ impl Front {
     }
 }
 
+/// The first of the points with the least value.
+fn best<'a>(points: impl IntoIterator<Item = &'a FrontPoint>) -> Option<FrontPoint> {
+    points.into_iter().copied().reduce(|best, p| if p.value < best.value { p } else { best })
+}
+
+/// How far beyond the worst of each axis the reference point of [`Scales::hypervolume`] lies, as a part of the axis' range: so that the ends of a front
+/// count as well. A tenth is what most use (Ishibuchi et al., How to Specify a Reference Point in Hypervolume Calculation, Evolutionary Computation
+/// 26(3), 2018).
+const BEYOND: f64 = 0.1;
+
+/// The best and the worst of each of two or three axes over some fronts, all to be minimised: what their points are measured by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scales {
+    best: Vec<f64>,
+    worst: Vec<f64>,
+}
+
+impl Scales {
+    /// Over the points of one front or of several that are compared; `None` without a point. Axes along which no point differs count for nothing.
+    #[must_use]
+    pub fn over<'a>(points: impl IntoIterator<Item = &'a Vec<f64>>) -> Option<Self> {
+        let mut points = points.into_iter().filter(|point| point.iter().all(|value| value.is_finite()));
+        let first = points.next()?;
+        let mut scales = Self { best: first.clone(), worst: first.clone() };
+        for point in points {
+            for (axis, value) in point.iter().enumerate().take(first.len()) {
+                scales.best[axis] = scales.best[axis].min(*value);
+                scales.worst[axis] = scales.worst[axis].max(*value);
+            }
+        }
+        Some(scales)
+    }
+
+    /// A point with 0 for the best and 1 for the worst of each axis that counts.
+    fn scaled(&self, point: &[f64]) -> Vec<f64> {
+        let axes = self.best.iter().zip(&self.worst).zip(point).filter(|((best, worst), _)| worst > best);
+        axes.map(|((best, worst), value)| (value - best) / (worst - best)).collect()
+    }
+
+    /// The part of the box between the best of each axis and the reference point (a tenth of the range beyond the worst of each) that the points of a
+    /// front dominate: 0 for nothing, 1 where one point is the best in everything. Exact (Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE
+    /// Transactions on Evolutionary Computation 3(4), 1999).
+    #[must_use]
+    pub fn hypervolume(&self, front: &[Vec<f64>]) -> f64 {
+        let points: Vec<Vec<f64>> = front.iter().map(|point| self.scaled(point)).collect();
+        let axes = points.first().map_or(0, Vec::len);
+        dominated(points, axes) / (1.0 + BEYOND).powi(axes as i32)
+    }
+
+    /// The place in a front of its knee: the point with the least sum of the scaled axes. With two axes it is the one farthest from the line through the
+    /// front's ends (Das, On characterizing the knee of the Pareto curve, Structural Optimization 18, 1999); with more the one at the least Manhattan
+    /// distance from the best of each axis (Chiu, Yen and Juan, Minimum Manhattan Distance Approach, IEEE Transactions on Evolutionary Computation
+    /// 20(6), 2016). Of equals the first.
+    #[must_use]
+    pub fn knee(&self, front: &[Vec<f64>]) -> Option<usize> {
+        let sums = front.iter().map(|point| self.scaled(point).iter().sum::<f64>()).enumerate();
+        sums.reduce(|least, next| if next.1 < least.1 { next } else { least }).map(|(at, _)| at)
+    }
+}
+
+/// The volume that points dominate below the reference point, of the first `axes` of their axes.
+fn dominated(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
+    let Some(last) = axes.checked_sub(1) else { return if points.is_empty() { 0.0 } else { 1.0 } };
+    let end = 1.0 + BEYOND;
+    points.retain(|point| point[..axes].iter().all(|value| *value < end));
+    points.sort_by(|a, b| a[last].total_cmp(&b[last]));
+    // From one point to the next along the last axis those so far dominate what they do of the other axes.
+    let slice = |at: usize| {
+        let to = points.get(at + 1).map_or(end, |next| next[last]);
+        let thick = to - points[at][last];
+        if thick > 0.0 { thick * dominated(points[..=at].to_vec(), last) } else { 0.0 }
+    };
+    (0..points.len()).map(slice).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn dominated(a: FrontPoint, b: FrontPoint) -> bool {
-        b.id != a.id && b.first <= a.first && b.second <= a.second
+    fn points(values: &[(u8, u8, u8)]) -> Vec<FrontPoint> {
+        let point =
+            |(id, &(a, b, value)): (usize, &(u8, u8, u8))| FrontPoint { costs: [a.into(), b.into()], value: value.into(), id };
+        values.iter().enumerate().map(point).collect()
+    }
+
+    fn covers(a: FrontPoint, b: FrontPoint) -> bool {
+        a.within(&b.costs) && a.value <= b.value
+    }
+
+    fn check(values: &[(u8, u8, u8)]) -> Result<(), TestCaseError> {
+        let (all, mut front) = (points(values), Front::default());
+        for &p in &all {
+            front.insert_by_id(p);
+        }
+        let mut backwards = Front::default();
+        for &p in all.iter().rev() {
+            backwards.insert_by_id(p);
+        }
+        prop_assert_eq!(&front, &backwards, "the order of insertion shows");
+        for &a in front.points() {
+            prop_assert!(!front.points().iter().any(|&b| a.id != b.id && covers(b, a)), "a dominated point on the front");
+        }
+        for &a in &all {
+            let first = all.iter().find(|b| b.costs == a.costs && b.value == a.value).map(|b| b.id);
+            let best = all.iter().filter(|b| b.within(&a.costs)).map(|b| b.value).fold(f64::INFINITY, f64::min);
+            prop_assert!(front.points().iter().any(|&b| covers(b, a)), "a point that the front does not cover");
+            prop_assert_eq!(front.best_within(&a.costs).map(|b| b.value), Some(best));
+            let dominated = all.iter().any(|&b| covers(b, a) && (b.costs != a.costs || b.value != a.value));
+            prop_assert_eq!(front.points().iter().any(|b| b.id == a.id), !dominated && first == Some(a.id));
+        }
+        prop_assert!(front.points().is_sorted_by_key(|p| (p.costs[0], p.costs[1])));
+        prop_assert_eq!(front.best().map(|p| p.value), all.iter().map(|p| p.value).reduce(f64::min));
+        Ok(())
+    }
+
+    /// Of the cells of a grid over the scaled axes, those that some point dominates: the axes are from 0 to `most`, each a whole number.
+    fn counted(front: &[Vec<f64>], most: usize) -> f64 {
+        // Tenths of a step: the reference point is a tenth of the range beyond.
+        let (axes, cells) = (front[0].len(), most * 11);
+        let at = |cell: usize, axis: usize| (cell / cells.pow(axis as u32) % cells) as f64 / 10.0;
+        let dominates = |cell: usize, p: &Vec<f64>| p.iter().enumerate().all(|(axis, value)| *value <= at(cell, axis) + 1e-9);
+        let all = cells.pow(axes as u32);
+        (0..all).filter(|cell| front.iter().any(|p| dominates(*cell, p))).count() as f64 / all as f64
     }
 
     proptest! {
         #[test]
-        fn holds_exactly_the_points_that_no_other_dominates(values in proptest::collection::vec((0u8..20, 0u8..20), 0..40)) {
-            let all: Vec<FrontPoint> = values.iter().enumerate()
-                .map(|(id, &(x, y))| FrontPoint { first: f64::from(x), second: f64::from(y), id }).collect();
+        fn against_one_cost_values_descend(values in prop::collection::vec((0u8..20, Just(0u8), 0u8..20), 0..40)) {
+            check(&values)?;
             let mut front = Front::default();
-            for &p in &all {
-                front.insert(p);
-            }
-            for &a in front.points() {
-                prop_assert!(!front.points().iter().any(|&b| dominated(a, b)), "a dominated point on the front");
-            }
-            for &a in &all {
-                let covered = front.points().iter().any(|b| b.first <= a.first && b.second <= a.second);
-                prop_assert!(covered, "a point that the front does not cover");
-            }
-            prop_assert!(front.points().windows(2).all(|w| w[0].first < w[1].first && w[0].second > w[1].second));
+            points(&values).into_iter().for_each(|p| { front.insert(p); });
+            prop_assert!(front.points().windows(2).all(|w| w[0].costs[0] < w[1].costs[0] && w[0].value > w[1].value));
+        }
+
+        #[test]
+        fn holds_exactly_the_points_that_no_other_dominates(values in prop::collection::vec((0u8..6, 0u8..6, 0u8..6), 0..40)) {
+            check(&values)?;
+        }
+
+        #[test]
+        fn the_hypervolume_is_what_counting_says(
+            values in prop::collection::vec((0u8..4, 0u8..4, 0u8..4), 1..8), axes in 2..4_usize,
+        ) {
+            let most = 3;
+            let vector = |&(a, b, c): &(u8, u8, u8)| [a, b, c].map(f64::from)[..axes].to_vec();
+            let front: Vec<Vec<f64>> = values.iter().map(vector).collect();
+            let ends = [vec![0.0; axes], vec![most as f64; axes]];
+            let scales = Scales::over(&ends).unwrap();
+            prop_assert!((scales.hypervolume(&front) - counted(&front, most)).abs() < 1e-9);
+            let knee = scales.knee(&front).unwrap();
+            let sum = |p: &Vec<f64>| p.iter().sum::<f64>();
+            prop_assert!(front.iter().all(|p| sum(&front[knee]) <= sum(p)));
         }
     }
 
     #[test]
+    fn the_knee_bends_most_and_a_front_without_range_covers_all() {
+        let front = vec![vec![0.0, 10.0], vec![2.0, 3.0], vec![5.0, 1.0], vec![10.0, 0.0]];
+        let scales = Scales::over(&front).unwrap();
+        assert_eq!(scales.knee(&front), Some(1));
+        // Below 11, 11: 2 x 1 beyond the first, 3 x 8, 5 x 10 and 1 x 11 of 121.
+        assert!((scales.hypervolume(&front) - 87.0 / 121.0).abs() < 1e-12, "{}", scales.hypervolume(&front));
+        let alone = vec![vec![7.0, 3.0]];
+        let scales = Scales::over(&alone).unwrap();
+        assert_eq!((scales.hypervolume(&alone), scales.knee(&alone)), (1.0, Some(0)));
+        assert_eq!(Scales::over(&[]), None);
+    }
+
+    #[test]
     fn the_earlier_of_two_equal_points_stays_or_that_of_the_smaller_id() {
+        let point = |value, id| FrontPoint { costs: [1.0, 0.0], value, id };
         let mut front = Front::default();
-        assert!(front.insert(FrontPoint { first: 1.0, second: 1.0, id: 1 }));
-        assert!(!front.insert(FrontPoint { first: 1.0, second: 1.0, id: 0 }));
-        assert!(!front.insert_by_id(FrontPoint { first: 1.0, second: 1.0, id: 2 }));
-        assert!(front.insert_by_id(FrontPoint { first: 1.0, second: 1.0, id: 0 }));
+        assert!(front.insert(point(1.0, 1)));
+        assert!(!front.insert(point(1.0, 0)));
+        assert!(!front.insert_by_id(point(1.0, 2)));
+        assert!(front.insert_by_id(point(1.0, 0)));
         assert_eq!(front.points()[0].id, 0);
-        assert!(!front.insert(FrontPoint { first: f64::NAN, second: 0.0, id: 2 }));
+        assert!(!front.insert(point(f64::NAN, 2)));
         assert_eq!(front.points().len(), 1);
     }
 }

@@ -1,17 +1,17 @@
 //! Best-first branch and bound: splits sets of candidates until a bound discards them whole, evaluates exactly only the candidates that no bound
 //! decides, and says how far it got.
 //!
-//! Every candidate has a cost that is known when it is looked at (its area), or from below (its energy), and a value to be minimised that is expensive
-//! (its step time), with bounds from below in between; a set has the least of both. A set is discarded when a candidate already evaluated costs no more
-//! and is no slower than the set's bounds, so what remains is the Pareto front of value against cost, the best value at its end. Of candidates
-//! equal in both the one of the smallest number is on the front, as if they had been evaluated in their order.
+//! Every candidate has costs that are known when it is looked at (its area), or from below (its energy), and a value to be minimised that is expensive
+//! (its step time), with bounds from below in between; a set has the least of each. A set is discarded when a candidate already evaluated costs no more
+//! along any axis and is no slower than the set's bounds, so what remains is the Pareto front of value against costs, the best value among it. Of
+//! candidates equal in all the one of the smallest number is on the front, as if they had been evaluated in their order.
 //!
 //! Sets are taken in rounds of a fixed size and the front changes only between rounds: the answer is the same for any number of threads.
 
 mod among;
 mod standing;
 
-use crate::pareto::{Front, FrontPoint};
+use crate::pareto::{Costs, Front, FrontPoint};
 use crate::space::Why;
 use among::Among;
 pub use among::{Alone, Exchange};
@@ -34,8 +34,8 @@ const SPLITTING: usize = 4;
 pub struct Node<S> {
     /// Which they are.
     pub set: S,
-    /// None costs less.
-    pub cost: f64,
+    /// None costs less along any axis.
+    pub costs: Costs,
     /// None has a lower value.
     pub bound: f64,
     /// The smallest of their numbers.
@@ -123,8 +123,8 @@ pub enum Verdict<E> {
     Feasible {
         /// The value.
         value: f64,
-        /// The exact cost, where that of the node is a bound.
-        cost: Option<f64>,
+        /// The exact costs, where those of the node are bounds.
+        costs: Option<Costs>,
         /// What belongs to them.
         evaluation: E,
     },
@@ -182,7 +182,7 @@ pub struct Limits<'a> {
 pub struct Answer<S, E> {
     /// How sets of candidates were decided, in the order in which they were.
     pub outcomes: Vec<(S, Outcome<E>)>,
-    /// The front of value (second) against cost (first) over all evaluated candidates.
+    /// The front of value against costs over all evaluated candidates.
     pub front: Front,
     /// No candidate's value is below this; `None` when nothing is feasible and nothing is open.
     pub lower_bound: Option<f64>,
@@ -279,7 +279,7 @@ pub fn run_among<P: Problem>(
 
 impl<P: Problem> Run<'_, P> {
     fn tell(&self, told: &mut dyn FnMut(Progress, Moment)) {
-        let best = self.front.points().last().map(|point| point.second);
+        let best = self.front.best().map(|point| point.value);
         let bound = self.lower_bound().unwrap_or(f64::INFINITY);
         let evaluated = self.counts.evaluated as usize;
         let progress = Progress { decided: self.decided, evaluated, total: self.total, best, bound };
@@ -288,24 +288,24 @@ impl<P: Problem> Run<'_, P> {
 
     /// No candidate's value is below this.
     fn lower_bound(&self) -> Option<f64> {
-        let best = self.front.points().last().map(|point| point.second);
+        let best = self.front.best().map(|point| point.value);
         let open = self.queue.peek().map(|waiting| waiting.0.bound).into_iter().chain(best);
         open.reduce(f64::min).map(|bound| bound.min(self.left))
     }
 
     /// Who makes a node not worth looking at: one that costs no more and is no worse, but for what is allowed.
     fn rival(&self, node: &Node<P::Set>) -> Option<usize> {
-        let rival = self.front.best_within(node.cost)?;
-        let own = FrontPoint { first: node.cost, second: node.bound, id: node.first };
-        (rival.second <= node.bound * (1.0 + self.gap) && !rival.yields(&own)).then_some(rival.id)
+        let rival = self.front.best_within(&node.costs)?;
+        let own = FrontPoint { costs: node.costs, value: node.bound, id: node.first };
+        (rival.value <= node.bound * (1.0 + self.gap) && !rival.yields(&own)).then_some(rival.id)
     }
 
     /// The value from which on a node is not worth looking at.
     fn cutoff(&self, node: &Node<P::Set>) -> f64 {
-        let Some(rival) = self.front.best_within(node.cost) else { return f64::INFINITY };
-        let value = if self.gap > 0.0 { rival.second / (1.0 + self.gap) } else { rival.second };
+        let Some(rival) = self.front.best_within(&node.costs) else { return f64::INFINITY };
+        let value = if self.gap > 0.0 { rival.value / (1.0 + self.gap) } else { rival.value };
         // One that is as good and comes first is found.
-        if rival.first == node.cost && node.first < rival.id { value.next_up() } else { value }
+        if rival.costs == node.costs && node.first < rival.id { value.next_up() } else { value }
     }
 
     fn discard(&mut self, node: Node<P::Set>, by: usize) {
@@ -414,7 +414,7 @@ impl<P: Problem> Run<'_, P> {
 
     fn evaluate(&mut self, nodes: Vec<Node<P::Set>>) {
         let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
-        let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_within(node.cost)).collect();
+        let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_within(&node.costs)).collect();
         let (problem, stop, first) = (self.problem, self.stop, self.counts.evaluated == 0);
         let evaluate = |(node, cutoff): (&Node<P::Set>, &f64)| (first || !stop()).then(|| problem.evaluate(node.first, *cutoff));
         // One by one: a core that took several would keep them while another is idle.
@@ -427,8 +427,8 @@ impl<P: Problem> Run<'_, P> {
             self.counts.evaluated += 1;
             self.decided += 1;
             let outcome = match (verdict, rival) {
-                (Verdict::Feasible { value, cost, evaluation }, _) => {
-                    self.front.insert_by_id(FrontPoint { first: cost.unwrap_or(node.cost), second: value, id: node.first });
+                (Verdict::Feasible { value, costs, evaluation }, _) => {
+                    self.front.insert_by_id(FrontPoint { costs: costs.unwrap_or(node.costs), value, id: node.first });
                     Outcome::Evaluated { value, evaluation }
                 }
                 (Verdict::Infeasible(evaluation), _) => Outcome::Infeasible { evaluation },

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 struct Toy {
-    items: Vec<(u8, Option<u8>, u8)>,
+    items: Vec<(u8, u8, Option<u8>, u8)>,
     costs_known_late: bool,
     /// Candidates of a root set.
     root: usize,
@@ -15,21 +15,23 @@ struct Toy {
 }
 
 impl Toy {
-    /// The exact cost, at least the one that is known at once.
-    fn exact(&self, c: usize) -> f64 {
-        let (cost, _, slack) = self.items[c];
-        f64::from(cost) + if self.costs_known_late { f64::from(slack % 3) } else { 0.0 }
+    /// The exact costs, at least those that are known at once.
+    fn exact(&self, c: usize) -> Costs {
+        let (cost, other, _, slack) = self.items[c];
+        let late = if self.costs_known_late { f64::from(slack % 3) } else { 0.0 };
+        [f64::from(cost) + late, f64::from(other) + late]
     }
 
     fn bound(&self, c: usize) -> f64 {
-        let (_, value, slack) = self.items[c];
+        let (_, _, value, slack) = self.items[c];
         f64::from(value.unwrap_or(255).saturating_sub(slack))
     }
 
     fn node(&self, set: (usize, usize)) -> Node<(usize, usize)> {
         let least = |of: &dyn Fn(usize) -> f64| (set.0..set.1).map(of).fold(f64::INFINITY, f64::min);
-        let (cost, bound) = (least(&|c| f64::from(self.items[c].0)), least(&|c| self.bound(c) / 2.0));
-        Node { set, cost, bound, first: set.0, shown: Shown::Peaks }
+        let costs = [least(&|c| f64::from(self.items[c].0)), least(&|c| f64::from(self.items[c].1))];
+        let bound = least(&|c| self.bound(c) / 2.0);
+        Node { set, costs, bound, first: set.0, shown: Shown::Peaks }
     }
 }
 
@@ -43,8 +45,8 @@ impl Problem for Toy {
         all.enumerate().filter(|(at, _)| at % self.part.1 == self.part.0).map(|(_, node)| node).collect()
     }
     fn elsewhere(&self, c: usize) -> Result<Option<FrontPoint>, String> {
-        let value = self.items.get(c).and_then(|item| item.1);
-        Ok(value.map(|value| FrontPoint { first: self.exact(c), second: f64::from(value), id: c }))
+        let value = self.items.get(c).and_then(|item| item.2);
+        Ok(value.map(|value| FrontPoint { costs: self.exact(c), value: f64::from(value), id: c }))
     }
     fn start(&self, _: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
         Ok(self.goal)
@@ -68,16 +70,19 @@ impl Problem for Toy {
         Ok(Look::Parts([(from, middle), (middle, to)].map(|set| self.node(set)).to_vec(), Vec::new()))
     }
     fn evaluate(&self, c: usize, cutoff: f64) -> Verdict<()> {
-        match self.items[c].1.map(f64::from) {
+        match self.items[c].2.map(f64::from) {
             Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
-            Some(value) => Verdict::Feasible { value, cost: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
+            Some(value) => Verdict::Feasible { value, costs: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
             None => Verdict::Infeasible(()),
         }
     }
 }
 
 fn toy() -> impl Strategy<Value = Toy> {
-    let items = proptest::collection::vec((0u8..50, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200);
+    // Against one cost, and against two.
+    let items = prop::sample::select(vec![1u8, 20]).prop_flat_map(|other| {
+        proptest::collection::vec((0u8..50, 0..other, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200)
+    });
     let root = prop::sample::select(vec![1, 7, 200]);
     let goal = proptest::option::of(0usize..200);
     (items, any::<bool>(), root, goal).prop_map(|(items, costs_known_late, root, goal)| Toy {
@@ -96,8 +101,8 @@ fn search(toy: &Toy, evaluations: usize, gap: f64) -> Answer<(usize, usize), ()>
 fn truth(toy: &Toy) -> Front {
     let mut truth = Front::default();
     for (id, item) in toy.items.iter().enumerate() {
-        if let Some(v) = item.1 {
-            truth.insert(FrontPoint { first: toy.exact(id), second: f64::from(v), id });
+        if let Some(v) = item.2 {
+            truth.insert(FrontPoint { costs: toy.exact(id), value: f64::from(v), id });
         }
     }
     truth
@@ -112,13 +117,13 @@ proptest! {
         prop_assert!(seen.iter().all(|&times| times == 1), "every candidate is decided once");
         let truth = truth(&toy);
         prop_assert_eq!(answer.front.points(), truth.points());
-        prop_assert_eq!(answer.lower_bound, truth.points().last().map(|p| p.second));
+        prop_assert_eq!(answer.lower_bound, truth.best().map(|p| p.value));
     }
 
     #[test]
     fn a_limited_search_never_claims_more_than_it_proved(toy in toy(), limit in 1usize..20, gap in prop::sample::select(vec![0.0, 0.2])) {
         let answer = search(&toy, limit, gap);
-        let truth = toy.items.iter().filter_map(|i| i.1).min().map(f64::from);
+        let truth = toy.items.iter().filter_map(|i| i.2).min().map(f64::from);
         if let (Some(bound), Some(truth)) = (answer.lower_bound, truth) {
             prop_assert!(bound <= truth);
         }
@@ -140,11 +145,11 @@ proptest! {
     fn what_a_gap_leaves_is_within_it(toy in toy(), gap in 0.01..0.5_f64) {
         let answer = search(&toy, usize::MAX, gap);
         for point in truth(&toy).points() {
-            let near = answer.front.best_within(point.first).unwrap();
-            prop_assert!(near.second <= point.second * (1.0 + gap) * (1.0 + 1e-12), "{near:?} for {point:?}");
+            let near = answer.front.best_within(&point.costs).unwrap();
+            prop_assert!(near.value <= point.value * (1.0 + gap) * (1.0 + 1e-12), "{near:?} for {point:?}");
         }
-        if let (Some(best), Some(bound)) = (answer.front.points().last(), answer.lower_bound) {
-            prop_assert!(best.second <= bound * (1.0 + gap) * (1.0 + 1e-12));
+        if let (Some(best), Some(bound)) = (answer.front.best(), answer.lower_bound) {
+            prop_assert!(best.value <= bound * (1.0 + gap) * (1.0 + 1e-12));
         }
     }
 }
@@ -193,6 +198,6 @@ proptest! {
         let evaluated = |id| outcomes().any(|(set, outcome)| set.0 == id && matches!(outcome, Outcome::Evaluated { .. }));
         prop_assert!(front.points().iter().all(|point| evaluated(point.id)), "what is on the front has been evaluated by its part");
         let bound = parts.iter().filter_map(|part| part.lower_bound).reduce(f64::min);
-        prop_assert_eq!(bound, truth.points().last().map(|p| p.second));
+        prop_assert_eq!(bound, truth.best().map(|p| p.value));
     }
 }

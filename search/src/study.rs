@@ -4,7 +4,7 @@
 mod grid;
 mod workload;
 
-use crate::objective::Over;
+use crate::objective::{Operation, Over};
 use crate::planner::{PlanSpace, SCHEDULES, Splits, schedule_name, schedule_of};
 use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
@@ -337,6 +337,9 @@ pub struct Study {
     /// How the models' rates make one objective.
     #[serde(default)]
     pub over: Over,
+    /// How long chips run, and what their energy costs: of objective `per-dollar`.
+    #[serde(default)]
+    pub operation: Operation,
     /// The models that it is for; none where the user names one.
     #[serde(default, rename = "workload")]
     pub workloads: Vec<WorkloadSpec>,
@@ -408,6 +411,9 @@ impl Study {
             ("space.max_area_mm2", limits.max_area_mm2),
             ("space.max_power_w", limits.max_power_w),
             ("space.max_cost_usd", limits.max_cost_usd),
+            ("space.min_hbm_gib", limits.min_hbm_gib),
+            ("space.max_hbm_gib", limits.max_hbm_gib),
+            ("space.min_hbm_gb_per_s", limits.min_hbm_gb_per_s),
         ] {
             if let Some(value) = limit.filter(|value| !(value.is_finite() && *value > 0.0)) {
                 return fail(key, value.to_string(), "must be positive and finite", "give a limit, or leave it out");
@@ -430,6 +436,15 @@ impl Study {
             }
         }
         workload::check(self, file)?;
+        if let Some((key, value, limit)) = self.operation.fault() {
+            let key = match key {
+                "years" => "operation.years",
+                "usd_per_kwh" => "operation.usd_per_kwh",
+                "pue" => "operation.pue",
+                _ => "operation.utilisation",
+            };
+            return fail(key, value.to_string(), limit, "correct it, or leave it out");
+        }
         let within = self.limits.within_percent;
         if !(0.0..=100.0).contains(&within) {
             let (limit, cure) = ("must be from 0 to 100", "say by how much a design may be better than the best found");

@@ -104,7 +104,7 @@ proptest! {
             let first = search_plans(&Job { chip: &chip, ..job }, &plans, 1).unwrap().best.into_iter().next();
             let best = first.map(|plan| plan.time.total.0);
             if let Some(best) = best {
-                front.insert(FrontPoint { first: area, second: best, id });
+                front.insert(FrontPoint { costs: [area, 0.0], value: best, id });
             }
             match (&found.outcome, best) {
                 (Outcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", space.words(found.id)),

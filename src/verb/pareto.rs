@@ -1,31 +1,54 @@
-//! `coplace pareto`: the front of throughput against area, drawn and listed.
+//! `coplace pareto`: the front of one quantity against another, drawn and listed.
 
 use super::compare::read;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::design::DesignRow;
-use results::report::{Align, Table, area, significant};
+use results::front::{FrontAxes, FrontRecord, Measured, Quantity, Work};
+use results::report::{Align, Table, folded, significant};
 use results::run::{self, PARETO, Run};
+use search::pareto::Scales;
 use serde::Serialize;
-use sim::units::SquareMillimeters;
 use std::path::PathBuf;
 
-/// Draw throughput against area of one or more runs and list the designs on the front
+/// Draw one or more runs along the axes of their front and list the designs on it
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n\n\
+#[command(
+    after_help = "Examples:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
+    Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token.\n\
     Writes pareto.svg and pareto.png into the directory. A design is on its run's front where no other evaluated design of the\n\
-    run is at most as large and at least as fast.\n\
-    JSON: {\"written\": [paths], \"runs\": [{\"run\", \"front\": [designs]}]}, by area; a design has the columns of designs.parquet.")]
+    run is as good in everything. Along the axes of its search (the default) that is the exact front of the space; along others\n\
+    designs may be missing that the search had no reason to evaluate (a sweep evaluates all).\n\
+    Hypervolume: the part of the box between the best of each axis over all fronts shown and a reference point a tenth of the\n\
+    range beyond the worst that a front dominates. Knee: the design with the least sum of its axes, each from 0 at the best to 1\n\
+    at the worst over all fronts shown; of two axes the one farthest from the line through the front's ends.\n\
+    JSON: {\"written\": [paths], \"runs\": [{\"run\", \"axes\": {\"x\", \"y\", \"z\"}, \"hypervolume\", \"knee\": index, \"front\": [designs]}]}, the\n\
+    best along x first; a design has the columns of designs.parquet."
+)]
 pub struct Arguments {
     /// Run directories that `coplace search` or `coplace sweep` wrote
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
+    /// What is drawn from left to right [default: the first axis of the first run's front]
+    #[arg(long, value_name = "AXIS", value_parser = quantity)]
+    x: Option<Quantity>,
+    /// What is drawn upwards [default: the first run's objective]
+    #[arg(long, value_name = "AXIS", value_parser = quantity)]
+    y: Option<Quantity>,
+    /// A third one that designs may be on the front for [default: the second axis of the first run's front, where neither --x nor --y is given]
+    #[arg(long, value_name = "AXIS", value_parser = quantity)]
+    z: Option<Quantity>,
     /// Directory of the figures; made if need be
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+fn quantity(name: &str) -> Result<Quantity, String> {
+    let known = || Quantity::NAMES.map(|(name, _)| name).join(", ");
+    Quantity::named(name).ok_or_else(|| sim::names::hint(name, &known(), "use one of"))
 }
 
 #[derive(Serialize)]
@@ -37,29 +60,82 @@ struct Answer<'a> {
 #[derive(Serialize)]
 struct RunFront<'a> {
     run: &'a str,
+    axes: AxesNamed,
+    hypervolume: Option<f64>,
+    knee: Option<i64>,
     front: Vec<&'a DesignRow>,
+}
+
+#[derive(Serialize)]
+struct AxesNamed {
+    x: String,
+    y: String,
+    z: Option<String>,
 }
 
 /// Reads the runs, draws, lists.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runs = read(&arguments.directories)?;
+    let axes = axes(arguments, &runs)?;
     let out = &arguments.out;
     if out.exists() && !out.is_dir() {
         return Err(failure::input(format!("--out {}: is a file; give a directory", out.display())));
     }
-    let figure = run::figure(&runs).or_other()?;
+    let figure = run::figure(&runs, axes).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
         failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
     })?;
     let written = figure.write(out, PARETO).or_unwritable()?;
     let written = written.iter().map(|path| path.display().to_string()).collect();
-    let fronts = runs.iter().map(|run| RunFront { run: &run.name, front: run.front() }).collect();
-    let answer = Answer { written, runs: fronts };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer, &runs))
+    let answer = Answer { written, runs: fronts(&runs, axes) };
+    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer, &runs, axes))
 }
 
-/// One table per run: its front by area.
-fn text(answer: &Answer<'_>, runs: &[Run]) -> String {
+/// The axes that are asked for: different ones, of which designs have values.
+fn axes(arguments: &Arguments, runs: &[Run]) -> Result<FrontAxes, Failure> {
+    let own = runs.first().map_or(FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None }, FrontAxes::of);
+    let (x, y) = (arguments.x.unwrap_or(own.x), arguments.y.unwrap_or(own.y));
+    let chosen = arguments.x.is_some() || arguments.y.is_some();
+    let axes = FrontAxes { x, y, z: arguments.z.or(own.z.filter(|_| !chosen)) };
+    if x == y || axes.z.is_some_and(|z| z == x || z == y) {
+        let all: Vec<String> = axes.each().map(|quantity| quantity.to_string()).collect();
+        return Err(failure::input(format!("--x, --y, --z: {}: one is there twice; give different ones", all.join(", "))));
+    }
+    for (flag, quantity) in [("--x", Some(x)), ("--y", Some(y)), ("--z", axes.z)] {
+        let Some(quantity) = quantity else { continue };
+        let without = runs.iter().find(|run| {
+            let mut designs = run.designs.iter().filter(|row| row.outcome == results::design::Outcome::Evaluated).peekable();
+            designs.peek().is_some() && !designs.any(|row| quantity.of(&Measured::from(row), &run.work()).is_some())
+        });
+        if let Some(run) = without {
+            let cure = "use area, power, cost or throughput";
+            return Err(failure::input(format!("{flag} {quantity}: no design of {} has it; {cure}", run.name)));
+        }
+    }
+    Ok(axes)
+}
+
+/// The front of each run, all measured by the same scales.
+fn fronts(runs: &[Run], axes: FrontAxes) -> Vec<RunFront<'_>> {
+    let fronts: Vec<Vec<&DesignRow>> = runs.iter().map(|run| axes.front(&run.designs, &run.work())).collect();
+    let points: Vec<Vec<Vec<f64>>> = runs.iter().zip(&fronts).map(|(run, front)| axes.points(front, &run.work())).collect();
+    let scales = Scales::over(points.iter().flatten());
+    let all = runs.iter().zip(fronts).zip(points);
+    all.map(|((run, front), points)| {
+        let measured = scales.as_ref().and_then(|scales| FrontRecord::measured(axes, &front, &points, scales));
+        RunFront {
+            run: &run.name,
+            axes: AxesNamed { x: axes.x.to_string(), y: axes.y.to_string(), z: axes.z.map(|z| z.to_string()) },
+            hypervolume: measured.as_ref().map(|of| of.hypervolume),
+            knee: measured.map(|of| of.knee.index),
+            front,
+        }
+    })
+    .collect()
+}
+
+/// One table per run: its front, the best along x first.
+fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
     let mut text = String::new();
     for (front, run) in answer.runs.iter().zip(runs) {
         let (name, model) = (front.run, &run.record.study.model);
@@ -67,22 +143,40 @@ fn text(answer: &Answer<'_>, runs: &[Run]) -> String {
             text.push_str(&format!("{name}: no design runs {model}\n\n"));
             continue;
         }
-        text.push_str(&format!("{name}: the front of {model}, {} designs\n", front.front.len()));
+        text.push_str(&format!("{name}: the front of {model}, {}, {} designs\n", axes.words(), front.front.len()));
         if let Some(note) = runs.first().and_then(|first| run::difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
-        let mut table = Table::new(["area", "sequences/s", "chip", "plan"]).align(2, Align::Left).align(3, Align::Left);
-        for row in &front.front {
-            table.row([
-                area(SquareMillimeters(row.area_mm2)),
-                row.throughput_sequences_per_s.map_or_else(String::new, |t| significant(t, 4)),
-                row.chip(),
-                row.plan().unwrap_or_default(),
-            ]);
+        text.push_str(&table(front, axes, &run.work()));
+        if let (Some(hypervolume), Some(knee)) = (front.hypervolume, front.knee) {
+            let covered = significant(hypervolume, 4);
+            text.push_str(&folded(&format!("Hypervolume {covered}; the knee is design {knee}. See --help for both.")));
         }
-        text.push_str(&table.render());
         text.push('\n');
     }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));
     text
+}
+
+fn table(front: &RunFront<'_>, axes: FrontAxes, work: &Work) -> String {
+    let columns: Vec<Quantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
+    let heads = columns.iter().map(|quantity| match quantity {
+        Quantity::Throughput if work.several => "x reference".to_owned(),
+        Quantity::Throughput | Quantity::PerArea | Quantity::PerWatt | Quantity::PerDollar => {
+            quantity.unit(work.several).to_owned()
+        }
+        other => format!("{} {}", other.words(), other.unit(work.several)),
+    });
+    let heads = std::iter::once("design".to_owned()).chain(heads).chain(["chip", "plan"].map(str::to_owned));
+    let mut table = Table::new(heads);
+    for column in [columns.len() + 1, columns.len() + 2] {
+        table = table.align(column, Align::Left);
+    }
+    for row in &front.front {
+        let measured = Measured::from(*row);
+        let value = |quantity: &Quantity| quantity.of(&measured, work).map_or_else(String::new, |value| significant(value, 4));
+        let index = std::iter::once(row.index.to_string());
+        table.row(index.chain(columns.iter().map(value)).chain([row.chip(), row.plan().unwrap_or_default()]));
+    }
+    table.render()
 }

@@ -19,12 +19,13 @@ pub use question::document;
 use results::claim::Claim;
 use results::design::DesignRow;
 use results::from_search::{self as conversion, Searched};
+use results::front::{FrontAxes, FrontRecord, Work};
 use results::progress::ProgressTable;
 use results::record::{self, BestDesign, Record, Versions};
 use results::report;
 use results::run::{Found, Run};
 use search::design::{DesignAnswer, DesignSearch, Watch};
-use search::objective::{Axis, Objective, Over, Scale};
+use search::objective::{Axes, Objective, Over, Scale};
 use search::planner::{Job, Prepared, RankedPlan};
 use search::runner::{Moment, Outcome, Progress};
 use search::space::DesignId;
@@ -36,14 +37,14 @@ use std::time::Instant;
 const USED: f64 = 0.95;
 
 /// Search for the accelerator on which a model trains fastest, and how it should run there
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(
     after_help = "Examples:\n  coplace search llama2-7b\n  coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n  \
     coplace search llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
-    base chip, inputs.json (the files that the question names, for a run stands alone), pareto.svg and pareto.png (throughput against area), SHA256SUMS (digests of the others). A directory with the answer to\n\
+    base chip, inputs.json (the files that the question names, for a run stands alone), pareto.svg and pareto.png (the objective against the front's first axis), SHA256SUMS (digests of the others). A directory with the answer to\n\
     another question is never overwritten. A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
     progress.csv. --slurm writes parts, logs and scripts beside the run directory, into DIR.parts, and submits the parts that are not there.\n\
     JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
@@ -71,7 +72,8 @@ pub struct Arguments {
 /// The question as it is given: a model, a study, and what is asked otherwise than the study says.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Posed {
-    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched for together [default: the study's]
+    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched for together; a file STUDY.toml among them is the
+    /// study [default: the study's]
     #[arg(value_name = "MODEL")]
     pub models: Vec<String>,
     /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or --hbm-stacks]
@@ -103,6 +105,15 @@ pub struct Asked {
     /// Most that a chip may cost to make, in USD
     #[arg(long, value_name = "USD", allow_negative_numbers = true)]
     max_cost: Option<f64>,
+    /// Least HBM of a chip, in GiB
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    min_hbm_gib: Option<f64>,
+    /// Largest HBM of a chip, in GiB
+    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    max_hbm_gib: Option<f64>,
+    /// Least rate at which a chip's HBM is read, in GB/s
+    #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
+    min_hbm_bandwidth: Option<f64>,
     /// Longest step, in seconds
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     max_step: Option<f64>,
@@ -127,6 +138,18 @@ pub struct Asked {
     /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token [default: throughput]
     #[arg(long, value_name = "NAME")]
     objective: Option<Named<Objective>>,
+    /// Of objective per-dollar: years that the chips run, whose energy is paid as well [default: the study's, 0]
+    #[arg(long, value_name = "YEARS", allow_negative_numbers = true)]
+    years: Option<f64>,
+    /// With --years: price of a kWh [default: the study's, 0.08, what industry in the United States paid on average in 2023 (EIA)]
+    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    kwh_price: Option<f64>,
+    /// With --years: energy of the whole site over that of its machines [default: the study's, 1.1, Google's fleet in 2023]
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true)]
+    pue: Option<f64>,
+    /// With --years: part of the time in which steps run, 0 to 1 [default: the study's, 0.9, effective training time of Llama 3]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true)]
+    utilisation: Option<f64>,
     /// Of several models, the mean of their rates over the reference chip's that is best: geomean, mean [default: the study's, geomean]
     #[arg(long, value_name = "NAME")]
     over: Option<Named<Over>>,
@@ -136,13 +159,15 @@ pub struct Asked {
     /// Percent by which a design may be better than the best found: 0 proves the best
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub within: Option<f64>,
-    /// Against what the exact front is found: area, power, cost, energy (of a step), none [default: area of throughput, none of others]
-    #[arg(long, value_name = "AXIS")]
-    front: Option<Named<Axis>>,
+    /// Against what the exact front is found: one or two, with a comma between, of area, power, cost, energy (of a step); or none [default: area of
+    /// throughput, none of others]
+    #[arg(long, value_name = "AXIS[,AXIS]")]
+    front: Option<Named<Axes>>,
 }
 
 /// Searches, writes the run directory, prints the report.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let arguments = &Arguments { posed: arguments.posed.settled()?, ..arguments.clone() };
     if arguments.in_parts.shard.is_some() || arguments.in_parts.slurm.is_some() {
         return parts::run(arguments);
     }
@@ -238,7 +263,15 @@ pub fn concluded(
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let (format, versions, study) = (record::FORMAT, Versions::current(), question.record());
-    let record = Record { format, versions, question: digest, study, seed, certificate, best, comparison, asked_with, times };
+    let front = (question.aim.axes.each().count() > 0)
+        .then(|| {
+            let several = !question.others.is_empty();
+            let axes = FrontAxes::of_search(&rows, &study, &certificate.objective, several);
+            FrontRecord::new(axes, &rows, &Work::of(&study, several))
+        })
+        .flatten();
+    let record =
+        Record { format, versions, question: digest, study, seed, certificate, best, comparison, front, asked_with, times };
     Ok((record, rows, found))
 }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 const MOST_TASKS: u64 = 1000;
 
 /// In which parts it is done.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub struct InParts {
     /// One of several parts, 1/8 to 8/8 for instance: the same designs whenever and wherever it runs; coplace merge puts all together
     #[arg(long, value_name = "PART/PARTS")]

@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Evaluate every design of a study under its best plan, for maps and sensitivities
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(
-    after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
+    after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep mine.toml\n  coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
     coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n  \
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
@@ -81,6 +81,7 @@ pub struct ThisRun {
 
 /// Sweeps, or goes on with a sweep.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let arguments = &Arguments { posed: arguments.posed.settled()?, ..arguments.clone() };
     let asked = &arguments.posed.asked;
     if asked.time_limit.is_some() || asked.within.is_some() {
         let cure = "a sweep looks at every design; stop it with Ctrl-C and go on with --resume, or use search";
@@ -259,6 +260,7 @@ impl<'a> Ready<'a> {
             certificate: directory::certificate(&summary, aim.objective, cluster),
             best,
             comparison: None,
+            front: None,
             asked_with: facts.asked_with.clone(),
             times: BTreeMap::from([
                 ("sweep".to_owned(), this_run.seconds),

@@ -60,6 +60,19 @@ fn pareto(directory: &Path, record: &Value) {
     assert!(rises("area_mm2") && rises("throughput_sequences_per_s"), "{answer}");
     // The largest design on the front is the fastest, and the fastest is the best found.
     assert_eq!(front.last().unwrap(), &record["best"]["design"]);
+    let own = &answer["runs"][0];
+    assert_eq!((&own["axes"]["x"], &own["axes"]["y"], &own["axes"]["z"]), (&"area".into(), &"throughput".into(), &Value::Null));
+    let recorded = &record["front"];
+    assert_eq!((&recorded["hypervolume"], &recorded["knee"]["index"]), (&own["hypervolume"], &own["knee"]));
+    let power = ["pareto", "a", "--x", "power", "--y", "per-watt", "--out", "watts"];
+    let text = coplace_in(directory, &power).result();
+    assert!(text.contains("throughput per W against power") && text.contains("tokens/s per W"), "{text}");
+    let drawn = std::fs::read_to_string(directory.join("watts/pareto.svg")).unwrap();
+    assert!(drawn.contains("throughput per W (tokens/s per W)") && drawn.contains("tpu_v7"), "{drawn}");
+    for (given, why) in [(["--x", "aera"], "area"), (["--x", "throughput"], "twice"), (["--z", "area"], "twice")] {
+        let refused = coplace_in(directory, &[&["pareto", "a", "--out", "none"], &given[..]].concat()).refusal();
+        assert!(refused.contains(given[0]) && refused.contains(why), "{refused}");
+    }
     let text = coplace_in(directory, &["pareto", "a", "b", "--out", "both"]).result();
     assert!(text.contains("a: the front of llama2-7b") && text.contains("b: the front of"), "{text}");
 }
@@ -92,11 +105,54 @@ fn a_config_json_from_disk_is_searched() {
     // No expert has placed this model: the reference appears under our plan alone, and after it the chips that were built.
     let entries = record["comparison"]["entries"].as_array().unwrap();
     let labels: Vec<&str> = entries.iter().map(|e| e["label"].as_str().unwrap()).collect();
-    let built = ["tpu_v4, calibrated", "tpu_v4, ideal", "a100_80gb_sxm, calibrated", "h100_80gb_sxm, calibrated"];
-    assert_eq!((labels[..2].to_vec(), &labels[2..]), (vec!["best found", "phaze_tpuv4, our best plan"], &built[..]));
+    let chips: Vec<&str> = labels[2..].iter().map(|label| label.split(',').next().unwrap()).collect();
+    let built = ["tpu_v4", "tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
+    assert_eq!((labels[..2].to_vec(), &chips[..]), (vec!["best found", "phaze_tpuv4, our best plan"], &built[..]));
+    // A die that was measured is as large as it is; of others nothing is known, and the figure says so.
+    let area = |chip: &str| entries.iter().find(|e| e["label"].as_str().unwrap().starts_with(chip)).unwrap()["area_mm2"].clone();
+    assert_eq!((area("a100_80gb_sxm"), area("tpu_v7")), (826.0.into(), Value::Null));
+    let svg = std::fs::read_to_string(dir.path().join("runs").join(run).join("pareto.svg")).unwrap();
+    assert!(svg.contains("h100_80gb_sxm") && svg.contains("no die area known of"), "{svg}");
     // With another length it is another question.
     let own = names(&dir.path().join("runs"));
     assert!(own[0].starts_with("tiny-one-") && own.len() == 1, "{own:?}");
+}
+
+#[test]
+fn a_front_of_three_objectives_has_what_each_of_two_has_and_a_study_needs_no_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    let search = |front: &str| {
+        let call = ["search", "llama2-7b", "small.toml", "--front", front, "--out", front, "--format", "json"];
+        let answer = coplace_in(dir.path(), &call).json();
+        assert_eq!((&answer["study"]["name"], &answer["study"]["options"]["front"]), (&"small.toml".into(), &front.into()));
+        answer
+    };
+    let indices = |answer: &Value| -> Vec<u64> {
+        answer["front"]["designs"].as_array().unwrap().iter().map(|index| index.as_u64().unwrap()).collect()
+    };
+    let (area, power, both) = (search("area"), search("power"), search("area,power"));
+    assert_eq!(both["front"]["quantities"], serde_json::json!(["throughput", "area", "power"]));
+    assert_eq!(both["best"]["design"]["area_mm2"], area["best"]["design"]["area_mm2"]);
+    let all = indices(&both);
+    assert!(all.len() >= indices(&area).len().max(indices(&power).len()), "{all:?}");
+    let text = coplace_in(dir.path(), &["pareto", "area,power", "--out", "figures"]).result();
+    assert!(text.contains("throughput against area and power") && text.contains("power W"), "{text}");
+    for (call, why) in [
+        (vec!["search", "llama2-7b", "small.toml", "--study", "phaze"], "--study phaze names another"),
+        (vec!["sweep", "llama2-7b", "small.toml", "other.toml"], "are two studies"),
+        (vec!["search", "llama2-7b", "--front", "area,power,cost"], "at most two axes"),
+        (vec!["search", "llama2-7b", "--years", "4"], "--objective per-dollar"),
+        (vec!["search", "llama2-7b", "--objective", "per-dollar", "--pue", "1.2"], "add --years"),
+        (
+            vec!["search", "llama2-7b", "--objective", "per-dollar", "--years", "4", "--pue", "0.5"],
+            "--pue 0.5: must be from 1 to 10",
+        ),
+        (vec!["search", "llama2-7b", "small.toml", "--min-hbm-gib", "1000"], "none is within the limits of HBM"),
+    ] {
+        let refused = coplace_in(dir.path(), &call).refusal();
+        assert!(refused.contains(why), "{refused}");
+    }
 }
 
 #[test]

@@ -51,7 +51,8 @@ const EXPORTS: [&str; 2] = ["sweep.parquet", "sweep.csv"];
 
 /// The arguments of the sweep into a directory.
 fn sweep<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut words = vec!["sweep", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
+    // The study as a file among the models.
+    let mut words = vec!["sweep", "opt-350m", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
     words.extend(more);
     words
 }

@@ -14,7 +14,7 @@ mod techniques;
 
 pub use freedoms::freedoms;
 pub use memory::memory;
-pub use pareto::{ParetoPlot, Point, Reference, Series, pareto};
+pub use pareto::{ParetoPlot, Point, Reference, Scale, Series, pareto};
 pub use predicted::{Group, PredictedPlot, predicted};
 pub use techniques::techniques;
 

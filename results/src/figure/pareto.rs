@@ -1,38 +1,26 @@
-//! Throughput against area: every design of a search, the Pareto front, and the chips the reader knows.
+//! One quantity against another: every design of a search, the Pareto front, and the chips the reader knows.
 
 use super::axes::{Axis, Frame};
 use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, PAPER, Place, SMALL, TITLE};
 use super::labels::{self, Area, Surroundings};
 use super::legend::{self, Entry};
 use super::{Figure, FigureError};
-use crate::design::{DesignRow, Outcome};
+use crate::design::Outcome;
 use crate::text::count;
 use plotters::style::Color;
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::collections::BTreeSet;
 
-/// A design as a point.
+/// A design as a point, in the figure's units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Die area in mm^2.
-    pub area_mm2: f64,
+    /// From left to right.
+    pub x: f64,
     /// What became of the design.
     pub outcome: Outcome,
-    /// In the figure's unit: the throughput where it was evaluated, the upper bound where only that is known.
-    pub throughput: Option<f64>,
-}
-
-impl Point {
-    /// A design of a run whose sequences are `units` of the figure's unit long.
-    #[must_use]
-    pub fn new(row: &DesignRow, units: f64) -> Self {
-        let sequences_per_s = match row.outcome {
-            Outcome::Evaluated => row.throughput_sequences_per_s.or(row.times_reference),
-            _ => row.bound_sequences_per_s,
-        };
-        Self { area_mm2: row.area_mm2, outcome: row.outcome, throughput: sequences_per_s.map(|rate| rate * units) }
-    }
+    /// Upwards: the value where it was evaluated, a bound where only that is known.
+    pub y: Option<f64>,
 }
 
 /// The designs of one run.
@@ -42,8 +30,10 @@ pub struct Series {
     pub name: String,
     /// Its designs.
     pub points: Vec<Point>,
-    /// The largest area that its chips may have, in mm^2, where there is a limit: beyond it nothing is known.
-    pub largest_area_mm2: Option<f64>,
+    /// The largest x that its chips may have, where there is a limit: beyond it nothing is known.
+    pub largest_x: Option<f64>,
+    /// Of a front with a third quantity: its name, and the places of all designs on the front.
+    pub third: Option<(String, Vec<(f64, f64)>)>,
 }
 
 /// A design that is named in the figure: TPUv4, the best one found.
@@ -51,53 +41,67 @@ pub struct Series {
 pub struct Reference {
     /// Its name.
     pub label: String,
-    /// Die area in mm^2.
-    pub area_mm2: f64,
-    /// Throughput in the figure's unit.
-    pub throughput: f64,
+    /// From left to right, in the figure's unit.
+    pub x: f64,
+    /// Upwards, in the figure's unit.
+    pub y: f64,
+}
+
+/// What an axis shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    /// The quantity with its unit.
+    pub label: String,
+    /// Whether more of it is better.
+    pub more_is_better: bool,
 }
 
 /// What to draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPlot {
-    /// The title: the model and the cluster.
+    /// The title: the model and the quantities.
     pub title: String,
     /// A line below it: the study, the proof.
     pub subtitle: String,
-    /// Of the throughputs: `sequences/s`, or `thousand tokens/s` where sequences of runs differ in length.
-    pub unit: &'static str,
-    /// The process that the areas of all designs are of, where it is one; a mm² of another is another.
-    pub node: Option<String>,
+    /// From left to right.
+    pub x: Scale,
+    /// Upwards.
+    pub y: Scale,
     /// One or more runs.
     pub series: Vec<Series>,
     /// The named designs, the most important first.
     pub references: Vec<Reference>,
+    /// What is not drawn, and why.
+    pub left_out: Option<String>,
 }
 
 const SIZE: (u32, u32) = (1200, 720);
 const PLOT: Area = Area { left: 100, top: 84, right: 890, bottom: 640 };
 
-/// The area and throughput of the non-dominated evaluated designs, by area: no other is at most as large and at least
-/// as fast.
+/// The places of the non-dominated evaluated designs, from left to right: no other is as good in both.
 #[must_use]
-pub fn front(points: &[Point]) -> Vec<(f64, f64)> {
+pub fn front(points: &[Point], x: &Scale, y: &Scale) -> Vec<(f64, f64)> {
+    let least = |scale: &Scale, value: f64| if scale.more_is_better { -value } else { value };
     let mut evaluated: Vec<(f64, f64)> = evaluated(points).collect();
-    evaluated.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    evaluated.sort_by(|a, b| least(x, a.0).total_cmp(&least(x, b.0)).then(least(y, a.1).total_cmp(&least(y, b.1))));
     let mut front: Vec<(f64, f64)> = Vec::new();
     for point in evaluated {
-        if front.last().is_none_or(|last| point.1 > last.1) {
+        if front.last().is_none_or(|last| least(y, point.1) < least(y, last.1)) {
             front.push(point);
         }
+    }
+    if x.more_is_better {
+        front.reverse();
     }
     front
 }
 
 fn evaluated(points: &[Point]) -> impl Iterator<Item = (f64, f64)> {
     let known = points.iter().filter(|p| p.outcome == Outcome::Evaluated);
-    known.filter_map(|p| p.throughput.map(|s| (p.area_mm2, s))).filter(|p| p.0.is_finite() && p.1.is_finite())
+    known.filter_map(|p| p.y.map(|y| (p.x, y))).filter(|p| p.0.is_finite() && p.1.is_finite())
 }
 
-/// Draws throughput against area.
+/// Draws one quantity against another.
 ///
 /// # Errors
 /// What the drawing library reports.
@@ -115,8 +119,8 @@ pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
             }
         }
         let mut lines = Vec::new();
-        for (i, series) in plot.series.iter().enumerate() {
-            let (line, entry) = front_line(canvas, &frame, series, i);
+        for i in 0..plot.series.len() {
+            let (line, entry) = front_line(canvas, &frame, plot, i);
             lines.extend(line);
             entries.extend(entry);
         }
@@ -126,6 +130,9 @@ pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
             canvas.text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
         }
         entries.extend(references(canvas, &frame, plot, &lines));
+        let nothing =
+            |words: &String| Entry { mark: Mark::Dot, radius: 0, color: PAPER.to_rgba(), words: words.clone(), joined: false };
+        entries.extend(plot.left_out.iter().map(nothing));
         legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, SIZE.1 as i32 - 10);
     })
 }
@@ -137,14 +144,15 @@ fn frame(plot: &ParetoPlot) -> Frame {
         let low = values.iter().copied().reduce(f64::min)?;
         Some((low, values.iter().copied().fold(low, f64::max)))
     };
-    let areas = points().map(|p| p.area_mm2).chain(plot.references.iter().map(|r| r.area_mm2)).collect();
-    let rates = points().filter_map(|p| p.throughput).chain(plot.references.iter().map(|r| r.throughput));
-    let area = finite(areas).unwrap_or((0.0, 1.0));
-    let rate = finite(rates.collect()).filter(|r| r.1 > 0.0).unwrap_or((0.0, 1.0));
-    let label = plot.node.as_ref().map_or_else(|| "die area (mm²)".to_owned(), |node| format!("die area (mm² at {node})"));
+    let across = points().map(|p| p.x).chain(plot.references.iter().map(|r| r.x)).collect();
+    let upwards = points().filter_map(|p| p.y).chain(plot.references.iter().map(|r| r.y));
+    let x = finite(across).unwrap_or((0.0, 1.0));
+    let y = finite(upwards.collect()).filter(|y| y.1 > 0.0).unwrap_or((0.0, 1.0));
+    // A rate begins at nothing; of a time or an energy that says little.
+    let floor = plot.y.more_is_better.then_some(0.0);
     Frame {
-        x: Axis::linear(&label, area, None, (PLOT.left, PLOT.right)),
-        y: Axis::linear(&format!("throughput ({})", plot.unit), rate, Some(0.0), (PLOT.bottom, PLOT.top)),
+        x: Axis::linear(&plot.x.label, x, None, (PLOT.left, PLOT.right)),
+        y: Axis::linear(&plot.y.label, y, floor, (PLOT.bottom, PLOT.top)),
     }
 }
 
@@ -159,8 +167,8 @@ fn look(outcome: Outcome, color: RGBColor) -> (Mark, i32, RGBColor, &'static str
         Outcome::Evaluated => (Mark::Dot, 3, tint(color, 0.45), "evaluated"),
         Outcome::Pruned => (Mark::Dot, 1, RGBColor(195, 195, 195), "rejected by bound (drawn at the bound)"),
         Outcome::Open => (Mark::Ring, 2, RGBColor(150, 150, 150), "undecided (drawn at the bound)"),
-        Outcome::Infeasible => (Mark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the area axis)"),
-        Outcome::OverArea => (Mark::Tick, 5, RGBColor(150, 110, 60), "outside the area limits (marks on the area axis)"),
+        Outcome::Infeasible => (Mark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the lower axis)"),
+        Outcome::OverArea => (Mark::Tick, 5, RGBColor(150, 110, 60), "outside the area limits (marks on the lower axis)"),
     }
 }
 
@@ -190,13 +198,13 @@ fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RG
     let (mark, radius, color, _) = look(outcome, color);
     let mut spots: BTreeSet<Place> = BTreeSet::new();
     let mut total = 0_usize;
-    for point in series.points.iter().filter(|p| p.outcome == outcome && p.area_mm2.is_finite()) {
+    for point in series.points.iter().filter(|p| p.outcome == outcome && p.x.is_finite()) {
         if mark == Mark::Tick {
             total += 1;
-            spots.insert((frame.x.place(point.area_mm2), PLOT.bottom - radius - 1));
-        } else if let Some(rate) = point.throughput.filter(|r| r.is_finite()) {
+            spots.insert((frame.x.place(point.x), PLOT.bottom - radius - 1));
+        } else if let Some(y) = point.y.filter(|y| y.is_finite()) {
             total += 1;
-            let (x, y) = frame.place(point.area_mm2, rate);
+            let (x, y) = frame.place(point.x, y);
             // Rejected designs may be tens of thousands: on a grid of two units they keep the file small.
             spots.insert(if outcome == Outcome::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });
         }
@@ -207,32 +215,55 @@ fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RG
     total
 }
 
-/// Draws the front as the staircase it is: between two of its designs nothing faster fits than the smaller one, and as far as designs may be large, or
-/// are where there is no limit. Returns places along it, for labels to avoid, and the legend's entry.
-fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, index: usize) -> (Vec<Place>, Option<Entry>) {
-    let color = PALETTE[index % PALETTE.len()].to_rgba();
-    let front = front(&series.points);
-    let mut stairs: Vec<Place> = Vec::new();
-    for (area, rate) in &front {
-        let (x, y) = frame.place(*area, *rate);
-        stairs.extend(stairs.last().map(|last| (x, last.1)));
-        stairs.push((x, y));
-    }
-    let largest = series.points.iter().map(|point| point.area_mm2).filter(|area| area.is_finite()).reduce(f64::max);
-    if let Some(end) = series.largest_area_mm2.or(largest) {
-        stairs.extend(stairs.last().map(|last| (frame.x.place(end).max(last.0), last.1)));
-    }
+/// Draws the front as the staircase it is: between two of its designs nothing better fits than the one that takes less, and as far as designs may go, or
+/// do where there is no limit. Designs that are on the front for a third quantity have rings. Returns places along it, for labels to avoid, and the
+/// legend's entries.
+fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, index: usize) -> (Vec<Place>, Vec<Entry>) {
+    let (series, color) = (&plot.series[index], PALETTE[index % PALETTE.len()].to_rgba());
+    let front = front(&series.points, &plot.x, &plot.y);
+    let stairs = stairs(frame, plot, series, &front);
     let along = stairs.windows(2).flat_map(|pair| between(pair[0], pair[1])).collect();
     if stairs.len() > 1 {
         canvas.line(stairs, color, 2);
     }
-    for (area, rate) in &front {
-        canvas.mark(Mark::Dot, frame.place(*area, *rate), 4, color);
+    for (x, y) in &front {
+        canvas.mark(Mark::Dot, frame.place(*x, *y), 4, color);
     }
     let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
-    let designs = if front.len() == 1 { "design" } else { "designs" };
-    let words = format!("{name}Pareto front, {} {designs}", count(front.len() as u64));
-    (along, (!front.is_empty()).then_some(Entry { mark: Mark::Line, radius: 5, color, words, joined: false }))
+    let words = |designs: usize, on: &str| {
+        let noun = if designs == 1 { "design" } else { "designs" };
+        format!("{name}{on}, {} {noun}", count(designs as u64))
+    };
+    let mut entries = Vec::new();
+    if let Some((third, all)) = &series.third {
+        let places: Vec<Place> = all.iter().filter(|place| !front.contains(place)).map(|(x, y)| frame.place(*x, *y)).collect();
+        places.iter().for_each(|place| canvas.mark(Mark::Ring, *place, 4, color));
+        let words = words(places.len(), &format!("on the front for {third}"));
+        entries.extend((!places.is_empty()).then_some(Entry { mark: Mark::Ring, radius: 4, color, words, joined: false }));
+    }
+    let words = words(front.len(), "Pareto front");
+    entries.extend((!front.is_empty()).then_some(Entry { mark: Mark::Line, radius: 5, color, words, joined: false }));
+    (along, entries)
+}
+
+/// The corners of a front's staircase, from left to right.
+fn stairs(frame: &Frame, plot: &ParetoPlot, series: &Series, front: &[(f64, f64)]) -> Vec<Place> {
+    let mut stairs: Vec<Place> = Vec::new();
+    for (x, y) in front {
+        let (x, y) = frame.place(*x, *y);
+        stairs.extend(stairs.last().map(|last: &Place| if plot.x.more_is_better { (last.0, y) } else { (x, last.1) }));
+        stairs.push((x, y));
+    }
+    let xs = || series.points.iter().map(|point| point.x).filter(|x| x.is_finite());
+    if plot.x.more_is_better {
+        // With less of it nothing is better than the first.
+        let least = xs().reduce(f64::min);
+        let begin = least.zip(stairs.first()).map(|(least, first)| (frame.x.place(least).min(first.0), first.1));
+        stairs.splice(0..0, begin);
+    } else if let Some(end) = series.largest_x.or_else(|| xs().reduce(f64::max)) {
+        stairs.extend(stairs.last().map(|last| (frame.x.place(end).max(last.0), last.1)));
+    }
+    stairs
 }
 
 /// Places every two units along an upright or level line: a label across it covers about ten of them.
@@ -244,17 +275,17 @@ fn between(from: Place, to: Place) -> Vec<Place> {
 /// Marks and names the designs that the reader looks for, the names away from `lines`. Those of several runs are too many for names among the
 /// designs: they have numbers, and the entries of the legend are returned.
 fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: &[Place]) -> Vec<Entry> {
-    let known = |r: &&Reference| r.area_mm2.is_finite() && r.throughput.is_finite();
+    let known = |r: &&Reference| r.x.is_finite() && r.y.is_finite();
     let named: Vec<&Reference> = plot.references.iter().filter(known).collect();
-    let at = |r: &Reference| frame.place(r.area_mm2, r.throughput);
+    let at = |r: &Reference| frame.place(r.x, r.y);
     let numbered = plot.series.len() > 1;
     let name = |(i, r): (usize, &&Reference)| if numbered { (i + 1).to_string() } else { r.label.clone() };
     let names: Vec<String> = named.iter().enumerate().map(name).collect();
     let labels: Vec<(Place, &str)> = named.iter().zip(&names).map(|(r, name)| (at(r), name.as_str())).collect();
     let all = plot.series.iter().flat_map(|s| evaluated(&s.points));
-    let crowd: BTreeSet<Place> = all.map(|(area, rate)| frame.place(area, rate)).collect();
+    let crowd: BTreeSet<Place> = all.map(|(x, y)| frame.place(x, y)).collect();
     let crowd: Vec<Place> = crowd.into_iter().collect();
-    // Labels stay above the marks on the area axis.
+    // Labels stay above the marks on the lower axis.
     let room = Area { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
     let placed = labels::place(&labels, &Surroundings { crowd: &crowd, lines }, room);
     for ((at, _), area) in labels.iter().zip(&placed) {

@@ -3,25 +3,34 @@ use super::*;
 use proptest::prelude::*;
 
 fn point(area_mm2: f64, rate: f64) -> Point {
-    Point { area_mm2, outcome: Outcome::Evaluated, throughput: Some(rate) }
+    Point { x: area_mm2, outcome: Outcome::Evaluated, y: Some(rate) }
+}
+
+fn less(label: &str) -> Scale {
+    Scale { label: label.into(), more_is_better: false }
+}
+
+fn more(label: &str) -> Scale {
+    Scale { label: label.into(), more_is_better: true }
 }
 
 fn plot(points: Vec<Point>) -> ParetoPlot {
-    let reference = |label: &str, rate| Reference { label: label.into(), area_mm2: 278.8, throughput: rate };
+    let reference = |label: &str, rate| Reference { label: label.into(), x: 278.8, y: rate };
     ParetoPlot {
         title: "llama2-7b on 1024 devices".into(),
-        unit: "sequences/s",
         subtitle: "study phaze; proven".into(),
-        node: Some("7 nm".into()),
-        series: vec![Series { name: String::new(), points, largest_area_mm2: None }],
+        x: less("die area (mm² at 7 nm)"),
+        y: more("throughput (sequences/s)"),
+        series: vec![Series { name: String::new(), points, largest_x: None, third: None }],
         references: vec![reference("TPUv4, our plan", 90.0), reference("TPUv4, expert's plan", 80.0)],
+        left_out: Some("not drawn for want of die area: tpu_v7".into()),
     }
 }
 
 #[test]
 fn degenerate_plots_draw() {
-    let infeasible = Point { area_mm2: 200.0, outcome: Outcome::Infeasible, throughput: None };
-    let unbounded = Point { area_mm2: 200.0, outcome: Outcome::Pruned, throughput: Some(f64::INFINITY) };
+    let infeasible = Point { x: 200.0, outcome: Outcome::Infeasible, y: None };
+    let unbounded = Point { x: 200.0, outcome: Outcome::Pruned, y: Some(f64::INFINITY) };
     for points in [vec![], vec![point(100.0, 50.0)], vec![point(100.0, 50.0), point(100.0, 60.0)], vec![infeasible, unbounded]] {
         let figure = pareto(&plot(points.clone())).unwrap();
         assert!(!figure.svg().contains("NaN") && !figure.svg().contains("inf,"));
@@ -43,17 +52,23 @@ fn the_same_points_give_the_same_bytes() {
 #[test]
 fn labels_and_units_are_in_the_figure() {
     let figure = pareto(&plot(vec![point(100.0, 50.0)])).unwrap();
-    for words in
-        ["die area (mm² at 7 nm)", "throughput (sequences/s)", "TPUv4, our plan", "TPUv4, expert&apos;s plan", "1 evaluated"]
-    {
+    for words in [
+        "die area (mm² at 7 nm)",
+        "throughput (sequences/s)",
+        "TPUv4, our plan",
+        "TPUv4, expert&apos;s plan",
+        "1 evaluated",
+        "tpu_v7",
+    ] {
         assert!(figure.svg().contains(words), "{words}");
     }
 }
 
 #[test]
 fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
-    let rejected = Point { area_mm2: 200.0, outcome: Outcome::Pruned, throughput: Some(60.0) };
-    let series = |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0), rejected], largest_area_mm2: None };
+    let rejected = Point { x: 200.0, outcome: Outcome::Pruned, y: Some(60.0) };
+    let series =
+        |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0), rejected], largest_x: None, third: None };
     let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
     let figure = pareto(&several).unwrap();
     let svg = figure.svg();
@@ -71,10 +86,10 @@ fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
 fn the_front_ends_where_designs_do() {
     let stroke = format!("stroke=\"#{:02X}{:02X}{:02X}\"", PALETTE[0].0, PALETTE[0].1, PALETTE[0].2);
     // The last place of the widest line in the run's colour.
-    let end = |largest_area_mm2: Option<f64>| {
+    let end = |largest_x: Option<f64>| {
         let mut plot = plot(vec![point(100.0, 50.0), point(200.0, 60.0)]);
-        plot.references[0].area_mm2 = 900.0;
-        plot.series[0].largest_area_mm2 = largest_area_mm2;
+        plot.references[0].x = 900.0;
+        plot.series[0].largest_x = largest_x;
         let (figure, frame) = (pareto(&plot).unwrap(), frame(&plot));
         let line = figure.svg().lines().find(|line| line.contains("<polyline") && line.contains(&stroke)).unwrap().to_owned();
         let places = line.split_once("points=\"").unwrap().1.split_once('"').unwrap().0.to_owned();
@@ -90,13 +105,26 @@ fn the_front_ends_where_designs_do() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn no_point_of_the_front_is_dominated_and_every_other_is(raw in prop::collection::vec((1..40_u8, 1..40_u8), 1..60)) {
+    fn no_point_of_the_front_is_dominated_and_every_other_is(
+        raw in prop::collection::vec((1..40_u8, 1..40_u8), 1..60), right in any::<bool>(), up in any::<bool>(),
+    ) {
         let points: Vec<Point> = raw.iter().map(|(a, r)| point(f64::from(*a), f64::from(*r))).collect();
-        let front = front(&points);
-        let beats = |a: (f64, f64), b: (f64, f64)| a.0 <= b.0 && a.1 >= b.1 && a != b;
+        let scale = |more: bool| if more { self::more("") } else { less("") };
+        let front = front(&points, &scale(right), &scale(up));
+        let as_good = |more: bool, a: f64, b: f64| if more { a >= b } else { a <= b };
+        let beats = |a: (f64, f64), b: (f64, f64)| as_good(right, a.0, b.0) && as_good(up, a.1, b.1) && a != b;
         for p in evaluated(&points) {
             let dominated = evaluated(&points).any(|q| beats(q, p));
             prop_assert_eq!(front.contains(&p), !dominated);
         }
+        prop_assert!(front.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
+}
+
+#[test]
+fn designs_on_the_front_for_a_third_quantity_have_rings() {
+    let mut plot = plot(vec![point(100.0, 50.0), point(120.0, 40.0)]);
+    plot.series[0].third = Some(("power".into(), vec![(100.0, 50.0), (120.0, 40.0)]));
+    let svg = pareto(&plot).unwrap().svg().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(svg.contains("on the front for power, 1 design") && svg.contains("Pareto front, 1 design"), "{svg}");
 }

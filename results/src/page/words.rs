@@ -62,11 +62,14 @@ pub fn question(subject: &Subject) -> Vec<String> {
 }
 
 /// Limits of a study by their keys in the record's options, in words and with their units.
-const LIMITS: [(&str, &str, &str); 4] = [
+const LIMITS: [(&str, &str, &str); 7] = [
     ("max_area_mm2", "area", "mm²"),
     ("max_power_w", "power under the heaviest load", "W"),
     ("max_cost_usd", "cost to make", "USD"),
     ("max_step_s", "step", "s"),
+    ("min_hbm_gib", "least HBM", "GiB"),
+    ("max_hbm_gib", "HBM", "GiB"),
+    ("min_hbm_gb_per_s", "least HBM bandwidth", "GB/s"),
 ];
 
 /// A limit with at most six digits, as it was given.
@@ -166,6 +169,7 @@ pub fn certificate(subject: &Subject) -> Vec<Fact> {
         ("outside the area", c.over_area),
         ("over the power", c.over_power),
         ("over the cost", c.over_cost),
+        ("outside the HBM", c.outside_hbm),
         ("no chips", c.no_chip),
         ("undecided", c.open),
     ];

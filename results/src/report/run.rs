@@ -3,6 +3,7 @@
 use super::planned::{keeps, memory, stages_over_a_step};
 use super::{Align, Table, area, count, fields, folded, heading, percent, rate, seconds, significant};
 use crate::design::DesignRow;
+use crate::front::{FrontRecord, Measured, Quantity, Work};
 use crate::planned::one_line;
 use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, Share, StudyRecord};
 use sim::units::{Seconds, SquareMillimeters};
@@ -38,6 +39,10 @@ pub fn run(record: &Record) -> String {
     }
     text.push_str(&heading("Proof"));
     text.push_str(&certificate(&record.certificate, study));
+    if let Some(front) = &record.front {
+        text.push_str(&heading("Front"));
+        text.push_str(&self::front(front, &Work::of(study, record.best.as_ref().is_some_and(|best| !best.models.is_empty()))));
+    }
     text.push_str(&super::assumptions(&study.assumptions));
     if let Some(comparison) = &record.comparison {
         text.push_str(&heading("Comparison"));
@@ -48,6 +53,25 @@ pub fn run(record: &Record) -> String {
         text.push_str(&model.comparison.to_text());
     }
     text
+}
+
+/// What a front is of, how much it covers, and its knee.
+fn front(front: &FrontRecord, work: &Work) -> String {
+    let of = |name: &String| {
+        let quantity = Quantity::named(name)?;
+        let value = quantity.of(&Measured::from(&front.knee), work)?;
+        Some(format!("{} {}", significant(value, 4), quantity.unit(work.several)))
+    };
+    let knee: Vec<String> = front.quantities.iter().filter_map(of).collect();
+    fields(&[
+        ("best in", front.quantities.join(", ")),
+        ("designs", count(front.designs.len() as u64)),
+        (
+            "hypervolume",
+            format!("{} of the box from the best of each to a tenth beyond the worst", significant(front.hypervolume, 4)),
+        ),
+        ("knee", format!("design {}: {}; {}", front.knee.index, knee.join(", "), front.knee.chip())),
+    ])
 }
 
 /// Each of several models under its own plan.
@@ -150,7 +174,7 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
-        Proof::Infeasible if c.designs == c.over_area + c.over_power + c.over_cost + c.no_chip => {
+        Proof::Infeasible if c.designs == c.over_area + c.over_power + c.over_cost + c.outside_hbm + c.no_chip => {
             "No design of this space is within the limits: nothing was tried.\n".to_owned()
         }
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
@@ -168,12 +192,14 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
         ("outside the area", count(c.over_area)),
         ("over the power", count(c.over_power)),
         ("over the cost", count(c.over_cost)),
+        ("outside the HBM", count(c.outside_hbm)),
         ("no chips", count(c.no_chip)),
         ("undecided", count(c.open)),
     ];
     // Of these most searches have none.
     pairs.retain(|(key, value)| {
-        value != "0" || !matches!(*key, "  of these, in boxes" | "over the power" | "over the cost" | "no chips")
+        value != "0"
+            || !matches!(*key, "  of these, in boxes" | "over the power" | "over the cost" | "outside the HBM" | "no chips")
     });
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
         pairs.push(("best, bound", format!("{}, {} sequences/s", significant(best, 6), significant(bound, 6))));
@@ -204,6 +230,7 @@ mod tests {
             over_area: 0,
             over_power: 0,
             over_cost: 0,
+            outside_hbm: 0,
             no_chip: 0,
             objective: "throughput".into(),
             best: Some(409_600.0),

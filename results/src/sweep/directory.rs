@@ -108,6 +108,7 @@ pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) ->
         over_area: count(Fate::OverArea),
         over_power: count(Fate::OverPower),
         over_cost: count(Fate::OverCost),
+        outside_hbm: count(Fate::OutsideHbm),
         no_chip: count(Fate::NoChip),
         open: 0,
         objective: objective.to_string(),

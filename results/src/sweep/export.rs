@@ -17,6 +17,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 use search::design::Aim;
 use search::objective::{Axis, Objective};
+use search::pareto::Costs;
 use search::space::{Dial, Figures, places};
 use serde::Serialize;
 use sim::hardware::Setting;
@@ -128,8 +129,8 @@ fn numbers(dial: &Dial) -> bool {
 struct Counting {
     summary: Summary,
     aim: Aim,
-    /// What the best design takes along the front's axis.
-    least: f64,
+    /// What the best design takes along the front's axes.
+    least: Costs,
 }
 
 impl Counting {
@@ -140,15 +141,17 @@ impl Counting {
         if let Some(bound) = &design.bound_by {
             *self.summary.bound_by.entry(bound.clone()).or_default() += 1;
         }
-        let Some(value) = value(self.aim.objective, design) else { return };
+        let Some(value) = value(self.aim, design) else { return };
         // Of a design's plans the fastest is taken, whose schedules may be improved by so much.
         let bound = value * row.proven;
         self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
-        let cost =
-            self.aim.axis.of(&figures(design)).or_else(|| design.energy_per_step_j.filter(|_| self.aim.axis == Axis::Energy));
-        let cost = cost.unwrap_or_default();
-        if self.summary.value.is_none_or(|least| value < least || value == least && cost < self.least) {
-            self.least = cost;
+        let along = |axis: Axis| match axis {
+            Axis::Energy => design.energy_per_step_j,
+            _ => axis.of(&figures(design)),
+        };
+        let costs = self.aim.axes.costs(|axis| along(axis).unwrap_or_default());
+        if self.summary.value.is_none_or(|least| value < least || value == least && costs < self.least) {
+            self.least = costs;
             self.summary.value = Some(value);
             self.summary.best = Some(DesignRow::clone(design));
         }
@@ -165,11 +168,15 @@ fn figures(design: &DesignRow) -> Figures {
 
 /// What is minimised, of an evaluated design.
 #[must_use]
-pub fn value(objective: Objective, design: &DesignRow) -> Option<f64> {
+pub fn value(aim: Aim, design: &DesignRow) -> Option<f64> {
     let figures = figures(design);
-    match objective {
+    match aim.objective {
         Objective::EnergyPerToken => design.energy_per_step_j,
-        _ => Some(design.step_time_s? * objective.factor(&figures)?),
+        Objective::PerDollar if aim.pays_energy() => {
+            let watt = aim.operation.usd_per_watt() / design.devices_used? as f64;
+            Some(figures.cost_usd? * design.step_time_s? + watt * design.energy_per_step_j?)
+        }
+        objective => Some(design.step_time_s? * objective.factor(&figures)?),
     }
 }
 
@@ -188,7 +195,7 @@ pub fn summary(store: &SweepStore, aim: Aim) -> Result<Summary, SweepError> {
 
 fn counting(aim: Aim) -> Counting {
     let summary = Summary::default();
-    Counting { summary, aim, least: f64::INFINITY }
+    Counting { summary, aim, least: [f64::INFINITY; 2] }
 }
 
 /// Writes a store's rows as Parquet and CSV into a directory, each under its name once it is whole and on the disk.

@@ -22,13 +22,16 @@ pub enum Fate {
     OverPower,
     /// Over the cost limit, or of no known cost.
     OverCost,
+    /// Outside the limits of HBM.
+    OutsideHbm,
     /// Its values do not go together.
     NoChip,
 }
 
 impl Fate {
     /// All fates, in the order used for counting.
-    pub const ALL: [Self; 6] = [Self::Evaluated, Self::Infeasible, Self::OverArea, Self::OverPower, Self::OverCost, Self::NoChip];
+    pub const ALL: [Self; 7] =
+        [Self::Evaluated, Self::Infeasible, Self::OverArea, Self::OverPower, Self::OverCost, Self::OutsideHbm, Self::NoChip];
 
     /// The name used in files.
     #[must_use]
@@ -39,6 +42,7 @@ impl Fate {
             Self::OverArea => "over_area",
             Self::OverPower => "over_power",
             Self::OverCost => "over_cost",
+            Self::OutsideHbm => "outside_hbm",
             Self::NoChip => "no_chip",
         }
     }
@@ -73,6 +77,7 @@ impl SweptRow {
                     Why::Area => Fate::OverArea,
                     Why::Power => Fate::OverPower,
                     Why::Cost => Fate::OverCost,
+                    Why::Hbm => Fate::OutsideHbm,
                 };
                 kept(fate, chip_row(number, built))
             }

@@ -2,6 +2,7 @@
 
 use super::{Aim, DesignSearch, Evaluation, Rejection, Workload, evaluate, rejected};
 use crate::objective::{Axis, Objective, Term};
+use crate::pareto::Costs;
 use crate::planner::{ChipKernels, LotBounds, Prepared};
 use crate::runner::Verdict;
 use crate::space::{Corners, DesignId, Figures};
@@ -87,6 +88,12 @@ impl Seen {
 }
 
 impl Aim {
+    /// Whether energy is part of the dollars that are asked for.
+    #[must_use]
+    pub fn pays_energy(&self) -> bool {
+        self.objective == Objective::PerDollar && self.operation.usd_per_watt() > 0.0
+    }
+
     pub(super) fn terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
         self.terms_of(workloads, self.objective == Objective::EnergyPerToken)
     }
@@ -123,12 +130,29 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// What a step's measure is at least on chips that take no less energy than `small`.
-    fn line(&self, prepared: &Prepared<'_>, small: &Accelerator) -> Line {
+    /// What multiplies the measures of a chip with these figures; `None` where it has no such figure. What energy adds to dollars is in the measures.
+    fn factor(&self, figures: &Figures) -> Option<f64> {
+        let factor = self.aim.objective.factor(figures)?;
+        Some(if self.aim.pays_energy() { 1.0 } else { factor })
+    }
+
+    /// What a step's measure is at least on what is seen.
+    fn line(&self, prepared: &Prepared<'_>, seen: &Seen) -> Line {
+        if self.aim.pays_energy() {
+            let (energy, watt) = (self.energy(prepared, seen.small()), self.watt(prepared));
+            let factor = seen.figures.cost_usd.unwrap_or_default() + watt * energy.factor;
+            // A hair for the rounding of the sum.
+            return Line { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
+        }
         if self.aim.objective != Objective::EnergyPerToken {
             return Line { besides: 0.0, factor: 1.0 };
         }
-        self.energy(prepared, small)
+        self.energy(prepared, seen.small())
+    }
+
+    /// USD of a device's energy for every W that the cluster draws.
+    fn watt(&self, prepared: &Prepared<'_>) -> f64 {
+        self.aim.operation.usd_per_watt() / f64::from(prepared.devices())
     }
 
     /// What a step's energy is at least: its multiply-accumulates, and what all chips draw while it lasts.
@@ -159,7 +183,7 @@ impl DesignSearch<'_> {
         let prepared = self.workloads[model].prepared;
         let all: Vec<&Prepared<'_>> = seen.fabrics.iter().map(|fabric| &prepared[*fabric]).collect();
         let (Some(first), Some(kernels)) = (all.first(), kernels) else { return 0.0 };
-        let line = self.line(first, seen.small());
+        let line = self.line(first, seen);
         let cutoff = line.reached(wanted);
         let fidelity = match depth {
             // The plans that fit, timed.
@@ -182,14 +206,15 @@ impl DesignSearch<'_> {
 
     /// Whether bounds on the values of what is seen are those of something else, whatever they are.
     pub(super) fn as_fast(&self, seen: &Seen, other: &Seen) -> bool {
-        let factor = |seen: &Seen| self.aim.objective.factor(&seen.figures);
-        self.aim.objective != Objective::EnergyPerToken && factor(seen) == factor(other) && seen.as_fast(other)
+        let factor = |seen: &Seen| self.factor(&seen.figures);
+        let time_alone = self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy();
+        time_alone && factor(seen) == factor(other) && seen.as_fast(other)
     }
 
     /// No value of what is seen is below this, from its kernels' peaks and, as far as is asked for and holds, what arrays and buffers leave of them.
     /// Without a price it is nothing: its evaluation says so. `known` holds for what is seen, by model, or is empty; it takes what is found.
     pub(super) fn coarse(&self, seen: &Seen, depth: Depth, known: &mut Vec<LotBounds>) -> f64 {
-        let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
+        let Some(factor) = self.factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), LotBounds::default());
         self.value(factor, &self.measures((seen, &mut self.kernels(seen)), depth.min(seen.depth), known))
     }
@@ -197,7 +222,7 @@ impl DesignSearch<'_> {
     /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
     /// `known` is as for [`Self::coarse`].
     pub(super) fn fine(&self, seen: &Seen, cutoff: f64, known: &mut Vec<LotBounds>) -> f64 {
-        let Some(factor) = self.aim.objective.factor(&seen.figures) else { return 0.0 };
+        let Some(factor) = self.factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), LotBounds::default());
         let mut kernels = self.kernels(seen);
         let mut measures = self.measures((seen, &mut kernels), Depth::Peaks, known);
@@ -215,24 +240,27 @@ impl DesignSearch<'_> {
         self.value(factor, &measures)
     }
 
-    /// What is least along the axis; where a plan decides that, a bound.
-    pub(super) fn cost(&self, seen: &Seen) -> f64 {
-        match (self.aim.axis, self.aim.axis.of(&seen.figures)) {
-            (_, Some(cost)) => cost,
-            (Axis::Energy, None) => {
-                let mut kernels = self.kernels(seen);
-                let of = |model: usize| {
-                    let joules = |fabric: &usize| {
-                        let prepared: &Prepared<'_> = &self.workloads[model].prepared[*fabric];
-                        let least = kernels[model].as_mut().map_or(Seconds::ZERO, |kernels| prepared.coarse_bound(kernels));
-                        self.energy(prepared, seen.small()).at(least.0)
-                    };
-                    seen.fabrics.iter().map(joules).fold(f64::INFINITY, f64::min)
-                };
-                self.energy_cost(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
-            }
-            _ => 0.0,
-        }
+    /// What is least along the axes; where a plan decides that, a bound.
+    pub(super) fn costs(&self, seen: &Seen) -> Costs {
+        self.aim.axes.costs(|axis| match axis.of(&seen.figures) {
+            Some(cost) => cost,
+            None if axis == Axis::Energy => self.least_energy_cost(seen),
+            None => 0.0,
+        })
+    }
+
+    /// No plan on what is seen takes less along the axis of energy.
+    fn least_energy_cost(&self, seen: &Seen) -> f64 {
+        let mut kernels = self.kernels(seen);
+        let of = |model: usize| {
+            let joules = |fabric: &usize| {
+                let prepared: &Prepared<'_> = &self.workloads[model].prepared[*fabric];
+                let least = kernels[model].as_mut().map_or(Seconds::ZERO, |kernels| prepared.coarse_bound(kernels));
+                self.energy(prepared, seen.small()).at(least.0)
+            };
+            seen.fabrics.iter().map(joules).fold(f64::INFINITY, f64::min)
+        };
+        self.energy_cost(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
     }
 
     /// The cost along the axis of energy: joules of a step, or of several models over the reference's.
@@ -251,7 +279,7 @@ impl DesignSearch<'_> {
             Err(why) => return refused(Rejection::Unusable(why)),
         };
         let figures = self.space.figures(id, &chip);
-        let Some(factor) = self.aim.objective.factor(&figures) else { return refused(Rejection::NoPrice) };
+        let Some(factor) = self.factor(&figures) else { return refused(Rejection::NoPrice) };
         let seen = Seen::chip(chip, figures, self.space.fabric(id));
         let mut measures = vec![0.0; self.workloads.len()];
         if measures.len() > 1 {
@@ -262,10 +290,11 @@ impl DesignSearch<'_> {
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {
             let prepared = self.prepared(model, id);
-            let line = self.line(prepared, &seen.fast);
+            let line = self.line(prepared, &seen);
             let reached = line.reached(self.measure_reached(factor, &measures, model, cutoff));
             match evaluate(prepared, &seen.fast, reached.min(allowed)) {
-                Verdict::Feasible { value: seconds, cost: energy, evaluation } => {
+                Verdict::Feasible { value: seconds, evaluation, .. } => {
+                    let energy = evaluation.outcome.as_ref().ok().map(|plan| plan.energy.0);
                     let slow = self.aim.max_step.filter(|most| seconds > most.0);
                     if let Some(most) = slow {
                         found.push(rejected(Rejection::TooSlow(Seconds(seconds), most)));
@@ -273,6 +302,9 @@ impl DesignSearch<'_> {
                     }
                     measures[model] = match (self.aim.objective, energy) {
                         (Objective::EnergyPerToken, Some(energy)) => energy,
+                        (Objective::PerDollar, Some(energy)) if self.aim.pays_energy() => {
+                            seen.figures.cost_usd.unwrap_or_default() * seconds + self.watt(prepared) * energy
+                        }
                         _ => line.at(seconds),
                     };
                     joules.extend(energy);
@@ -293,7 +325,8 @@ impl DesignSearch<'_> {
                 }
             }
         }
-        let cost = (self.aim.axis == Axis::Energy).then(|| self.energy_cost(&joules));
-        Verdict::Feasible { value: self.value(factor, &measures), cost, evaluation: found }
+        let exactly = |axis: Axis| axis.of(&seen.figures).unwrap_or_else(|| self.energy_cost(&joules));
+        let costs = self.aim.axes.has(Axis::Energy).then(|| self.aim.axes.costs(exactly));
+        Verdict::Feasible { value: self.value(factor, &measures), costs, evaluation: found }
     }
 }

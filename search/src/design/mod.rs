@@ -9,7 +9,7 @@ mod climb;
 mod parts;
 mod problem;
 
-use crate::objective::{Axis, Objective, Over};
+use crate::objective::{Axes, Axis, Objective, Operation, Over};
 use crate::planner::{Fastest, Prepared, RankedPlan};
 use crate::runner::{self, Counts, Exclusion, Moment, Outcome, Progress, Verdict};
 use crate::space::{DesignId, Outside, Region, Space};
@@ -99,8 +99,7 @@ fn rejected(why: Rejection) -> Evaluation {
 pub fn evaluate(prepared: &Prepared<'_>, chip: &Accelerator, cutoff: f64) -> Verdict<Evaluation> {
     match prepared.fastest(chip, cutoff) {
         Ok(Fastest::Plan(plan, status)) => {
-            let (value, cost) = (plan.time.total.0, Some(plan.energy.0));
-            Verdict::Feasible { value, cost, evaluation: Evaluation { outcome: Ok(plan), status } }
+            Verdict::Feasible { value: plan.time.total.0, costs: None, evaluation: Evaluation { outcome: Ok(plan), status } }
         }
         Ok(Fastest::TooLarge(nearest)) => Verdict::Infeasible(rejected(Rejection::TooLarge(nearest))),
         Ok(Fastest::Beaten(bound)) => Verdict::Beaten(bound.0),
@@ -124,8 +123,10 @@ pub struct Aim {
     pub objective: Objective,
     /// How several models' measures make one value.
     pub over: Over,
-    /// Against what the front is drawn.
-    pub axis: Axis,
+    /// What energy adds to dollars.
+    pub operation: Operation,
+    /// Against what the front is found.
+    pub axes: Axes,
     /// Steps may take at most so long.
     pub max_step: Option<Seconds>,
     /// Chips evaluated exactly at most.
@@ -207,8 +208,8 @@ pub struct DesignAnswer {
     pub designs: Vec<DesignOutcome>,
     /// Boxes of designs that were decided whole.
     pub boxes: Vec<BoxOutcome>,
-    /// Positions in `designs` of the Pareto front of the objective against the axis, least along the axis first. Of designs equal in both, the first
-    /// of the space's order, with the least HBM.
+    /// Positions in `designs` of the Pareto front of the objective against the axes, least along the first axis first, then along the second. Of
+    /// designs equal in all, the first of the space's order, with the least HBM.
     pub front: Vec<usize>,
     /// Position in `designs` of the best.
     pub best: Option<usize>,
@@ -237,7 +238,8 @@ impl DesignAnswer {
         !outcomes.into_iter().any(|outcome| matches!(outcome, Outcome::Open { .. }))
     }
 
-    /// Position in `designs` of the first chip of the front (the smallest) whose value is at most `fraction` more than the best one's.
+    /// Position in `designs` of the first chip of the front (that takes least along its first axis) whose value is at most `fraction` more than the best
+    /// one's.
     #[must_use]
     pub fn smallest_within(&self, fraction: f64) -> Option<usize> {
         let most = self.value(self.best?) * (1.0 + fraction);
@@ -259,7 +261,7 @@ impl<'a> DesignSearch<'a> {
         &self.workloads[model].prepared[self.space.fabric(id)]
     }
 
-    /// Searches the space for the chip on which the objective is best, and for its front against the axis.
+    /// Searches the space for the chip on which the objective is best, and for its front against the axes.
     ///
     /// HBM capacity changes neither area nor speed of PHAZE's chips, it only admits plans: the largest is searched first and smaller ones are tried
     /// where they could matter, on the front.
@@ -274,6 +276,7 @@ impl<'a> DesignSearch<'a> {
     /// What a finished search comes to.
     fn finished(&self, answer: runner::Answer<Candidates, Vec<Evaluation>>) -> Result<DesignAnswer, String> {
         let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
+        let best = answer.front.best().and_then(|best| front_chips.iter().position(|chip| *chip == best.id));
         let (mut designs, boxes, outside) = self.sorted(answer.outcomes);
         if let Some(why) =
             outside.refusal.as_ref().filter(|_| designs.is_empty() && boxes.is_empty() && outside.refused == outside.total())
@@ -289,7 +292,7 @@ impl<'a> DesignSearch<'a> {
         }
         let chips = designs.len();
         designs.append(&mut smaller);
-        let best = front.last().copied();
+        let best = best.map(|at| front[at]);
         let status = match (best.map(|b| &designs[b].outcome), answer.lower_bound) {
             (Some(Outcome::Evaluated { value, .. }), Some(bound)) => {
                 // With less HBM no chip is faster than with the most: the first of each speak for all.
@@ -337,7 +340,7 @@ impl<'a> DesignSearch<'a> {
             evaluation.iter().map(|of| of.outcome.as_ref().ok().map(|plan| plan.time.total.0)).collect();
         match seconds {
             // A mean of times: of each what is proven of it.
-            Some(seconds) if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken => {
+            Some(seconds) if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() => {
                 let terms = self.aim.terms(self.workloads);
                 let proven: Vec<f64> = seconds.iter().zip(evaluation).map(|(seconds, of)| seconds * of.proven()).collect();
                 let part = self.aim.over.value(&terms, &proven) / self.aim.over.value(&terms, &seconds);
@@ -386,11 +389,12 @@ impl<'a> DesignSearch<'a> {
             .collect()
     }
 
-    /// The front's chip that takes no more and is no worse than `chip`.
+    /// The front's chip that takes no more along any axis and is no worse than `chip`.
     fn dominator(&self, designs: &[DesignOutcome], front: &[usize], chip: usize, value: f64) -> usize {
-        let cost = |c: usize| self.space.figures.get(c).and_then(|figures| self.aim.axis.of(figures)).unwrap_or(0.0);
+        let cost = |c: usize, axis: Axis| self.space.figures.get(c).and_then(|figures| axis.of(figures)).unwrap_or(0.0);
         let beats = |&&f: &&usize| {
-            matches!(designs[f].outcome, Outcome::Evaluated { value: v, .. } if v <= value) && cost(f) <= cost(chip)
+            let as_good = matches!(designs[f].outcome, Outcome::Evaluated { value: v, .. } if v <= value);
+            as_good && self.aim.axes.each().all(|axis| cost(f, axis) <= cost(chip, axis))
         };
         front.iter().find(beats).copied().unwrap_or(chip)
     }

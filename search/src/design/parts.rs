@@ -114,7 +114,9 @@ impl DesignSearch<'_> {
             parts.iter().flat_map(|part| &part.heard).map(|point| (point.id, *point)).collect();
         // One that another part was told of before its own was stopped and began again.
         let known = |by: usize| match heard.get(&by).filter(|_| !evaluated.contains(&by)) {
-            Some(point) => front.dominator(point.first, point.second).map_or(by, |better| better.id),
+            Some(point) => {
+                front.best_within(&point.costs).filter(|best| best.value <= point.value).map_or(by, |better| better.id)
+            }
             None => by,
         };
         let decided: Vec<&(Decided, Fate)> = parts.iter().flat_map(|part| &part.decided).collect();

@@ -3,7 +3,6 @@
 use super::bounds::{Depth, Seen};
 use super::climb::climb;
 use super::{DesignSearch, Evaluation};
-use crate::objective::Axis;
 use crate::pareto::FrontPoint;
 use crate::planner::LotBounds;
 use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
@@ -66,7 +65,7 @@ impl<'a> ChipProblem<'a> {
     pub fn chips(&self, points: Vec<usize>, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Candidates>> {
         let unknown = |point| Node {
             set: Candidates::One(point, Known::default()),
-            cost: 0.0,
+            costs: [0.0; 2],
             bound: 0.0,
             first: point,
             shown: Shown::Peaks,
@@ -83,7 +82,7 @@ impl<'a> ChipProblem<'a> {
         let set = Candidates::One(point, Known::default());
         match self.search.space.single(point) {
             // What cannot be built is refused by its evaluation, with the reason.
-            Err(_) => Part::Node(Node { set, cost: 0.0, bound: 0.0, first: point, shown: Shown::Peaks }),
+            Err(_) => Part::Node(Node { set, costs: [0.0; 2], bound: 0.0, first: point, shown: Shown::Peaks }),
             Ok(Single::Refused(why)) => Part::Excluded(set, Exclusion::NoChip(why)),
             Ok(Single::Outside(why)) => Part::Excluded(set, Exclusion::Limit(why)),
             Ok(Single::Chip(chip, figures)) => {
@@ -91,9 +90,9 @@ impl<'a> ChipProblem<'a> {
                 let mut lots = known.to_vec();
                 // Chips that are searched one by one are too many for more.
                 let depth = if known.is_empty() { Depth::Peaks } else { Depth::Buffered };
-                let (cost, bound) = (self.search.cost(&seen), self.search.coarse(&seen, depth, &mut lots));
+                let (costs, bound) = (self.search.costs(&seen), self.search.coarse(&seen, depth, &mut lots));
                 let known = if known.is_empty() { Known::default() } else { lots.into() };
-                Part::Node(Node { set: Candidates::One(point, known), cost, bound, first: point, shown: Shown::Peaks })
+                Part::Node(Node { set: Candidates::One(point, known), costs, bound, first: point, shown: Shown::Peaks })
             }
         }
     }
@@ -110,7 +109,7 @@ impl<'a> ChipProblem<'a> {
             let set = Candidates::Box(region.clone(), Vec::new(), Arc::clone(known));
             match space.enclose(&region)? {
                 Enclosed::Outside(why) => Part::Excluded(set, Exclusion::Limit(why)),
-                Enclosed::Open => Part::Node(Node { set, cost: 0.0, bound: 0.0, first, shown: Shown::Peaks }),
+                Enclosed::Open => Part::Node(Node { set, costs: [0.0; 2], bound: 0.0, first, shown: Shown::Peaks }),
                 Enclosed::Within(corners) => {
                     let seen = Seen::corners(*corners);
                     let (set, bound) = match whole.filter(|whole| self.search.as_fast(&seen, whole)) {
@@ -121,12 +120,15 @@ impl<'a> ChipProblem<'a> {
                             (Candidates::Box(region, Vec::new(), lots.into()), bound)
                         }
                     };
-                    Part::Node(Node { set, cost: self.search.cost(&seen), bound, first, shown: Shown::Peaks })
+                    Part::Node(Node { set, costs: self.search.costs(&seen), bound, first, shown: Shown::Peaks })
                 }
             }
         };
         Ok(match part {
-            Part::Node(node) => Part::Node(Node { cost: node.cost.max(of.cost), bound: node.bound.max(of.bound), ..node }),
+            Part::Node(node) => {
+                let costs = std::array::from_fn(|axis| node.costs[axis].max(of.costs[axis]));
+                Part::Node(Node { costs, bound: node.bound.max(of.bound), ..node })
+            }
             excluded @ Part::Excluded(..) => excluded,
         })
     }
@@ -144,8 +146,9 @@ impl<'a> ChipProblem<'a> {
                 0.0
             }
         };
-        let cost = if self.search.aim.axis == Axis::None { 0.0 } else { grown(part.cost, of.cost) };
-        (grown(part.bound, of.bound) + cost).clamp(least, most)
+        // Axes that are not there stay at nothing.
+        let costs: f64 = part.costs.iter().zip(of.costs).map(|(now, then)| grown(*now, then)).sum();
+        (grown(part.bound, of.bound) + costs).clamp(least, most)
     }
 
     /// Halves of a box along the dimension that tightens most.
@@ -173,8 +176,8 @@ impl<'a> ChipProblem<'a> {
         let (mut nodes, mut excluded) = (Vec::new(), Vec::new());
         for part in splits.swap_remove(0).2 {
             match part {
-                Part::Node(Node { set: Candidates::Box(region, _, known), cost, bound, first, shown }) => {
-                    nodes.push(Node { set: Candidates::Box(region, order.clone(), known), cost, bound, first, shown });
+                Part::Node(Node { set: Candidates::Box(region, _, known), costs, bound, first, shown }) => {
+                    nodes.push(Node { set: Candidates::Box(region, order.clone(), known), costs, bound, first, shown });
                 }
                 Part::Node(node) => nodes.push(node),
                 Part::Excluded(set, why) => excluded.push((set, why)),
@@ -202,7 +205,7 @@ impl runner::Problem for ChipProblem<'_> {
                 _ => 0.0,
             };
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
-            return vec![Node { set, cost: 0.0, bound, first, shown: Shown::Peaks }];
+            return vec![Node { set, costs: [0.0; 2], bound, first, shown: Shown::Peaks }];
         }
         self.chips((0..space.points()).collect(), stop)
     }
@@ -221,8 +224,8 @@ impl runner::Problem for ChipProblem<'_> {
     fn elsewhere(&self, candidate: usize) -> Result<Option<FrontPoint>, String> {
         let Part::Node(node) = self.one(candidate, &Known::default()) else { return Ok(None) };
         Ok(match self.evaluate(candidate, f64::INFINITY) {
-            Verdict::Feasible { value, cost, .. } => {
-                Some(FrontPoint { first: cost.unwrap_or(node.cost), second: value, id: candidate })
+            Verdict::Feasible { value, costs, .. } => {
+                Some(FrontPoint { costs: costs.unwrap_or(node.costs), value, id: candidate })
             }
             Verdict::Infeasible(_) | Verdict::Beaten(_) => None,
         })

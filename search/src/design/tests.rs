@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 use crate::objective::Term;
-use crate::pareto::{Front, FrontPoint};
+use crate::pareto::{Costs, Front, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::space::{ChipLimits, Grid, Single};
 use crate::sweep::Shard;
@@ -38,11 +38,20 @@ fn case() -> impl Strategy<Value = Case> {
         subset(&[2, 6]),
     );
     let objectives = prop::sample::select(Objective::NAMES.map(|(_, objective)| objective).to_vec());
-    let axes = prop::sample::select(Axis::NAMES.map(|(_, axis)| axis).to_vec());
-    let limits = (prop::option::of(150.0..400.0_f64), prop::option::of(60.0..200.0_f64), prop::option::of(0.01..1.0_f64));
-    let stacks = (prop::sample::select(vec!["ideal", "maxtext"]), prop::bool::weighted(0.3), any::<bool>());
+    let axes = axes();
+    let hbm = (prop::option::weighted(0.3, 2.0..6.0_f64), prop::option::weighted(0.3, 3.0..9.0_f64));
+    let limits = (prop::option::of(150.0..400.0_f64), prop::option::of(60.0..200.0_f64), prop::option::of(0.01..1.0_f64), hbm);
+    // Of eight chips in a line, a square and a cube some may be chosen.
+    let shapes = prop::sample::select(vec!["", "[\"8x1x1\", [2, 2, 2]]", "[[4, 2], \"2x2x2\", \"1x8\"]"]);
+    let stacks = (
+        prop::sample::select(vec!["ideal", "maxtext"]),
+        prop::bool::weighted(0.3),
+        any::<bool>(),
+        shapes,
+        prop::sample::select(vec![0.0, 0.5, 30.0]),
+    );
     let all = (lists, objectives, axes, limits, stacks);
-    all.prop_map(|((cores, arrays, side, stacks, clock, links), objective, axis, limits, (stack, both, mean))| {
+    all.prop_map(|((cores, arrays, side, stacks, clock, links), objective, axes, limits, (stack, both, mean, shapes, years))| {
         let dimensions = format!(
             "\"tensor.cores\" = {cores:?}\n\"area.cores\" = \"tensor.cores\"\n\"vector.cores\" = \"tensor.cores\"\n\
              \"tensor.arrays_per_core\" = {arrays:?}\nside = {side:?}\n\"tensor.rows\" = \"side\"\n\"tensor.columns\" = \"side\"\n\
@@ -51,15 +60,28 @@ fn case() -> impl Strategy<Value = Case> {
              clock_mhz = {clock:?}\nlinks = {links:?}\n\"area.links\" = \"links\"\n\
              \"fabric.tier.ici.bandwidth_gb_per_s\" = \"45 * links\"\n\"energy.static_w\" = \"0.15 * area_mm2\"\n"
         );
+        let shapes = if shapes.is_empty() { String::new() } else { format!("\"fabric.tier.ici.dims\" = {shapes}\n") };
+        let dimensions = dimensions + &shapes;
         let over = if mean { Over::Mean } else { Over::Geomean };
-        let aim = Aim { objective, over, axis, max_step: limits.2.map(Seconds), evaluations: usize::MAX, gap: 0.0 };
-        let limits = ChipLimits { max_area_mm2: limits.0, max_power_w: limits.1, max_cost_usd: None };
+        let operation = Operation { years, ..Operation::default() };
+        let aim = Aim { objective, over, operation, axes, max_step: limits.2.map(Seconds), evaluations: usize::MAX, gap: 0.0 };
+        let (min_hbm_gib, max_hbm_gib) = limits.3;
+        let rate = min_hbm_gib.filter(|gib| *gib < 3.0).map(|gib| 300.0 * gib);
+        let (max_area_mm2, max_power_w) = (limits.0, limits.1);
+        let limits = ChipLimits { max_area_mm2, max_power_w, max_cost_usd: None, min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s: rate };
         Case { dimensions, stack, both, aim, limits }
     })
 }
 
-/// The cost and the value of every chip within the limits, each evaluated by itself.
-fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(f64, f64)>> {
+/// Axes of a front: none, one, or two.
+pub(super) fn axes() -> impl Strategy<Value = Axes> {
+    let one = Axis::NAMES.map(|(name, _)| name.to_owned());
+    let pairs = ["area,power", "power,energy", "cost,area", "energy,cost"].map(str::to_owned);
+    prop::sample::select([&one[..], &pairs[..]].concat()).prop_map(|text| Axes::parse(&text).unwrap())
+}
+
+/// The costs and the value of every chip within the limits, each evaluated by itself.
+fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(Costs, f64)>> {
     let of = |point: usize| {
         let Single::Chip(chip, figures) = search.space.single(point).unwrap() else { return None };
         let id = search.space.largest(point);
@@ -82,14 +104,18 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(f64, f64)>> {
         };
         let value = match search.aim.objective {
             Objective::EnergyPerToken => mean(&joules, |r| r.energy.0),
+            Objective::PerDollar if search.aim.operation.years > 0.0 => {
+                let watt = search.aim.operation.usd_per_watt() / f64::from(DEVICES);
+                let dollars = |(seconds, joules): (&f64, &f64)| Some(figures.cost_usd? * seconds + watt * joules);
+                mean(&seconds.iter().zip(&joules).map(dollars).collect::<Option<Vec<_>>>()?, |r| r.time.0)
+            }
             objective => objective.factor(&figures)? * mean(&seconds, |r| r.time.0),
         };
-        let cost = match search.aim.axis {
+        let costs = search.aim.axes.costs(|axis| match axis {
             Axis::Energy => mean(&joules, |r| r.energy.0),
-            Axis::None => 0.0,
             axis => axis.of(&figures).unwrap(),
-        };
-        Some((cost, value))
+        });
+        Some((costs, value))
     };
     (0..search.space.points()).map(of).collect()
 }
@@ -160,16 +186,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let truth = brute_force(&search);
     let mut front = Front::default();
     for (id, known) in truth.iter().enumerate() {
-        if let Some((first, second)) = *known {
-            front.insert(FrontPoint { first, second, id });
+        if let Some((costs, value)) = *known {
+            front.insert(FrontPoint { costs, value, id });
         }
     }
     // Which of equal designs is on it as well.
-    let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.second)).collect();
+    let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.value)).collect();
     let found: Vec<(usize, f64)> = one.front.iter().map(|&at| (one.designs[at].id.point, one.value(at))).collect();
     prop_assert_eq!(&found, &expected, "the front");
     let best = one.best.map(|at| one.value(at));
-    prop_assert_eq!(best, expected.last().map(|(_, value)| *value), "the best");
+    prop_assert_eq!(best, front.best().map(|p| p.value), "the best");
     for of in &one.boxes {
         let Outcome::Pruned { bound, .. } = of.outcome else { panic!("{of:?}") };
         for point in space.members(&of.region) {

@@ -84,7 +84,7 @@ impl<P: Problem> Run<'_, P> {
     }
 
     fn take(&mut self, among: &mut Among<'_, P>, point: FrontPoint) {
-        let numbers = point.first.is_finite() && point.second.is_finite();
+        let numbers = point.value.is_finite() && point.costs.iter().all(|cost| cost.is_finite());
         if numbers && !among.heard.contains_key(&point.id) && !among.is_own(self.problem, point.id) {
             among.heard.insert(point.id, point);
             self.front.insert_by_id(point);

@@ -155,6 +155,9 @@ impl Grid {
         if let Some(why) = unlimited.exceeded(&least) {
             return Ok(Enclosed::Outside(why));
         }
+        if !limits.allows_memory(&fast, &small, ROUNDING) {
+            return Ok(Enclosed::Outside(Why::Hbm));
+        }
         if let Some(most) = limits.max_power_w {
             let Some(power) = slow(&files, (&mut fast, &mut small), Watts(most)) else {
                 return Ok(Enclosed::Outside(Why::Power));

@@ -42,6 +42,7 @@ pub fn read(table: &toml::Table) -> Result<Vec<Dimension>, String> {
 fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(), String> {
     let fault = |limit: &str| format!("space.dimensions.{key} = {value}: {limit}");
     let values = match value {
+        toml::Value::String(sides) if is_sides(sides) => Values::Listed(vec![Setting::Word(sides.clone())]),
         toml::Value::String(formula) => Values::Derived(formula.clone()),
         toml::Value::Table(table) if table.contains_key("from") || table.contains_key("to") => {
             Values::Listed(range(table).map_err(fault)?)
@@ -55,8 +56,8 @@ fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(
         toml::Value::Array(items) => {
             let mut values: Vec<Setting> = Vec::with_capacity(items.len());
             for item in items {
-                let Some(value) = Setting::from_toml(item) else {
-                    return Err(fault("holds what is no number and no word; list values"));
+                let Some(value) = sides(item).or_else(|| Setting::from_toml(item)) else {
+                    return Err(fault("holds what is no number, no word and no sides of a torus; list values"));
                 };
                 // A value listed twice makes no second chip.
                 if !values.contains(&value) {
@@ -80,6 +81,19 @@ fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(
     }
     found.push(Dimension { key, values });
     Ok(())
+}
+
+/// The sides of a torus in words, `4x4x8`, from a list of them.
+fn sides(item: &toml::Value) -> Option<Setting> {
+    let sides = item.as_array()?.iter().map(|side| side.as_integer().filter(|side| *side > 0));
+    let sides: Vec<String> = sides.map(|side| Some(side?.to_string())).collect::<Option<_>>()?;
+    (sides.len() > 1).then(|| Setting::Word(sides.join("x")))
+}
+
+/// Whether a text is the sides of a torus, `4x4x8`, and no expression.
+fn is_sides(text: &str) -> bool {
+    let number = |side: &str| !side.is_empty() && side.bytes().all(|byte| byte.is_ascii_digit());
+    text.contains('x') && text.split('x').all(number)
 }
 
 /// `{ from, to, step }` or `{ from, to, factor }`, both ends included.
@@ -146,11 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn sides_of_a_torus_are_read_as_lists_and_as_words() {
+        let words = |list: &[&str]| Values::Listed(list.iter().map(|word| Setting::Word((*word).into())).collect());
+        assert_eq!(dimensions("a = [[4, 4, 8], \"8x16\"]").unwrap()[0].values, words(&["4x4x8", "8x16"]));
+        assert_eq!(dimensions("a = \"16x16\"").unwrap()[0].values, words(&["16x16"]));
+        assert_eq!(dimensions("a = \"4 * x\"").unwrap()[0].values, Values::Derived("4 * x".into()));
+    }
+
+    #[test]
     fn what_is_no_dimension_is_named() {
         for (text, why) in [
             ("a = []", "space.dimensions.a = []: needs 1 to 65536 values; list those to try"),
             ("a = [nan]", "space.dimensions.a = [nan]: holds a number that is not finite; correct it"),
-            ("a = [[1]]", "space.dimensions.a = [[1]]: holds what is no number and no word; list values"),
+            ("a = [[1]]", "space.dimensions.a = [[1]]: holds what is no number, no word and no sides of a torus; list values"),
+            ("a = [[4, 0]]", "holds what is no number, no word and no sides of a torus; list values"),
             ("a = { from = 4, to = 2, step = 1 }", "the range is empty: `from` is above `to`; turn them round"),
             ("a = { from = 1, to = 2 }", "write { from = 16, to = 64, step = 16 }"),
             ("a = { from = 1, to = 2, step = 0 }", "a `step` is above 0; correct it"),

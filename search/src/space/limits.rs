@@ -14,6 +14,12 @@ pub struct ChipLimits {
     pub max_power_w: Option<f64>,
     /// What the chip costs to make, in USD.
     pub max_cost_usd: Option<f64>,
+    /// Least capacity of its memory, in GiB.
+    pub min_hbm_gib: Option<f64>,
+    /// Largest capacity of its memory, in GiB.
+    pub max_hbm_gib: Option<f64>,
+    /// Least rate at which its memory is read, in GB/s.
+    pub min_hbm_gb_per_s: Option<f64>,
 }
 
 /// What a chip takes, whatever runs on it.
@@ -47,6 +53,8 @@ pub enum Why {
     Power,
     /// Over the cost, or of none that is known.
     Cost,
+    /// Of less memory, or more, or slower memory than is allowed.
+    Hbm,
 }
 
 impl ChipLimits {
@@ -64,7 +72,18 @@ impl ChipLimits {
     pub fn fit(&self, chip: &mut Accelerator) -> Result<(Figures, Option<Why>), AreaError> {
         self.lower(chip);
         let figures = Figures::of(chip)?;
-        Ok((figures, self.exceeded(&figures)))
+        let hbm = self.allows_memory(chip, chip, 0.0);
+        Ok((figures, self.exceeded(&figures).or_else(|| (!hbm).then_some(Why::Hbm))))
+    }
+
+    /// Whether the limits allow a memory that is no larger and no faster than one chip's, no smaller than another's; both with a hair of `rounding`.
+    #[must_use]
+    pub fn allows_memory(&self, most: &Accelerator, least: &Accelerator, rounding: f64) -> bool {
+        let (more, less) = (1.0 + rounding, 1.0 - rounding);
+        let below = |limit: Option<f64>, value: f64| limit.is_some_and(|limit| value * more < limit);
+        let small = below(self.min_hbm_gib, most.memory_capacity().gib())
+            || below(self.min_hbm_gb_per_s, most.hbm.read_bandwidth.0 / 1e9);
+        !small && !self.max_hbm_gib.is_some_and(|limit| least.memory_capacity().gib() * less > limit)
     }
 
     /// The first limit that a chip exceeds.
@@ -90,6 +109,8 @@ pub struct Outside {
     pub power: usize,
     /// Over the cost limit.
     pub cost: usize,
+    /// Outside the limits of memory.
+    pub hbm: usize,
     /// No chips: values that do not go together.
     pub refused: usize,
     /// Why the first of these is none.
@@ -103,6 +124,7 @@ impl Outside {
             Why::Area => self.area += combinations,
             Why::Power => self.power += combinations,
             Why::Cost => self.cost += combinations,
+            Why::Hbm => self.hbm += combinations,
         }
     }
 
@@ -115,7 +137,7 @@ impl Outside {
     /// All of them.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.area + self.power + self.cost + self.refused
+        self.area + self.power + self.cost + self.hbm + self.refused
     }
 }
 

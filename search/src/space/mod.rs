@@ -67,11 +67,16 @@ pub struct DesignId {
 }
 
 impl Space {
-    /// PHAZE's grid within limits; the area of `reference` is one where `limits` have none.
+    /// PHAZE's grid within limits; the area of `reference` is one where `limits` have none. Of its HBM capacities some must be within them.
     ///
     /// # Errors
     /// A reference chip without an area model.
     pub fn phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
+        // Capacities that every chip may carry: chips with another are none of the space.
+        let allowed = |gib: &f64| {
+            limits.min_hbm_gib.is_none_or(|least| *gib >= least) && limits.max_hbm_gib.is_none_or(|most| *gib <= most)
+        };
+        let grid = &PhazeGrid { hbm_gib: grid.hbm_gib.iter().copied().filter(allowed).collect(), ..grid.clone() };
         let mut space = HardwareSpace::enumerate(grid, limits, reference)?;
         let mut outside = Outside { area: space.outside, ..Outside::default() };
         let mut figures = Vec::with_capacity(space.points.len());

@@ -13,7 +13,10 @@ pub(super) fn dimensions(_: &mut SchemaGenerator) -> Schema {
             "anyOf": [
                 { "type": ["number", "boolean"], "description": number },
                 { "type": "string", "description": "An expression of other dimensions, or a word" },
-                { "type": "array", "minItems": 1, "items": { "type": ["number", "boolean", "string"], "description": number } },
+                { "type": "array", "minItems": 1, "items": { "anyOf": [
+                    { "type": ["number", "boolean", "string"], "description": number },
+                    { "type": "array", "minItems": 2, "items": { "type": "integer", "minimum": 1 }, "description": "Sides of a torus, as `4x4x8`" },
+                ] } },
                 range("step", "Added until `to` is reached"),
                 range("factor", "Multiplied with until `to` is reached; above 1"),
                 { "type": "object", "not": { "anyOf": [{ "required": ["from"] }, { "required": ["to"] }] }, "description": "Dimensions whose keys begin with this one" },

@@ -102,6 +102,12 @@ struct SpaceFile {
     max_power_w: Option<f64>,
     /// Most that a chip may cost to make, in USD.
     max_cost_usd: Option<f64>,
+    /// Least capacity of a chip's HBM, in GiB.
+    min_hbm_gib: Option<f64>,
+    /// Largest capacity of a chip's HBM, in GiB.
+    max_hbm_gib: Option<f64>,
+    /// Least rate at which a chip's HBM is read, in GB/s.
+    min_hbm_gb_per_s: Option<f64>,
 }
 
 impl JsonSchema for SpaceSpec {
@@ -118,8 +124,14 @@ impl TryFrom<SpaceFile> for SpaceSpec {
     type Error = String;
 
     fn try_from(file: SpaceFile) -> Result<Self, String> {
-        let limits =
-            ChipLimits { max_area_mm2: file.max_area_mm2, max_power_w: file.max_power_w, max_cost_usd: file.max_cost_usd };
+        let limits = ChipLimits {
+            max_area_mm2: file.max_area_mm2,
+            max_power_w: file.max_power_w,
+            max_cost_usd: file.max_cost_usd,
+            min_hbm_gib: file.min_hbm_gib,
+            max_hbm_gib: file.max_hbm_gib,
+            min_hbm_gb_per_s: file.min_hbm_gb_per_s,
+        };
         let phaze = file.tensor_cores.is_some() || file.vector_cores.is_some() || file.array_widths.is_some();
         let other = file.array_depths.is_some() || file.global_buffer_mib.is_some() || file.hbm_gib.is_some();
         if let Some(base_chip) = file.base_chip {

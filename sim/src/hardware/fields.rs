@@ -137,7 +137,7 @@ pub const FABRIC: [Field; 22] = [
     field("fabric.tier.*.in_network_latency_us", "µs", MICROSECONDS, "a reduction in the switch"),
     field("fabric.tier.*.in_network_fraction", "", FRACTION, "of the bandwidth, by it"),
     field("fabric.tier.*.in_network_chunk_us", "µs", MICROSECONDS, "added by every chunk of it"),
-    field("fabric.tier.*.dims", "", None, "sides of a torus (a list: no dimension)"),
+    field("fabric.tier.*.dims", "", None, "sides of a torus, \"4x4x8\" or [4, 4, 8]; slices of them have the devices"),
     field("fabric.tier.*.links_gb_per_s", "GB/s", None, "measured links (a table: no dimension)"),
     field("fabric.tier.*.name", "", None, "the tier's name (no dimension)"),
 ];

@@ -82,12 +82,24 @@ impl FabricDocument {
         document::get(&self.table, key)
     }
 
-    /// Sets a field.
+    /// Sets a field; the sides of a torus in words, `4x4x8`.
     ///
     /// # Errors
-    /// No such table, or a field that is a table itself. A field that no fabric has is refused by [`Self::fabric`].
+    /// No such table, or a field that is a table itself; sides that are none. A field that no fabric has is refused by [`Self::fabric`].
     pub fn set(&mut self, key: &str, value: &Setting) -> Result<(), Fault> {
-        document::set(&mut self.table, key, value, &self.file)
+        let Some(tier) = key.strip_prefix("tier.").and_then(|rest| rest.strip_suffix(".dims")) else {
+            return document::set(&mut self.table, key, value, &self.file);
+        };
+        let side = |side: &str| side.parse().map(toml::Value::Integer).ok();
+        let sides: Option<Vec<toml::Value>> = value.to_string().split('x').map(side).collect();
+        let cure = "write the sides as \"4x4x8\" or [4, 4, 8]";
+        let sides = sides.ok_or_else(|| Fault::new(key, value, "is no sides of a torus", cure))?;
+        let mut tiers = self.table.get_mut("tier").and_then(toml::Value::as_array_mut).into_iter().flatten();
+        let named = |table: &&mut toml::Table| table.get("name").and_then(toml::Value::as_str) == Some(tier);
+        let own = tiers.by_ref().filter_map(toml::Value::as_table_mut).find(|table| named(&table));
+        let own = own.ok_or_else(|| Fault::new(key, value, format!("the fabric has no tier {tier}"), "correct the name"))?;
+        own.insert("dims".into(), toml::Value::Array(sides));
+        Ok(())
     }
 
     /// Names the fabric.
@@ -187,5 +199,19 @@ mod tests {
         document.set("tier.ici.bandwith_gb_per_s", &Setting::Number(300.0)).unwrap();
         assert!(document.fabric().unwrap_err().to_string().contains("unknown field `bandwith_gb_per_s`"));
         assert!(document.set("tier.nvlink.devices", &Setting::Number(8.0)).is_err());
+        let mut document = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
+        let sides = |document: &FabricDocument, devices| match document.fabric().unwrap().for_devices(devices).unwrap().tiers[0]
+            .topology
+        {
+            crate::network::Topology::Torus { ref dims, .. } => dims.iter().map(|dim| dim.size).collect::<Vec<_>>(),
+            _ => Vec::new(),
+        };
+        document.set("tier.ici.dims", &Setting::Word("4x32".into())).unwrap();
+        assert_eq!(sides(&document, 128), [4, 32]);
+        document.set("tier.ici.dims", &Setting::Word("8x4x4".into())).unwrap();
+        assert_eq!(sides(&document, 128), [8, 4, 4]);
+        for (key, value) in [("tier.ici.dims", "4xx4"), ("tier.ici.dims", "ring"), ("tier.dcn.dims", "4x4")] {
+            assert!(document.set(key, &Setting::Word(value.into())).is_err(), "{key} {value}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use results::freedoms::{Evaluations, FREEDOMS, Freedoms, ModelFreedoms};
 use results::from_search as conversion;
 use search::bayes;
 use search::design::{DesignAnswer, DesignSearch, Evaluation, HardwareAlone, Watch, Workload, best_plan};
-use search::objective::Axis;
+use search::objective::{Axes, Axis};
 use search::planner::{Job, PlanSpace, Prepared};
 use search::runner::Outcome;
 use search::space::DesignId;
@@ -167,7 +167,7 @@ impl ExpertSide {
 
 /// The best chip of the space, the front left alone.
 fn search<'a>(question: &'a Question, prepared: &'a [Prepared<'a>]) -> Result<DesignAnswer, Failure> {
-    let aim = search::design::Aim { axis: Axis::None, ..question.aim };
+    let aim = search::design::Aim { axes: Axes::one(Axis::None), ..question.aim };
     let search = DesignSearch { workloads: &[Workload::alone(prepared)], space: &question.space, aim };
     Watch::nobody(|watch| search.run(watch)).map_err(|why| failure::input(format!("{}: {why}", question.name)))
 }

@@ -3,7 +3,7 @@
 use super::Asked;
 use crate::failure::{self, Failure};
 use search::design::Aim;
-use search::objective::{Axis, Objective, Over};
+use search::objective::{Axes, Objective, Operation, Over};
 use search::space::{Chips, Dimension, Values};
 use search::study::Study;
 use sim::hardware::Setting;
@@ -18,12 +18,13 @@ impl Asked {
 
     pub(super) fn aim(&self, study: &Study) -> Aim {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
-        let axis = self.front.map_or_else(|| objective.usual_axis(), |name| name.0);
+        let axes = self.front.map_or_else(|| objective.usual_axes(), |name| name.0);
         let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
         Aim {
             objective,
             over: self.over.map_or(study.over, |name| name.0),
-            axis,
+            axes,
+            operation: study.operation,
             max_step,
             evaluations,
             gap: study.limits.within_percent / 100.0,
@@ -37,6 +38,9 @@ impl Asked {
             ("--max-area", self.max_area, &mut limits.max_area_mm2),
             ("--max-power", self.max_power, &mut limits.max_power_w),
             ("--max-cost", self.max_cost, &mut limits.max_cost_usd),
+            ("--min-hbm-gib", self.min_hbm_gib, &mut limits.min_hbm_gib),
+            ("--max-hbm-gib", self.max_hbm_gib, &mut limits.max_hbm_gib),
+            ("--min-hbm-bandwidth", self.min_hbm_bandwidth, &mut limits.min_hbm_gb_per_s),
         ] {
             if let Some(value) = given {
                 positive(flag, value)?;
@@ -49,6 +53,16 @@ impl Asked {
             }
             study.limits.within_percent = within;
         }
+        let operation = &mut study.operation;
+        for (given, figure) in [
+            (self.years, &mut operation.years),
+            (self.kwh_price, &mut operation.usd_per_kwh),
+            (self.pue, &mut operation.pue),
+            (self.utilisation, &mut operation.utilisation),
+        ] {
+            *figure = given.unwrap_or(*figure);
+        }
+        self.operation(operation)?;
         if let Some(value) = self.max_step {
             positive("--max-step", value)?;
         }
@@ -56,6 +70,27 @@ impl Asked {
             study.cluster.fabric.clone_from(fabric);
         }
         self.fix(name, study)
+    }
+
+    /// Whether what is asked of years and energy can be, and is of use.
+    fn operation(&self, operation: &Operation) -> Result<(), Failure> {
+        let flags =
+            [("--years", self.years), ("--kwh-price", self.kwh_price), ("--pue", self.pue), ("--utilisation", self.utilisation)];
+        let Some((flag, value)) = flags.iter().find_map(|(flag, value)| Some((flag, (*value)?))) else { return Ok(()) };
+        if let Some((key, value, limit)) = operation.fault() {
+            let flag = flags.iter().find(|(flag, _)| flag.ends_with(if key == "usd_per_kwh" { "price" } else { key }));
+            return Err(failure::input(format!(
+                "{} {value}: {limit}; correct it, or leave it out",
+                flag.map_or(key, |(flag, _)| flag)
+            )));
+        }
+        if self.objective.is_none_or(|objective| objective.0 != Objective::PerDollar) {
+            return Err(failure::input(format!("{flag} {value}: is of dollars; add --objective per-dollar, or leave it out")));
+        }
+        if operation.years == 0.0 {
+            return Err(failure::input(format!("{flag} {value}: no energy is paid of no years; add --years, or leave it out")));
+        }
+        Ok(())
     }
 
     /// Fixes dimensions.
@@ -143,11 +178,11 @@ impl std::str::FromStr for Named<Over> {
     }
 }
 
-impl std::str::FromStr for Named<Axis> {
+impl std::str::FromStr for Named<Axes> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        named(text, &Axis::NAMES)
+        Axes::parse(text).map(Named)
     }
 }
 

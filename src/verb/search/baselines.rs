@@ -3,6 +3,7 @@
 
 use super::question::Question;
 use crate::failure::{Failure, OrInput, OrOther};
+use rayon::prelude::*;
 use results::baseline::{Degrees, expert_placement};
 use results::compare::{Comparison, Entry};
 use results::from_search as conversion;
@@ -12,8 +13,17 @@ use search::space::Chips;
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
 
-/// Chips that were built and are beside every answer; and whether also without what is measured of them, as a space's chips are.
-const BUILT: [(&str, bool); 3] = [("tpu_v4", true), ("a100_80gb_sxm", false), ("h100_80gb_sxm", false)];
+/// Chips that were built and are beside every answer; and whether also without what is measured of them, as a space's chips are. Those whose die is not
+/// disclosed have no area.
+const BUILT: [(&str, bool); 7] = [
+    ("tpu_v4", true),
+    ("tpu_v5p", false),
+    ("tpu_v6e", false),
+    ("tpu_v7", false),
+    ("a100_80gb_sxm", false),
+    ("h100_80gb_sxm", false),
+    ("b200", false),
+];
 
 /// What a search found beside its baselines, all under the study's stack and plans and on its cluster; `prepared` is on the study's own fabric.
 pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) -> Result<Comparison, Failure> {
@@ -36,22 +46,26 @@ pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) 
         entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
         entries.push(entry);
     }
-    let mut add = |label: &str, chip: &Accelerator| {
-        let entry = conversion::entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()?;
-        entries.push(entry);
-        Ok::<(), Failure>(())
-    };
-    add(&format!("{name}, our best plan"), reference)?;
+    let mut chips = vec![(format!("{name}, our best plan"), reference.clone())];
     for (built, ideal) in BUILT {
         let chip = Accelerator::template(built).or_other()?;
         if chip.name != reference.name {
-            add(&called(&chip), &chip)?;
+            chips.push((called(&chip), chip.clone()));
         }
         if ideal {
             let without = Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip };
-            add(&format!("{built}, ideal"), &without)?;
+            chips.push((format!("{built}, ideal"), without));
         }
     }
+    // One by one: each is a search for a plan.
+    let of = |(label, chip): &(String, Accelerator)| {
+        let entry = conversion::entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()?;
+        // A die that was measured is as large as it is.
+        let published = chip.published.die_area.map(|area| area.0);
+        Ok::<Entry, Failure>(Entry { area_mm2: published.or(entry.area_mm2), ..entry })
+    };
+    let built = chips.par_iter().with_max_len(1).map(of).collect::<Result<Vec<_>, _>>()?;
+    entries.extend(built);
     Ok(Comparison { entries })
 }
 

@@ -204,15 +204,26 @@ impl Question {
             ("optimizer".to_owned(), format!("{:?}, mixed precision", study.plan.optimizer).to_lowercase()),
             ("headroom_gib".to_owned(), self.headroom.gib().to_string()),
             ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
-            ("front".to_owned(), aim.axis.to_string()),
+            ("front".to_owned(), aim.axes.to_string()),
             ("within_percent".to_owned(), study.limits.within_percent.to_string()),
         ]);
         let limits = [
             ("max_area_mm2", space.max_area.map(|area| area.0)),
             ("max_power_w", study.space.limits.max_power_w),
             ("max_cost_usd", study.space.limits.max_cost_usd),
+            ("min_hbm_gib", study.space.limits.min_hbm_gib),
+            ("max_hbm_gib", study.space.limits.max_hbm_gib),
+            ("min_hbm_gb_per_s", study.space.limits.min_hbm_gb_per_s),
             ("max_step_s", aim.max_step.map(|most| most.0)),
         ];
+        let operation = aim.operation;
+        let paid = [
+            ("years", operation.years),
+            ("usd_per_kwh", operation.usd_per_kwh),
+            ("pue", operation.pue),
+            ("utilisation", operation.utilisation),
+        ];
+        options.extend(paid.iter().filter(|_| aim.pays_energy()).map(|(key, value)| ((*key).to_owned(), value.to_string())));
         options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
         StudyRecord {
             name: self.name.clone(),
@@ -252,6 +263,21 @@ impl Posed {
         Self { models: vec![model.to_owned()], study, stack, headroom_gib: 0.0, sequence_length, asked: Asked::default() }
     }
 
+    /// The same with a study file among the models as the study.
+    pub fn settled(&self) -> Result<Self, Failure> {
+        let is_study = |name: &&String| Path::new(name.as_str()).extension().is_some_and(|ending| ending == "toml");
+        let (studies, models): (Vec<&String>, Vec<&String>) = self.models.iter().partition(|name| is_study(name));
+        let study = match (&studies[..], &self.study) {
+            ([], study) => study.clone(),
+            ([study], None) => Some((*study).clone()),
+            ([study], Some(named)) => {
+                return Err(failure::input(format!("{study}: is a study, and --study {named} names another; give one of them")));
+            }
+            ([one, other, ..], _) => return Err(failure::input(format!("{one}, {other}: are two studies; give one of them"))),
+        };
+        Ok(Self { models: models.into_iter().cloned().collect(), study, ..self.clone() })
+    }
+
     /// Whether anything is asked otherwise than the study says.
     pub fn changes_study(&self) -> bool {
         !self.asked.is_empty() || self.stack.is_some() || self.sequence_length.is_some() || self.headroom_gib != 0.0
@@ -275,6 +301,9 @@ impl Posed {
         words.extend(asked.max_area.iter().flat_map(|limit| flag("--max-area", limit)));
         words.extend(asked.max_power.iter().flat_map(|limit| flag("--max-power", limit)));
         words.extend(asked.max_cost.iter().flat_map(|limit| flag("--max-cost", limit)));
+        words.extend(asked.min_hbm_gib.iter().flat_map(|limit| flag("--min-hbm-gib", limit)));
+        words.extend(asked.max_hbm_gib.iter().flat_map(|limit| flag("--max-hbm-gib", limit)));
+        words.extend(asked.min_hbm_bandwidth.iter().flat_map(|limit| flag("--min-hbm-bandwidth", limit)));
         words.extend(asked.max_step.iter().flat_map(|limit| flag("--max-step", limit)));
         words.extend(asked.node.iter().flat_map(|node| flag("--node", node)));
         words.extend(asked.hbm_stacks.iter().flat_map(|stacks| flag("--hbm-stacks", stacks)));
@@ -283,6 +312,10 @@ impl Posed {
         words.extend(asked.fabric.iter().flat_map(|fabric| flag("--fabric", fabric)));
         words.extend(asked.global_batch.iter().flat_map(|batch| flag("--global-batch", batch)));
         words.extend(asked.objective.iter().flat_map(|objective| flag("--objective", &objective.0)));
+        words.extend(asked.years.iter().flat_map(|years| flag("--years", years)));
+        words.extend(asked.kwh_price.iter().flat_map(|usd| flag("--kwh-price", usd)));
+        words.extend(asked.pue.iter().flat_map(|ratio| flag("--pue", ratio)));
+        words.extend(asked.utilisation.iter().flat_map(|part| flag("--utilisation", part)));
         words.extend(asked.front.iter().flat_map(|axis| flag("--front", &axis.0)));
         words.extend(asked.over.iter().flat_map(|over| flag("--over", &over.0)));
         words.extend(asked.within.iter().flat_map(|within| flag("--within", within)));
@@ -323,7 +356,7 @@ fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpe
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
 fn priced(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
-    let dollars = aim.objective == Objective::PerDollar || aim.axis == Axis::Cost || study.space.limits.max_cost_usd.is_some();
+    let dollars = aim.objective == Objective::PerDollar || aim.axes.has(Axis::Cost) || study.space.limits.max_cost_usd.is_some();
     if !dollars || grid.hbm_gib.len() < 2 {
         return Ok(());
     }
@@ -345,7 +378,16 @@ fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
 fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Result<Space, Failure> {
     let limits = &study.space.limits;
     let spec = match &study.space.chips {
-        Chips::Phaze(grid) => return Space::phaze(grid, limits, reference).or_input(),
+        Chips::Phaze(grid) => {
+            let space = Space::phaze(grid, limits, reference).or_input()?;
+            if space.hbm.is_empty() {
+                let (list, cure) = (&grid.hbm_gib, "allow one of them, or list another");
+                return Err(failure::input(format!(
+                    "{name}: space.hbm_gib = {list:?}: none is within the limits of HBM; {cure}"
+                )));
+            }
+            return Ok(space);
+        }
         Chips::Grid(spec) => spec,
     };
     let document = document(&spec.base_chip).map_err(|e| e.context(format!("{name}: space.base_chip")))?;

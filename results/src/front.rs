@@ -1,0 +1,405 @@
+//! The front of a run: along which quantities, which designs are on it, how much it covers, and where it bends.
+
+use crate::compare::Entry;
+use crate::design::{DesignRow, Outcome};
+use crate::record::StudyRecord;
+use crate::run::Run;
+use search::objective::Operation;
+use search::pareto::{Front, FrontPoint, Scales};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What the axis of a figure shows, and a front is best in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantity {
+    /// Area of all compute dies.
+    Area,
+    /// Power under the heaviest sustained load.
+    Power,
+    /// What a chip costs to make.
+    Cost,
+    /// Energy of a step over the whole cluster.
+    Energy,
+    /// Of the whole cluster; of several models the mean over the reference's.
+    Throughput,
+    /// Time of a step.
+    StepTime,
+    /// Throughput of a chip over its area.
+    PerArea,
+    /// Throughput of a chip over its power.
+    PerWatt,
+    /// Throughput of a chip over its cost.
+    PerDollar,
+    /// Energy over the tokens of a step.
+    EnergyPerToken,
+}
+
+impl Quantity {
+    /// Every quantity with its name: those of objectives and of the axes of a search's front.
+    pub const NAMES: [(&'static str, Self); 10] = [
+        ("area", Self::Area),
+        ("power", Self::Power),
+        ("cost", Self::Cost),
+        ("energy", Self::Energy),
+        ("throughput", Self::Throughput),
+        ("step-time", Self::StepTime),
+        ("per-mm2", Self::PerArea),
+        ("per-watt", Self::PerWatt),
+        ("per-dollar", Self::PerDollar),
+        ("energy-per-token", Self::EnergyPerToken),
+    ];
+
+    /// The quantity of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, quantity)| *quantity)
+    }
+
+    /// Whether more of it is better.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::Throughput | Self::PerArea | Self::PerWatt | Self::PerDollar)
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Area => "area",
+            Self::Power => "power",
+            Self::Cost => "cost",
+            Self::Energy => "energy",
+            Self::Throughput => "throughput",
+            Self::StepTime => "step time",
+            Self::PerArea => "throughput per mm²",
+            Self::PerWatt => "throughput per W",
+            Self::PerDollar => "throughput per USD",
+            Self::EnergyPerToken => "energy per token",
+        }
+    }
+
+    /// Its unit, of one model or of several over a reference.
+    #[must_use]
+    pub fn unit(self, several: bool) -> &'static str {
+        match (self, several) {
+            (Self::Area, _) => "mm²",
+            (Self::Power, _) => "W",
+            (Self::Cost, _) => "USD",
+            (Self::Energy, _) => "kJ per step",
+            (Self::Throughput, false) => "sequences/s",
+            (Self::Throughput, true) => "times the reference's, mean over the models",
+            (Self::StepTime, _) => "s",
+            (Self::PerArea, false) => "tokens/s per mm²",
+            (Self::PerArea, true) => "times the reference's per mm²",
+            (Self::PerWatt, false) => "tokens/s per W",
+            (Self::PerWatt, true) => "times the reference's per W",
+            (Self::PerDollar, false) => "tokens/s per USD",
+            (Self::PerDollar, true) => "times the reference's per USD",
+            (Self::EnergyPerToken, _) => "J",
+        }
+    }
+
+    /// The label of an axis without its unit.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Area => "die area",
+            Self::Power => "power under the heaviest sustained load",
+            Self::Cost => "cost of a chip to make",
+            Self::Energy => "energy of a step",
+            other => other.words(),
+        }
+    }
+
+    /// Its value of a design, in its unit.
+    #[must_use]
+    pub fn of(self, measured: &Measured, work: &Work) -> Option<f64> {
+        let each = |takes: Option<f64>| {
+            let rate = measured.rate? * if work.several { 1.0 } else { work.sequence_tokens / work.devices };
+            takes.filter(|takes| *takes > 0.0).map(|takes| rate / takes)
+        };
+        let value = match self {
+            Self::Area => measured.area_mm2,
+            Self::Power => measured.power_w,
+            Self::Cost => measured.cost_usd,
+            Self::Energy => measured.energy_j.map(|joules| joules / 1e3),
+            Self::Throughput => measured.rate,
+            Self::StepTime => {
+                let bound = measured.rate.filter(|rate| *rate > 0.0 && !work.several).map(|rate| work.sequences / rate);
+                measured.step_s.or(bound)
+            }
+            Self::PerArea => each(measured.area_mm2),
+            Self::PerWatt => each(measured.power_w),
+            Self::PerDollar if work.usd_per_watt > 0.0 => each(measured.lifetime_usd(work)),
+            Self::PerDollar => each(measured.cost_usd),
+            Self::EnergyPerToken => measured.energy_j.map(|joules| joules / work.sequences / work.sequence_tokens),
+        };
+        value.filter(|value| value.is_finite())
+    }
+
+    /// The same with less of it better.
+    fn minimised(self, value: f64) -> f64 {
+        if self.more_is_better() { -value } else { value }
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::NAMES.iter().find(|(_, known)| known == self).map_or("area", |(name, _)| name))
+    }
+}
+
+/// What is known of a design.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Measured {
+    area_mm2: Option<f64>,
+    power_w: Option<f64>,
+    cost_usd: Option<f64>,
+    /// Sequences per second, or several models' mean over the reference's; of a design that was not evaluated the upper bound.
+    rate: Option<f64>,
+    step_s: Option<f64>,
+    energy_j: Option<f64>,
+}
+
+impl Measured {
+    /// What a chip costs with its energy over its years.
+    fn lifetime_usd(&self, work: &Work) -> Option<f64> {
+        Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
+    }
+
+    /// The same with a mean over several models' rates for one's; one's step and energy are none of it.
+    #[must_use]
+    pub fn over(self, times_reference: f64) -> Self {
+        Self { rate: Some(times_reference), step_s: None, energy_j: None, ..self }
+    }
+}
+
+impl From<&DesignRow> for Measured {
+    fn from(row: &DesignRow) -> Self {
+        let rate = match row.outcome {
+            Outcome::Evaluated => row.throughput_sequences_per_s.or(row.times_reference),
+            _ => row.bound_sequences_per_s,
+        };
+        let (area_mm2, power_w, cost_usd) = (Some(row.area_mm2), row.peak_power_w, row.cost_usd);
+        Self { area_mm2, power_w, cost_usd, rate, step_s: row.step_time_s, energy_j: row.energy_per_step_j }
+    }
+}
+
+impl From<&Entry> for Measured {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            area_mm2: entry.area_mm2,
+            power_w: entry.peak_power_w,
+            cost_usd: entry.cost_usd,
+            rate: entry.throughput_sequences_per_s,
+            step_s: entry.step_time_s,
+            energy_j: entry.energy_per_step_j,
+        }
+    }
+}
+
+/// What a step is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Work {
+    sequences: f64,
+    sequence_tokens: f64,
+    devices: f64,
+    /// USD of its energy for every W that a chip draws.
+    usd_per_watt: f64,
+    /// Whether rates are of several models.
+    pub several: bool,
+}
+
+impl Work {
+    /// Of a study.
+    #[must_use]
+    pub fn of(study: &StudyRecord, several: bool) -> Self {
+        let (sequences, sequence_tokens) = (study.global_batch_sequences as f64, study.sequence_tokens as f64);
+        let figure = |key: &str| study.options.get(key).and_then(|text| text.parse::<f64>().ok());
+        let operation = Operation {
+            years: figure("years").unwrap_or_default(),
+            usd_per_kwh: figure("usd_per_kwh").unwrap_or_default(),
+            pue: figure("pue").unwrap_or_default(),
+            utilisation: figure("utilisation").unwrap_or_default(),
+        };
+        let (devices, usd_per_watt) = (study.devices as f64, operation.usd_per_watt());
+        Self { sequences, sequence_tokens, devices, usd_per_watt, several }
+    }
+}
+
+/// Along what a front is: what is drawn from left to right and upwards, and a third quantity where there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrontAxes {
+    /// From left to right.
+    pub x: Quantity,
+    /// Upwards.
+    pub y: Quantity,
+    /// Not drawn; a design may be on the front for it.
+    pub z: Option<Quantity>,
+}
+
+impl FrontAxes {
+    /// Those of the search: its objective against what it was asked for, where its designs have that.
+    #[must_use]
+    pub fn of(run: &Run) -> Self {
+        let study = &run.record.study;
+        Self::of_search(&run.designs, study, &run.record.certificate.objective, run.of_several_models())
+    }
+
+    /// As [`Self::of`], of the parts of a run.
+    #[must_use]
+    pub fn of_search(designs: &[DesignRow], study: &StudyRecord, objective: &str, several: bool) -> Self {
+        let work = Work::of(study, several);
+        let mut evaluated = designs.iter().filter(|row| row.outcome == Outcome::Evaluated).peekable();
+        let nothing = evaluated.peek().is_none();
+        let rows: Vec<Measured> = evaluated.map(Measured::from).collect();
+        let known = |quantity: &Quantity| nothing || rows.iter().any(|row| quantity.of(row, &work).is_some());
+        let y = Quantity::named(objective).filter(known).unwrap_or(Quantity::Throughput);
+        let asked = study.options.get("front").map_or("", String::as_str);
+        let mut axes = asked.split(',').filter_map(Quantity::named).filter(known).filter(|quantity| *quantity != y);
+        Self { x: axes.next().unwrap_or(Quantity::Area), y, z: axes.next() }
+    }
+
+    /// Each of them, upwards first.
+    pub fn each(self) -> impl Iterator<Item = Quantity> {
+        [Some(self.y), Some(self.x), self.z].into_iter().flatten()
+    }
+
+    /// `throughput against area and power`.
+    #[must_use]
+    pub fn words(self) -> String {
+        let third = self.z.map_or_else(String::new, |z| format!(" and {}", z.words()));
+        format!("{} against {}{third}", self.y.words(), self.x.words())
+    }
+
+    /// The designs on the front, the best along `x` first: no other evaluated one is as good in everything. Of equals, the one with the least HBM.
+    #[must_use]
+    pub fn front<'a>(self, designs: &'a [DesignRow], work: &Work) -> Vec<&'a DesignRow> {
+        let mut front = Front::default();
+        let mut evaluated: Vec<(usize, &DesignRow)> =
+            designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated).collect();
+        evaluated.sort_by(|a, b| a.1.hbm_gib.total_cmp(&b.1.hbm_gib));
+        for (id, row) in evaluated {
+            let Some(point) = self.point(row, work) else { continue };
+            front.insert(FrontPoint { costs: [point[1], point.get(2).copied().unwrap_or(0.0)], value: point[0], id });
+        }
+        front.points().iter().filter_map(|point| designs.get(point.id)).collect()
+    }
+
+    /// A design's values along each of the axes, to be minimised; `None` where it has one not.
+    fn point(self, row: &DesignRow, work: &Work) -> Option<Vec<f64>> {
+        let measured = Measured::from(row);
+        self.each().map(|quantity| Some(quantity.minimised(quantity.of(&measured, work)?))).collect()
+    }
+
+    /// The designs of a front in what is minimised.
+    #[must_use]
+    pub fn points(self, front: &[&DesignRow], work: &Work) -> Vec<Vec<f64>> {
+        front.iter().filter_map(|row| self.point(row, work)).collect()
+    }
+}
+
+/// The front of a search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrontRecord {
+    /// What its designs are the best in, by the names of objectives and axes, the objective first.
+    pub quantities: Vec<String>,
+    /// Positions of its designs in `designs.parquet`.
+    pub designs: Vec<i64>,
+    /// The part of the box between the best of each quantity and a reference point a tenth of its range beyond the worst that the front dominates.
+    pub hypervolume: f64,
+    /// The design at which it bends: with the least sum of all quantities, each from 0 at the best to 1 at the worst of the front.
+    pub knee: DesignRow,
+}
+
+impl FrontRecord {
+    /// Of a search's designs; `None` where none runs.
+    #[must_use]
+    pub fn new(axes: FrontAxes, designs: &[DesignRow], work: &Work) -> Option<Self> {
+        let front = axes.front(designs, work);
+        let points = axes.points(&front, work);
+        Self::measured(axes, &front, &points, &Scales::over(&points)?)
+    }
+
+    /// A front measured by scales that may be over others as well.
+    #[must_use]
+    pub fn measured(axes: FrontAxes, front: &[&DesignRow], points: &[Vec<f64>], scales: &Scales) -> Option<Self> {
+        Some(Self {
+            quantities: axes.each().map(|quantity| quantity.to_string()).collect(),
+            designs: front.iter().map(|row| row.index).collect(),
+            hypervolume: scales.hypervolume(points),
+            knee: DesignRow::clone(front.get(scales.knee(points)?)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn designs(values: &[(f64, f64, f64)]) -> Vec<DesignRow> {
+        let design = crate::record::example().best.unwrap().design;
+        let row = |(index, &(area_mm2, power, rate)): (usize, &(f64, f64, f64))| DesignRow {
+            index: index as i64,
+            area_mm2,
+            peak_power_w: Some(power),
+            throughput_sequences_per_s: Some(rate),
+            step_time_s: Some(4096.0 / rate),
+            ..design.clone()
+        };
+        values.iter().enumerate().map(row).collect()
+    }
+
+    fn work() -> Work {
+        Work::of(&crate::record::example().study, false)
+    }
+
+    #[test]
+    fn a_front_of_three_has_what_each_of_two_leaves_out() {
+        let designs = designs(&[(100.0, 50.0, 1.0), (100.0, 80.0, 2.0), (200.0, 40.0, 2.0), (200.0, 90.0, 2.0)]);
+        let indices = |axes: FrontAxes| axes.front(&designs, &work()).iter().map(|row| row.index).collect::<Vec<_>>();
+        let area = FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None };
+        assert_eq!(indices(area), [1]);
+        assert_eq!(indices(FrontAxes { z: Some(Quantity::Power), ..area }), [0, 1, 2]);
+        assert_eq!(indices(FrontAxes { x: Quantity::Power, ..area }), [2]);
+        // More throughput and less step time are one.
+        assert_eq!(indices(FrontAxes { y: Quantity::StepTime, ..area }), [1]);
+        assert_eq!(indices(FrontAxes { x: Quantity::Throughput, y: Quantity::Area, z: None }), [1]);
+    }
+
+    #[test]
+    fn quantities_have_their_units() {
+        let mut row = designs(&[(200.0, 50.0, 4.0)]).remove(0);
+        (row.cost_usd, row.energy_per_step_j) = (Some(8.0), Some(4096.0 * 4096.0 * 2.0));
+        let of = |quantity: Quantity| quantity.of(&Measured::from(&row), &work()).unwrap();
+        // 4 sequences/s of 4096 tokens on 1024 devices are 16 tokens/s each.
+        assert_eq!((of(Quantity::PerArea), of(Quantity::PerWatt), of(Quantity::PerDollar)), (0.08, 0.32, 2.0));
+        assert_eq!((of(Quantity::EnergyPerToken), of(Quantity::StepTime)), (2.0, 1024.0));
+        // A W of four years at 0.1 USD/kWh: 35.064 x 0.1 USD, of which a chip draws 32.
+        let mut study = crate::record::example().study;
+        let paid = [("years", "4"), ("usd_per_kwh", "0.1"), ("pue", "1"), ("utilisation", "1")];
+        study.options.extend(paid.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let with_energy = Quantity::PerDollar.of(&Measured::from(&row), &Work::of(&study, false)).unwrap();
+        let watts = 4096.0 * 4096.0 * 2.0 / 1024.0 / 1024.0;
+        assert!((with_energy - 16.0 / (8.0 + 3.5064 * watts)).abs() < 1e-12, "{with_energy}");
+        for (name, quantity) in Quantity::NAMES {
+            assert_eq!(Quantity::named(name), Some(quantity));
+            assert_eq!(quantity.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn the_record_of_a_front_names_its_knee() {
+        let designs = designs(&[(100.0, 50.0, 1.0), (120.0, 50.0, 4.0), (200.0, 50.0, 5.0), (201.0, 50.0, 4.0)]);
+        let axes = FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None };
+        let record = FrontRecord::new(axes, &designs, &work()).unwrap();
+        assert_eq!((record.designs, record.knee.index), (vec![0, 1, 2], 1));
+        assert_eq!(record.quantities, ["throughput", "area"]);
+        // Scaled: (1, 0), (1/4, 1/5), (0, 1) below 1.1.
+        let covered = 0.1 * 0.2 + 0.85 * 0.8 + 1.1 * 0.1;
+        assert!((record.hypervolume - covered / 1.21).abs() < 1e-12);
+        assert_eq!(FrontRecord::new(axes, &[], &work()), None);
+    }
+}
