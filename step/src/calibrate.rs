@@ -8,7 +8,7 @@ use sim::scalar_fit::{self, ScalarFit, deviation, rounded};
 
 /// The least spread of what is believed of fractions, and of amounts of memory: a tenth.
 const FRACTIONS: f64 = 0.1;
-/// The same of times, which differ between frameworks by factors: of e.
+/// The same of times, and of how far the host runs ahead, which differ between frameworks by factors: of e.
 const TIMES: f64 = 1.0;
 /// A scalar that can be fitted: the key in the stack's file, unit included.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +52,11 @@ pub const TIME: [Scalar; 12] = [
 ];
 
 /// What its peak of memory depends on.
-pub const MEMORY: [Scalar; 4] = [
+pub const MEMORY: [Scalar; 5] = [
     scalar!(memory.workspace_gib, 0.1, FRACTIONS),
     scalar!(memory.allocator_slack, 0.02, FRACTIONS),
     scalar!(memory.context_gib, 0.1, FRACTIONS),
+    scalar!(memory.states_ahead, 5.0, TIMES),
     scalar!(memory.expert_imbalance, 0.1, FRACTIONS),
 ];
 

@@ -2,10 +2,12 @@
 
 mod at_work;
 mod away;
+mod besides;
 mod chunks;
 mod turns;
 
 use self::at_work::Transient;
+use self::besides::{communicators, whole_states};
 use self::chunks::ChunkMemory;
 pub use self::chunks::StageRoom;
 use super::SoftwareStack;
@@ -18,7 +20,7 @@ use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::{OperatorGraph, Parameters, TensorInfo};
-use workloads::{ActivationPolicy, LayerMix, Layout, RecomputeSet, Replay, SegmentKind, StagePolicies, TensorId, TrainingGraph};
+use workloads::{ActivationPolicy, LayerMix, RecomputeSet, Replay, SegmentKind, StagePolicies, TensorId, TrainingGraph};
 
 pub(super) const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
@@ -40,6 +42,8 @@ pub struct MemoryProfile {
     head_kept: Bytes,
     /// Logits of a micro-batch on one device.
     logits: u64,
+    /// Hidden states of a micro-batch, whole.
+    hidden: Bytes,
     /// What the chunks keep, in the order of the pipeline, where stages have policies of their own.
     chunks: Vec<ChunkMemory>,
     /// What memory techniques change.
@@ -85,6 +89,7 @@ impl MemoryProfile {
             embedding_kept: ends[0],
             head_kept: ends[1],
             logits: logits.0 / training.lowering.precision.operand.bytes(),
+            hidden: whole_states(training, layer.boundary_bytes),
             chunks: Vec::new(),
             changed: Changed::new(training, stack).map(Box::new),
         }
@@ -204,15 +209,18 @@ impl<'a> Account<'a> {
             all = all.plus(if embedding { pieces.head } else { pieces.head_apart });
         }
         let sharding = Sharding::new(layout, self.stack, self.domain);
-        let (resident, away) = match &self.profile.changed {
+        let (mut resident, away) = match &self.profile.changed {
             None => (sharding.resident(all, &pieces.per), AwayBytes::default()),
             Some(changed) => changed.resident(&sharding, layers, [embedding, head], self.stack.memory.stored_master),
         };
-        let window = pieces.one_layer.times(layers.min(u64::from(self.stack.memory.gathered_layers)));
+        resident.gradients += self.placeholders(layers);
+        let at_once = if sharding.keeps_whole() { layers } else { layers.min(u64::from(self.stack.memory.gathered_layers)) };
+        let window = pieces.one_layer.times(at_once);
         let root = self.root(embedding, head);
         let gathered = sharding.gathered(window.plus(root), &pieces.per, &resident);
         let reducing = sharding.reducing(pieces.one_layer.plus(root), &resident);
-        let loss = pieces.one_layer.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
+        let loss = if sharding.keeps_whole() { window } else { pieces.one_layer };
+        let loss = loss.plus(if self.stack.memory.root_gathered { root } else { pieces.head });
         let open_loss = sharding.gathered(loss, &pieces.per, &resident);
         Holding { layers, embedding, head, resident, away, open: gathered + reducing, open_loss }
     }
@@ -251,20 +259,22 @@ impl<'a> Account<'a> {
     }
 
     /// Bytes that a stage needs at a moment.
-    fn need(&self, held: &Holding, moment: [Bytes; 5]) -> Bytes {
+    fn need(&self, stage: u32, held: &Holding, moment: [Bytes; 5]) -> Bytes {
         let (_, sum, lost) = self.live(held, moment);
         let [framework, collectives, workspace] = self.fixed;
-        framework + collectives + sum + workspace + lost
+        framework + collectives + sum + workspace + lost + self.ahead(stage)
     }
 
     /// The peak of a stage.
     pub(super) fn stage(&self, stage: u32, held: &Holding) -> StageMemory {
         // A stage has moments; of equal ones the last is taken.
-        let most = self.moments(stage, held).max_by_key(|(_, moment)| self.need(held, *moment));
+        let most = self.moments(stage, held).max_by_key(|(_, moment)| self.need(stage, held, *moment));
         let (moment, holds) = most.unwrap_or((Moment::Update, [Bytes::ZERO; 5]));
         let ([weights, gradients, masters, states, gathered, activations, transient, logits], sum, lost) = self.live(held, holds);
         let [framework, collectives, workspace] = self.fixed;
         let transient = transient + workspace;
+        let ahead = self.ahead(stage);
+        let slack = Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64);
         StageMemory {
             stage,
             moment,
@@ -279,9 +289,9 @@ impl<'a> Account<'a> {
                 activations,
                 transient,
                 logits,
-                lost,
+                lost + ahead,
             ],
-            cached: Bytes((sum.as_f64() * self.stack.memory.allocator_slack) as u64),
+            cached: slack + ahead + self.update_apart(held, moment),
             host: self.host(stage, held),
             host_states: held.away.host,
             storage: self.storage(stage, held),
@@ -293,7 +303,7 @@ impl<'a> Account<'a> {
     pub(super) fn fullest(&self, holdings: &[Holding; DEVICE_KINDS]) -> Bytes {
         let of = |Alike { kind, from, .. }| {
             let held = &holdings[kind];
-            self.moments(from, held).map(|(_, moment)| self.need(held, moment)).max()
+            self.moments(from, held).map(|(_, moment)| self.need(from, held, moment)).max()
         };
         if self.staged() {
             return (0..self.arrangement.layout.pipeline)
@@ -311,8 +321,8 @@ impl<'a> Account<'a> {
         let Resident { weights, gradients, masters, states, .. } = held.resident;
         let always = framework + collectives + workspace + weights + masters + states + gradients;
         let [in_layers, in_loss] = [false, true].map(|loss| self.activations(stage, held, loss));
-        let layers = self.need(held, self.layers_moment(stage, held, in_layers)).saturating_sub(always + in_layers);
-        let loss = self.need(held, self.loss_moment(stage, held, in_loss)).saturating_sub(always + in_loss);
+        let layers = self.need(stage, held, self.layers_moment(stage, held, in_layers)).saturating_sub(always + in_layers);
+        let loss = self.need(stage, held, self.loss_moment(stage, held, in_loss)).saturating_sub(always + in_loss);
         [always, layers, if held.head { loss } else { Bytes::ZERO }]
     }
 
@@ -377,7 +387,7 @@ impl<'a> Account<'a> {
             } else {
                 self.kept(stage, &held, self.profile.kept, embedding, false)
             };
-            self.need(&held, self.layers_moment(stage, &held, kept + head)) > capacity
+            self.need(stage, &held, self.layers_moment(stage, &held, kept + head)) > capacity
         };
         self.arrangement.devices().any(|alike| exceeds(alike.from))
     }
@@ -510,19 +520,10 @@ impl<'a> Account<'a> {
             (false, true) => Bytes::ZERO,
             (false, false) => held.resident.gradients,
         };
-        [held.open_loss, activations, Bytes::ZERO, at_work + waiting, gradients]
+        [held.open_loss, activations, Bytes::ZERO, at_work + waiting + self.head_placeholder(), gradients]
     }
 
     fn update_moment(&self, held: &Holding) -> [Bytes; 5] {
-        let temporary = held.resident.updated as f64 * self.stack.memory.update_bytes_per_parameter;
-        [Bytes::ZERO, Bytes::ZERO, Bytes(temporary as u64), Bytes::ZERO, held.resident.gradients]
+        [Bytes::ZERO, Bytes::ZERO, self.update_temporaries(held), Bytes::ZERO, held.resident.gradients]
     }
-}
-
-/// Communicators that a device has joined: one per parallel axis, two for the pipeline (both directions), and the world's.
-fn communicators(l: &Layout) -> u64 {
-    let axes = [l.tensor, l.data, l.context, l.expert].into_iter().filter(|degree| *degree > 1).count() as u64;
-    let pipeline = if l.pipeline > 1 { 2 } else { 0 };
-    let all = axes + pipeline;
-    if all == 0 { 0 } else { all + 1 }
 }

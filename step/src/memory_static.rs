@@ -19,6 +19,8 @@ pub(super) struct Sharding {
     /// chunk per stage, all. With several chunks the micro-batches of a chunk come in rows as long as the pipeline, and gradients are reduced
     /// after each row: those of one chunk.
     whole: Option<u64>,
+    /// Whether a pipeline keeps weights gathered, and gradients whole, from the first micro-batch to the last.
+    keeps_whole: bool,
     /// Ranks that hold the same experts.
     expert_ranks: u64,
     /// Whether the stored weights are the master copy (FSDP, MaxText): products read a gathered, converted copy.
@@ -52,15 +54,24 @@ impl Sharding {
         let [dense, experts] = holders(layout);
         // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
         let among = |group: Group, domain: Option<u32>| u64::from(shards(group.ranks, domain));
+        let pipelined = layout.pipeline > 1;
+        let keeps_whole = pipelined && layout.zero >= ZeroStage::Gradients && stack.memory.unsharded_in_pipeline;
+        let in_rows = pipelined && layout.zero == ZeroStage::Gradients;
         Self {
             zero: layout.zero,
-            whole: (layout.zero == ZeroStage::Gradients && layout.pipeline > 1).then_some(layout.virtual_stages.into()),
+            whole: if keeps_whole { Some(1) } else { in_rows.then_some(layout.virtual_stages.into()) },
+            keeps_whole,
             ranks: among(dense, domain),
             expert_ranks: among(experts, domain.map(|domain| inside(domain, layout.expert))),
             stored_master: stack.memory.stored_master,
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
             second_gradients: stack.memory.second_gradients,
         }
+    }
+
+    /// Whether weights stay gathered and gradients whole throughout.
+    pub(super) fn keeps_whole(&self) -> bool {
+        self.keeps_whole
     }
 
     /// Which of weights, gradients and states are shared.

@@ -334,3 +334,78 @@ fn uneven_routing_fills_the_fullest_device() {
     let limited = Model { experts: experts.map(|e| workloads::model::Experts { capacity_factor: Some(1.25), ..e }), ..sparse };
     assert_eq!(kept(&limited, 2), kept(&limited, 8));
 }
+
+/// The memory of a plan under a stack changed a little.
+fn under(model: &Model, plan: &TrainingPlan, stack: &str, change: impl Fn(&mut crate::MemoryOptions)) -> StepMemory {
+    let mut stack = SoftwareStack::load(stack).unwrap();
+    change(&mut stack.memory);
+    let room = DeviceMemory { hbm: Bytes(1 << 40), host: Bytes::ZERO, storage: Bytes::ZERO };
+    step_memory(model, plan, &stack, room, None).unwrap()
+}
+
+#[test]
+fn a_host_that_runs_ahead_holds_whole_hidden_states() {
+    let held = |tensor, pipeline| {
+        let layout = Layout { tensor, pipeline, sequence_parallel: tensor > 1, ..Layout::default() };
+        let plan = plan(layout, 2, 16);
+        let [with, without] = [50.0, 0.0].map(|n| under(&model(), &plan, "nanotron", |memory| memory.states_ahead = n));
+        let more = |reading| with.stages[0].reading(reading).saturating_sub(without.stages[0].reading(reading));
+        let [reserved, live] = [more(Reading::Reserved), more(Reading::Allocated)];
+        assert_eq!(
+            with.stages[0].need().saturating_sub(without.stages[0].need()),
+            reserved,
+            "what waits for the device cannot be used either"
+        );
+        assert_eq!(live, Bytes::ZERO, "nobody reads it any more");
+        reserved
+    };
+    let state = 2 * 1024 * 4096 * 2;
+    assert_eq!(held(1, 1), Bytes::ZERO, "nothing is gathered");
+    // Whatever the part that a device has of them.
+    assert_eq!([held(2, 1), held(8, 1)], [Bytes(50 * state); 2]);
+    // The first of 2, 4 and 8 stages has as many micro-batches in flight; all but two are launched ahead.
+    assert_eq!([held(2, 2), held(2, 4), held(2, 8)], [Bytes::ZERO, Bytes(25 * state), Bytes(75 * state / 2)]);
+}
+
+#[test]
+fn in_a_pipeline_fsdp_keeps_weights_and_gradients_whole() {
+    let of = |pipeline, whole| {
+        let layout = Layout { pipeline, data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
+        let found = under(&model(), &plan(layout, 1, 8), "torchtitan", |memory| memory.unsharded_in_pipeline = whole);
+        [MemoryClass::Gathered, MemoryClass::Gradients].map(|class| found.stages[1.min(found.stages.len() - 1)].class(class).0)
+    };
+    assert_eq!(of(1, true), of(1, false));
+    // Four layers on the second of four stages.
+    let layer: u64 = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14_336) + 2 * 4096;
+    assert_eq!(of(4, true), [4 * layer * 2, 4 * layer * 4]);
+    assert_eq!(of(4, false), [2 * layer * 2 + layer * 6, 4 * layer * 4 / 8]);
+}
+
+#[test]
+fn gradients_that_products_add_up_leave_placeholders() {
+    let of = |pipeline, placed| {
+        let layout = Layout { tensor: 2, pipeline, sequence_parallel: true, ..Layout::default() };
+        let found = under(&model(), &plan(layout, 1, 8), "megatron_core_exposed", |memory| memory.placeholder_gradients = placed);
+        found.stages.iter().map(|stage| (stage.moment, stage.reading(Reading::Allocated).0)).collect::<Vec<_>>()
+    };
+    let layer: u64 = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14_336) / 2 + 2 * 4096;
+    let [with, without] = [true, false].map(|placed| of(2, placed));
+    assert_eq!((with[0].0, with[0].1 - without[0].1), (Moment::Layers, 2 * layer));
+    // In the loss the head's is there as well, with the final norm's.
+    assert_eq!((with[1].0, without[1].0), (Moment::Loss, Moment::Loss));
+    assert_eq!(with[1].1 - without[1].1, 2 * (layer + 128_256 * 4096 / 2 + 4096));
+}
+
+#[test]
+fn large_buffers_of_the_update_are_reserved_beside_activations() {
+    let layout = Layout { tensor: 2, data: 4, zero: ZeroStage::OptimizerStates, ..Layout::default() };
+    let plan = plan(layout, 8, 8);
+    let [with, without] =
+        [true, false].map(|apart| under(&model(), &plan, "megatron_deepspeed", |m| m.update_contiguous = apart));
+    let stage = &with.stages[0];
+    assert_ne!(stage.moment, Moment::Update);
+    let shared = stage.class(MemoryClass::OptimizerStates).0 / 8;
+    let more = stage.reading(Reading::Reserved).saturating_sub(without.stages[0].reading(Reading::Reserved));
+    assert_eq!(more, Bytes(6 * shared));
+    assert_eq!(stage.need(), without.stages[0].need(), "under pressure the cache goes first");
+}

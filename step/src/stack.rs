@@ -227,8 +227,21 @@ pub struct MemoryOptions {
     /// Whether gradients in the weights' type, as the backward pass makes them, stay in memory beside the fp32 ones that they are added to.
     #[serde(default)]
     pub second_gradients: bool,
+    /// Whether, in a pipeline, ZeRO-3 keeps weights gathered and gradients whole from the first micro-batch to the last (FSDP2 without resharding).
+    #[serde(default)]
+    pub unsharded_in_pipeline: bool,
+    /// Whether weight gradients that products add to the main ones leave empty ones in the weights' type: one per shape of a layer's weights for good,
+    /// and the head's in its backward pass.
+    #[serde(default)]
+    pub placeholder_gradients: bool,
+    /// Whole hidden states of a micro-batch whose blocks asynchronous tensor-parallel collectives hold while the host runs ahead of the device.
+    #[serde(default)]
+    pub states_ahead: f64,
     /// Bytes per updated parameter of the optimizer's temporaries.
     pub update_bytes_per_parameter: f64,
+    /// Whether these are buffers as large as all parameters of a device, for which the allocator's cache has no place.
+    #[serde(default)]
+    pub update_contiguous: bool,
     /// How uneven routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1 - 1/e)` times its
     /// even share of the tokens.
     pub expert_imbalance: f64,
@@ -396,6 +409,7 @@ impl SoftwareStack {
             ("memory.gathered_layers", f64::from(m.gathered_layers), 1.0, 1e6),
             ("memory.reduced_bytes_per_parameter", m.reduced_bytes_per_parameter, 0.0, 64.0),
             ("memory.update_bytes_per_parameter", m.update_bytes_per_parameter, 0.0, 64.0),
+            ("memory.states_ahead", m.states_ahead, 0.0, 1e4),
             ("memory.expert_imbalance", m.expert_imbalance, 0.0, 64.0),
             ("kernels.expert_imbalance", self.kernels.expert_imbalance, 1.0, 64.0),
             ("memory.bytes_per_logit", m.bytes_per_logit, 2.0, 64.0),

@@ -101,7 +101,7 @@ impl Account<'_> {
         let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
         let ends = self.kept(stage, held, Bytes::ZERO, self.profile.embedding_kept, false) + head;
         let [framework, collectives, workspace] = self.fixed;
-        let free = capacity.0.checked_sub((framework + collectives + workspace).0)?;
+        let free = capacity.0.checked_sub((framework + collectives + workspace + self.ahead(stage)).0)?;
         // Of what is live so much is lost to fragmentation; what rounding may have added is given back.
         let live = Bytes((free as f64 / (1.0 + lost_part(self.profile.changed.as_deref(), self.stack))) as u64);
         let left = |moment: [Bytes; 5]| {

@@ -11,7 +11,7 @@ use workloads::layer_list::Feed;
 use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position, SharedExpert};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
-use workloads::training::Attention;
+use workloads::training::{Attention, ContextMethod};
 use workloads::variations::{LatentAttention, Variations};
 use workloads::{ActivationPolicy, Batch, LayerKind, LayerList, Layout, Model, WorkloadError, ZeroStage};
 
@@ -36,24 +36,20 @@ impl Run {
             let limit = format!("must be tp x pp x dp x cp = {}", layout.devices());
             return Err(row.fault("chips", &limit, "correct the degrees or the number of chips"));
         }
-        if row.cell("micro_batch").is_none() {
-            prepared.assume("micro_batch is empty, taken as 1".to_owned());
-        }
         let forced = prepared.stack().map(str::to_owned);
         let stack = forced.unwrap_or_else(|| stack(row, &chip, &layout).to_owned());
         let model = model(row, &stack)?;
         let leading = model.list.leading.len() as u64;
-        let layout = Layout { ends: stages::ends(prepared, row, &layout, (model.all_layers(), leading))?, ..layout };
+        let told = stages::ends(prepared, row, &layout, (model.all_layers(), leading))?;
+        let ruled = || row.cell(stages::STAGES).is_none() && stack == "nanotron";
+        let ends = told.or_else(|| ruled().then(|| stages::by_cost(&model, &layout)).flatten());
+        let layout = Layout { ends, ..layout };
+        let micro_batch = micro_batch(prepared, row, &stack, &layout)?;
         recompute::untold(prepared, row);
         further_tokens(prepared, row);
         let plan = TrainingPlan {
             layout,
-            batch: Batch {
-                // Where a source does not print it, the least that any plan can run.
-                micro_batch: row.optional_dimension("micro_batch", MAX_MICRO_BATCH)?.unwrap_or(1),
-                global_batch: row.count("global_batch")?,
-                sequence_length: row.count("seq")?,
-            },
+            batch: Batch { micro_batch, global_batch: row.count("global_batch")?, sequence_length: row.count("seq")? },
             activations: activations(row, &stack)?.into(),
             attention: attention(row)?,
             precision: precision(row, prepared.chip(&chip, &stack)?.stack())?,
@@ -82,6 +78,19 @@ fn flag(row: &Row<'_>, key: &str) -> Result<bool, RowFailure> {
         Some("1" | "1.0" | "true") => Ok(true),
         Some(_) => Err(row.fault(key, "must be 0 or 1", "an empty cell means 0")),
     }
+}
+
+/// The micro-batch. Where the source does not print it, TorchTitan's pipelines take as many as they have stages (`pipeline_parallel_microbatches`), and any
+/// other plan is taken to run the least that it can.
+fn micro_batch(prepared: &mut Prepared, row: &Row<'_>, stack: &str, layout: &Layout) -> Result<u64, RowFailure> {
+    if let Some(told) = row.optional_dimension("micro_batch", MAX_MICRO_BATCH)? {
+        return Ok(told);
+    }
+    let pipelined = layout.pipeline > 1 && stack.starts_with("torchtitan");
+    let parts = u64::from(layout.pipeline) * u64::from(layout.data);
+    let micro_batch = if pipelined { (row.count("global_batch")? / parts).clamp(1, MAX_MICRO_BATCH) } else { 1 };
+    prepared.assume(format!("micro_batch is empty, taken as {micro_batch}"));
+    Ok(micro_batch)
 }
 
 /// The width over which an expert is split is what the other degrees make it; a run of another one is not what is predicted.
@@ -113,9 +122,16 @@ fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {
         expert: degree(row, "ep")?,
         virtual_stages: degree(row, "virtual_stages")?,
         sequence_parallel: flag(row, "sequence_parallel")?,
+        context_method: context_method(row),
         zero: zero.ok_or_else(|| row.fault("zero_stage", "must be 0, 1, 2 or 3", "an empty cell means 0"))?,
         ..Layout::default()
     })
+}
+
+/// How attention reaches other context-parallel devices: in a ring, unless the source says otherwise.
+fn context_method(row: &Row<'_>) -> ContextMethod {
+    let exchanges = row.cell("source").is_some_and(|source| source.contains("CP all-to-all"));
+    if exchanges { ContextMethod::Ulysses } else { ContextMethod::Ring }
 }
 
 /// The software that ran the row: a TPU runs MaxText; GPU frameworks by the data set's name, otherwise sharded parameters mean

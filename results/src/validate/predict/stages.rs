@@ -2,10 +2,33 @@
 
 use super::Prepared;
 use crate::validate::row::{Row, RowFailure};
-use workloads::{LayerEnds, Layout};
+use workloads::{LayerEnds, Layout, Model};
 
 /// The column.
-const STAGES: &str = "stage_layers";
+pub(super) const STAGES: &str = "stage_layers";
+
+/// The ends of the split that nanotron makes of a model: a stage takes blocks until their costs reach its part of all. A layer costs its products'
+/// weights, the output layer its own, and everything else nothing (nanotron, models/base.py `build_model` and llama.py `get_block_compute_costs`). On a
+/// tie the stage ends, as on most measured runs.
+pub(super) fn by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
+    if layout.pipeline < 2 || layout.virtual_stages > 1 {
+        return None;
+    }
+    let width = model.heads * (model.hidden / model.heads.max(1));
+    let layer = 4 * width * model.hidden + 3 * model.ffn * model.hidden;
+    let all = u128::from(layer * model.layers + model.vocabulary * model.hidden);
+    let pipeline = u128::from(layout.pipeline);
+    let mut stages = vec![0_u64; layout.pipeline as usize];
+    let (mut stage, mut sum) = (0, 0);
+    for _ in 0..model.layers {
+        stages[stage] += 1;
+        sum += u128::from(layer);
+        if sum * pipeline >= all * (stage as u128 + 1) {
+            stage = (stage + 1).min(stages.len() - 1);
+        }
+    }
+    nearest(&stages, layout).map(|(ends, _)| ends)
+}
 
 /// The ends of the split that the row lists, of layers without the leading dense ones (which are with the embedding). A split of another form than
 /// [`LayerEnds`] has is taken as the nearest that has it, with the same first stage, and said so.
@@ -71,6 +94,28 @@ fn nearest(stages: &[u64], layout: &Layout) -> Option<(LayerEnds, u64)> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn the_output_layer_counts_in_a_balanced_split() {
+        let model = |layers, hidden, ffn| {
+            let mut model = Model::load("llama2-7b").unwrap();
+            (model.layers, model.hidden, model.ffn, model.heads, model.vocabulary) = (layers, hidden, ffn, 32, 131_072);
+            model
+        };
+        let split = |model: &Model, pipeline| {
+            let layout = Layout { pipeline, ..Layout::default() };
+            by_cost(model, &layout).map(|ends| ends.to_string())
+        };
+        // A layer of 4 x 2048 x 2048 + 3 x 8192 x 2048 weights is a quarter of the output layer.
+        let small = model(16, 2048, 8192);
+        assert_eq!(split(&small, 1), None);
+        assert_eq!(split(&small, 2), Some("10:6".into()));
+        assert_eq!(split(&small, 4), Some("5:1".into()));
+        let large = model(32, 4096, 14_336);
+        assert_eq!(split(&large, 2), Some("18:14".into()));
+        assert_eq!(split(&large, 4), Some("9:6".into()));
+        assert_eq!(split(&large, 8), Some("5:2@2".into()));
+    }
 
     #[test]
     fn splits_that_can_be_told_are_and_others_keep_their_first_stage() {
