@@ -155,6 +155,7 @@ fn dominated(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

@@ -135,7 +135,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         settings.iter().for_each(|(key, value)| document.set(key, value).unwrap());
         document.fabric().unwrap().for_devices(DEVICES).unwrap()
     };
-    let fabrics: Vec<Fabric> = space.fabrics().iter().map(build).collect();
+    // Chip by chip a space has the fabrics of chips within the limits alone.
+    let [fabrics, fabrics_alone] = [&space, &one_by_one].map(|space| space.fabrics().iter().map(build).collect::<Vec<Fabric>>());
     let (models, stack) =
         (["opt-350m", "bert-large"].map(|name| Model::load(name).unwrap()), SoftwareStack::load(case.stack).unwrap());
     let plans = PlanSpace {
@@ -160,13 +161,19 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let on_all = |model| fabrics.iter().map(|fabric| Prepared::new(job(model, fabric), &plans).unwrap()).collect::<Vec<_>>();
-    let prepared: Vec<Vec<Prepared<'_>>> = models.iter().take(if case.both { 2 } else { 1 }).map(on_all).collect();
+    let on_all = |fabrics, model| {
+        let fabrics = <[Fabric]>::iter(fabrics);
+        fabrics.map(|fabric| Prepared::new(job(model, fabric), &plans).unwrap()).collect::<Vec<_>>()
+    };
+    let count = if case.both { 2 } else { 1 };
+    let prepare = |fabrics| models.iter().take(count).map(|model| on_all(fabrics, model)).collect::<Vec<_>>();
+    let (prepared, prepared_alone) = (prepare(&fabrics[..]), prepare(&fabrics_alone[..]));
     let of = |prepared| match case.both {
         true => Workload { prepared, share: 0.5, reference: Reference { time: Seconds(0.3), energy: Joules(70.0) } },
         false => Workload::alone(prepared),
     };
     let workloads: Vec<Workload<'_>> = prepared.iter().map(|prepared| of(prepared)).collect();
+    let workloads_alone: Vec<Workload<'_>> = prepared_alone.iter().map(|prepared| of(prepared)).collect();
     let search = DesignSearch { workloads: &workloads, space: &space, aim: case.aim };
     let run = |search: DesignSearch<'_>, threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -175,7 +182,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let (one, four) = (run(search, 1), run(search, 4));
     prop_assert_eq!(format!("{one:?}"), format!("{four:?}"), "the number of threads shows");
     // Chip by chip, as spaces are searched that have no boxes.
-    let alone = run(DesignSearch { space: &one_by_one, ..search }, 1);
+    let alone = run(DesignSearch { space: &one_by_one, workloads: &workloads_alone, ..search }, 1);
     let answer = |space: &Space, of: &DesignAnswer| {
         of.front.iter().map(|&at| format!("{} {}", space.words(of.designs[at].id), of.value(at))).collect::<Vec<_>>()
     };

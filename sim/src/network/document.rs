@@ -94,9 +94,10 @@ impl FabricDocument {
         let sides: Option<Vec<toml::Value>> = value.to_string().split('x').map(side).collect();
         let cure = "write the sides as \"4x4x8\" or [4, 4, 8]";
         let sides = sides.ok_or_else(|| Fault::new(key, value, "is no sides of a torus", cure))?;
-        let mut tiers = self.table.get_mut("tier").and_then(toml::Value::as_array_mut).into_iter().flatten();
-        let named = |table: &&mut toml::Table| table.get("name").and_then(toml::Value::as_str) == Some(tier);
-        let own = tiers.by_ref().filter_map(toml::Value::as_table_mut).find(|table| named(&table));
+        let tiers = self.table.get_mut("tier").and_then(toml::Value::as_array_mut).into_iter().flatten();
+        let own = tiers
+            .filter_map(toml::Value::as_table_mut)
+            .find(|table| table.get("name").and_then(toml::Value::as_str) == Some(tier));
         let own = own.ok_or_else(|| Fault::new(key, value, format!("the fabric has no tier {tier}"), "correct the name"))?;
         own.insert("dims".into(), toml::Value::Array(sides));
         Ok(())
