@@ -36,7 +36,7 @@ macro_rules! scalar {
 }
 
 /// What a step's time depends on.
-pub const TIME: [Scalar; 12] = [
+pub const TIME: [Scalar; 14] = [
     scalar!(sustained.tensor_fraction, 0.0, FRACTIONS),
     scalar!(sustained.attention_fraction, 0.0, FRACTIONS),
     scalar!(sustained.memory_fraction, 0.0, FRACTIONS),
@@ -49,6 +49,8 @@ pub const TIME: [Scalar; 12] = [
     scalar!(launch.per_step_ms, 5.0, TIMES),
     scalar!(overlap.tensor, 0.1, FRACTIONS),
     scalar!(overlap.data_reduction, 0.1, FRACTIONS),
+    scalar!(overlap.products, 0.1, FRACTIONS),
+    scalar!(sustained.exchange_fraction, 0.0, FRACTIONS),
 ];
 
 /// What its peak of memory depends on.

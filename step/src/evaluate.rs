@@ -176,6 +176,10 @@ impl<N: Network> Step<'_, N> {
     /// Gradients (and updated weights) once per step.
     pub fn exchange(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> Exchange {
         let mut exchange = Exchange::default();
+        let slower = match self.plan.layout.zero {
+            ZeroStage::OptimizerStates | ZeroStage::Gradients => 1.0 / chip.stack().sustained.exchange_fraction,
+            ZeroStage::None | ZeroStage::Parameters => 1.0,
+        };
         for (count, group) in self.held(parameters, experts) {
             let [first, second, weights] = self.reductions(chip, count, group);
             for Collective { kind, bytes, group } in [first, second] {
@@ -183,6 +187,8 @@ impl<N: Network> Step<'_, N> {
             }
             exchange.gather = exchange.gather + self.collective(chip, weights.kind, weights.bytes, weights.group);
         }
+        exchange.reduce = exchange.reduce * slower;
+        exchange.gather = exchange.gather * slower;
         exchange
     }
 

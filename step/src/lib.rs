@@ -37,6 +37,8 @@ mod slowing;
 mod stack;
 mod stack_framework;
 mod stack_options;
+#[cfg(test)]
+mod stack_terms_tests;
 mod stage_memory;
 mod staged;
 #[cfg(test)]

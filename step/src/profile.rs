@@ -22,7 +22,7 @@ pub struct PassProfile {
     /// Ranks of its collectives' groups, summed.
     pub collective_ranks: u32,
     /// How much longer the host takes to launch its collectives for messages between nodes that are under way
-    /// ([`collective_rank_us`](crate::stack::LaunchOptions::collective_rank_us)).
+    /// ([`collective_rank_us`](crate::stack::LaunchOptions::collective_rank_us)), and products of experts, one by one.
     pub slower_launches: Seconds,
     /// Tensor-parallel collectives that nothing hides.
     pub tensor: Seconds,
@@ -148,8 +148,8 @@ impl PieceProfile {
     /// The piece in a pipeline whose messages cross nodes: its collectives are launched the slower.
     pub(super) fn beside_messages(self, stack: &SoftwareStack) -> Self {
         let slower = |pass: PassProfile| {
-            let slower_launches = Seconds::from_micros(stack.launch.collective_rank_us) * f64::from(pass.collective_ranks);
-            PassProfile { slower_launches, ..pass }
+            let slower = Seconds::from_micros(stack.launch.collective_rank_us) * f64::from(pass.collective_ranks);
+            PassProfile { slower_launches: pass.slower_launches + slower, ..pass }
         };
         let (forward, recompute, backward) = (slower(self.forward), slower(self.recompute), slower(self.backward));
         Self { forward, recompute, backward, ..self }

@@ -155,6 +155,10 @@ pub struct SustainedOptions {
     /// Rate of the stack's products of 8 and 4 bits over that of a library's with one scale per tensor, at the clock that bf16 ones sustain: below 1
     /// with a scale per row, above 1 where narrow products hold a higher clock under the power limit.
     pub narrow_fraction: f64,
+    /// Rate of the collectives by which ZeRO-1 and -2 share gradients and weights once per step, over the fabric's for the same bytes at once: below 1
+    /// where a framework exchanges them tensor by tensor.
+    #[serde(default = "even")]
+    pub exchange_fraction: f64,
 }
 
 /// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
@@ -168,6 +172,10 @@ pub struct OverlapOptions {
     pub parameter_prefetch: f64,
     /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products), where the group lies in one fast domain.
     pub tensor: f64,
+    /// Tensor-parallel gathering and scattering with the products that they feed or follow, cut into as many parts as the group has ranks, of which
+    /// the first is not hidden (Transformer Engine's userbuffers), where the group lies in one fast domain.
+    #[serde(default)]
+    pub products: f64,
     /// Context-parallel exchange of keys and values with attention.
     pub context: f64,
     /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_sends`]).
@@ -288,13 +296,14 @@ impl SoftwareStack {
     }
 
     /// The built-in stack that a chip of this name usually trains with, where nothing else says so: MaxText on TPUs; Megatron-LM elsewhere, with the
-    /// options of its core from Hopper (2022) on, as runs on older chips are from before them.
+    /// options of its core (and Transformer Engine's or its ports' fp8) from the accelerators of 2022 on (Hopper, Gaudi 2, CDNA 3), as runs on older chips
+    /// are from before them.
     #[must_use]
     pub fn usual(chip: &str) -> &'static str {
         let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
         match chip {
             _ if starts(&["tpu"]) => "maxtext",
-            _ if starts(&["h100", "h200", "b200", "gb200", "b300", "gb300"]) => "megatron_core",
+            _ if starts(&["h100", "h200", "b200", "gb200", "b300", "gb300", "gaudi", "mi3"]) => "megatron_core",
             _ => "megatron",
         }
     }
@@ -394,6 +403,8 @@ impl SoftwareStack {
             ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),
             ("sustained.attention_fraction", s.attention_fraction, 0.05, 8.0),
             ("sustained.narrow_fraction", s.narrow_fraction, 0.05, 2.0),
+            ("sustained.exchange_fraction", s.exchange_fraction, 0.05, 1.0),
+            ("overlap.products", o.products, 0.0, 1.0),
             ("overlap.data_reduction", o.data_reduction, 0.0, 1.0),
             ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
             ("overlap.tensor", o.tensor, 0.0, 1.0),

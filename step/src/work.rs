@@ -7,7 +7,7 @@ use super::lowering::lowered;
 use super::network::Network;
 use super::profile::LayerProfile;
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
-use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, Pass};
+use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, Pass};
 use sim::units::Seconds;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,8 +124,9 @@ struct CollectiveWork {
 struct PassWork {
     /// Without collectives.
     alone: PassProfile,
-    /// Of it, products that make gradients of weights.
+    /// Of it, products that make gradients of weights, and the others.
     weights: Seconds,
+    products: Seconds,
     /// Of it, fused attention.
     attention: Seconds,
     /// In their order.
@@ -139,7 +140,8 @@ impl PassWork {
     }
 
     fn priced(&self, chip: &ChipTimes, network: &impl Network) -> PassProfile {
-        let (mut pass, mut beside, mut ring) = (self.alone, Communication::default(), Communication::default());
+        let (mut pass, nothing) = (self.alone, Communication::default());
+        let (mut beside, mut inside_products, mut ring) = (nothing, nothing, nothing);
         for CollectiveWork { collective, axis, hides } in &self.collectives {
             let communication = chip.collective(network, collective);
             // In the order of one stream, they have the ports one after the other.
@@ -160,6 +162,9 @@ impl PassWork {
                     let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain();
                     if inside && *hides {
                         beside = beside + alone;
+                    } else if inside && matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter) {
+                        // Of as many parts as ranks, the first to come or the last to go has no product beside it.
+                        inside_products = inside_products + alone * (1.0 - 1.0 / f64::from(collective.group.ranks.max(1)));
                     }
                 }
             }
@@ -167,7 +172,7 @@ impl PassWork {
         let overlap = &chip.stack().overlap;
         let saved = |time: Seconds, communication: &Communication| Window { time, ..Window::default() }.saves(communication);
         pass.beside_weights = saved(self.weights, &beside) * overlap.tensor;
-        pass.tensor = pass.tensor - pass.beside_weights;
+        pass.tensor = pass.tensor - pass.beside_weights - saved(self.products, &inside_products) * overlap.products;
         pass.context = pass.context - saved(self.attention, &ring) * overlap.context;
         pass
     }
@@ -228,7 +233,7 @@ impl ScheduledWork {
         let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
         if chip.fidelity() >= Fidelity::Scheduled {
             // Where passes are bounded, so is this: the less the gradients of inputs take, the more of the pass can be put off.
-            let weights = |node: &sim::kernel::KernelNode| node.role.gradient == Some(GradientOf::Weights);
+            let weights = |node: &KernelNode| node.role.gradient == Some(GradientOf::Weights);
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
             once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
         }
@@ -363,15 +368,28 @@ impl ChipTimes {
         let again = |pass: Pass| pass == Pass::Recompute;
         let forward = match forward {
             Some(pass) => PassWork::known(pass),
-            None => self.pass(&segment.forward(), |_| true),
+            None => self.pass(segment, &segment.forward(), |_| true),
         };
-        [forward, self.pass(&backward, again), self.pass(&backward, |pass| !again(pass))]
+        [forward, self.pass(segment, &backward, again), self.pass(segment, &backward, |pass| !again(pass))]
     }
 
-    fn pass(&mut self, graph: &KernelGraph, chosen: impl Fn(Pass) -> bool) -> PassWork {
+    /// How much longer the host takes to launch a product of several experts than a kernel: the library goes through them one by one, and quantises what
+    /// narrow products read likewise, without the framework's language (Transformer Engine, `GroupedLinear`).
+    fn one_by_one(&self, segment: &Segment, node: &KernelNode) -> Seconds {
+        let Kernel::Contraction(product) = &node.kernel else { return Seconds::ZERO };
+        let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
+        if product.batch < 2 || operator.is_none_or(|operator| operator.parameters.expert == 0) {
+            return Seconds::ZERO;
+        }
+        let each = if product.operand.bytes() == 1 { 2.0 } else { 1.0 };
+        Seconds::from_micros(self.stack().launch.host_backward_us) * ((product.batch - 1) as f64 * each)
+    }
+
+    fn pass(&mut self, segment: &Segment, graph: &KernelGraph, chosen: impl Fn(Pass) -> bool) -> PassWork {
         let mut work = PassWork::default();
         for node in graph.node_weights().filter(|node| chosen(node.role.pass)) {
             work.alone.launches += 1;
+            work.alone.slower_launches += self.one_by_one(segment, node);
             let weight = node.role.gradient == Some(GradientOf::Weights);
             let Kernel::Collective(collective) = &node.kernel else {
                 let Cost { time, energy } = self.cost(&node.kernel);
@@ -383,6 +401,7 @@ impl ChipTimes {
                 }
                 match node.kernel {
                     Kernel::Contraction(_) if weight => work.weights += time,
+                    Kernel::Contraction(_) => work.products += time,
                     Kernel::FusedAttention(_) => work.attention += time,
                     _ => {}
                 }

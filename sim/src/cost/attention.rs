@@ -85,7 +85,7 @@ pub(super) fn bound(model: &CostModel, view: &View, a: &FusedAttention) -> f64 {
     let machine = &model.machine;
     let arrays = &machine.arrays;
     let workers = view.cores.min(view.vector_cores);
-    let vector = scores(a) * vector_cycles(a) / (machine.lane_rate(view) / view.vector_cores * workers);
+    let vector = scores(a) * vector_cycles(a) / machine.lane_rate(view);
     // Of weight-stationary arrays, with d the head's dimension: q x k products over d take ceil(d / rows) k / columns folds of q, those over k
     // take k / rows ceil(d / columns), and those over q the same with q and k exchanged.
     let (rows, columns) = (ceil_div(a.head_dim as f64, arrays.rows), ceil_div(a.head_dim as f64, arrays.columns));
@@ -155,7 +155,9 @@ fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> P
         Direction::Backward => 2.0 * products(q, k, d) + 2.0 * products(k, d, q) + products(q, d, k),
     };
     let tensor = cycles / machine.mac_rate(a.operand);
-    let lanes = machine.lane_rate(view) / view.vector_cores;
+    // Where there are more vector cores than tensor cores, several serve one: all lanes are at work.
+    let workers = view.cores.min(view.vector_cores);
+    let lanes = machine.lane_rate(view) / workers;
     let rescale = match a.direction {
         Direction::Forward => q * d,
         Direction::Backward => 0.0,
@@ -166,7 +168,6 @@ fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> P
         Direction::Backward => tk,
     };
     let units = heads * kept;
-    let workers = view.cores.min(view.vector_cores);
     let step = tensor.max(vector);
     let steps = pairs / kept;
     // A unit: its first product before any softmax, then the slower side per tile pair; units in waves over the cores.
@@ -232,4 +233,36 @@ fn traffic(view: &View, a: &FusedAttention, plan: &Plan) -> Traffic {
         traffic.add(level.index, plan.into_arrays, plan.streamed + out);
     }
     traffic
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use crate::cost::{CostModel, Span};
+    use crate::hardware::Accelerator;
+    use crate::kernel::{DataType, Direction, FusedAttention, Kernel};
+
+    #[test]
+    fn all_vector_cores_serve_the_tensor_cores() {
+        let attention = FusedAttention {
+            direction: Direction::Forward,
+            batch: 2,
+            heads: 12,
+            kv_heads: 12,
+            queries: 2048,
+            keys: 2048,
+            head_dim: 128,
+            causal: true,
+            window: None,
+            operand: DataType::Bf16,
+        };
+        let mut chip = Accelerator::template("gaudi2").unwrap();
+        let mut time = |cores: u32, lanes: u32| {
+            (chip.vector.cores, chip.vector.lanes) = (cores, lanes);
+            CostModel::new(chip.clone()).unwrap().latency(&Kernel::FusedAttention(attention), Span::AllCores).0
+        };
+        let (many, few) = (time(24, 128), time(2, 12 * 128));
+        assert!((many / few - 1.0).abs() < 1e-9, "as many lanes in 24 cores and in 2: {many} and {few}");
+        assert!(time(2, 128) > 3.0 * many);
+    }
 }

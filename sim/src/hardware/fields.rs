@@ -107,7 +107,7 @@ pub const CHIP: [Field; 59] = [
 ];
 
 /// The fields of a fabric's file that a design may vary, as a study writes them.
-pub const FABRIC: [Field; 22] = [
+pub const FABRIC: [Field; 23] = [
     field("fabric.launch_us", "µs", MICROSECONDS, "starting a collective"),
     field("fabric.tier.*.topology", "", None, "switch, fat_tree, fully_connected, ring or torus"),
     field(
@@ -128,6 +128,7 @@ pub const FABRIC: [Field; 22] = [
     field("fabric.tier.*.achieved_fraction", "", FRACTION, "of the bandwidth, by large messages"),
     field("fabric.tier.*.step_latency_us", "µs", MICROSECONDS, "a step of the bulk protocol"),
     field("fabric.tier.*.chunk_overhead_us", "µs", MICROSECONDS, "added by every pipelined chunk"),
+    field("fabric.tier.*.ring_step_us", "µs", MICROSECONDS, "a step of a ring that crosses the tier, at least"),
     field("fabric.tier.*.final_copy_gb_per_s", "GB/s", GB_PER_S, "the copy that ends a collective"),
     field("fabric.tier.*.low_latency_step_us", "µs", MICROSECONDS, "a step of the low-latency protocol"),
     field("fabric.tier.*.low_latency_fraction", "", FRACTION, "of the bandwidth, under it"),

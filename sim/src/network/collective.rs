@@ -258,6 +258,9 @@ impl Pricer<'_> {
                 Some(if flat { ring.faster(self.through(Algorithm::Tree, levels, size, 1.0, 0.0)) } else { ring })
             }
             CollectiveKind::AllGather | CollectiveKind::ReduceScatter => {
+                if flat && levels.len() > 1 && self.ring_step(levels) > 0.0 {
+                    return Some(self.flat_ring(levels, size, 1.0));
+                }
                 let phases = self.gather_phases(levels, size);
                 Some(if flat && levels.len() > 1 { phases.faster(self.flat_ring(levels, size, 1.0)) } else { phases })
             }
@@ -335,7 +338,14 @@ impl Pricer<'_> {
     /// One ring through all members, as many rings as ports.
     fn flat_ring(&self, levels: &[Level], size: f64, passes: f64) -> Draft {
         let n = members(levels);
-        self.through(Algorithm::Ring, levels, passes * size * (n - 1.0) / n, passes, self.final_copy(levels, size))
+        let ring = self.through(Algorithm::Ring, levels, passes * size * (n - 1.0) / n, passes, self.final_copy(levels, size));
+        let in_step = passes * (n - 1.0) * self.ring_step(levels);
+        Draft { startup: ring.startup.max(in_step), ..ring }
+    }
+
+    /// The longest step that a tier of these asks of rings across it; 0 where none does.
+    fn ring_step(&self, levels: &[Level]) -> f64 {
+        levels.iter().filter_map(|level| self.fabric.tiers[level.tier].ring_step).map(|step| step.0).fold(0.0, f64::max)
     }
 
     /// A pipeline through all levels that carries `traffic` bytes out of every unit, shared by the unit's ports.

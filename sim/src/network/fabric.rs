@@ -90,6 +90,10 @@ pub struct Tier {
     pub step: Seconds,
     /// Time that each pipelined chunk adds (synchronisation of sender and receiver).
     pub chunk: Seconds,
+    /// What every step of a ring that crosses this tier takes at least, inside units too: members pass on in step, so that all wait for the slowest
+    /// hop. Where it is given, gathering and scattering across the tier run as one ring, as NCCL has no other algorithm for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring_step: Option<Seconds>,
     /// Rate of the local copy that ends a collective; infinite where it is hidden.
     pub final_copy: BytesPerSecond,
     /// The low-latency protocol, where there is one.

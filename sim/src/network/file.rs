@@ -49,6 +49,7 @@ pub(crate) struct TierFile {
     pub step_latency_us: f64,
     #[serde(default)]
     pub chunk_overhead_us: f64,
+    pub ring_step_us: Option<f64>,
     pub final_copy_gb_per_s: Option<f64>,
     pub low_latency_step_us: Option<f64>,
     pub low_latency_fraction: Option<f64>,
@@ -326,6 +327,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
         operation: Seconds::ZERO,
         step: Seconds::from_micros(t.step_latency_us),
         chunk: Seconds::from_micros(t.chunk_overhead_us),
+        ring_step: t.ring_step_us.map(Seconds::from_micros),
         final_copy: t.final_copy_gb_per_s.map_or(BytesPerSecond(f64::INFINITY), gb),
         low_latency: low_latency.map(|(step, fraction)| LowLatency { step: Seconds::from_micros(step), fraction }),
         line: t.line_step_us.zip(t.line_fraction).map(|(step, fraction)| LineProtocol {

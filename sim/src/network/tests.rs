@@ -90,6 +90,21 @@ fn nothing_to_do_costs_nothing() {
 }
 
 #[test]
+fn rings_across_a_tier_go_in_step_where_it_says_so() {
+    let outer = "topology = \"fat_tree\"\nbandwidth_gb_per_s = 50.0";
+    let with = |ring_step: &str| Fabric::from_toml_str("t", &two_tier(&format!("{outer}\n{ring_step}"))).unwrap();
+    let (hops, in_step) = (with(""), with("ring_step_us = 40.0"));
+    let small = |fabric: &Fabric, kind, ranks| fabric.collective(&op(kind, 1 << 10, ranks, 1)).startup.micros();
+    for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+        assert_eq!(small(&hops, kind, 4), small(&in_step, kind, 4), "a group inside a unit");
+        assert!((small(&in_step, kind, 16) - 15.0 * 40.0).abs() < 1e-9, "every step waits for the slowest hop");
+        assert!(small(&hops, kind, 16) < 30.0, "hops add up");
+    }
+    let sum = small(&in_step, CollectiveKind::AllReduce, 16);
+    assert!(sum < 100.0, "trees are no rings: {sum}");
+}
+
+#[test]
 fn absurd_groups_cost_a_finite_time() {
     for name in Fabric::names() {
         let fabric = Fabric::template(name).unwrap();

@@ -108,6 +108,7 @@ fn figures(c: &mut Checker, t: &TierFile) {
     c.fraction("achieved_fraction", Some(t.achieved_fraction));
     c.time("step_latency_us", Some(t.step_latency_us));
     c.time("chunk_overhead_us", Some(t.chunk_overhead_us));
+    c.time("ring_step_us", t.ring_step_us);
     c.rate("final_copy_gb_per_s", t.final_copy_gb_per_s);
     c.time("low_latency_step_us", t.low_latency_step_us);
     c.fraction("low_latency_fraction", t.low_latency_fraction);

@@ -1,0 +1,70 @@
+//! What single scalars of a stack do to a step.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, step_time};
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, Model, ZeroStage};
+
+fn step(model: &str, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
+    let model = Model::load(model).unwrap();
+    let mut stack = SoftwareStack::load("megatron_bridge").unwrap();
+    change(&mut stack);
+    let plan = TrainingPlan {
+        layout,
+        batch: Batch { micro_batch: 1, global_batch: 4 * u64::from(layout.data), sequence_length: 2048 },
+        activations: ActivationPolicy::None.into(),
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+        techniques: workloads::Techniques::default(),
+    };
+    let fabric = Fabric::template("eos_ndr400x8").unwrap();
+    let mut chip = ChipTimes::new(&Accelerator::template("h100_80gb_sxm").unwrap(), &stack).unwrap();
+    step_time(&mut chip, &model, &fabric, &plan).unwrap()
+}
+
+#[test]
+fn products_hide_what_they_are_cut_for_but_the_first_part() {
+    let at = |layout: Layout, products: f64| step("llama2-7b", layout, |stack| stack.overlap.products = products).tensor.0;
+    let layout = Layout { tensor: 8, sequence_parallel: true, ..Layout::default() };
+    let [none, half, all] = [0.0, 0.5, 1.0].map(|products| at(layout, products));
+    assert!((2.0 * half - none - all).abs() < 1e-9 * none, "a fraction of what could be hidden");
+    assert!(all < 0.3 * none && all > 0.05 * none, "an eighth of each at least: {all} of {none}");
+    let summed = Layout { sequence_parallel: false, ..layout };
+    assert_eq!(at(summed, 0.0), at(summed, 1.0), "sums are not cut");
+    let across = Layout { tensor: 16, ..layout };
+    assert_eq!(at(across, 0.0), at(across, 1.0), "no domain holds the group");
+}
+
+#[test]
+fn shards_exchanged_tensor_by_tensor_take_longer() {
+    let at = |zero: ZeroStage, fraction: f64| {
+        let layout = Layout { data: 16, zero, ..Layout::default() };
+        let change = |stack: &mut SoftwareStack| {
+            stack.sustained.exchange_fraction = fraction;
+            (stack.overlap.data_reduction, stack.overlap.parameter_prefetch) = (0.0, 0.0);
+        };
+        step("llama2-7b", layout, change).data.0
+    };
+    let ratio = at(ZeroStage::OptimizerStates, 0.25) / at(ZeroStage::OptimizerStates, 1.0);
+    assert!((ratio - 4.0).abs() < 1e-9, "{ratio}");
+    assert_eq!(at(ZeroStage::None, 0.25), at(ZeroStage::None, 1.0), "sums of whole gradients are one exchange");
+}
+
+#[test]
+fn experts_are_launched_one_by_one() {
+    let host = |expert: u32, us: f64| {
+        let layout = Layout { data: 8, expert, ..Layout::default() };
+        step("qwen3-30b-a3b", layout, |stack| (stack.launch.host_backward_us, stack.launch.host_forward_us) = (us, 0.0))
+            .host_bound
+            .0
+    };
+    assert_eq!(host(8, 0.0), 0.0);
+    let (few, many) = (host(8, 200.0), host(4, 200.0));
+    assert!(many > 1.4 * few, "16 and 32 experts on a device: {few} and {many}");
+}
