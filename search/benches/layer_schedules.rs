@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use step::SCHEDULE_STEPS;
 use workloads::RecomputeSet;
 
 const SWEEP: usize = 100_000;
@@ -61,7 +62,7 @@ impl Tally {
 fn timed(problem: &Problem) -> (Schedule, f64) {
     let once = || {
         let begun = Instant::now();
-        let schedule = solve(problem, &Limits::default());
+        let schedule = solve(problem, &Limits { steps: SCHEDULE_STEPS, time: None });
         (schedule, begun.elapsed().as_secs_f64() * 1e3)
     };
     let (schedule, first) = once();
@@ -71,7 +72,9 @@ fn timed(problem: &Problem) -> (Schedule, f64) {
 
 /// Every layer graph of every model on every chip.
 fn all_layers() {
-    println!("every pass of every built-in model on every built-in chip, each schedule on its own, no memo");
+    println!(
+        "every pass of every built-in model on every built-in chip, each schedule on its own, no memo, at most {SCHEDULE_STEPS} steps per piece"
+    );
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut slow = Vec::new();
     for model in workloads::model::built_in_names() {
@@ -111,7 +114,7 @@ fn sweep(model: &str) {
         .flat_map(|s| [s.forward(), s.backward(&RecomputeSet::none())])
         .collect();
     let chips = SWEEP / programs.len();
-    let memo = Memo::new(Limits { steps: 50_000, time: None }, 1 << 16);
+    let memo = Memo::new(Limits { steps: SCHEDULE_STEPS, time: None }, 1 << 16);
     let methods: Mutex<BTreeMap<Method, usize>> = Mutex::default();
     let (next, scheduling) = (AtomicUsize::new(0), AtomicU64::new(0));
     let begun = Instant::now();

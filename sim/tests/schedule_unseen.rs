@@ -1,5 +1,9 @@
 //! Problems like the stored instances, but others: how many are proven, and within what gap the rest are, under a limit of counted work
 //! that an unoptimised build gets through too. The counts are the same on every machine.
+//!
+//! The search is kept for what models' passes need (`sim/README.md` counts it); these graphs pay for it. While it also evolved schedules, split
+//! cases of modes, bounded stretches between idle moments and searched backwards, all of 16 to 28 operators were proven, of 29 to 40 operators 12 in
+//! 400 stayed open by up to 12.6 % and not 24 by up to 23 %, and of 80 operators 10 in 30 by up to 3.2 % and not 6.2 %.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod schedule_support;
@@ -90,31 +94,21 @@ fn problems_of_up_to_15_operators_are_proven() {
 }
 
 #[test]
-fn problems_of_16_to_28_operators_are_proven() {
-    assert_eq!(like_the_stored(16, 28, (0, 100), &LIMITS).0, 0);
+fn of_problems_of_16_to_28_operators_two_in_a_hundred_stay_open() {
+    let (open, widest) = like_the_stored(16, 28, (0, 100), &LIMITS);
+    assert!(open <= 2 && widest <= 0.084, "{open} open, widest gap {widest}");
 }
 
 #[test]
-fn of_problems_of_29_to_40_operators_at_most_four_in_a_hundred_stay_open() {
-    let (open, _) = like_the_stored(29, 40, (0, 100), &LIMITS);
-    assert!(open <= 4, "{open} open");
+fn of_problems_of_29_to_40_operators_nine_in_a_hundred_stay_open() {
+    let (open, widest) = like_the_stored(29, 40, (0, 100), &LIMITS);
+    assert!(open <= 9 && widest <= 0.196, "{open} open, widest gap {widest}");
 }
 
-/// Problems on which no limit of the search was chosen.
 #[test]
-fn of_problems_of_29_to_40_operators_that_nothing_was_chosen_on_12_in_400_stay_open() {
+fn of_400_other_problems_of_29_to_40_operators_24_stay_open() {
     let (open, widest) = like_the_stored(29, 40, (5_000, 400), &LIMITS);
-    assert!(open <= 12 && widest <= 0.126, "{open} open, widest gap {widest}");
-}
-
-#[test]
-fn what_pairing_by_index_does_not_need_goes_to_the_proof() {
-    let mut random = Random(60_368);
-    let spec = Spec { pairing: Pairing::SameIndex, ..Spec::drawn(random.range(29, 40) as usize, 60_368) };
-    let schedule = solve(&generate(&spec, 60_368), &LIMITS);
-    assert_eq!(schedule.method, Method::Open);
-    let steps = schedule.statistics.steps;
-    assert!(steps * 100 > LIMITS.steps * 97 && steps <= LIMITS.steps, "{steps} steps of {}", LIMITS.steps);
+    assert!(open <= 24 && widest <= 0.23, "{open} open, widest gap {widest}");
 }
 
 /// Sixteen blocks of one operator, three in parallel and a join, and nested series and parallel parts.
@@ -140,14 +134,13 @@ fn graphs_of_80(first: u64, count: u64) -> (usize, f64) {
 #[test]
 fn other_graphs_of_80_operators_have_a_bounded_gap() {
     let (open, widest) = graphs_of_80(81_000, 30);
-    assert!(open <= 10 && widest <= 0.032, "{open} open, widest gap {widest}");
+    assert!(open <= 10 && widest <= 0.062, "{open} open, widest gap {widest}");
 }
 
-/// Graphs on which no limit of the search was chosen.
 #[test]
-fn graphs_of_80_operators_that_nothing_was_chosen_on_have_a_wider_one() {
+fn of_60_more_graphs_of_80_operators_14_stay_open() {
     let (open, widest) = graphs_of_80(82_000, 60);
-    assert!(open <= 13 && widest <= 0.149, "{open} open, widest gap {widest}");
+    assert!(open <= 14 && widest <= 0.151, "{open} open, widest gap {widest}");
 }
 
 #[test]

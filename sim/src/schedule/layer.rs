@@ -29,8 +29,6 @@ pub(super) struct Node {
     pub since: Since,
     /// Operators that could run across all cores, and no longer do (see `moves`).
     pub settled: Set,
-    /// The cases that agree with the modes chosen so far.
-    pub cases: u32,
     /// The move that led here, and where its parent is in the trail.
     pub step: Move,
     pub parent: u32,

@@ -3,12 +3,10 @@
 use super::bounds::{Set, full, members};
 use super::state::{Adds, Searcher};
 
-/// Kinds of operators as sets of bits, and two more: operators that only run across all cores, and all operators by when they can start.
-const CLASSES: usize = 7;
+/// Kinds of operators as sets of bits, and one more: operators that only run across all cores.
+const CLASSES: usize = 6;
 /// Operators that only run across all cores and wait until all of them are idle.
 pub(super) const ACROSS: usize = 5;
-/// All operators, from the time before which they cannot start.
-pub(super) const KNOWN: usize = 6;
 
 /// Down-sets whose rest is remembered, as a power of two: about as many as a layer of states has. Fewer for small pieces, a bit per three
 /// operators.
@@ -82,7 +80,6 @@ impl Searcher<'_> {
             }
             let tail = self.shortest[i] + self.after[i];
             left.note(self.piece.kind[i] as usize, tail, i);
-            left.note(KNOWN, self.before[i] + tail, i);
             if self.barriers && self.only_across >> i & 1 == 1 {
                 left.note(ACROSS, tail, i);
             }

@@ -6,10 +6,8 @@
 //!
 //! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
 //! 2. bounds below and list schedules above (`bounds`, `list`);
-//! 3. dynamic programming over down-sets with dominance and bounds, widening until it proves its answer (`search`), held, where one
-//!    narrow wave is not enough, against a bound per choice of modes (`modes`) from what can run at the same time (`configurations`),
-//!    and against bounds from one idle moment to the next (`idle`);
-//! 4. between its waves, better schedules by evolution (`evolve`), and local search for what is too large to search (`improve`).
+//! 3. dynamic programming over down-sets with dominance and bounds, in waves that widen until one proves its answer (`search`).
+//!    Pieces of more than 128 operators keep their list schedule.
 //!
 //! With the feature `ilp`, `solve_ilp` states the same problem as an integer program: a second exact method to check the first by, and PHAZE's
 //! own program to compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
@@ -20,28 +18,21 @@
 //! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
 
 mod bounds;
-mod configurations;
 mod cores;
-mod evolve;
-mod idle;
 #[cfg(feature = "ilp")]
 mod ilp;
-mod improve;
 mod instance;
 mod layer;
 mod left;
 mod list;
 mod memo;
-mod modes;
 mod moves;
 mod outline;
 mod piece;
 mod portfolio;
 mod problem;
 mod search;
-mod serial;
 mod sharing;
-mod simplex;
 mod slots;
 mod state;
 mod verify;
@@ -87,8 +78,6 @@ pub enum Method {
     Decomposition,
     /// A list schedule met a lower bound.
     Bounds,
-    /// Evolution or local search met a lower bound.
-    LocalSearch,
     /// A search pass proved its answer.
     Search,
     /// An integer program was solved to its end (`solve_ilp` only, feature `ilp`).
@@ -102,7 +91,6 @@ impl fmt::Display for Method {
         f.write_str(match self {
             Self::Decomposition => "decomposition",
             Self::Bounds => "bounds",
-            Self::LocalSearch => "local search",
             Self::Search => "search",
             Self::Ilp => "integer program",
             Self::Open => "open",

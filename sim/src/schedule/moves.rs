@@ -100,14 +100,8 @@ impl Searcher<'_> {
     }
 
     /// What is settled once an operator starts on one core at an idle moment: of `ready`, which did not run across all cores at that moment,
-    /// all that could have. And what is left of some cases. `None` where one of them only runs across all cores.
-    pub fn settled(&self, cases: u32, ready: Set) -> Option<(Set, u32)> {
-        if ready & self.only_across != 0 {
-            return None;
-        }
-        let settled = ready & self.can_across;
-        let left =
-            if self.cases.is_some() { members(settled).fold(cases, |left, i| self.cases_with(left, i, false)) } else { cases };
-        Some((settled, left))
+    /// all that could have. `None` where one of them only runs across all cores.
+    pub fn settled(&self, ready: Set) -> Option<Set> {
+        (ready & self.only_across == 0).then_some(ready & self.can_across)
     }
 }

@@ -91,6 +91,7 @@ impl Piece {
     }
 
     /// The piece with every edge turned round, and its operators in reverse order. A schedule of it read backwards is one of this piece.
+    #[cfg(feature = "ilp")]
     pub fn reversed(&self) -> Self {
         let n = self.n();
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); n];
@@ -112,6 +113,7 @@ impl Piece {
     }
 }
 
+#[cfg(feature = "ilp")]
 fn compress(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
     let mut offsets = vec![0u32];
     let mut all = Vec::new();

@@ -12,7 +12,7 @@
 //! Layer `k` holds states of `k` operators. The search comes in waves: each goes through all layers and extends the best states of
 //! each that no wave has extended before, so that nothing is done twice (a complete anytime beam search: Zhang, "Complete anytime beam
 //! search", 1998, that keeps what it has). A wave that leaves no state has proved the best schedule; the least bound among those
-//! it leaves is a lower bound for the whole piece. Waves and their directions grow from a quick beam to the whole space; all of it is
+//! it leaves is a lower bound for the whole piece. Waves grow from a quick beam to the whole space; all of it is
 //! counted in steps, so the answer does not depend on the machine.
 //!
 //! States that have been extended go on dominating new ones. As long as there is a completion better than all known schedules, there is a
@@ -22,7 +22,6 @@
 //! been extended: one of its extensions has such a completion (see `moves`), and so has what dominates that, with an operator more.
 
 use super::bounds::{Set, full, members};
-use super::idle::IdleBounds;
 use super::layer::{DEAD, Known, Layer, Move, NONE, Node, Step};
 use super::left::{Left, Lefts};
 use super::list::Found;
@@ -39,15 +38,6 @@ const COMPARED_AHEAD: usize = 8;
 /// A layer has room for this many states: some hundred bytes each.
 const MOST_STATES: usize = 1 << 20;
 
-/// What a wave is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Aim {
-    /// Schedules.
-    Schedules,
-    /// Lower bounds.
-    Bounds,
-}
-
 /// What one wave found.
 #[derive(Debug, Clone)]
 pub(super) struct Wave {
@@ -59,7 +49,7 @@ pub(super) struct Wave {
     pub steps: u64,
 }
 
-/// The search in one direction, as far as it has come.
+/// The search, as far as it has come.
 pub(super) struct Exploration<'s, 'a> {
     searcher: &'s Searcher<'a>,
     best: u64,
@@ -68,17 +58,12 @@ pub(super) struct Exploration<'s, 'a> {
     dropped: u64,
     steps: u64,
     budget: u64,
-    aim: Aim,
-    /// A lower bound on the whole piece.
-    least: u64,
     trail: Vec<Step>,
     /// The states of as many operators as the index says.
     layers: Vec<Layer>,
     /// The layer that is being extended.
     next: Layer,
     lefts: Lefts,
-    /// What states are held against besides, if it is known.
-    idle_bounds: Option<IdleBounds>,
     moves: Vec<Move>,
     runs: Vec<Run>,
     ends: Vec<u64>,
@@ -106,7 +91,6 @@ impl<'s, 'a> Exploration<'s, 'a> {
             idle: 0,
             since: Since::default(),
             settled: 0,
-            cases: searcher.all_cases(),
             step: nothing,
             parent: NONE,
         };
@@ -118,13 +102,10 @@ impl<'s, 'a> Exploration<'s, 'a> {
             dropped: u64::MAX,
             steps: 0,
             budget: 0,
-            aim: Aim::Bounds,
-            least: searcher.root_bound(),
             trail: Vec::new(),
             layers,
             next: Layer::default(),
             lefts: Lefts::default(),
-            idle_bounds: None,
             moves: Vec::new(),
             runs: Vec::new(),
             ends: vec![0; n],
@@ -132,8 +113,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
     }
 
     /// Goes on, for a schedule below `best`: extends at most `width` more states of each layer, and no more once `budget` steps are done.
-    pub fn wave(&mut self, best: u64, width: usize, aim: Aim, budget: u64) -> Wave {
-        (self.best, self.aim, self.found, self.steps, self.budget) = (best, aim, None, 0, budget);
+    pub fn wave(&mut self, best: u64, width: usize, budget: u64) -> Wave {
+        (self.best, self.found, self.steps, self.budget) = (best, None, 0, budget);
         let mut closed = true;
         for depth in 0..self.ends.len() {
             let mut layer = std::mem::take(&mut self.layers[depth]);
@@ -153,32 +134,6 @@ impl<'s, 'a> Exploration<'s, 'a> {
         let best = self.best;
         let open = self.layers.iter().filter_map(|layer| layer.open.iter().map(|&at| layer.nodes[at as usize].bound).min()).min();
         Wave { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
-    }
-
-    /// The piece, and what is known of it, in this direction.
-    pub fn searcher(&self) -> &'s Searcher<'a> {
-        self.searcher
-    }
-
-    /// Holds all states against bounds from idle moments from now on, for a schedule below `best`.
-    pub fn hold_against(&mut self, bounds: IdleBounds, best: u64) {
-        self.best = best;
-        self.idle_bounds = Some(bounds);
-        let mut layers = std::mem::take(&mut self.layers);
-        for layer in &mut layers {
-            for &at in &layer.open {
-                let node = layer.nodes[at as usize];
-                if node.bound < best {
-                    let bound = self.idle_bound((node.set, node.idle), node.since, (node.time, layer.runs_of(&node)));
-                    layer.nodes[at as usize].bound = node.bound.max(bound);
-                }
-            }
-        }
-        self.layers = layers;
-    }
-
-    fn idle_bound(&mut self, sets: (Set, Set), since: Since, state: (u64, &[Run])) -> u64 {
-        self.idle_bounds.as_mut().map_or(0, |bounds| bounds.bound(self.searcher, sets, since, state, self.best, &mut self.ends))
     }
 
     /// Extends the best states of a layer that have not been.
@@ -215,13 +170,13 @@ impl<'s, 'a> Exploration<'s, 'a> {
         layer.open.retain(|&at| nodes[at as usize].bound < best);
         let mut chosen = std::mem::take(&mut layer.open);
         if chosen.len() > width {
-            let mut ranked: Vec<_> = chosen.drain(..).map(|at| (self.rank(&nodes[at as usize]), at)).collect();
+            let mut ranked: Vec<_> = chosen.drain(..).map(|at| (Self::rank(&nodes[at as usize]), at)).collect();
             ranked.select_nth_unstable(width);
             layer.open.extend(ranked.drain(width..).map(|r| r.1));
             chosen.extend(ranked.into_iter().map(|r| r.1));
         }
         let mut timed: Vec<_> = chosen.iter().map(|&at| (nodes[at as usize].time, at)).collect();
-        let rank = |at: u32| self.rank(&nodes[at as usize]);
+        let rank = |at: u32| Self::rank(&nodes[at as usize]);
         timed.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| rank(a.1).cmp(&rank(b.1))));
         timed.into_iter().map(|t| t.1).collect()
     }
@@ -260,19 +215,18 @@ impl<'s, 'a> Exploration<'s, 'a> {
         } else {
             (node.idle, Since { work: node.since.work + shortest, ..node.since })
         };
-        let mut cases = self.searcher.cases_with(node.cases, step.op as usize, step.exclusive);
         let mut settled = node.settled & !(1 << step.op);
         if self.searcher.barriers && idle == node.set && !step.exclusive {
-            let Some(known) = self.searcher.settled(cases, left.ready & !(1 << step.op)) else { return };
-            (settled, cases) = known;
+            let Some(known) = self.searcher.settled(left.ready & !(1 << step.op)) else { return };
+            settled = known;
         }
         let known = Known::of((time, runs), settled);
         if self.dominated(LOOKED, set, &known, runs) {
             return;
         }
         let adds = self.searcher.adds_without(&left.adds, step.op as usize);
-        let sums = (since, cases, &adds);
-        let (bound, guide, next) = self.searcher.bound((set, left, step.op), (time, runs), sums, self.best, &mut self.ends);
+        let (bound, guide, next) =
+            self.searcher.bound((set, left, step.op), (time, runs), (since, &adds), self.best, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
             // Nothing starts before `next`: what ends until then might as well have ended.
@@ -287,11 +241,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
                     (idle, since) = (set, Since { idle: from, work: 0 });
                 }
             }
-            let bound = bound.max(self.idle_bound((set, idle), since, (time, runs)));
-            if bound >= self.best {
-                return;
-            }
-            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, since, settled, cases, step, parent }, runs);
+            self.insert(Node { set, time, bound, guide, runs: (0, 0), idle, since, settled, step, parent }, runs);
         }
     }
 
@@ -374,17 +324,9 @@ impl<'s, 'a> Exploration<'s, 'a> {
         layer.push(node, known, runs);
     }
 
-    /// Which states are extended first: those of the lowest bounds, or of the lowest makespans expected. What is left to do is expected to
-    /// exceed its bound by as much as the best schedule known exceeds the bound of the whole, which favours states that have more behind
-    /// them; the mean of the bounds tells more states apart than the largest does.
-    fn rank(&self, node: &Node) -> (u128, u64, u64, Set, u32) {
-        let mean = u128::from(node.guide);
-        let first = if self.aim == Aim::Schedules {
-            mean + (mean - 3 * u128::from(node.time)) * u128::from(self.best - self.least) / u128::from(self.least.max(1))
-        } else {
-            u128::from(node.bound)
-        };
-        (first, node.guide, node.time, node.set, node.runs.0)
+    /// Which states are extended first: those of the lowest bounds; the sum of the bounds tells more states apart than the largest does.
+    fn rank(node: &Node) -> (u64, u64, u64, Set, u32) {
+        (node.bound, node.guide, node.time, node.set, node.runs.0)
     }
 
     fn trace(&self, parent: u32, last: Move, makespan: u64) -> Found {

@@ -36,11 +36,6 @@ impl Need {
     fn add(&mut self, other: Self) {
         self.0 += other.0;
     }
-
-    /// Both together.
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 + other.0)
-    }
 }
 
 /// The two ways of keeping book over cores.

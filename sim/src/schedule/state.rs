@@ -1,8 +1,7 @@
 //! States of the exact search: what they may lead to at best, and which of them are beaten by others.
 
 use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
-use super::left::{ACROSS, KNOWN, Left, NOTHING};
-use super::modes::{CASES, CaseTable};
+use super::left::{ACROSS, Left, NOTHING};
 use super::moves::twins;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
 use super::slots::{Need, Slots};
@@ -47,20 +46,14 @@ struct Starts {
     idle: u64,
 }
 
-/// What operators that have not started add to the bounds of a state.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Adds {
-    mixed: [f64; LANES],
-    cases: [f64; CASES],
-}
+/// What operators that have not started add to each mixed bound of a state.
+pub(super) type Adds = [f64; LANES];
 
 /// A searchable piece with everything the search looks up.
 pub(super) struct Searcher<'a> {
     pub piece: &'a Piece,
     pub relation: Relation,
     pub after: Vec<u64>,
-    /// What must pass before each operator starts, as known from elsewhere.
-    pub before: Vec<u64>,
     /// Operators per resource by falling `after`, with their energies.
     pub by_tail: [Vec<(u8, u64)>; 3],
     /// The shortest mode of each operator.
@@ -72,8 +65,6 @@ pub(super) struct Searcher<'a> {
     mixed_adds: Vec<[f64; LANES]>,
     mixed_on: Vec<[f64; LANES]>,
     mixed_stops: Vec<[f64; LANES]>,
-    /// Cases that hold every schedule still looked for; none before they are known.
-    pub cases: Option<CaseTable>,
     /// More than the rounding of sums over mixed bounds can come to.
     rounding: f64,
     /// The operators that use each resource.
@@ -111,14 +102,12 @@ impl<'a> Searcher<'a> {
             piece,
             relation,
             after,
-            before: vec![0; n],
             by_tail,
             shortest: (0..n).map(|i| piece.shortest(i)).collect(),
             needs: (0..n).map(|i| [false, true].map(|across| Need::of(piece.need(i, across)))).collect(),
             mixed_adds: Vec::new(),
             mixed_on: Vec::new(),
             mixed_stops: Vec::new(),
-            cases: None,
             rounding: 0.0,
             users: [TENSOR, VECTOR, LINK].map(|bit| (0..n).filter(|&i| piece.kind[i] & bit > 0).fold(0, |set, i| set | 1 << i)),
             slots: Slots::new(piece),
@@ -150,38 +139,19 @@ impl<'a> Searcher<'a> {
                 self.mixed_stops[i][lane] = mixed.stops[i];
             }
         }
-        self.rounding = self.mixed_adds_of(self.relation.all()).into_iter().fold(0.0, f64::max) * 1e-13;
-    }
-
-    /// Two searchers of a piece and its reverse tell each other what must pass before each operator.
-    pub fn share(forward: &mut Self, reversed: &mut Self) {
-        forward.before = reversed.after.iter().rev().copied().collect();
-        reversed.before = forward.after.iter().rev().copied().collect();
+        self.rounding = self.adds_of(self.relation.all()).into_iter().fold(0.0, f64::max) * 1e-13;
     }
 
     /// A lower bound on the whole piece, without search.
     pub fn root_bound(&self) -> u64 {
         let mut left = Left::default();
         self.leave(0, &mut left);
-        let adds = left.adds.clone();
-        let known = (Since::default(), self.all_cases(), &adds);
+        let known = (Since::default(), &left.adds);
         self.bound((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.n()]).0
-    }
-
-    /// What is left after a down-set takes at least, from a moment on at which all cores are idle, as far as chains and prices tell.
-    pub fn left_at_least(&self, set: Set) -> u64 {
-        let rest = self.relation.all() & !set;
-        let chain = members(rest).map(|i| self.shortest[i] + self.after[i]).max().unwrap_or(0);
-        chain.max(self.priced_bound((self.all_cases(), &self.adds_of(rest)), 0, &[]))
     }
 
     /// What the operators of a set add to each bound.
     pub fn adds_of(&self, set: Set) -> Adds {
-        let cases = self.cases.as_ref().map_or([0.0; CASES], |table| table.adds_of(set));
-        Adds { mixed: self.mixed_adds_of(set), cases }
-    }
-
-    fn mixed_adds_of(&self, set: Set) -> [f64; LANES] {
         let mut sums = [0.0f64; LANES];
         if !self.mixed_adds.is_empty() {
             for i in members(set) {
@@ -195,23 +165,13 @@ impl<'a> Searcher<'a> {
 
     /// The same without one operator of the set.
     pub fn adds_without(&self, adds: &Adds, operator: usize) -> Adds {
-        let mut mixed = adds.mixed;
+        let mut rest = *adds;
         if let Some(adds) = self.mixed_adds.get(operator) {
-            for (sum, add) in mixed.iter_mut().zip(adds) {
+            for (sum, add) in rest.iter_mut().zip(adds) {
                 *sum -= add;
             }
         }
-        Adds { mixed, cases: self.cases.as_ref().map_or([0.0; CASES], |table| table.without(&adds.cases, operator)) }
-    }
-
-    /// All cases, as a set of bits.
-    pub fn all_cases(&self) -> u32 {
-        self.cases.as_ref().map_or(0, |table| table.all)
-    }
-
-    /// Those of `cases` in which an operator may run so.
-    pub fn cases_with(&self, cases: u32, operator: usize, exclusive: bool) -> u32 {
-        self.cases.as_ref().map_or(cases, |table| cases & table.with(operator, exclusive))
+        rest
     }
 
     /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds, and a time before which nothing
@@ -221,12 +181,12 @@ impl<'a> Searcher<'a> {
         &self,
         (set, left, operator): (Set, &Left, u8),
         (time, runs): (u64, &[Run]),
-        (since, cases, adds): (Since, u32, &Adds),
+        (since, adds): (Since, &Adds),
         best: u64,
         ends: &mut [u64],
     ) -> (u64, u64, u64) {
         let piece = self.piece;
-        let mut mixed = time + self.mixed_bound(&adds.mixed, time, runs);
+        let mut mixed = time + self.mixed_bound(adds, time, runs);
         if mixed >= best {
             return (mixed, mixed, time);
         }
@@ -245,8 +205,7 @@ impl<'a> Searcher<'a> {
         }
         let starts =
             Starts { floor: self.slots.earliest_single(piece, time, runs), idle: runs.last().map_or(time, |r| r.finish) };
-        // The path through an operator that waits for another one to start is the other's, unless it waits for a core or for what is known
-        // to come first.
+        // The path through an operator that waits for another one to start is the other's, unless it waits for a core.
         let ready = self.ready_after(left, operator, set);
         let mut next = u64::MAX;
         for i in members(ready) {
@@ -258,12 +217,12 @@ impl<'a> Searcher<'a> {
         for (kind, &floor) in starts.floor.iter().enumerate().skip(1) {
             longest = longest.max(floor + left.longest(kind, operator));
         }
-        longest = longest.max(left.longest(KNOWN, operator)).max(starts.idle + left.longest(ACROSS, operator));
+        longest = longest.max(starts.idle + left.longest(ACROSS, operator));
         if longest >= best || self.wasteful((rest, ready, running), runs, since, &starts, ends) {
             return (best, best, time);
         }
         // Nothing starts before `next`: until then only what runs pays.
-        mixed = mixed.max(next + self.priced_bound((cases, adds), next, runs));
+        mixed = mixed.max(next + self.mixed_bound(adds, next, runs));
         if mixed >= best {
             return (mixed, mixed, time);
         }
@@ -279,7 +238,7 @@ impl<'a> Searcher<'a> {
 
     /// The earliest start of an operator, given the ends of those of its predecessors that are `open`: left or running.
     fn start(&self, i: usize, open: Set, starts: &Starts, ends: &[u64]) -> u64 {
-        let mut start = starts.floor[self.piece.kind[i] as usize].max(self.before[i]);
+        let mut start = starts.floor[self.piece.kind[i] as usize];
         if self.barriers && self.only_across >> i & 1 == 1 {
             start = start.max(starts.idle);
         }
@@ -368,15 +327,7 @@ impl<'a> Searcher<'a> {
         most.div_ceil(m.max(1))
     }
 
-    /// The best of the bounds that price operators: mixed ones, and the least over the cases that agree with the state.
-    fn priced_bound(&self, (cases, adds): (u32, &Adds), time: u64, runs: &[Run]) -> u64 {
-        let by_case = self.cases.as_ref().map_or(0, |table| {
-            table.bound(&adds.cases, cases, time, runs.iter().map(|r| (r.op as usize, r.exclusive, r.finish)))
-        });
-        by_case.max(self.mixed_bound(&adds.mixed, time, runs))
-    }
-
-    fn mixed_bound(&self, adds: &[f64; LANES], time: u64, runs: &[Run]) -> u64 {
+    fn mixed_bound(&self, adds: &Adds, time: u64, runs: &[Run]) -> u64 {
         if self.mixed_on.is_empty() {
             return 0;
         }
@@ -408,7 +359,7 @@ impl<'a> Searcher<'a> {
             }
             let floor = floor.get_or_insert_with(|| self.slots.earliest_single(self.piece, b.0, b.1));
             let held = |j: usize| {
-                floor[self.piece.kind[j] as usize].max(self.before[j]) < run.finish
+                floor[self.piece.kind[j] as usize] < run.finish
                     && !b.1.iter().any(|r| r.finish >= run.finish && self.relation.preds[j] >> r.op & 1 == 1)
             };
             if members(waiting).any(held) {

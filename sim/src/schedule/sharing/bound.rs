@@ -13,8 +13,8 @@
 //! one another directly or through others are a program of their own; one that nothing may run beside takes its shortest.
 
 use super::super::bounds::{Set, full, members};
-use super::super::simplex::{Entry, Program};
 use super::super::{Exclusivity, OperatorKind};
+use super::simplex::{Entry, Program};
 use super::{Sharing, length, speed, together};
 
 /// Most operators, and operators in their modes: a bit each.
@@ -33,7 +33,6 @@ struct Item<'s> {
     op: usize,
     need: [u32; 3],
     length: f64,
-    across: bool,
     asks: &'s [f64],
 }
 
@@ -108,7 +107,7 @@ impl<'s> Items<'s> {
                     uses.map(u32::from)
                 };
                 let length = length(operator, across) as f64;
-                list.push(Item { op, need, length, across, asks: sharing.asks(op, across) });
+                list.push(Item { op, need, length, asks: sharing.asks(op, across) });
             }
         }
         if list.len() > MOST {
@@ -150,7 +149,7 @@ impl<'s> Items<'s> {
             let entry = |&k: &usize| {
                 let item = &self.list[k];
                 let row = rows.binary_search(&item.op).unwrap_or(usize::MAX);
-                Entry { row, per: unit * speed(item.asks, &together) / item.length, across: item.across }
+                Entry { row, per: unit * speed(item.asks, &together) / item.length }
             };
             columns.push(chosen.iter().map(entry).collect::<Vec<_>>());
             columns.len() <= CONFIGURATIONS
@@ -194,12 +193,12 @@ fn solve(rows: usize, columns: &[Vec<Entry>]) -> Option<f64> {
             *known = Some(column[0]);
         }
     }
-    let mut program = Program::new(alone.into_iter().collect::<Option<Vec<_>>>()?);
+    let mut program = Program::new(&alone.into_iter().collect::<Option<Vec<_>>>()?);
     let mut best: Option<f64> = None;
     for _ in 0..PIVOTS * rows {
         let pays = program.prices();
         if let Some(row) = pays.iter().position(|&pays| pays < -SLACK) {
-            if !program.enter(vec![Entry { row, per: -1.0, across: false }], 0.0) {
+            if !program.enter(&[Entry { row, per: -1.0 }], 0.0) {
                 break;
             }
             continue;
@@ -210,7 +209,7 @@ fn solve(rows: usize, columns: &[Vec<Entry>]) -> Option<f64> {
         };
         let value = pays.iter().sum::<f64>() / most.max(1.0);
         best = Some(best.map_or(value, |best| best.max(value)));
-        if most <= 1.0 + DEARER || !program.enter(dearest.clone(), 1.0) {
+        if most <= 1.0 + DEARER || !program.enter(dearest, 1.0) {
             break;
         }
     }

@@ -7,6 +7,7 @@
 //! schedule takes at least when it is played so.
 
 mod bound;
+mod simplex;
 
 use super::{CoreAssignment, Operator, Problem, Schedule};
 

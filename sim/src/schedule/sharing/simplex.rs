@@ -6,8 +6,6 @@ pub(super) struct Entry {
     pub row: usize,
     /// How much of the operator one unit of the column does.
     pub per: f64,
-    /// Whether it does so across all cores.
-    pub across: bool,
 }
 
 /// Columns smaller than this do not count as pivots.
@@ -17,31 +15,25 @@ const PIVOT: f64 = 1e-9;
 pub(super) struct Program {
     /// The inverse of the basis, row by row.
     inverse: Vec<f64>,
-    /// Per basic column: how much of it there is, its cost and itself.
+    /// Per basic column: how much of it there is, and its cost.
     values: Vec<f64>,
     costs: Vec<f64>,
-    columns: Vec<Vec<Entry>>,
 }
 
 impl Program {
     /// Starts from one column per row that does the row's operator alone, at a cost of 1 each.
-    pub fn new(alone: Vec<Entry>) -> Self {
+    pub fn new(alone: &[Entry]) -> Self {
         let rows = alone.len();
         let mut inverse = vec![0.0; rows * rows];
         for (r, entry) in alone.iter().enumerate() {
             inverse[r * rows + r] = 1.0 / entry.per;
         }
         let values = alone.iter().map(|e| 1.0 / e.per).collect();
-        Self { inverse, values, costs: vec![1.0; rows], columns: alone.into_iter().map(|e| vec![e]).collect() }
+        Self { inverse, values, costs: vec![1.0; rows] }
     }
 
     fn rows(&self) -> usize {
         self.values.len()
-    }
-
-    /// What the columns cost now.
-    pub fn value(&self) -> f64 {
-        self.values.iter().zip(&self.costs).map(|(v, c)| v * c).sum()
     }
 
     /// What doing each row's operator is worth.
@@ -57,19 +49,8 @@ impl Program {
         prices
     }
 
-    /// The part of each row's operator that is done across all cores.
-    pub fn across(&self) -> Vec<f64> {
-        let mut parts = vec![0.0; self.rows()];
-        for (column, value) in self.columns.iter().zip(&self.values) {
-            for entry in column.iter().filter(|e| e.across) {
-                parts[entry.row] += entry.per * value;
-            }
-        }
-        parts
-    }
-
     /// Brings a column into the basis. `false` when no row limits it, which rounding alone can bring about.
-    pub fn enter(&mut self, column: Vec<Entry>, cost: f64) -> bool {
+    pub fn enter(&mut self, column: &[Entry], cost: f64) -> bool {
         let n = self.rows();
         let change: Vec<f64> =
             self.inverse.chunks(n).map(|line| column.iter().map(|e| line[e.row] * e.per).sum::<f64>()).collect();
@@ -91,7 +72,7 @@ impl Program {
             self.values[r] -= change[r] * ratio;
         }
         self.inverse[out * n..(out + 1) * n].copy_from_slice(&line);
-        (self.values[out], self.costs[out], self.columns[out]) = (ratio, cost, column);
+        (self.values[out], self.costs[out]) = (ratio, cost);
         true
     }
 }
