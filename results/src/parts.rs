@@ -9,7 +9,7 @@ use crate::sweep::merge::MergeError;
 use search::design::PartAnswer;
 use search::pareto::FrontPoint;
 use search::runner::Exchange;
-use search::sweep::Shard;
+use search::shard::Shard;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -12,6 +12,7 @@ pub mod rank_mapping;
 pub mod runner;
 pub mod schema;
 pub mod sensitivity;
+pub mod shard;
 pub mod space;
 pub mod study;
 pub mod sweep;

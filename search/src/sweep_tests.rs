@@ -3,6 +3,7 @@ use super::*;
 use crate::design::{Aim, DesignSearch, Watch, Workload};
 use crate::planner::{Job, PlanSpace};
 use crate::runner::Outcome;
+use crate::shard::Shard;
 use crate::space::{ChipLimits, Grid, PhazeGrid, number, places};
 use proptest::prelude::*;
 use sim::hardware::{Accelerator, ChipDocument};

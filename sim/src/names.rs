@@ -34,8 +34,9 @@ pub fn mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Op
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters from which on a word counts as the beginning of a name.
+/// Letters from which on a word counts as the beginning of a name, and names that are no more than it is a help to name.
 const BEGINNING: usize = 2;
+const FEW: usize = 4;
 
 /// What to say to a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest one, where there is one, else those that it is the
 /// beginning of, and all.
@@ -47,7 +48,7 @@ pub fn hint(word: &str, known: &str, are: &str) -> String {
         Some(near) => vec![format!("`{near}`")],
         None => known.split(", ").filter(begun).map(|name| format!("`{name}`")).collect(),
     };
-    if near.is_empty() {
+    if near.is_empty() || near.len() > FEW {
         return format!("{are} {known}");
     }
     let mut letters = are.chars();

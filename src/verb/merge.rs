@@ -9,7 +9,7 @@ use clap::Parser;
 use results::parts::is_part;
 use results::sweep::merge::{self, Parts};
 use search::planner::Job;
-use search::sweep::Shard;
+use search::shard::Shard;
 use std::path::PathBuf;
 
 /// Put the parts of a sweep or of a search together

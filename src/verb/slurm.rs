@@ -3,7 +3,7 @@
 use super::job::at_most;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::files;
-use search::sweep::Shard;
+use search::shard::Shard;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -512,7 +512,7 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     let unfit =
         coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"]).json();
     let model = &unfit["models"][0];
-    assert!(model["entries"][0]["note"].as_str().unwrap().contains("multiple of 85"), "{model}");
+    assert!(model["entries"][0]["note"].as_str().unwrap().contains("dp = 85"), "{model}");
     assert!(model["times_first"][0].is_null() && model["entries"][4]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
 }
 

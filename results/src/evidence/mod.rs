@@ -164,7 +164,9 @@ mod tests {
     /// A carried row's facts, of a stack.
     fn facts(quantity: Quantity, stack: &str) -> Facts {
         let rows = Residuals::carried();
-        rows.of(quantity).find(|row| row.facts.stack.name == stack).unwrap().facts.clone()
+        let of_stack = |row: &&table::Row| row.facts.stack.name == stack;
+        let measured = |row: &&table::Row| rows.evidence(quantity, &row.facts).grade() == Grade::Measured;
+        rows.of(quantity).filter(of_stack).find(measured).unwrap().facts.clone()
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Of which question, space and part a store is: what a sweep is held against before it goes on.
 
 use crate::record::StudyRecord;
+use search::shard::Shard;
 use search::space::Dial;
-use search::sweep::Shard;
 use serde::{Deserialize, Serialize};
 use sim::hardware::Setting;
 

@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::row::SweptRow;
 use super::store::{STORE, SweepError, SweepStore};
-use search::sweep::Shard;
+use search::shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,8 @@ use super::*;
 use crate::objective::Term;
 use crate::pareto::{Costs, Front, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
+use crate::shard::Shard;
 use crate::space::{ChipLimits, Grid, Single};
-use crate::sweep::Shard;
 use proptest::prelude::*;
 use sim::hardware::{ChipDocument, Setting, Template};
 use sim::network::{Fabric, FabricDocument};
@@ -189,7 +189,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     prop_assert_eq!(answer(&space, &one), answer(&one_by_one, &alone), "boxes show");
     prop_assert_eq!(alone.outside.total() + alone.designs.len(), space.points());
     in_parts(&search, &one)?;
-    in_parts(&DesignSearch { space: &one_by_one, ..search }, &alone)?;
+    in_parts(&DesignSearch { space: &one_by_one, workloads: &workloads_alone, ..search }, &alone)?;
     let truth = brute_force(&search);
     let mut front = Front::default();
     for (id, known) in truth.iter().enumerate() {

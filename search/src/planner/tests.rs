@@ -413,7 +413,9 @@ fn near_splits_lose_no_more_than_their_tolerance() {
             .map(|splits| search_plans(&job, &PlanSpace { splits: Some(splits), ..piped.clone() }, 1).unwrap());
         let [near_s, best_s] = [&near, &best].map(|answer| answer.best[0].time.total.0);
         assert!(near_s * (1.0 - SPLIT_TOLERANCE) <= best_s && best_s <= near_s * (1.0 + 1e-9), "{model}: {near_s} {best_s}");
-        assert_eq!((near.splits, near.split_tolerance, best.split_tolerance), (best.splits, Some(SPLIT_TOLERANCE), Some(0.0)));
+        // The default leaves numbers of chunks out that split the layers less evenly.
+        assert!(near.splits <= best.splits, "{} {}", near.splits, best.splits);
+        assert_eq!((near.split_tolerance, best.split_tolerance), (Some(SPLIT_TOLERANCE), Some(0.0)));
     }
 }
 

@@ -12,7 +12,7 @@ use results::parts::{self, BestKnown, FILES, PartFacts, Parts};
 use results::report;
 use search::design::{Fate, PartAnswer, Watch};
 use search::runner::{Exchange, Moment, Progress};
-use search::sweep::Shard;
+use search::shard::Shard;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,55 @@
+//! Parts of the combinations of a space, the same wherever they run.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Combinations that follow each other in one shard.
+const RUN: u64 = 64;
+
+/// One of several parts of a sweep: runs of combinations dealt out in turn, so that every part has some of all regions of the space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part, from 1.
+    pub part: u32,
+    /// Parts.
+    pub of: u32,
+}
+
+impl Shard {
+    /// The whole sweep.
+    pub const WHOLE: Self = Self { part: 1, of: 1 };
+
+    /// Whether a combination belongs to the part.
+    #[must_use]
+    pub fn holds(self, number: u64) -> bool {
+        number / RUN % u64::from(self.of) == u64::from(self.part - 1)
+    }
+
+    /// How many of the combinations below `total` belong to the part.
+    #[must_use]
+    pub fn size(self, total: u64) -> u64 {
+        let (round, own) = (RUN * u64::from(self.of), RUN * u64::from(self.part - 1));
+        total / round * RUN + (total % round).saturating_sub(own).min(RUN)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.part, self.of)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write PART/PARTS, 1/8 to 8/8 for instance".to_owned();
+        let (part, of) = text.split_once('/').ok_or_else(wrong)?;
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let shard = Self { part: number(part)?, of: number(of)? };
+        if shard.part == 0 || shard.part > shard.of || shard.of > 1 << 16 {
+            return Err(format!("parts are counted from 1 to their number, at most 65536; {}", wrong()));
+        }
+        Ok(shard)
+    }
+}
