@@ -2,11 +2,9 @@
 
 use crate::compare::Entry;
 use crate::design::{DesignRow, Outcome};
-use crate::record::StudyRecord;
-use crate::run::Run;
+use crate::record::{FrontRecord, StudyRecord};
 use search::objective::Operation;
 use search::pareto::{Front, FrontPoint, Scales};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What the axis of a figure shows, and a front is best in.
@@ -239,14 +237,7 @@ pub struct FrontAxes {
 }
 
 impl FrontAxes {
-    /// Those of the search: its objective against what it was asked for, where its designs have that.
-    #[must_use]
-    pub fn of(run: &Run) -> Self {
-        let study = &run.record.study;
-        Self::of_search(&run.designs, study, &run.record.certificate.objective, run.of_several_models())
-    }
-
-    /// As [`Self::of`], of the parts of a run.
+    /// Those of a search: its objective against what it was asked for, where its designs have that.
     #[must_use]
     pub fn of_search(designs: &[DesignRow], study: &StudyRecord, objective: &str, several: bool) -> Self {
         let work = Work::of(study, several);
@@ -297,20 +288,6 @@ impl FrontAxes {
     pub fn points(self, front: &[&DesignRow], work: &Work) -> Vec<Vec<f64>> {
         front.iter().filter_map(|row| self.point(row, work)).collect()
     }
-}
-
-/// The front of a search.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FrontRecord {
-    /// What its designs are the best in, by the names of objectives and axes, the objective first.
-    pub quantities: Vec<String>,
-    /// Positions of its designs in `designs.parquet`.
-    pub designs: Vec<i64>,
-    /// The part of the box between the best of each quantity and a reference point a tenth of its range beyond the worst that the front dominates.
-    pub hypervolume: f64,
-    /// The design at which it bends: with the least sum of all quantities, each from 0 at the best to 1 at the worst of the front.
-    pub knee: DesignRow,
 }
 
 impl FrontRecord {

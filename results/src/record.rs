@@ -7,7 +7,6 @@
 use crate::compare::Comparison;
 use crate::design::DesignRow;
 use crate::files::{self, WriteError};
-use crate::front::FrontRecord;
 pub use crate::step_record::Share;
 use crate::step_record::StepRecord;
 use serde::{Deserialize, Serialize};
@@ -20,6 +19,20 @@ pub const RECORD: &str = "record.json";
 
 /// The version of the record's format that this build writes and reads.
 pub const FORMAT: u32 = 3;
+
+/// The front of a search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrontRecord {
+    /// What its designs are the best in, by the names of objectives and axes, the objective first.
+    pub quantities: Vec<String>,
+    /// Positions of its designs in `designs.parquet`.
+    pub designs: Vec<i64>,
+    /// The part of the box between the best of each quantity and a reference point a tenth of its range beyond the worst that the front dominates.
+    pub hypervolume: f64,
+    /// The design at which it bends: with the least sum of all quantities, each from 0 at the best to 1 at the worst of the front.
+    pub knee: DesignRow,
+}
 
 /// What is wrong with a record.
 #[derive(Debug, thiserror::Error)]

@@ -150,7 +150,7 @@ impl Run {
     /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
     pub fn write(&self, directory: &Path, found: &Found) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
-        let figure = figure(std::slice::from_ref(self), FrontAxes::of(self))?;
+        let figure = figure(std::slice::from_ref(self), self.front_axes())?;
         let mut files = vec![
             (path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?),
             (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
@@ -205,10 +205,16 @@ impl Run {
         Ok(sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file, why })?)
     }
 
+    /// The axes of its front: the objective against what the search was asked for.
+    #[must_use]
+    pub fn front_axes(&self) -> FrontAxes {
+        FrontAxes::of_search(&self.designs, &self.record.study, &self.record.certificate.objective, self.of_several_models())
+    }
+
     /// The designs on its front, along the axes that it was searched for.
     #[must_use]
     pub fn front(&self) -> Vec<&DesignRow> {
-        FrontAxes::of(self).front(&self.designs, &self.work())
+        self.front_axes().front(&self.designs, &self.work())
     }
 
     /// What its steps are of.

@@ -4,7 +4,8 @@ use super::compare::read;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::design::DesignRow;
-use results::front::{FrontAxes, FrontRecord, Measured, Quantity, Work};
+use results::front::{FrontAxes, Measured, Quantity, Work};
+use results::record::FrontRecord;
 use results::report::{Align, Table, folded, significant};
 use results::run::{self, PARETO, Run};
 use search::pareto::Scales;
@@ -93,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// The axes that are asked for: different ones, of which designs have values.
 fn axes(arguments: &Arguments, runs: &[Run]) -> Result<FrontAxes, Failure> {
-    let own = runs.first().map_or(FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None }, FrontAxes::of);
+    let own = runs.first().map_or(FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None }, Run::front_axes);
     let (x, y) = (arguments.x.unwrap_or(own.x), arguments.y.unwrap_or(own.y));
     let chosen = arguments.x.is_some() || arguments.y.is_some();
     let axes = FrontAxes { x, y, z: arguments.z.or(own.z.filter(|_| !chosen)) };

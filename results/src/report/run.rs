@@ -3,9 +3,9 @@
 use super::planned::{keeps, memory, stages_over_a_step};
 use super::{Align, Table, area, count, fields, folded, heading, percent, rate, seconds, significant};
 use crate::design::DesignRow;
-use crate::front::{FrontRecord, Measured, Quantity, Work};
+use crate::front::{Measured, Quantity, Work};
 use crate::planned::one_line;
-use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, Share, StudyRecord};
+use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, Proof, Record, Share, StudyRecord};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The whole report of a run.
