@@ -8,7 +8,7 @@ use sim::scalar_fit::{self, ScalarFit, deviation, rounded};
 
 /// The least spread of what is believed of fractions, and of amounts of memory: a tenth.
 const FRACTIONS: f64 = 0.1;
-/// The same of times, of how far the host runs ahead, and of the rate at which shards are exchanged, which differ between frameworks by factors: of e.
+/// The same of times, and of how far the host runs ahead, which differ between frameworks by factors: of e.
 const TIMES: f64 = 1.0;
 /// A scalar that can be fitted: the key in the stack's file, unit included.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ pub const TIME: [Scalar; 14] = [
     scalar!(overlap.tensor, 0.1, FRACTIONS),
     scalar!(overlap.data_reduction, 0.1, FRACTIONS),
     scalar!(overlap.products, 0.1, FRACTIONS),
-    scalar!(sustained.exchange_fraction, 0.0, TIMES),
+    scalar!(sustained.exchange_fraction, 0.0, FRACTIONS),
 ];
 
 /// What its peak of memory depends on.
