@@ -20,7 +20,7 @@ pub enum Control {
 }
 
 /// What an operation costs, and what the chip draws while it does nothing. Energy per byte belongs to each
-/// [`MemoryLevel`](super::MemoryLevel).
+/// [`MemoryLevel`].
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyModel {
     /// One multiply-accumulate (a product and an addition, accumulated in fp32, or in int32 for int8), by operand type.
