@@ -257,7 +257,7 @@ fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestC
         prop_assert_eq!(front(&merged), front(whole), "parts show");
         prop_assert_eq!(merged.best.map(|at| merged.value(at)), whole.best.map(|at| whole.value(at)));
         prop_assert_eq!(&merged.status, &whole.status);
-        prop_assert_eq!(merged.outside.total(), whole.outside.total());
+        // What is outside and stands in a box that a bound discards is counted with the box: which boxes these are differs.
         let in_boxes = |of: &DesignAnswer| of.boxes.iter().map(|of| of.region.size()).sum::<u64>();
         let all = |of: &DesignAnswer| of.outside.total() as u64 + of.designs.len() as u64 + in_boxes(of);
         prop_assert_eq!(all(&merged), all(whole), "every design is decided once");
