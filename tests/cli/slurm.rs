@@ -168,9 +168,9 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
     wait("part 3 is at work", || at_work(&at("3-of-4")));
     let third = format!("{job}_3");
     slurm("scontrol", &["requeue", &third]);
-    // A requeued task waits for two minutes otherwise.
+    // A requeued task waits for two minutes otherwise. A node refuses a task whose credential is of the second in which it ended the last one.
     wait("part 3 is to begin again", || slurm("squeue", &["-h", "-j", &third, "-o", "%T"]).trim() == "PENDING");
-    slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now"]);
+    slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now+5"]);
     wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
     let merged = std::fs::read_to_string(at("merge.log")).unwrap();
     let (unfinished, lost) = ("part 1/4 has ", "none of the directories holds 1/4; run it with --shard 1/4, and merge again");
