@@ -276,7 +276,7 @@ impl Techniques {
         self.check(&facts, micro_batches)?;
         let rules = self.rules(&facts)?;
         let mut applied = self.applied(&facts)?;
-        let mut found = vec![false; rules.len()];
+        let mut found = vec![Found::Nothing; rules.len()];
         let stock_here = stock(model, &training, &rules);
         for segment in &mut training.segments {
             let mut statics = change(model, segment, &rules, applied.decomposed_every, &mut found)?;
@@ -286,9 +286,18 @@ impl Techniques {
             }
             segment.statics = Some(Box::new(statics));
         }
-        for (technique, _) in rules.iter().zip(&found).filter(|(_, found)| !**found) {
-            let note =
-                format!("{}: {} has nothing that its rule about {} is about", technique.name, model.name, technique.rule.class);
+        for (technique, found) in rules.iter().zip(&found) {
+            let class = technique.rule.class;
+            let note = match found {
+                Found::Something => continue,
+                Found::Nothing => format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name),
+                Found::KeptWhole => format!(
+                    "{}: nothing changes: the gated unit of {} is one kernel, which keeps gate and up alone; with bits for the gate it would keep the \
+                     activated gate besides; where it runs operator by operator (--stack-option kernels.elementwise_fusion=false, or --stack \
+                     huggingface) the technique saves what its paper says",
+                    technique.name, model.name
+                ),
+            };
             if !applied.notes.contains(&note) {
                 applied.notes.push(note);
             }
@@ -335,13 +344,22 @@ struct Named {
     rule: Rule,
 }
 
+/// What a rule found in the model's segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Nothing,
+    /// What it is about, but in kernels where its form takes more than it saves.
+    KeptWhole,
+    Something,
+}
+
 /// Changes a segment's operators, and says what its parameters take.
 fn change(
     model: &Model,
     segment: &mut Segment,
     rules: &[Named],
     period: u64,
-    found: &mut [bool],
+    found: &mut [Found],
 ) -> Result<SegmentStatics, TechniqueError> {
     let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
     let mut parameters = ParameterTensors::new(&segment.graph, segment.tied_parameters, width);
@@ -351,12 +369,14 @@ fn change(
             continue;
         }
         let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        *found |= match rule.class {
+        let mut kept_whole = false;
+        let any = match rule.class {
             TensorClass::ReadOnly => true,
             TensorClass::SavedActivations => {
                 let mut any = false;
                 if let Some(form) = &rule.representation {
                     any |= rewriting.represent(rule, form)?;
+                    kept_whole = rewriting.kept_whole;
                     if let Some(rank) = hands_on_rank(form).filter(|_| any) {
                         parameters.hand_on(rule, rank, name)?;
                     }
@@ -377,6 +397,14 @@ fn change(
                 }
             }
         };
+        let here = if any {
+            Found::Something
+        } else if kept_whole {
+            Found::KeptWhole
+        } else {
+            Found::Nothing
+        };
+        *found = here.max(*found);
     }
     let per = segment.bytes_per_parameter();
     let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };

@@ -44,6 +44,12 @@ pub(crate) fn product(op: &OperatorNode) -> Option<Contraction> {
     })
 }
 
+/// Whether an operator is a gated unit in one kernel. Its backward pass makes the activated gate, which the other factor's gradient needs, from the
+/// gate: in the gate's place it would have to keep the activated gate, as large, and bits for the derivative beside it.
+fn gated_unit(op: &OperatorNode) -> bool {
+    op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == Function::SwiGlu))
+}
+
 /// A segment being changed for one technique.
 pub(crate) struct Rewriting<'a> {
     pub(crate) graph: &'a mut OperatorGraph,
@@ -53,6 +59,8 @@ pub(crate) struct Rewriting<'a> {
     pub(crate) heads: u64,
     /// What stands for a tensor already, by the tensor and, where every reader has its own, the operator.
     shared: BTreeMap<(TensorId, Option<usize>), TensorId>,
+    /// Whether something keeps its form because the other one, with what it asks for besides, takes more.
+    pub(crate) kept_whole: bool,
 }
 
 /// What replaces a tensor that a chain reads.
@@ -70,7 +78,7 @@ struct StandIn {
 
 impl<'a> Rewriting<'a> {
     pub(crate) fn new(graph: &'a mut OperatorGraph, technique: &'a str, heads: u64) -> Self {
-        Self { graph, technique, heads, shared: BTreeMap::new() }
+        Self { graph, technique, heads, shared: BTreeMap::new(), kept_whole: false }
     }
 
     fn refused(&self, why: String, cure: &str) -> TechniqueError {
@@ -147,6 +155,10 @@ impl<'a> Rewriting<'a> {
             if statistic || stands_in || derivative && !argument {
                 continue;
             }
+            if derivative && gated_unit(op) {
+                self.kept_whole = true;
+                continue;
+            }
             found = true;
             self.replace((at, chain), read, form)?;
         }
@@ -177,14 +189,12 @@ impl<'a> Rewriting<'a> {
                 id
             }
         };
-        let gated = matches!(form, Representation::DerivativeBits { .. }).then(|| self.gated_unit(at, read)).flatten();
         let op = &mut self.graph.operators[at];
         op.workspace += stand_in.workspace;
         let chain = &mut op.backward[chain];
         for other in chain.reads.iter_mut().filter(|t| **t == read) {
             *other = id;
         }
-        chain.reads.extend(gated);
         if let Some((rows, tokens)) = stand_in.gradient {
             shrink(&mut chain.steps, rows, tokens);
         }
@@ -195,20 +205,6 @@ impl<'a> Rewriting<'a> {
         });
         chain.steps.splice(0..0, before);
         Ok(())
-    }
-
-    /// Of a fused gated unit, its activated gate: without the gate itself the other factor's gradient needs it.
-    fn gated_unit(&mut self, at: usize, gate: TensorId) -> Option<TensorId> {
-        let op = &self.graph.operators[at];
-        if !op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == Function::SwiGlu)) {
-            return None;
-        }
-        let bytes = self.tensor(gate).bytes;
-        Some(self.make(
-            at,
-            gate,
-            &StandIn { suffix: "activated", bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None },
-        ))
     }
 
     /// Adds a tensor that an operator makes beside its results.
