@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_results::evidence::Scheme;
-use coplace_results::validate::held_out::{calibrate, residuals};
+use coplace_results::validate::held_out::{AloneResidual, calibrate, kernel_residuals, residuals};
 use coplace_results::validate::{Options, file};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -116,4 +116,22 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     assert!(read.sources.values().any(|source| source.starts_with("coplace calibrate: fitted on 6 rows")), "{:?}", read.sources);
     // It is of the software that it was calibrated from, whatever launching costs it now.
     assert_eq!(read.calibrated_from.as_deref(), Some("nanotron"));
+}
+
+#[test]
+fn a_chip_is_predicted_by_the_scalars_of_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let rows = part(directory.path(), "gpu_kernels.csv", |_, line| line.contains(",gemm,"));
+    let found = kernel_residuals(&rows, &Options::default()).unwrap();
+    let mape = |chip: &str, error: &dyn Fn(&AloneResidual) -> Option<f64>| {
+        let of_chip = found.iter().filter(|r| r.facts.place == chip && r.facts.kind == "gemm bf16");
+        let errors: Vec<f64> = of_chip.filter_map(error).map(|e| (-e).exp_m1().abs() * 100.0).collect();
+        assert!(errors.len() > 20, "{chip}");
+        errors.iter().sum::<f64>() / errors.len() as f64
+    };
+    for chip in ["a100_80gb_sxm", "h100_80gb_sxm"] {
+        let (in_sample, rows, other) = (mape(chip, &|r| Some(r.in_sample)), mape(chip, &|r| r.rows), mape(chip, &|r| r.chip));
+        assert!(in_sample < 9.0 && rows < 12.0 && other < 15.0, "{chip}: {in_sample:.1} {rows:.1} {other:.1} %");
+        assert!(in_sample < other, "{chip}");
+    }
 }

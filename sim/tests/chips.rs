@@ -1,9 +1,9 @@
 //! The built-in chips: every file reads, and the models meet what is published or measured.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::cost::CostModel;
 use coplace_sim::cost::calibrate::{Timing, predict};
 use coplace_sim::cost::named::{KERNEL_NAMES, Shape, kernel_from_name};
+use coplace_sim::cost::{CostModel, Routine};
 use coplace_sim::hardware::{Accelerator, area, at_clock, sustained_power, templates, verify};
 use coplace_sim::kernel::DataType;
 use coplace_sim::units::Hertz;
@@ -93,8 +93,9 @@ fn every_kernel_is_predicted_on_every_chip() {
         for (name, data_type) in KERNEL_NAMES.into_iter().flat_map(|name| types.map(|t| (name, t))) {
             for (m, n, k) in [(2, 3, 5), (1000, 777, 1), (8192, 8192, 8192)] {
                 let kernel = kernel_from_name(name, Shape { m, n, k, ..Shape::default() }, data_type).unwrap();
+                let routine = Routine::Kernel(kernel);
                 for timing in [Timing::Device, Timing::Host] {
-                    let time = predict(&model, &kernel, timing).0;
+                    let time = predict(&model, &routine, timing).0;
                     assert!(
                         time.is_finite() && time > 0.0 && time < 10.0,
                         "{} {name} {data_type} {m}x{n}x{k}: {time} s",
@@ -105,7 +106,7 @@ fn every_kernel_is_predicted_on_every_chip() {
         }
         for (data_type, peak) in chip.published.peak.iter() {
             let kernel = kernel_from_name("gemm", Shape { m: 8192, n: 8192, k: 8192, ..Shape::default() }, data_type).unwrap();
-            let achieved = (kernel.flops() / peak).0 / predict(&model, &kernel, Timing::Device).0;
+            let achieved = (kernel.flops() / peak).0 / predict(&model, &Routine::Kernel(kernel), Timing::Device).0;
             assert!((0.33..=1.03).contains(&achieved), "{} {data_type}: {achieved} of the published peak", template.name);
         }
     }

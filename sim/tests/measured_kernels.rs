@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::cost::CostModel;
 use coplace_sim::cost::calibrate::{Determined, Measurement, Timing, fit, predict};
 use coplace_sim::cost::named::{Shape, data_type_from_name, kernel_from_name};
+use coplace_sim::cost::{CostModel, Routine};
 use coplace_sim::hardware::{Accelerator, Calibration};
 use coplace_sim::units::Seconds;
 use std::collections::BTreeMap;
@@ -26,7 +26,12 @@ fn measurements(chip: &str) -> Vec<Measurement> {
         let timing = if cells[10] == "host" { Timing::Host } else { Timing::Device };
         let small = chip == "tpu_v4" && cells[2] == "gemm" && shape.m.min(shape.n).min(shape.k) < 1024;
         let group = format!("{}{}", cells[2], if small { " below 1024" } else { "" });
-        found.push(Measurement { kernel, timing, time: Seconds::from_micros(cells[9].parse().expect(line)), group });
+        found.push(Measurement {
+            routine: Routine::Kernel(kernel),
+            timing,
+            time: Seconds::from_micros(cells[9].parse().expect(line)),
+            group,
+        });
     }
     found
 }
@@ -36,7 +41,7 @@ fn errors(chip: &str) -> BTreeMap<String, (f64, f64)> {
     let model = CostModel::new(Accelerator::template(chip).unwrap()).unwrap();
     let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for m in measurements(chip) {
-        let error = (predict(&model, &m.kernel, m.timing) / m.time - 1.0).abs() * 100.0;
+        let error = (predict(&model, &m.routine, m.timing) / m.time - 1.0).abs() * 100.0;
         groups.entry(m.group).or_default().push(error);
     }
     groups
@@ -107,9 +112,9 @@ fn a_kernel_library_is_found_in_its_products() {
     let size = |i: u32| 1_u64 << (5 + i % 8);
     let product = |i: u32| {
         let shape = Shape { m: size(i), n: size(i / 2 + 3), k: size(i / 5 + 1), batch: 1, elements: 0 };
-        let kernel = kernel_from_name("gemm", shape, data_type_from_name("bf16").unwrap()).unwrap();
-        let time = predict(&model, &kernel, Timing::Device);
-        Measurement { kernel, timing: Timing::Device, time, group: "gemm".to_owned() }
+        let routine = Routine::Kernel(kernel_from_name("gemm", shape, data_type_from_name("bf16").unwrap()).unwrap());
+        let time = predict(&model, &routine, Timing::Device);
+        Measurement { routine, timing: Timing::Device, time, group: "gemm".to_owned() }
     };
     let fit = fit(&chip, &(0..40).map(product).collect::<Vec<_>>(), &[]).unwrap();
     assert!(fit.before > 0.2 && fit.after < 0.02 && fit.left_out < 0.04, "{} {} {}", fit.before, fit.after, fit.left_out);

@@ -3,7 +3,7 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
-use results::evidence::{Residuals, coverage};
+use results::evidence::{AloneResiduals, Residuals, coverage};
 use results::finite;
 use results::validate::{self, ClaimReport, FileReport};
 use std::path::{Path, PathBuf};
@@ -34,10 +34,10 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "stacks"])]
     techniques: bool,
     /// Predict training runs and memory peaks with what they are judged by held out, models, numbers of nodes, chips and stacks in turn: each
-    /// stack's scalars are fitted to the other rows
+    /// stack's scalars are fitted to the other rows; kernels and collectives with rows, kinds and chips held out
     #[arg(long, conflicts_with_all = ["predictions", "plot", "breakdown", "format"])]
     held_out: bool,
-    /// Write the errors of --held-out, row by row (results/reference/residuals.csv is made so)
+    /// Write the errors of --held-out, row by row (results/reference/residuals.csv and residuals_alone.csv are made so)
     #[arg(long, value_name = "OUT.csv", requires = "held_out")]
     residuals: Option<PathBuf>,
     /// Print how often 90 % intervals hold on what was held out, how wide they are, and what choosing plans by their bad end costs: of the carried
@@ -152,24 +152,52 @@ fn give_claims(arguments: &Arguments, reports: &[ClaimReport]) -> Result<(), Fai
 
 /// Errors on what nothing was fitted on.
 fn held_out(arguments: &Arguments, options: &validate::Options) -> Result<(), Failure> {
-    let (mut residuals, mut few) = (Vec::new(), Vec::new());
+    let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.files {
+        let found = progress::shown("fitting without what is held out", || validate::held_out::alone_residuals(path, options));
+        if let Some(found) = found.or_input()? {
+            alone.extend(found);
+            continue;
+        }
         few.extend(validate::held_out::from_few(path, options).or_input()?);
         residuals.extend(validate::held_out::residuals(path, options).or_input()?);
     }
     if let Some(path) = &arguments.residuals {
-        results::files::write(path, validate::held_out::csv(&residuals).as_bytes()).or_unwritable()?;
+        let table = match (residuals.is_empty(), alone.is_empty()) {
+            (_, true) => validate::held_out::csv(&residuals),
+            (true, false) => validate::held_out::alone_csv(&alone),
+            (false, false) => {
+                let why =
+                    "training runs and what runs alone (kernels, collectives) have tables of their own; give their files apart";
+                return Err(failure::input(format!("--residuals {}: {why}", path.display())));
+            }
+        };
+        results::files::write(path, table.as_bytes()).or_unwritable()?;
     }
-    answer::text(&format!("{}\n{}", validate::held_out::report(&residuals), validate::held_out::few(&few)))
+    let mut text = String::new();
+    if !alone.is_empty() {
+        text.push_str(&validate::held_out::alone_report(&alone).or_input()?);
+    }
+    if !residuals.is_empty() || alone.is_empty() {
+        text.push_str(&format!("{}\n{}", validate::held_out::report(&residuals), validate::held_out::few(&few)));
+    }
+    answer::text(&text)
 }
 
 /// How often intervals hold.
 fn intervals(table: Option<&Path>) -> Result<(), Failure> {
-    let Some(path) = table else { return answer::text(&results::report::coverage(&coverage(Residuals::carried()))) };
+    let runs = |table: &Residuals| results::report::coverage(&coverage(table));
+    let alone = |table: &AloneResiduals| validate::held_out::alone_coverage(&table.coverage());
+    let Some(path) = table else {
+        return answer::text(&format!("{}\n{}", runs(Residuals::carried()), alone(AloneResiduals::carried())));
+    };
     let text =
         sim::files::text::read(path).map_err(|e| failure::input(format!("{}: {e}; give a readable table", path.display())))?;
-    let table = Residuals::parse(&text).map_err(|e| failure::input(format!("{}: {e}", path.display())))?;
-    answer::text(&results::report::coverage(&coverage(&table)))
+    let wrong = |e| failure::input(format!("{}: {e}", path.display()));
+    if text.starts_with("what,") {
+        return answer::text(&alone(&AloneResiduals::parse(&text).map_err(wrong)?));
+    }
+    answer::text(&runs(&Residuals::parse(&text).map_err(wrong)?))
 }
 
 /// How many wrong rows of a file standard error names.

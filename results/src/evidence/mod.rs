@@ -7,6 +7,7 @@
 //! measured run, by chips where its chip was not measured under it); else those of software that was not fitted at all. So it is wide where the
 //! model has been wrong, and it is wider the less is like it.
 
+mod alone;
 mod coverage;
 mod facts;
 mod interval;
@@ -15,6 +16,7 @@ mod robust;
 mod scheme;
 mod table;
 
+pub use alone::{ALONE_COLUMNS, AloneCoverage, AloneFacts, AloneResiduals};
 pub use coverage::{Coverage, coverage};
 pub use facts::{Facts, Kind, mechanisms};
 pub use interval::{CONFIDENCE, Interval};

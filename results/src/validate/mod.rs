@@ -26,7 +26,7 @@ pub use row::{Row, RowError, RowFailure};
 pub use score::{GroupScore, Worst};
 pub use text::report;
 
-use crate::evidence::{Facts, Grade, Quantity, Residuals};
+use crate::evidence::{AloneFacts, AloneResiduals, Facts, Grade, Quantity, Residuals};
 use crate::files::{self, WriteError};
 use serde::Serialize;
 use sim::files::lines::Lines;
@@ -150,7 +150,7 @@ pub struct Prediction {
     pub measured: Option<f64>,
     /// The predicted value, in the unit of the column.
     pub predicted: f64,
-    /// How sure it is; `None` of what no training runs say anything about.
+    /// How sure it is; `None` of what nothing measured says anything about.
     pub evidence: Option<Judged>,
 }
 
@@ -354,7 +354,7 @@ impl FileReport {
         });
         let (group, size) = (self.dataset.group(row), self.dataset.size(row));
         let assumed = prepared.take_assumed();
-        let facts = prepared.take_facts();
+        let (facts, alone) = (prepared.take_facts(), prepared.take_alone());
         match outcome {
             Ok((measured, values)) => {
                 self.assume(&row.id(), assumed);
@@ -369,7 +369,11 @@ impl FileReport {
                         ranking: self.dataset.ranking(row),
                         measured,
                         predicted: *predicted,
-                        evidence: facts.as_ref().and_then(|facts| judged(target.column, facts, *predicted)),
+                        evidence: match (&facts, &alone) {
+                            (Some(facts), _) => judged(target.column, facts, *predicted),
+                            (None, Some(alone)) => judged_alone(alone, *predicted),
+                            (None, None) => None,
+                        },
                     });
                 }
             }
@@ -399,6 +403,12 @@ fn judged(column: &str, facts: &Facts, predicted: f64) -> Option<Judged> {
         .filter(|judged| judged.interval[1].is_finite())
 }
 
+/// The same of a kernel or a collective that takes so many microseconds.
+fn judged_alone(facts: &AloneFacts, predicted: f64) -> Option<Judged> {
+    let (grade, interval) = AloneResiduals::carried().judge(facts, predicted)?;
+    Some(Judged { grade, interval: interval.around(predicted) })
+}
+
 /// The reports as one JSON object: `{"format": 1, "files": [...]}`, each file as [`FileReport`] without its predictions
 /// (those are the CSV of [`write_predictions`]).
 #[must_use]
@@ -407,7 +417,7 @@ pub fn json(reports: &[FileReport]) -> serde_json::Value {
 }
 
 /// Writes `id,quantity,measured,predicted,low,high,grade`, one line per row and target column, atomically: `low` and `high` are the ends of the 90 %
-/// interval. An unknown measured value is an empty cell; intervals and grades are of training runs' times and peaks.
+/// interval. An unknown measured value is an empty cell; intervals and grades are of training runs' times and peaks, kernels and collectives.
 ///
 /// # Errors
 /// Whatever the system reports.

@@ -1,11 +1,11 @@
 //! Fits a chip's physical scalars to measured kernels, from what its file says of them: those of its calibration, and of its kernel library where it
 //! has one.
 
-use super::{CostError, CostModel};
+use super::{CostError, CostModel, Routine};
 pub use crate::grouped_errors::GroupError;
 use crate::grouped_errors::Groups;
-use crate::hardware::{Accelerator, Calibration, FittedScalar, KernelLibrary, Parameter, templates};
-use crate::kernel::Kernel;
+use crate::hardware::{Accelerator, Calibration, FittedScalar, KernelLibrary, Parameter, Template, templates};
+use crate::kernel::DataType;
 use crate::scalar_fit::{Belief, LEFT_OUT, ScalarFit, rounded, spread};
 use crate::units::Seconds;
 
@@ -29,7 +29,7 @@ pub enum Timing {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
     /// What was run, on the whole chip.
-    pub kernel: Kernel,
+    pub routine: Routine,
     /// Which clock.
     pub timing: Timing,
     /// The measured time.
@@ -180,14 +180,32 @@ pub enum CalibrationError {
     },
 }
 
-/// The predicted time of a kernel measured alone, under its clock.
+/// The predicted time of what is measured alone, under its clock. The host's overhead is known of single kernels only.
 #[must_use]
-pub fn predict(model: &CostModel, kernel: &Kernel, timing: Timing) -> Seconds {
-    let cost = model.cost_alone(kernel);
-    match timing {
-        Timing::Device => cost.latency,
-        Timing::Host => model.host_timed(kernel, &cost),
+pub fn predict(model: &CostModel, routine: &Routine, timing: Timing) -> Seconds {
+    match (routine, timing) {
+        (Routine::Kernel(kernel), Timing::Host) => model.host_timed(kernel, &model.cost_alone(kernel)),
+        _ => model.alone(routine),
     }
+}
+
+/// A chip with another's scalars, as of one that nobody measured: as they are, but for what the loads of a core bring in per cycle. That goes with the
+/// multiply-accumulates of a core: memories and the tiles of libraries are made to feed the arrays. From an A100 (22 bytes at 1,024 in bf16) the rule gives
+/// an H100 (2,048) 44 bytes, and back 24; the fits say 48 and 22.
+#[must_use]
+pub fn carried_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
+    let mut changed = chip.clone();
+    for scalar in ChipScalar::of(chip) {
+        scalar.set(&mut changed, scalar.get(from));
+    }
+    let per_core = |chip: &Accelerator| {
+        let rate = [DataType::Bf16, DataType::Fp16].into_iter().find_map(|of| chip.tensor.macs_per_unit_per_cycle.get(of));
+        rate.map(|rate| rate * chip.tensor.units() as f64 / f64::from(chip.tensor.cores))
+    };
+    if let (Some(library), Some(own), Some(others)) = (&mut changed.library, per_core(chip), per_core(from)) {
+        library.core_read_bytes_per_cycle *= own / others;
+    }
+    changed
 }
 
 /// Fits the scalars named by `keys` (all, where there are none) to the measurements. Every group weighs the same, so that none pays for another; a scalar
@@ -265,12 +283,12 @@ impl Question<'_> {
 
     /// Each scalar is believed to be as the chip's file says, as surely as it is alike on built-in chips and on this one.
     fn beliefs(&self) -> Vec<Belief> {
-        let built_in = self.built_in();
+        let built_in: Vec<&Accelerator> = self.built_in().map(|template| &template.accelerator).collect();
         let belief = |scalar: &ChipScalar| {
             let (least, most) = scalar.limits();
             Belief {
                 centre: scalar.coordinate(scalar.get(self.chip)),
-                spread: spread(built_in.iter().chain([self.chip]).map(|chip| scalar.coordinate(scalar.get(chip)))),
+                spread: spread(built_in.iter().copied().chain([self.chip]).map(|chip| scalar.coordinate(scalar.get(chip)))),
                 least: scalar.coordinate(least),
                 most: scalar.coordinate(most),
             }
@@ -278,16 +296,18 @@ impl Question<'_> {
         self.scalars.iter().map(belief).collect()
     }
 
-    /// Where built-in chips of the kind stand.
+    /// Where other built-in chips of the kind stand, but for those that have their scalars from this one.
     fn starts(&self) -> Vec<Vec<f64>> {
         let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.coordinate(scalar.get(chip))).collect();
-        self.built_in().iter().map(point).collect()
+        let copied = |template: &&Template| template.fitted_on.values().any(|origin| origin.contains(self.chip.name.as_str()));
+        self.built_in().filter(|template| !copied(template)).map(|template| point(&template.accelerator)).collect()
     }
 
-    /// Built-in chips that run kernels as this one does, by a library or as a compiler maps them.
-    fn built_in(&self) -> Vec<Accelerator> {
-        let all = templates().unwrap_or_default().iter().map(|template| template.accelerator.clone());
-        all.filter(|chip| chip.library.is_some() == self.chip.library.is_some()).collect()
+    /// Other built-in chips that run kernels as this one does, by a library or as a compiler maps them.
+    fn built_in(&self) -> impl Iterator<Item = &'static Template> {
+        let (name, by_library) = (self.chip.name.clone(), self.chip.library.is_some());
+        let alike = move |template: &&Template| template.name != name && template.accelerator.library.is_some() == by_library;
+        templates().unwrap_or_default().iter().filter(alike)
     }
 
     /// ln(predicted / measured) of some measurements at a point.
@@ -300,7 +320,7 @@ impl Question<'_> {
         let Ok(model) = CostModel::new(chip) else { return vec![f64::INFINITY; rows.len()] };
         let error = |row: &usize| {
             let m = &self.measurements[*row];
-            (predict(&model, &m.kernel, m.timing) / m.time).ln()
+            (predict(&model, &m.routine, m.timing) / m.time).ln()
         };
         rows.iter().map(error).collect()
     }

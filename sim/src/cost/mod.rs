@@ -25,7 +25,7 @@ mod tiles;
 mod vector_core;
 
 pub use cache::CostCache;
-pub use routine::{AttentionCall, ExpertsCall};
+pub use routine::{AttentionCall, ExpertsCall, Routine};
 pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, spatial};
 pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};

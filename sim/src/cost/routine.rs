@@ -50,6 +50,21 @@ pub struct ExpertsCall {
     pub operand: DataType,
 }
 
+/// What was run by itself, as measurements of single kernels name it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Routine {
+    /// One kernel.
+    Kernel(Kernel),
+    /// A framework's linear layer with 8-bit operands.
+    Linear(Contraction),
+    /// A call of attention.
+    Attention(AttentionCall),
+    /// A layer of experts.
+    Experts(ExpertsCall),
+    /// Equal products in one call.
+    Grouped(Contraction),
+}
+
 /// Quantising an input to 8 bits where a framework's linear layer does so: launches of the scale's reduction, the scale and
 /// the conversion. Fitted on 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
 const QUANTISE: f64 = 10.0e-6;
@@ -66,9 +81,20 @@ const EXPERTS_PASSES: f64 = 1.4;
 const GROUP_TILE: f64 = 3.0;
 
 impl CostModel {
-    /// A framework's linear layer measured alone: with 8-bit operands its 16-bit input is quantised first, where a library does.
+    /// The time that the device takes for a routine that runs alone.
     #[must_use]
-    pub fn linear_alone(&self, c: &Contraction) -> Seconds {
+    pub fn alone(&self, routine: &Routine) -> Seconds {
+        match routine {
+            Routine::Kernel(kernel) => self.cost_alone(kernel).latency,
+            Routine::Linear(product) => self.linear_alone(product),
+            Routine::Attention(call) => self.attention_alone(call),
+            Routine::Experts(call) => self.experts_alone(call),
+            Routine::Grouped(group) => self.grouped_alone(group),
+        }
+    }
+
+    /// A framework's linear layer measured alone: with 8-bit operands its 16-bit input is quantised first, where a library does.
+    fn linear_alone(&self, c: &Contraction) -> Seconds {
         let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
         match (&self.machine.alone().library, c.operand.bytes()) {
             (Some(library), 1) => {
@@ -80,8 +106,7 @@ impl CostModel {
     }
 
     /// A call of attention measured alone.
-    #[must_use]
-    pub fn attention_alone(&self, call: &AttentionCall) -> Seconds {
+    fn attention_alone(&self, call: &AttentionCall) -> Seconds {
         let view = self.machine.alone();
         if let Some(library) = &view.library {
             return Seconds(library_attention::alone(self, view, library, call));
@@ -102,8 +127,7 @@ impl CostModel {
     }
 
     /// A layer of experts measured alone.
-    #[must_use]
-    pub fn experts_alone(&self, call: &ExpertsCall) -> Seconds {
+    fn experts_alone(&self, call: &ExpertsCall) -> Seconds {
         let rows = call.tokens * call.top_k;
         let active = rows.min(call.experts).max(1);
         let product = |n: u64, k: u64| Contraction {
@@ -126,8 +150,7 @@ impl CostModel {
     }
 
     /// Equal products in one call, measured alone.
-    #[must_use]
-    pub fn grouped_alone(&self, group: &Contraction) -> Seconds {
+    fn grouped_alone(&self, group: &Contraction) -> Seconds {
         let view = self.machine.alone();
         match &view.library {
             Some(library) => Seconds(library.scalars.floor.0 + self.grouped(view, library, std::slice::from_ref(group))),

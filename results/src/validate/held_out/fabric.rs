@@ -1,9 +1,10 @@
 //! A fabric fitted to a user's own collectives.
 
+use super::alone::{AloneResidual, PARTS};
 use super::calibration::{FittedScalar, percent};
 use super::{LEAST_ROWS, Rows};
 use crate::validate::predict::Prepared;
-use crate::validate::predict::collectives::on;
+use crate::validate::predict::collectives::{on, on_fabric};
 use crate::validate::row::RowFailure;
 use crate::validate::{Dataset, Options, ValidateError};
 use serde::Serialize;
@@ -82,7 +83,7 @@ impl Field {
 struct Unit<'a> {
     rows: &'a Rows,
     members: Vec<(usize, f64)>,
-    document: &'a FabricDocument,
+    document: FabricDocument,
     fields: Vec<Field>,
 }
 
@@ -97,22 +98,8 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<
     let unknown = |e| wrong(&format!("{}: these are collectives, which a fabric is fitted to: {e}", path.display()));
     let base = Fabric::load(fabric).map_err(unknown)?;
     let named = |at: &usize| rows.row(*at).cell("fabric").is_some_and(|name| name == fabric || name == base.name);
-    let first = (0..rows.records.len()).find(named);
-    let of_first = |column: &str| first.and_then(|at| rows.row(at).cell(column).map(str::to_owned)).unwrap_or_default();
-    let (chip, algorithm) = (of_first("chip"), of_first("algo"));
-    let document = FabricDocument::load_for(fabric, &chip).map_err(|e| wrong(&e))?;
-    let software = |algorithm: Option<&str>| document.software(algorithm.unwrap_or_default()).map(str::to_owned);
-    let of_one_software = |at: &usize| software(rows.row(*at).cell("algo")) == software(Some(&algorithm));
-    let same: Vec<usize> = (0..rows.records.len()).filter(named).filter(of_one_software).collect();
-    let document = document.under(&algorithm);
-    let whole = document.fabric().map_err(|e| wrong(&e))?;
     let mut prepared = Prepared::new(options);
-    let mut unit = Unit { rows: &rows, members: Vec::new(), fields: fields(&document), document: &document };
-    for at in same {
-        if let Ok(measured) = unit.measured(at, &chip, &whole, &mut prepared) {
-            unit.members.push((at, measured));
-        }
-    }
+    let unit = Unit::of(&rows, fabric, &named, &mut prepared)?;
     if unit.members.len() < LEAST_ROWS {
         return Err(ValidateError::TooFewCollectives {
             file: path.into(),
@@ -132,6 +119,29 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<
         fit.left_out_pct
     );
     Ok(CalibratedFabric { document, source, fit })
+}
+
+/// The residuals of every collective of a file that can be predicted, by fabric, chip and communication library. Fits begin, and stay where rows say nothing,
+/// at the fabric's own values: fabrics of other tiers have no others.
+///
+/// # Errors
+/// A file that cannot be read or holds no collectives.
+pub fn collective_residuals(path: &Path, options: &Options) -> Result<Vec<AloneResidual>, ValidateError> {
+    let rows = Rows::read_if(path, |dataset| dataset == Dataset::Collectives)?;
+    let mut prepared = Prepared::new(options);
+    let (mut all, mut taken) = (Vec::new(), vec![false; rows.records.len()]);
+    for at in 0..rows.records.len() {
+        if taken[at] {
+            continue;
+        }
+        taken[at] = true;
+        let Some(fabric) = rows.row(at).cell("fabric").map(str::to_owned) else { continue };
+        let left = |other: &usize| (*other == at || !taken[*other]) && rows.row(*other).cell("fabric") == Some(fabric.as_str());
+        let Ok(unit) = Unit::of(&rows, &fabric, &left, &mut prepared) else { continue };
+        all.extend(unit.residuals(&mut prepared));
+        unit.members.iter().for_each(|(member, _)| taken[*member] = true);
+    }
+    Ok(all)
 }
 
 /// What of a fabric's document is fitted.
@@ -156,7 +166,28 @@ fn spread_of(field: &Field) -> f64 {
     spread(documents.flat_map(of).map(|f| f.coordinate(f.before)))
 }
 
-impl Unit<'_> {
+impl<'a> Unit<'a> {
+    /// The rows among `named` of the first one's chip and communication library.
+    fn of(rows: &'a Rows, fabric: &str, named: &dyn Fn(&usize) -> bool, prepared: &mut Prepared) -> Result<Self, ValidateError> {
+        let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
+        let first = (0..rows.records.len()).find(named);
+        let of_first = |column: &str| first.and_then(|at| rows.row(at).cell(column).map(str::to_owned)).unwrap_or_default();
+        let (chip, algorithm) = (of_first("chip"), of_first("algo"));
+        let document = FabricDocument::load_for(fabric, &chip).map_err(|e| wrong(&e))?;
+        let software = |algorithm: Option<&str>| document.software(algorithm.unwrap_or_default()).map(str::to_owned);
+        let of_one_software = |at: &usize| software(rows.row(*at).cell("algo")) == software(Some(&algorithm));
+        let same: Vec<usize> = (0..rows.records.len()).filter(named).filter(of_one_software).collect();
+        let document = document.under(&algorithm);
+        let whole = document.fabric().map_err(|e| wrong(&e))?;
+        let mut unit = Self { rows, members: Vec::new(), fields: fields(&document), document };
+        for at in same {
+            if let Ok(measured) = unit.measured(at, &chip, &whole, prepared) {
+                unit.members.push((at, measured));
+            }
+        }
+        Ok(unit)
+    }
+
     /// The measured time of a row of the fabric's chip, in microseconds.
     fn measured(&self, at: usize, chip: &str, fabric: &Fabric, prepared: &mut Prepared) -> Result<f64, RowFailure> {
         let row = self.rows.row(at);
@@ -192,14 +223,52 @@ impl Unit<'_> {
         members.iter().map(one).collect()
     }
 
-    fn fit(&self, prepared: &mut Prepared) -> (Vec<f64>, FabricFit) {
+    fn beliefs(&self) -> Vec<Belief> {
         let belief = |field: &Field| Belief {
             centre: field.coordinate(field.before),
             spread: spread_of(field),
             least: field.coordinate(field.limits.0),
             most: field.coordinate(field.limits.1),
         };
-        let beliefs: Vec<Belief> = self.fields.iter().map(belief).collect();
+        self.fields.iter().map(belief).collect()
+    }
+
+    fn residuals(&self, prepared: &mut Prepared) -> Vec<AloneResidual> {
+        let beliefs = self.beliefs();
+        let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
+        let in_sample = self.errors(&all, &centres, prepared);
+        let (parts, kinds) = (all.iter().map(|m| m % PARTS).collect::<Vec<_>>(), self.kinds());
+        let mut apart = |folds: &[usize]| {
+            let enough = folds.iter().any(|fold| *fold != 0) && all.len() > LEAST_ROWS;
+            enough.then(|| self.left_out(&fit, folds, prepared))
+        };
+        let (by_rows, by_kinds) = (apart(&parts), apart(&kinds));
+        let one = |m: &usize| {
+            let (at, measured) = self.members[*m];
+            let row = self.rows.row(at);
+            let cell = |key: &str| row.cell(key).unwrap_or("?").to_owned();
+            let error = |errors: &Option<Vec<f64>>| errors.as_ref().map(|errors| -errors[*m]);
+            AloneResidual {
+                dataset: cell("dataset"),
+                id: row.id(),
+                group: Dataset::Collectives.group(&row),
+                facts: on_fabric(&row),
+                from: None,
+                part: parts[*m],
+                predicted_us: measured * in_sample[*m].exp(),
+                in_sample: -in_sample[*m],
+                rows: error(&by_rows),
+                kinds: error(&by_kinds),
+                chip: None,
+            }
+        };
+        all.iter().map(one).collect()
+    }
+
+    fn fit(&self, prepared: &mut Prepared) -> (Vec<f64>, FabricFit) {
+        let beliefs = self.beliefs();
         let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
         let all: Vec<usize> = (0..self.members.len()).collect();
         let (point, ranges) = fit.fit_with_ranges(&mut |point| self.errors(&all, point, prepared));
@@ -221,8 +290,8 @@ impl Unit<'_> {
             others: self.rows.records.len() - all.len(),
             before_pct: percent(&before),
             after_pct: percent(&after),
-            left_out_pct: self.left_out(&fit, &rows, prepared),
-            by_kind_pct: several.then(|| self.left_out(&fit, &kinds, prepared)),
+            left_out_pct: percent(&self.left_out(&fit, &rows, prepared)),
+            by_kind_pct: several.then(|| percent(&self.left_out(&fit, &kinds, prepared))),
             scalars: scalars.collect(),
         };
         (point, found)
@@ -238,11 +307,10 @@ impl Unit<'_> {
         kinds.iter().map(|kind| known.partition_point(|other| other < kind)).collect()
     }
 
-    /// The mean absolute error in percent on folds that are left out in turn.
-    fn left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut Prepared) -> f64 {
+    /// ln(predicted / measured) of every member with its fold left out.
+    fn left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut Prepared) -> Vec<f64> {
         let points = fit.left_out(of, &mut |rest, point| self.errors(rest, point, prepared));
-        let errors = (0..of.len()).flat_map(|m| self.errors(&[m], &points[of[m]], prepared));
-        percent(&errors.collect::<Vec<_>>())
+        (0..of.len()).flat_map(|m| self.errors(&[m], &points[of[m]], prepared)).collect()
     }
 }
 

@@ -3,15 +3,19 @@
 //! The rows of a file are split by software stack. A stack's few scalars are fitted anew on all rows but those of a fold (models of one size, one
 //! chip, one number of nodes), beginning where the *other* stacks have them, and the fold is predicted. Besides, every row is predicted with what
 //! the other stacks give alone, as of software that nobody measured. What a chip's or a fabric's scalars were fitted on is not taken back: they
-//! know kernels and collectives, no training run.
+//! know kernels and collectives, no training run. Those by themselves are held out too ([`alone_residuals`]).
 
+mod alone;
 mod calibration;
 mod fabric;
 mod folds;
+mod kernels;
 mod text;
 
+pub use alone::{AloneResidual, alone_coverage, alone_csv, alone_report, alone_residuals};
 pub use calibration::{Calibrated, FittedScalar, FromFew, Part, calibrate, from_few};
-pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric};
+pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric, collective_residuals};
+pub use kernels::kernel_residuals;
 pub use text::{few, report};
 
 use super::predict::Prepared;

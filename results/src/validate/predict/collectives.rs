@@ -1,6 +1,7 @@
 //! Collectives: `sim::network`'s cost of a group on the fabric that the row names.
 
 use super::Prepared;
+use crate::evidence::AloneFacts;
 use crate::validate::row::{Row, RowFailure};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::{Fabric, Topology};
@@ -24,7 +25,19 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
     let algorithm = row.cell("algo").unwrap_or_default();
     kind(row)?;
     let fabric = prepared.fabric_under(row.text("fabric")?, row.text("chip")?, algorithm)?;
-    Ok(vec![("measured_us", on(prepared, row, fabric)?)])
+    let us = on(prepared, row, fabric)?;
+    prepared.alone = Some(on_fabric(row));
+    Ok(vec![("measured_us", us)])
+}
+
+/// What the row's prediction rests on.
+pub(in crate::validate) fn on_fabric(row: &Row<'_>) -> AloneFacts {
+    let cell = |key: &str| row.cell(key).unwrap_or("?");
+    AloneFacts {
+        what: "collective",
+        place: format!("{} on {}", cell("chip"), cell("fabric")),
+        kind: cell("collective").to_owned(),
+    }
 }
 
 /// The time of a row's collective on a fabric, in microseconds.

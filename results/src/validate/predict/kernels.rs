@@ -1,63 +1,55 @@
 //! Kernels: `sim::cost` on the chip that the row names, by the clock that the row was measured with.
 
 use super::Prepared;
+use crate::evidence::AloneFacts;
 use crate::validate::dataset::Dataset;
 use crate::validate::row::{Row, RowFailure};
 use sim::cost::calibrate::{self, Measurement, Timing};
 use sim::cost::named::{NameError, Shape, data_type_from_name, kernel_from_name};
-use sim::cost::{AttentionCall, CostModel, ExpertsCall};
+use sim::cost::{AttentionCall, ExpertsCall, Routine};
 use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
 
 /// What the source of a row says whose attention a serving library ran.
 const SERVING: &str = "trtllm";
 
-/// What a row ran.
-enum Routine {
-    /// A kernel that fits of a chip's scalars know too.
-    Kernel(Kernel),
-    /// A linear layer with 8-bit operands.
-    Linear(Contraction),
-    Attention(AttentionCall),
-    Experts(ExpertsCall),
-    Grouped(Contraction),
-}
-
-impl Routine {
-    fn time(&self, model: &CostModel, timing: Timing) -> Seconds {
-        match self {
-            Self::Kernel(kernel) => calibrate::predict(model, kernel, timing),
-            Self::Linear(product) => model.linear_alone(product),
-            Self::Attention(call) => model.attention_alone(call),
-            Self::Experts(call) => model.experts_alone(call),
-            Self::Grouped(group) => model.grouped_alone(group),
-        }
-    }
-}
-
 /// Predicts the time of a kernel in microseconds.
 pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let timing = timing(row)?;
-    let routine = routine(row)?;
-    if timing == Timing::Host && !matches!(routine, Routine::Kernel(_)) {
-        return Err(RowFailure::Unpredictable(format!("{} by the host's clock", row.text("kernel")?)));
-    }
+    let (routine, timing) = ran(row)?;
     let model = prepared.model(row.text("chip")?)?;
-    Ok(vec![("measured_us", routine.time(model, timing).micros())])
+    let (us, facts) = (calibrate::predict(model, &routine, timing).micros(), on_chip(row, &model.accelerator().name)?);
+    prepared.alone = Some(facts);
+    Ok(vec![("measured_us", us)])
+}
+
+/// What the prediction of a row of a chip rests on.
+pub(in crate::validate) fn on_chip(row: &Row<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
+    let host = if timing(row)? == Timing::Host { " (host)" } else { "" };
+    Ok(AloneFacts {
+        what: "kernel",
+        place: chip.to_owned(),
+        kind: format!("{} {}{host}", row.text("kernel")?, row.text("dtype")?),
+    })
 }
 
 /// The row as a measurement that a chip's scalars can be fitted to.
 pub(in crate::validate) fn measurement(row: &Row<'_>, group: String) -> Result<Measurement, RowFailure> {
-    let timing = timing(row)?;
-    let Routine::Kernel(kernel) = routine(row)? else {
-        return Err(RowFailure::Unpredictable(format!("{} is not fitted to", row.text("kernel")?)));
-    };
+    let (routine, timing) = ran(row)?;
     for target in Dataset::Kernels.targets() {
         if let Some(time) = row.measured(target)? {
-            return Ok(Measurement { kernel, timing, time: Seconds::from_micros(time), group });
+            return Ok(Measurement { routine, timing, time: Seconds::from_micros(time), group });
         }
     }
     Err(RowFailure::Unpredictable("no measured time".into()))
+}
+
+/// What the row ran, and by which clock it was measured.
+fn ran(row: &Row<'_>) -> Result<(Routine, Timing), RowFailure> {
+    let (timing, routine) = (timing(row)?, routine(row)?);
+    if timing == Timing::Host && !matches!(routine, Routine::Kernel(_)) {
+        return Err(RowFailure::Unpredictable(format!("{} by the host's clock", row.text("kernel")?)));
+    }
+    Ok((routine, timing))
 }
 
 /// The clock that the row was measured with.

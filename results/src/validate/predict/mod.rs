@@ -15,7 +15,7 @@ pub(super) mod training;
 
 use super::Options;
 use super::row::RowFailure;
-use crate::evidence::Facts;
+use crate::evidence::{AloneFacts, Facts};
 use sim::cost::CostModel;
 use sim::hardware::{Accelerator, AreaBreakdown, area};
 use sim::network::Fabric;
@@ -41,6 +41,8 @@ pub(super) struct Prepared {
     assumed: Vec<String>,
     /// What the prediction of the row rests on, where it is a training run.
     facts: Option<Facts>,
+    /// The same, where it is a kernel or a collective.
+    alone: Option<AloneFacts>,
 }
 
 impl Prepared {
@@ -86,6 +88,11 @@ impl Prepared {
             .zip(model)
             .map(|(times, model)| Facts::new(model.accelerator(), &run.fabric, times.stack(), &run.model, &run.plan));
         Ok(())
+    }
+
+    /// What the prediction of the kernel or collective predicted last rests on.
+    pub(super) fn take_alone(&mut self) -> Option<AloneFacts> {
+        self.alone.take()
     }
 
     /// What the prediction of the row predicted last rests on.
@@ -150,7 +157,7 @@ impl Prepared {
 }
 
 /// The chip of a name: from a file of that name in the directory, if one is given and has it, else the built-in one.
-fn accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
+pub(super) fn accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
     let file = directory.map(|directory| directory.join(format!("{chip}.toml"))).filter(|file| file.is_file());
     let Some(file) = file else { return Accelerator::template(chip).map_err(|e| e.to_string()) };
     let text = sim::files::text::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;

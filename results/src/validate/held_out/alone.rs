@@ -1,0 +1,120 @@
+//! Errors of kernels and collectives that run alone, on rows that nothing was fitted on.
+
+use super::calibration::percent;
+use super::{collective_residuals, kernel_residuals};
+use crate::evidence::{ALONE_COLUMNS, AloneCoverage, AloneFacts, AloneResiduals, TableError};
+use crate::text::{Align, Table, count};
+use crate::validate::{Dataset, Options, ValidateError, dataset};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Parts that rows are left out in.
+pub(super) const PARTS: usize = 12;
+
+/// The errors of one row's prediction, each ln(measured / predicted).
+#[derive(Debug, Clone, PartialEq)]
+pub struct AloneResidual {
+    /// Its data set.
+    pub dataset: String,
+    /// Its id.
+    pub id: String,
+    /// What it belongs to when scores are summarised.
+    pub group: String,
+    /// What ran where.
+    pub facts: AloneFacts,
+    /// The chip whose scalars were taken where its own were held out.
+    pub from: Option<String>,
+    /// Its part when rows are left out.
+    pub part: usize,
+    /// The predicted time with the scalars as they are, in microseconds.
+    pub predicted_us: f64,
+    /// With the scalars as they are.
+    pub in_sample: f64,
+    /// With its part of the rows held out; `None` where too little is left, or nothing is to begin from.
+    pub rows: Option<f64>,
+    /// With its kind held out.
+    pub kinds: Option<f64>,
+    /// With all of its chip held out: another chip's scalars.
+    pub chip: Option<f64>,
+}
+
+impl AloneResidual {
+    /// With as much held out as was.
+    fn apart(&self) -> Option<f64> {
+        self.chip.or(self.kinds)
+    }
+}
+
+/// The residuals of a file of kernels or collectives; `None` of one that holds something else.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn alone_residuals(path: &Path, options: &Options) -> Result<Option<Vec<AloneResidual>>, ValidateError> {
+    match dataset(path)? {
+        Dataset::Kernels => kernel_residuals(path, options).map(Some),
+        Dataset::Collectives => collective_residuals(path, options).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// A line per row, of what intervals are made of: the columns are [`ALONE_COLUMNS`].
+#[must_use]
+pub fn alone_csv(residuals: &[AloneResidual]) -> String {
+    let mut text = format!("{}\n", ALONE_COLUMNS.join(","));
+    let error = |error: Option<f64>| error.map_or_else(String::new, |error| format!("{error:.4}"));
+    for r in residuals {
+        let cells = [
+            r.facts.what.to_owned(),
+            r.dataset.clone(),
+            r.id.clone(),
+            r.facts.place.clone(),
+            r.facts.kind.clone(),
+            r.part.to_string(),
+            format!("{:.3}", r.predicted_us),
+            error(r.rows),
+            error(r.apart()),
+        ];
+        text.push_str(&cells.map(|cell| cell.replace(',', ";")).join(","));
+        text.push('\n');
+    }
+    text
+}
+
+/// A line per group of rows: mean absolute errors in percent, in sample and with each kind of thing held out; and how often intervals hold.
+///
+/// # Errors
+/// A name that a table of residuals cannot hold.
+pub fn alone_report(residuals: &[AloneResidual]) -> Result<String, TableError> {
+    let mut groups: BTreeMap<&str, Vec<&AloneResidual>> = BTreeMap::new();
+    for residual in residuals {
+        groups.entry(&residual.group).or_default().push(residual);
+    }
+    let head = ["group", "rows", "MAPE % in sample", "rows left out", "kind left out", "chip left out", "scalars of"];
+    let mut table = Table::new(head).align(6, Align::Left);
+    for (group, rows) in &groups {
+        let mean = |error: &dyn Fn(&AloneResidual) -> Option<f64>| {
+            let errors: Vec<f64> = rows.iter().filter_map(|r| error(r)).map(|e| -e).collect();
+            if errors.is_empty() { "-".to_owned() } else { format!("{:.1}", percent(&errors)) }
+        };
+        let from = rows[0].from.clone().unwrap_or_else(|| "-".into());
+        let errors = [mean(&|r| Some(r.in_sample)), mean(&|r| r.rows), mean(&|r| r.kinds), mean(&|r| r.chip)];
+        let first = [(*group).to_owned(), count(rows.len() as u64)];
+        table.row(first.into_iter().chain(errors).chain([from]).collect::<Vec<_>>());
+    }
+    let words = "rows, kind left out: the scalars of chip or fabric fitted to the others, of a chip from where the chip under `scalars of` has them;\n\
+                 chip left out: that chip's scalars.\n";
+    let coverage = AloneResiduals::parse(&alone_csv(residuals))?.coverage();
+    Ok(format!("{}{words}\n{}", table.render(), alone_coverage(&coverage)))
+}
+
+/// How often 90 % intervals of kernels and collectives hold.
+#[must_use]
+pub fn alone_coverage(found: &[AloneCoverage]) -> String {
+    let mut table = Table::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);
+    for c in found {
+        let numbers = [count(c.rows as u64), format!("{:.1}", c.covered * 100.0), format!("{:.0}", c.width * 100.0)];
+        let first = [c.dataset.clone(), format!("{}s", c.what), c.held_out.to_owned()];
+        table.row(first.into_iter().chain(numbers).collect::<Vec<_>>());
+    }
+    format!("90 % intervals made of the other rows' errors:\n{}", table.render())
+}

@@ -1,0 +1,161 @@
+//! Kernels by scalars that were fitted on other kernels, and on another chip.
+//!
+//! Of every chip whose rows a file has, its scalars are fitted to the rows without a part of them (every twelfth row; one kind of kernel), beginning
+//! where the *other* chip has them that the file measures most, and the part is predicted. Besides, every row is predicted with that other chip's
+//! scalars as they are: as of a chip that nobody measured. What a chip's file says of its units, clocks and memories is not taken back.
+
+use super::alone::{AloneResidual, PARTS};
+use super::{LEAST_ROWS, LOST, Rows};
+use crate::evidence::AloneFacts;
+use crate::validate::row::{Row, RowFailure};
+use crate::validate::{Dataset, Options, ValidateError, predict};
+use sim::cost::calibrate::{Measurement, carried_over, fit, predict as time_of};
+use sim::cost::{CostModel, Routine};
+use sim::hardware::Accelerator;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Rows of a group that a fit looks at: more do not move a dozen scalars.
+const OF_A_GROUP: usize = 24;
+
+/// A chip with its rows.
+struct Measured {
+    chip: Accelerator,
+    rows: Vec<Kernel>,
+}
+
+/// A measured kernel.
+struct Kernel {
+    dataset: String,
+    id: String,
+    measurement: Measurement,
+    facts: AloneFacts,
+}
+
+/// The residuals of every kernel of a file that can be predicted, chip by chip.
+///
+/// # Errors
+/// A file that cannot be read or has no kernels; a chip that cannot be costed.
+pub fn kernel_residuals(path: &Path, options: &Options) -> Result<Vec<AloneResidual>, ValidateError> {
+    let rows = Rows::read_if(path, |dataset| dataset == Dataset::Kernels)?;
+    let chips = measured(&rows, options);
+    let mut all = Vec::new();
+    for one in &chips {
+        let others = chips.iter().filter(|other| other.chip.name != one.chip.name && one.runs_as(other));
+        all.extend(one.residuals(others.max_by_key(|other| other.rows.len()))?);
+    }
+    Ok(all)
+}
+
+/// The chips of the rows, with those that can be predicted.
+fn measured(rows: &Rows, options: &Options) -> Vec<Measured> {
+    let mut chips: BTreeMap<String, Measured> = BTreeMap::new();
+    let read = |row: &Row<'_>| -> Result<(Accelerator, Kernel), RowFailure> {
+        row.check_width()?;
+        let chip = predict::accelerator(options.chips.as_deref(), row.text("chip")?).map_err(RowFailure::Unpredictable)?;
+        let measurement = predict::kernels::measurement(row, Dataset::Kernels.group(row))?;
+        let facts = predict::kernels::on_chip(row, &chip.name)?;
+        let dataset = row.cell("dataset").unwrap_or("?").to_owned();
+        Ok((chip, Kernel { dataset, id: row.id(), measurement, facts }))
+    };
+    for (chip, kernel) in (0..rows.records.len()).filter_map(|at| read(&rows.row(at)).ok()) {
+        chips.entry(chip.name.clone()).or_insert_with(|| Measured { chip, rows: Vec::new() }).rows.push(kernel);
+    }
+    chips.into_values().collect()
+}
+
+impl Measured {
+    /// Whether both run kernels by a library, or both map them on arrays of one dataflow.
+    fn runs_as(&self, other: &Self) -> bool {
+        let of = |chip: &Accelerator| (chip.library.is_some(), chip.tensor.dataflow);
+        of(&self.chip) == of(&other.chip)
+    }
+
+    fn residuals(&self, from: Option<&Self>) -> Result<Vec<AloneResidual>, ValidateError> {
+        let all: Vec<usize> = (0..self.rows.len()).collect();
+        let in_sample = self.errors(&self.chip, &all)?;
+        let (mut by_chip, mut by_rows, mut by_kinds) = (vec![None; all.len()], vec![None; all.len()], vec![None; all.len()]);
+        if let Some(from) = from {
+            let apart = carried_over(&from.chip, &self.chip);
+            by_chip = self.errors(&apart, &all)?.into_iter().map(Some).collect();
+            let parts: Vec<usize> = all.iter().map(|row| row % PARTS).collect();
+            by_rows = self.fitted(&apart, &parts)?;
+            by_kinds = self.fitted(&apart, &self.kinds())?;
+        }
+        let one = |row: &usize| {
+            let (row, kernel) = (*row, &self.rows[*row]);
+            AloneResidual {
+                dataset: kernel.dataset.clone(),
+                id: kernel.id.clone(),
+                group: kernel.measurement.group.clone(),
+                facts: kernel.facts.clone(),
+                from: from.map(|from| from.chip.name.clone()),
+                part: row % PARTS,
+                predicted_us: kernel.measurement.time.micros() * (-in_sample[row]).exp(),
+                in_sample: in_sample[row],
+                rows: by_rows[row],
+                kinds: by_kinds[row],
+                chip: by_chip[row],
+            }
+        };
+        Ok(all.iter().map(one).collect())
+    }
+
+    /// The error of every row with its fold left out of the fit, which begins on `apart`.
+    fn fitted(&self, apart: &Accelerator, folds: &[usize]) -> Result<Vec<Option<f64>>, ValidateError> {
+        let mut found = vec![None; folds.len()];
+        let count = folds.iter().max().map_or(0, |last| last + 1);
+        for fold in (0..count).filter(|_| count > 1) {
+            let (inside, rest): (Vec<usize>, Vec<usize>) = (0..folds.len()).partition(|row| folds[*row] == fold);
+            let sample = self.sample(&rest);
+            if sample.len() < LEAST_ROWS {
+                continue;
+            }
+            let fit = fit(apart, &sample, &[]).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+            for (row, error) in inside.iter().zip(self.errors(&fit.chip, &inside)?) {
+                found[*row] = Some(error);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Some rows of every group, evenly spread over the file.
+    fn sample(&self, rows: &[usize]) -> Vec<Measurement> {
+        let mut groups: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
+        for row in rows {
+            let measurement = &self.rows[*row].measurement;
+            groups.entry(&measurement.group).or_default().push(measurement);
+        }
+        let some = |rows: Vec<&Measurement>| {
+            let step = rows.len().div_ceil(OF_A_GROUP);
+            rows.into_iter().step_by(step).cloned().collect::<Vec<_>>()
+        };
+        groups.into_values().flat_map(some).collect()
+    }
+
+    /// ln(measured / predicted) of some rows on a chip.
+    fn errors(&self, chip: &Accelerator, rows: &[usize]) -> Result<Vec<f64>, ValidateError> {
+        let model = CostModel::new(chip.clone()).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+        let one = |row: &usize| {
+            let Measurement { routine, timing, time, .. } = &self.rows[*row].measurement;
+            let error = (*time / time_of(&model, routine, *timing)).ln();
+            if error.is_finite() { error } else { LOST }
+        };
+        Ok(rows.iter().map(one).collect())
+    }
+
+    /// The kind of every row, by its place among them. Passes of one product are of one kind: who leaves out the one and keeps the others leaves out nothing.
+    fn kinds(&self) -> Vec<usize> {
+        let kind = |kernel: &Kernel| match &kernel.measurement.routine {
+            Routine::Attention(_) => "attention",
+            Routine::Experts(_) | Routine::Grouped(_) => "grouped products",
+            Routine::Linear(_) | Routine::Kernel(sim::kernel::Kernel::Contraction(_)) => "products",
+            Routine::Kernel(_) => "vector work",
+        };
+        let kinds: Vec<&str> = self.rows.iter().map(kind).collect();
+        let mut known = kinds.clone();
+        known.sort_unstable();
+        known.dedup();
+        kinds.iter().map(|kind| known.partition_point(|other| other < kind)).collect()
+    }
+}
