@@ -121,6 +121,8 @@ fn what_no_study_may_say_is_refused_by_the_schema_too() {
         (with("links = [6, 12]", "links = { from = 6, to = 12 }"), "a range without a step"),
         (with("links = [6, 12]", "links = { from = 6, to = 12, step = 1, factor = 2 }"), "a range with two"),
         (with("description =", "descriptions ="), "an unknown key at the root"),
+        (with("links = [6, 12]", "links = { by = \"tensor.cores\" }"), "a look-up of nothing"),
+        (with("links = [6, 12]", "links = { by = \"tensor.cores\", values = { 1 = [6] } }"), "a look-up of lists"),
     ] {
         assert!(validator.check(&wrong).is_err(), "the schema takes {why}");
         assert!(Study::parse("s.toml", &wrong).is_err(), "a study may have {why}");
@@ -130,6 +132,7 @@ fn what_no_study_may_say_is_refused_by_the_schema_too() {
         with("links = [6, 12]", "links = 6"),
         with("links = [6, 12]", "\"links\" = { from = 6, to = 12, step = 6 }"),
         with("hbm_stacks = [2, 4, 6]", "hbm_stacks = [2.5, 4]"),
+        with("links = [6, 12]", "links = { by = \"tensor.cores\", values = { 1 = 6, 2 = 12 } }"),
         with("\"tensor.cores\" = [1, 2]", "tensor.cores = [1, 2]"),
     ] {
         validator.check(&right).unwrap();
@@ -171,7 +174,8 @@ fn every_key_has_a_description_and_stands_in_the_template() {
                 || line == format!("[[{key}]]")
                 || line.ends_with(&format!(".{key}]"))
         };
-        let in_range = ["from", "to", "step", "factor"].contains(&key.as_str()) && TEMPLATE.contains(&format!("{key} = "));
+        let in_range =
+            ["from", "to", "step", "factor", "by", "values"].contains(&key.as_str()) && TEMPLATE.contains(&format!("{key} = "));
         assert!(in_range || TEMPLATE.lines().any(there), "{key} is not in the template");
     }
 }

@@ -2,6 +2,7 @@
 //! `search/studies/` and adding one is adding a file there.
 
 mod grid;
+mod place;
 mod workload;
 
 use crate::objective::{Operation, Over};
@@ -50,6 +51,14 @@ pub enum StudyError {
         /// The file.
         file: String,
         /// What the parser said, with line and key.
+        why: String,
+    },
+    /// A dimension of its space is wrong.
+    #[error("{place}: {why}")]
+    Dimension {
+        /// The file and the line.
+        place: String,
+        /// The dimension, its values, the limit and the cure.
         why: String,
     },
     /// A value is outside what makes sense.
@@ -392,8 +401,13 @@ impl Study {
     /// # Errors
     /// Malformed TOML, a missing or unknown key, a value outside its limits.
     pub fn parse(file: &str, text: &str) -> Result<Self, StudyError> {
-        let study: Self = toml::from_str(text)
-            .map_err(|e| StudyError::Malformed { file: file.into(), why: e.to_string().trim_end().into() })?;
+        let study: Self = toml::from_str(text).map_err(|e| {
+            // What the space says of a dimension is of its table for the parser.
+            if e.message().starts_with("space.dimensions") {
+                return StudyError::Dimension { place: place::place(file, text, e.message()), why: e.message().into() };
+            }
+            StudyError::Malformed { file: file.into(), why: e.to_string().trim_end().into() }
+        })?;
         study.check(file)?;
         Ok(study)
     }

@@ -35,7 +35,7 @@ fn errors_name_the_key_the_value_and_the_cure() {
         Study::load("phase")
             .unwrap_err()
             .to_string()
-            .starts_with("unknown study `phase`: did you mean `phaze`? Built in are edge_of_memory, gpu, gpu_wide, phaze")
+            .starts_with("unknown study `phase`: did you mean `phaze`? Built in are edge_of_memory, gpu, phaze")
     );
 }
 

@@ -25,7 +25,7 @@ fn a_new_study_is_searched_as_it_is_and_never_written_over() {
     assert_eq!(refused, "error: mine.toml: is there already; give another name, or remove it\n");
     coplace_in(dir.path(), &["init", "tpu.toml", "--study", "TPU"]).result();
     let copy = std::fs::read_to_string(dir.path().join("tpu.toml")).unwrap();
-    assert!(copy.contains("TPU v4's relatives on a 3D torus"), "{copy}");
+    assert!(copy.contains("relatives of TPU v4, 7 to 3 nm, for three models"), "{copy}");
 }
 
 #[test]

@@ -324,17 +324,38 @@ fn what_is_wrong_with_a_space_is_named() {
         coplace_in(dir.path(), &call).refusal()
     };
     for (dimensions, why) in [
-        ("\"tensor.arays\" = [2]", "s.toml: space.dimensions: unknown field `arays`, expected one of `cores`, `arrays_per_core`"),
+        (
+            "\"tensor.arays\" = [2]",
+            "s.toml, line 10: space.dimensions.tensor.arays = 2: unknown field `arays`, expected one of `cores`, `arrays_per_core`",
+        ),
         (
             "\"memory.l3.ports\" = [2]",
-            "s.toml: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's file",
+            "s.toml, line 10: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's file",
         ),
-        ("\"tensor.cores\" = [2.5]", "s.toml: space.dimensions: invalid type: floating point `2.5`, expected a whole number"),
-        ("\"tensor.rows\" = []", "space.dimensions.tensor.rows = []: needs 1 to 65536 values; list those to try"),
-        ("\"tensor.rows\" = \"tensor.rows * 2\"", "space.dimensions.tensor.rows = \"tensor.rows * 2\": it refers to itself"),
+        (
+            "\"tensor.cores\" = [2.5]",
+            "s.toml, line 10: space.dimensions.tensor.cores = 2.5: invalid type: floating point `2.5`, expected a whole number",
+        ),
+        (
+            "n = -2\n\"area.fp32_units\" = \"n\"",
+            "s.toml, line 11: space.dimensions.area.fp32_units = -2: invalid value: integer `-2`",
+        ),
+        ("\"area.node\" = [7]", "s.toml, line 10: space.dimensions.area.node = 7: invalid type: integer `7`"),
+        (
+            "\"area.node\" = [\"n7\", \"n5\"]\n\"vector.lanes\" = { by = \"area.node\", values = { n7 = 64 } }",
+            "s.toml, line 11: space.dimensions.vector.lanes = { by = \"area.node\", values = { n7 = 64 } }: has no value for area.node = n5",
+        ),
+        (
+            "\"tensor.rows\" = []",
+            "s.toml, line 10: space.dimensions.tensor.rows = []: needs 1 to 65536 values; list those to try",
+        ),
+        (
+            "\"tensor.rows\" = \"tensor.rows * 2\"",
+            "space.dimensions.tensor.rows = \"tensor.rows * 2\": it refers to itself (tensor.rows, then to tensor.rows)",
+        ),
         (
             "a = [0]\n\"tensor.rows\" = \"64 / a\"",
-            "space.dimensions.tensor.rows = \"64 / a\": is inf where a = 0: it divides by zero",
+            "s.toml, line 11: space.dimensions.tensor.rows = \"64 / a\": is inf where a = 0: it divides by zero",
         ),
         ("stacks = [4]", "space.dimensions.stacks: the chip has no such field and no other dimension refers to it"),
         ("\"memory.hbm.capacity_gib\" = [0.001]", "space.dimensions: no combination is a chip: "),

@@ -163,6 +163,11 @@ impl<'a> ChipProblem<'a> {
             Enclosed::Within(corners) => Some(Seen::corners(*corners)),
             _ => None,
         };
+        // What has no bound has none in halves with the same words either.
+        let words = self.search.space.words_of(region);
+        if whole.is_none() && !words.is_empty() {
+            tried = words;
+        }
         let mut splits: Vec<(f64, usize, [Part; 2])> = Vec::with_capacity(tried.len());
         for &dimension in &tried {
             let [lower, upper] = region.halves(dimension);

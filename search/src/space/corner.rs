@@ -58,7 +58,7 @@ impl Files {
         let mut both = |fast: &Setting, small: &Setting| self.fast.set(key, fast).is_ok() && self.small.set(key, small).is_ok();
         let (low, high) = match extent {
             Extent::Fixed(value) => return both(value, value),
-            Extent::Unknown => return false,
+            Extent::Among(_) | Extent::Unknown => return false,
             Extent::Between(Interval { low, high }) => (*low, *high),
         };
         let Growth { more, buffered, mapped, whole } = growth(key);

@@ -1,6 +1,10 @@
 //! Dimensions of a space: a field of the base chip's or fabric's file, or a name of one's own, with the values that it takes.
 
+use super::lookup::LookUp;
+use super::names::refers;
 use sim::hardware::Setting;
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// The most values of one dimension.
 const MOST_VALUES: usize = 65_536;
@@ -12,6 +16,30 @@ pub enum Values {
     Listed(Vec<Setting>),
     /// What follows from other dimensions: an expression, or a word.
     Derived(String),
+    /// What belongs to the value of another dimension.
+    LookedUp(LookUp),
+}
+
+impl Values {
+    /// Whether they follow from a dimension.
+    pub(super) fn refer(&self, name: &str) -> bool {
+        match self {
+            Self::Listed(_) => false,
+            Self::Derived(text) => refers(text, name),
+            Self::LookedUp(look_up) => look_up.by == name,
+        }
+    }
+}
+
+/// As a study writes them.
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(values) => write!(f, "[{}]", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+            Self::Derived(text) => write!(f, "\"{text}\""),
+            Self::LookedUp(look_up) => look_up.fmt(f),
+        }
+    }
 }
 
 /// A dimension as a study writes it.
@@ -46,6 +74,9 @@ fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(
         toml::Value::String(formula) => Values::Derived(formula.clone()),
         toml::Value::Table(table) if table.contains_key("from") || table.contains_key("to") => {
             Values::Listed(range(table).map_err(fault)?)
+        }
+        toml::Value::Table(table) if table.contains_key("by") || table.contains_key("values") => {
+            Values::LookedUp(LookUp::read(table).map_err(|why| fault(&why))?)
         }
         toml::Value::Table(table) => {
             for (inner, value) in table {
@@ -132,6 +163,22 @@ fn range(table: &toml::Table) -> Result<Vec<Setting>, &'static str> {
     Ok(values)
 }
 
+/// What is wrong where every dimension that waits refers to one that does.
+pub(super) fn circle(waiting: &BTreeMap<&str, &Values>) -> String {
+    let next = |key: &str| waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer(name)));
+    let mut path: Vec<&str> = waiting.keys().copied().take(1).collect();
+    while let Some(key) = path.last().and_then(|key| next(key)) {
+        let begin = path.iter().position(|before| *before == key);
+        path.push(key);
+        if let Some(begin) = begin {
+            let values = waiting.get(key).map_or_else(String::new, ToString::to_string);
+            let way = path[begin..].join(", then to ");
+            return format!("space.dimensions.{key} = {values}: it refers to itself ({way}); give one of them values");
+        }
+    }
+    "space.dimensions: dimensions wait for each other; give one of them values".to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
@@ -157,6 +204,12 @@ mod tests {
         let keys: Vec<&str> = found.iter().map(|d| d.key.as_str()).collect();
         assert_eq!(keys, ["clock_mhz", "tensor.cores", "tensor.rows"]);
         assert_eq!(found[0].values, Values::Derived("1000 + tensor.cores".into()));
+        let found = dimensions("a = { by = \"b\", values = { n7 = 1, n3 = \"x\" } }").unwrap();
+        let values = [("n7", Setting::Number(1.0)), ("n3", Setting::Word("x".into()))];
+        let mut look_up = LookUp { by: "b".into(), values: values.map(|(key, value)| (key.to_owned(), value)).to_vec() };
+        look_up.values.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(found[0].values.to_string(), "{ by = \"b\", values = { n3 = \"x\", n7 = 1 } }");
+        assert_eq!(found[0].values, Values::LookedUp(look_up));
     }
 
     #[test]
@@ -178,6 +231,15 @@ mod tests {
             ("a = { from = 1, to = 2 }", "write { from = 16, to = 64, step = 16 }"),
             ("a = { from = 1, to = 2, step = 0 }", "a `step` is above 0; correct it"),
             ("a = { from = 0, to = 2, factor = 2 }", "a `factor` above 1 goes from a number above 0; correct it"),
+            (
+                "a = { by = \"b\" }",
+                "space.dimensions.a = { by = \"b\" }: write { by = \"area.node\", values = { n7 = 460, n3 = 922 } }",
+            ),
+            ("a = { by = \"b\", values = {} }", "write { by = "),
+            ("a = { by = 4, values = { 4 = 1 } }", "write { by = "),
+            ("a = { by = \"b\", values = { 4 = 1 }, step = 2 }", "write { by = "),
+            ("a = { by = \"b\", values = { 4 = nan } }", "4 = nan is no finite number, no word and no flag; correct it"),
+            ("a = { by = \"b\", values = { 4 = [1] } }", "4 = [1] is no finite number, no word and no flag; correct it"),
             ("tensor.cores = 1\n\"tensor.cores\" = 2", "space.dimensions.tensor.cores: is given twice; keep one"),
         ] {
             let error = dimensions(text).unwrap_err();

@@ -1,15 +1,18 @@
 //! Dimensions that follow from others: expressions in the order in which they can be computed.
 
-use super::dimension::{Dimension, Values};
+use super::dimension::{Dimension, Values, circle};
 use super::interval::{Expression, Interval};
+use super::lookup::LookUp;
+use super::names::{braced, names};
 use exmex::{Express, FlatEx};
 use sim::hardware::Setting;
 use std::collections::BTreeMap;
 
 /// The die's area: known once all other fields are, of use for what grows with it (static power).
 pub const AREA: &str = "area_mm2";
-/// Functions of expressions; what stands before a bracket is no name.
-const FUNCTIONS: &str = "min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
+/// What an expression may have; what stands before a bracket is no name.
+const FORM: &str =
+    "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
 
 /// What a formula says.
 #[derive(Debug, Clone)]
@@ -18,8 +21,10 @@ enum Rule {
     Same(usize),
     /// A word.
     Word(String),
-    /// A computed number of others; beside it the same over intervals, where its functions have them.
-    Computed(Box<FlatEx<f64>>, Vec<usize>, Option<Box<Expression>>),
+    /// A computed number of others; beside it the same over intervals.
+    Computed(Box<FlatEx<f64>>, Vec<usize>, Box<Expression>),
+    /// What belongs to another's value.
+    LookedUp(usize, LookUp),
 }
 
 /// What is known of a value while the dimensions range over parts of their lists.
@@ -29,6 +34,8 @@ pub(super) enum Extent {
     Fixed(Setting),
     /// A number between these.
     Between(Interval),
+    /// One of these, which are no numbers.
+    Among(Vec<Setting>),
     /// Nothing.
     Unknown,
 }
@@ -39,6 +46,18 @@ impl Extent {
             Self::Fixed(Setting::Number(number)) => Some(Interval::point(*number)),
             Self::Between(interval) => Some(*interval),
             _ => None,
+        }
+    }
+
+    /// Of one of some values.
+    pub(super) fn among(values: Vec<&Setting>) -> Self {
+        let [first, others @ ..] = &values[..] else { return Self::Unknown };
+        if others.iter().all(|other| other == first) {
+            return Self::Fixed((*first).clone());
+        }
+        match values.iter().map(|value| value.number()).collect::<Option<Vec<f64>>>() {
+            Some(numbers) => Self::Between(Interval::hull(&numbers)),
+            None => Self::Among(values.into_iter().cloned().collect()),
         }
     }
 }
@@ -82,62 +101,87 @@ impl Formulas {
             }
         }
         let mut formulas = Self { start: vec![Setting::Number(f64::NAN); keys.len()], keys, listed, derived: Vec::new() };
-        let mut waiting: BTreeMap<&str, &str> = BTreeMap::new();
-        for dimension in dimensions {
-            if let Values::Derived(text) = &dimension.values {
-                waiting.insert(&dimension.key, text);
-            }
+        let mut waiting: BTreeMap<&str, &Values> = BTreeMap::new();
+        for dimension in dimensions.iter().filter(|dimension| !matches!(dimension.values, Values::Listed(_))) {
+            waiting.insert(&dimension.key, &dimension.values);
         }
         // Each round computes what needs nothing that waits.
         while !waiting.is_empty() {
             let ready: Vec<&str> = waiting
                 .iter()
-                .filter(|(_, text)| names(text).iter().all(|name| !waiting.contains_key(name.as_str())))
+                .filter(|(_, values)| !waiting.keys().any(|name| values.refer(name)))
                 .map(|(key, _)| *key)
                 .collect();
             if ready.is_empty() {
-                let (key, text) = waiting.first_key_value().map_or(("", ""), |(key, text)| (*key, *text));
-                let why = "it refers to itself, or to what waits for it; give one of them values";
-                return Err(format!("space.dimensions.{key} = \"{text}\": {why}"));
+                return Err(circle(&waiting));
             }
             for key in ready {
-                let text = waiting.remove(key).unwrap_or_default();
-                formulas.add(key, text, base).map_err(|why| format!("space.dimensions.{key} = \"{text}\": {why}"))?;
+                if let Some(values) = waiting.remove(key) {
+                    let fault = |why| format!("space.dimensions.{key} = {values}: {why}");
+                    formulas.add(key, values, base).map_err(fault)?;
+                }
             }
         }
         Ok(formulas)
     }
 
-    fn add(&mut self, key: &str, text: &str, base: &dyn Fn(&str) -> Option<Setting>) -> Result<(), String> {
-        let names = names(text);
-        let rule = if let [name] = &names[..]
-            && text.trim() == name
-        {
-            match self.slot(name, base) {
-                Some(slot) => Rule::Same(slot),
-                // A word for a field that has words.
-                None if !matches!(base(key), Some(Setting::Number(_)) | None) => Rule::Word(name.clone()),
-                None => return Err(self.unknown(name)),
+    fn add(&mut self, key: &str, values: &Values, base: &dyn Fn(&str) -> Option<Setting>) -> Result<(), String> {
+        let rule = match values {
+            Values::Listed(_) => return Ok(()),
+            Values::Derived(text) => self.expression(key, text, base)?,
+            Values::LookedUp(look_up) => {
+                let slot = self.slot(&look_up.by, base).ok_or_else(|| self.unknown(&look_up.by))?;
+                // What is known to come is there; computed values are looked up as they come.
+                self.known(slot).into_iter().try_for_each(|value| look_up.of(value).map(drop))?;
+                Rule::LookedUp(slot, look_up.clone())
             }
-        } else {
-            let expression: FlatEx<f64> = exmex::parse(&braced(text))
-                .map_err(|why| format!("{}; write plain numbers, names of dimensions, + - * / ^ and {FUNCTIONS}", why.msg()))?;
-            let mut slots = Vec::new();
-            for name in expression.var_names() {
-                slots.push(self.slot(name, base).ok_or_else(|| self.unknown(name))?);
-            }
-            let ends = Expression::parse(&braced(text)).ok().map(Box::new);
-            Rule::Computed(Box::new(expression), slots, ends)
         };
         let of_area = match &rule {
-            Rule::Same(slot) => self.is_of_area(*slot),
+            Rule::Same(slot) | Rule::LookedUp(slot, _) => self.is_of_area(*slot),
             Rule::Word(_) => false,
             Rule::Computed(_, slots, _) => slots.iter().any(|slot| self.is_of_area(*slot)),
         };
         self.keys.push(key.to_owned());
         self.start.push(Setting::Number(f64::NAN));
-        self.derived.push(Derived { slot: self.keys.len() - 1, text: text.to_owned(), rule, of_area });
+        self.derived.push(Derived { slot: self.keys.len() - 1, text: values.to_string(), rule, of_area });
         Ok(())
+    }
+
+    /// The values that a slot may have, where they are listed or the base's.
+    fn known(&self, slot: usize) -> Vec<&Setting> {
+        if let Some(values) = self.listed.get(slot) {
+            return values.iter().collect();
+        }
+        match self.derived.iter().find(|derived| derived.slot == slot).map(|derived| &derived.rule) {
+            None if self.keys[slot] == AREA => Vec::new(),
+            None => vec![&self.start[slot]],
+            Some(Rule::Same(of)) => self.known(*of),
+            Some(Rule::LookedUp(_, look_up)) => look_up.values.iter().map(|(_, value)| value).collect(),
+            Some(Rule::Word(_) | Rule::Computed(..)) => Vec::new(),
+        }
+    }
+
+    /// What an expression, a name or a word says.
+    fn expression(&mut self, key: &str, text: &str, base: &dyn Fn(&str) -> Option<Setting>) -> Result<Rule, String> {
+        let names = names(text);
+        if let [name] = &names[..]
+            && text.trim() == name
+        {
+            return match self.slot(name, base) {
+                Some(slot) => Ok(Rule::Same(slot)),
+                // A word for a field that has words.
+                None if !matches!(base(key), Some(Setting::Number(_)) | None) => Ok(Rule::Word(name.clone())),
+                None => Err(self.unknown(name)),
+            };
+        }
+        let expression: FlatEx<f64> = exmex::parse(&braced(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
+        let mut slots = Vec::new();
+        for name in expression.var_names() {
+            slots.push(self.slot(name, base).ok_or_else(|| self.unknown(name))?);
+        }
+        // What else the reader of expressions knows has no ends, and could bound no box.
+        let ends = Expression::parse(&braced(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
+        Ok(Rule::Computed(Box::new(expression), slots, Box::new(ends)))
     }
 
     fn unknown(&self, name: &str) -> String {
@@ -230,6 +274,7 @@ impl Formulas {
             slots[derived.slot] = match &derived.rule {
                 Rule::Same(slot) => slots[*slot].clone(),
                 Rule::Word(word) => Setting::Word(word.clone()),
+                Rule::LookedUp(by, look_up) => look_up.of(&slots[*by]).map_err(|why| self.fault(derived, &why))?.clone(),
                 Rule::Computed(expression, names, _) => {
                     self.value(derived, expression, &names.iter().map(|&name| (name, &slots[name])).collect::<Vec<_>>())?
                 }
@@ -238,12 +283,17 @@ impl Formulas {
         Ok(())
     }
 
+    fn fault(&self, derived: &Derived, why: &str) -> String {
+        format!("space.dimensions.{} = {}: {why}", self.keys[derived.slot], derived.text)
+    }
+
     /// The value of an expression where its names have these.
     fn value(&self, derived: &Derived, expression: &FlatEx<f64>, names: &[(usize, &Setting)]) -> Result<Setting, String> {
-        let fault = |why: String| format!("space.dimensions.{} = \"{}\": {why}", self.keys[derived.slot], derived.text);
+        let fault = |why: String| self.fault(derived, &why);
         let mut numbers = Vec::with_capacity(names.len());
         for (name, setting) in names {
-            numbers.push(setting.number().ok_or_else(|| fault(format!("{} is no number", self.keys[*name])))?);
+            let wrong = || fault(format!("{} = {setting} is no number; give it numbers", self.keys[*name]));
+            numbers.push(setting.number().ok_or_else(wrong)?);
         }
         let value = expression.eval(&numbers).map_err(|why| fault(why.msg().to_owned()))?;
         if !value.is_finite() {
@@ -262,13 +312,7 @@ impl Formulas {
     pub(super) fn extents(&self, some: &[Vec<usize>]) -> Result<Vec<Extent>, String> {
         let mut extents: Vec<Extent> = self.start.iter().cloned().map(Extent::Fixed).collect();
         for ((extent, places), values) in extents.iter_mut().zip(some).zip(&self.listed) {
-            *extent = match &places[..] {
-                [place] => Extent::Fixed(values[*place].clone()),
-                places => {
-                    let numbers: Option<Vec<f64>> = places.iter().map(|&place| values[place].number()).collect();
-                    numbers.map_or(Extent::Unknown, |numbers| Extent::Between(Interval::hull(&numbers)))
-                }
-            };
+            *extent = Extent::among(places.iter().map(|&place| &values[place]).collect());
         }
         self.extend(&mut extents, false)?;
         Ok(extents)
@@ -290,19 +334,19 @@ impl Formulas {
             extents[derived.slot] = match &derived.rule {
                 Rule::Same(slot) => extents[*slot].clone(),
                 Rule::Word(word) => Extent::Fixed(Setting::Word(word.clone())),
+                Rule::LookedUp(by, look_up) => look_up.extent(&extents[*by]).map_err(|why| self.fault(derived, &why))?,
                 Rule::Computed(expression, names, ends) => {
                     let fixed: Option<Vec<(usize, &Setting)>> = names
                         .iter()
                         .map(|&name| if let Extent::Fixed(value) = &extents[name] { Some((name, value)) } else { None })
                         .collect();
                     let ranges = || names.iter().map(|&name| extents[name].interval()).collect::<Option<Vec<Interval>>>();
-                    match (fixed, ends) {
-                        (Some(fixed), _) => Extent::Fixed(self.value(derived, expression, &fixed)?),
-                        (None, Some(ends)) => {
+                    match fixed {
+                        Some(fixed) => Extent::Fixed(self.value(derived, expression, &fixed)?),
+                        None => {
                             let range = ranges().and_then(|ranges| ends.eval(&ranges).ok()).filter(|range| range.is_finite());
                             range.map_or(Extent::Unknown, Extent::Between)
                         }
-                        (None, None) => Extent::Unknown,
                     }
                 }
             };
@@ -321,7 +365,7 @@ impl Formulas {
         let Some(derived) = self.derived.iter().find(|derived| derived.slot == slot) else { return Some(Vec::new()) };
         let mut roots = Vec::new();
         match &derived.rule {
-            Rule::Same(of) => roots = self.roots(*of)?,
+            Rule::Same(of) | Rule::LookedUp(of, _) => roots = self.roots(*of)?,
             Rule::Word(_) => {}
             Rule::Computed(_, names, _) => {
                 for name in names {
@@ -338,43 +382,6 @@ impl Formulas {
     pub(super) fn combination(&self, places: impl IntoIterator<Item = usize>) -> u64 {
         self.listed.iter().zip(places).fold(0, |number, (values, place)| number * values.len() as u64 + place as u64)
     }
-}
-
-/// Whether a letter may be in a name.
-fn in_name(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'
-}
-
-/// Pieces of an expression, names among them: not what begins with a digit, nor what stands before a bracket.
-fn pieces(text: &str) -> Vec<(bool, &str)> {
-    let mut found = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let end = rest.find(|letter| in_name(letter) != in_name(first)).unwrap_or(rest.len());
-        let (piece, after) = rest.split_at(end);
-        let named = first.is_ascii_alphabetic() && !after.trim_start().starts_with('(');
-        found.push((named, piece));
-        rest = after;
-    }
-    found
-}
-
-/// The names in an expression.
-fn names(text: &str) -> Vec<String> {
-    let mut names: Vec<String> = pieces(text).into_iter().filter(|(named, _)| *named).map(|(_, name)| name.to_owned()).collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// Whether an expression has a name.
-pub(super) fn refers(text: &str, name: &str) -> bool {
-    pieces(text).into_iter().any(|(named, piece)| named && piece == name)
-}
-
-/// The expression with its names in braces, so that they may hold dots and be called as a function is.
-fn braced(text: &str) -> String {
-    pieces(text).into_iter().map(|(named, piece)| if named { format!("{{{piece}}}") } else { piece.to_owned() }).collect()
 }
 
 #[cfg(test)]
@@ -424,15 +431,55 @@ mod tests {
     }
 
     #[test]
+    fn what_belongs_to_another_value_is_looked_up() {
+        let text = "\"area.node\" = [\"n7\", \"n5\", \"n3\"]\nnode = \"area.node\"\nstacks = [2, 4, 8]\n\
+                    rate = { by = \"node\", values = { n7 = 460, n5 = 460, n3 = 922, n2 = 2000 } }\n\
+                    \"area.link\" = { by = \"area.node\", values = { n7 = \"old\", n5 = \"new\", n3 = \"new\" } }\n\
+                    hbm = \"rate * stacks\"\nspare = { by = \"stacks\", values = { 2 = 0, 4 = 1.5, 8.0 = 1 } }";
+        let f = formulas(&text.replace("8.0", "\"8.0\"")).unwrap();
+        let all: Vec<f64> = (0..9).map(|i| value(&f, i, "hbm").number().unwrap()).collect();
+        assert_eq!(all, [920.0, 1840.0, 3680.0, 920.0, 1840.0, 3680.0, 1844.0, 3688.0, 7376.0]);
+        let spare: Vec<f64> = (0..3).map(|i| value(&f, i, "spare").number().unwrap()).collect();
+        assert_eq!((spare, value(&f, 8, "area.link")), (vec![0.0, 1.5, 1.0], Setting::Word("new".into())));
+        let slot = |key: &str| f.keys().iter().position(|k| k == key).unwrap();
+        assert_eq!(f.roots(slot("hbm")).unwrap(), [0, 1]);
+        let box_of = |nodes: &[usize], stacks: &[usize]| f.extents(&[nodes.to_vec(), stacks.to_vec()]).unwrap();
+        let older = box_of(&[0, 1], &[0, 1]);
+        assert_eq!(older[slot("rate")], Extent::Fixed(Setting::Number(460.0)));
+        assert_eq!(older[slot("hbm")], Extent::Between(Interval::new(920.0, 1840.0)));
+        assert_eq!(older[slot("spare")], Extent::Between(Interval::new(0.0, 1.5)));
+        let links = ["old", "new"].map(|word| Setting::Word(word.into())).to_vec();
+        assert_eq!(older[slot("area.link")], Extent::Among(links));
+        assert_eq!(box_of(&[0, 2], &[2])[slot("rate")], Extent::Between(Interval::new(460.0, 922.0)));
+        assert_eq!(box_of(&[1, 2], &[2])[slot("area.link")], Extent::Fixed(Setting::Word("new".into())));
+    }
+
+    #[test]
     fn what_cannot_be_computed_is_named() {
         for (text, why) in [
             (
                 "a = \"b\"\nb = \"a + 1\"",
-                "space.dimensions.a = \"b\": it refers to itself, or to what waits for it; give one of them values",
+                "space.dimensions.a = \"b\": it refers to itself (a, then to b, then to a); give one of them values",
             ),
-            ("a = \"a + 1\"", "it refers to itself"),
+            ("a = \"a + 1\"", "it refers to itself (a, then to a)"),
+            (
+                "a = \"2 * c\"\nb = \"c\"\nc = \"b + 1\"",
+                "space.dimensions.c = \"b + 1\": it refers to itself (c, then to b, then to c)",
+            ),
+            ("a = \"sin(tensor.cores)\"", "write plain numbers, names of dimensions, + - * / ^ and min, max"),
             ("a = \"tensor.colums * 2\"", "tensor.colums is no dimension of the study and no field of the base"),
             ("a = \"2 * (3\"", "space.dimensions.a = \"2 * (3\": "),
+            (
+                "\"area.node\" = [\"n7\", \"n3\"]\na = { by = \"area.node\", values = { n7 = 1 } }",
+                "space.dimensions.a = { by = \"area.node\", values = { n7 = 1 } }: has no value for area.node = n3; add one (values = { n3 = ... }), \
+                 or leave n3 out of area.node",
+            ),
+            (
+                "a = { by = \"area.nodes\", values = { n7 = 1 } }",
+                "area.nodes is no dimension of the study and no field of the base",
+            ),
+            ("a = { by = \"clock_mhz\", values = { 9 = 1 } }", "has no value for clock_mhz = 8"),
+            ("a = { by = \"b\", values = { 1 = 1 } }\nb = \"2 * a\"", "it refers to itself"),
         ] {
             let error = formulas(text).unwrap_err();
             assert!(error.contains(why), "{error}");
@@ -444,7 +491,10 @@ mod tests {
             "{error}"
         );
         assert!(zero.values(0).is_ok());
+        let computed = formulas("a = [1, 2]\nb = \"2 * a\"\nc = { by = \"b\", values = { 2 = 7 } }").unwrap();
+        assert_eq!(value(&computed, 0, "c"), Setting::Number(7.0));
+        assert!(computed.values(1).unwrap_err().contains("has no value for b = 4; add one (values = { 4 = ... })"));
         let word = formulas("b = \"2 * area.node\"").unwrap();
-        assert!(word.values(0).unwrap_err().contains("area.node is no number"));
+        assert!(word.values(0).unwrap_err().contains("area.node = n7 is no number; give it numbers"));
     }
 }

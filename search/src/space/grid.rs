@@ -104,9 +104,7 @@ impl Grid {
             } else {
                 Place::Name
             };
-            let used = || {
-                dimensions.iter().any(|d| matches!(&d.values, super::Values::Derived(text) if super::formula::refers(text, key)))
-            };
+            let used = || dimensions.iter().any(|dimension| dimension.values.refer(key));
             if varied && place == Place::Name && !used() {
                 let cure = "correct the name, or refer to it (coplace list dimensions)";
                 return Err(format!(
@@ -130,7 +128,7 @@ impl Grid {
         let count = self.formulas.combinations();
         count.filter(|count| *count <= most).ok_or_else(|| {
             let count = count.map_or_else(|| "more than can be counted".to_owned(), |count| count.to_string());
-            format!("space.dimensions: {count} combinations, at most {most} are built; list fewer values")
+            format!("space.dimensions: combinations: {count}, at most {most} are searched; list fewer values")
         })
     }
 
@@ -209,6 +207,14 @@ impl Grid {
         self.order.places(region).iter().zip(places).all(|(some, place)| some.contains(&place))
     }
 
+    /// Dimensions of words, which have no order, of which a region has several.
+    pub(super) fn words_of(&self, region: &Region) -> Vec<usize> {
+        region
+            .open()
+            .filter(|&dimension| self.formulas.listed()[dimension].iter().any(|value| value.number().is_none()))
+            .collect()
+    }
+
     /// The points of a region.
     pub(super) fn members(&self, region: &Region) -> Vec<usize> {
         products(&self.order.places(region)).map(|places| self.formulas.combination(places) as usize).collect()
@@ -284,13 +290,13 @@ impl Grid {
         let mut slots = self.formulas.values(combination).map_err(Unbuilt::Fault)?;
         let mut document = self.base.clone();
         self.apply(&mut document, &slots, false)?;
-        let mut chip = document.accelerator().map_err(unbuilt)?;
+        let mut chip = document.accelerator().map_err(|why| self.unbuilt(why, &slots, false))?;
         if self.formulas.any_of_area() {
             let area = |chip: &Accelerator| sim::hardware::area(chip).map(|parts| parts.total().0);
             let before = area(&chip).map_err(|why| Unbuilt::Fault(why.to_string()))?;
             self.formulas.with_area(&mut slots, before).map_err(Unbuilt::Fault)?;
             self.apply(&mut document, &slots, true)?;
-            chip = document.accelerator().map_err(unbuilt)?;
+            chip = document.accelerator().map_err(|why| self.unbuilt(why, &slots, true))?;
             if area(&chip).is_ok_and(|after| after != before) {
                 let why = "what follows from area_mm2 changes the area; use it for fields such as energy.static_w alone";
                 return Err(Unbuilt::Fault(format!("space.dimensions: {why}")));
@@ -306,6 +312,28 @@ impl Grid {
             document.set(key, &slots[slot]).map_err(|fault| Unbuilt::Fault(format!("space.dimensions.{fault}")))?;
         }
         Ok(())
+    }
+
+    /// Why a file is no chip: of a file that cannot be read, which of the fields that were set is the one.
+    fn unbuilt(&self, error: HardwareError, slots: &Slots, of_area: bool) -> Unbuilt {
+        let why = match error {
+            HardwareError::Invalid { faults, .. } => {
+                return Unbuilt::Refused(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+            }
+            HardwareError::Malformed { why, .. } => why,
+            unknown @ HardwareError::Unknown { .. } => return Unbuilt::Fault(unknown.to_string()),
+        };
+        for slot in self.formulas.set(of_area).filter(|slot| self.places[*slot] == Place::Chip) {
+            let (key, value) = (&self.formulas.keys()[slot], &slots[slot]);
+            let mut alone = self.base.clone();
+            if alone.set(key, value).is_ok()
+                && let Err(HardwareError::Malformed { why, .. }) = alone.accelerator()
+            {
+                let why = why.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+                return Unbuilt::Fault(format!("space.dimensions.{key} = {value}: {why} (coplace list dimensions)"));
+            }
+        }
+        Unbuilt::Fault(format!("space.dimensions: {why}"))
     }
 
     fn settings(&self, slots: &Slots) -> Settings {
@@ -413,16 +441,6 @@ impl Unbuilt {
         match self {
             Self::Fault(why) | Self::Refused(why) => why,
         }
-    }
-}
-
-fn unbuilt(error: HardwareError) -> Unbuilt {
-    match error {
-        HardwareError::Invalid { faults, .. } => {
-            Unbuilt::Refused(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-        }
-        HardwareError::Malformed { why, .. } => Unbuilt::Fault(format!("space.dimensions: {why}")),
-        unknown @ HardwareError::Unknown { .. } => Unbuilt::Fault(unknown.to_string()),
     }
 }
 

@@ -10,6 +10,8 @@ mod formula;
 mod grid;
 mod interval;
 mod limits;
+mod lookup;
+mod names;
 mod phaze;
 mod region;
 mod schema;
@@ -171,6 +173,12 @@ impl Space {
     #[must_use]
     pub fn members(&self, region: &Region) -> Vec<usize> {
         if let Kind::Grid(grid) = &self.kind { grid.members(region) } else { Vec::new() }
+    }
+
+    /// Dimensions of words, which have no order and so no bound in common, of which a region has several.
+    #[must_use]
+    pub fn words_of(&self, region: &Region) -> Vec<usize> {
+        if let Kind::Grid(grid) = &self.kind { grid.words_of(region) } else { Vec::new() }
     }
 
     /// What bounds the chips of a region.

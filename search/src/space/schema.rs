@@ -9,7 +9,7 @@ pub(super) fn dimensions(_: &mut SchemaGenerator) -> Schema {
         "type": "object",
         "minProperties": 1,
         "additionalProperties": {
-            "description": "Values: a list, a range, or an expression of other dimensions",
+            "description": "Values: a list, a range, an expression of other dimensions, or a look-up by one",
             "anyOf": [
                 { "type": ["number", "boolean"], "description": number },
                 { "type": "string", "description": "An expression of other dimensions, or a word" },
@@ -19,9 +19,23 @@ pub(super) fn dimensions(_: &mut SchemaGenerator) -> Schema {
                 ] } },
                 range("step", "Added until `to` is reached"),
                 range("factor", "Multiplied with until `to` is reached; above 1"),
-                { "type": "object", "not": { "anyOf": [{ "required": ["from"] }, { "required": ["to"] }] }, "description": "Dimensions whose keys begin with this one" },
+                look_up(number),
+                { "type": "object", "not": { "anyOf": [{ "required": ["from"] }, { "required": ["to"] }, { "required": ["by"] }, { "required": ["values"] }] }, "description": "Dimensions whose keys begin with this one" },
             ],
         },
+    })
+}
+
+fn look_up(value: &str) -> serde_json::Value {
+    let value = serde_json::json!({ "type": ["number", "boolean", "string"], "description": value });
+    serde_json::json!({
+        "type": "object",
+        "properties": {
+            "by": { "type": "string", "description": "The dimension, or field of the base, whose value decides" },
+            "values": { "type": "object", "minProperties": 1, "additionalProperties": value, "description": "What belongs to each of its values" },
+        },
+        "required": ["by", "values"],
+        "additionalProperties": false,
     })
 }
 

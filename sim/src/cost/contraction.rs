@@ -59,7 +59,8 @@ pub(super) fn latency(model: &CostModel, view: &View, c: &Contraction, epilogue:
     let overhead = overhead(model, view);
     // Rounded up, so that a mapping that is as fast is not passed over for its rounding.
     let limit = (known - overhead) * (1.0 + 1e-12);
-    let mut best = Best { fastest: limit, chosen: None, prune: true };
+    let least_compute = Some(least_compute(machine, view, &p) * (1.0 - 1e-9));
+    let mut best = Best { fastest: limit, chosen: None, prune: true, least_compute };
     search(machine, view, &p, &outer_traffic(machine, view, &p), model.effort, &mut best);
     best.chosen.map_or(known, |_| known.min(overhead + best.fastest))
 }
@@ -127,15 +128,7 @@ pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: O
     if let Some(library) = &view.library {
         return library::latency(machine, view, library, c, &p);
     }
-    let a = &machine.arrays;
-    // However M, N and K are cut, each part of a stationary dimension takes at least its share of the folds of the whole.
-    let (sr, sc, t) = match a.dataflow {
-        Dataflow::OutputStationary => (p.m, p.n, p.k),
-        Dataflow::WeightStationary => (p.k, p.n, p.m),
-        Dataflow::InputStationary => (p.k, p.m, p.n),
-    };
-    let folds = ceil_div(sr, a.rows) * ceil_div(sc, a.columns);
-    let compute = p.batch * folds * t / (view.cores * a.count * p.rate);
+    let compute = least_compute(machine, view, &p);
     let crossings =
         view.local.first().map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk(machine, p.k), &p));
     let into_cores = p.batch * p.k * p.operand * crossings;
@@ -146,6 +139,19 @@ pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: O
     });
     let own = least_own(machine, view, &p, into_cores);
     overhead(model, view) + compute.max(p.epilogue_time).max(port).max(own)
+}
+
+/// What no cut's arrays take less than: however M, N and K are cut, each part of a stationary dimension takes at least its share of the folds of the
+/// whole.
+fn least_compute(machine: &Machine, view: &View, p: &Problem) -> f64 {
+    let a = &machine.arrays;
+    let (sr, sc, t) = match a.dataflow {
+        Dataflow::OutputStationary => (p.m, p.n, p.k),
+        Dataflow::WeightStationary => (p.k, p.n, p.m),
+        Dataflow::InputStationary => (p.k, p.m, p.n),
+    };
+    let folds = ceil_div(sr, a.rows) * ceil_div(sc, a.columns);
+    p.batch * folds * t / (view.cores * a.count * p.rate)
 }
 
 /// How long the busiest core's own memories move at least, where so many operand bytes enter all cores: it has as many units as the mean.

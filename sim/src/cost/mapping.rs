@@ -138,6 +138,8 @@ pub(super) struct Best {
     pub(super) chosen: Option<Mapped>,
     /// Whether candidates that cannot win are passed over.
     pub(super) prune: bool,
+    /// Where the fastest time alone is asked for, whatever moves: what no cut's arrays take less than.
+    pub(super) least_compute: Option<f64>,
 }
 
 impl Best {
@@ -161,38 +163,71 @@ impl Best {
     }
 }
 
+/// The rows and columns of units that are tried.
+fn sizes(machine: &Machine, p: &Problem, effort: MappingEffort, prune: bool) -> (Sizes, Sizes) {
+    let (granule_m, granule_n) = machine.arrays.spatial_granules();
+    let of = |dimension, granule: Option<f64>| Sizes::new(dimension, effort, granule.filter(|_| prune));
+    (of(p.m, granule_m), of(p.n, granule_n))
+}
+
 /// Tries mappings for [`Best`]. Units of work are dealt to cores, or to single arrays.
 pub(super) fn search(machine: &Machine, view: &View, p: &Problem, outer: &Outer, effort: MappingEffort, best: &mut Best) {
-    let (granule_m, granule_n) = machine.arrays.spatial_granules();
-    let ms = Sizes::new(p.m, effort, granule_m.filter(|_| best.prune));
-    let ns = Sizes::new(p.n, effort, granule_n.filter(|_| best.prune));
+    let (ms, ns) = sizes(machine, p, effort, best.prune);
     let chunk = chunk(machine, p.k);
     let capacity = view.local.first().map_or(0.0, |level| level.capacity);
     let floor = machine.arrays.rows.min(machine.arrays.columns);
-    for um in ms.iter() {
-        let tm = ceil_div(p.m, um);
+    let fit =
+        |um: f64, un: f64, arrays: f64| (um <= floor && un <= floor) || fits(capacity / arrays, um, un, p.k, chunk, p.operand);
+    let rising = best.least_compute.is_some() && effort.falls();
+    if rising && let Some((um, un)) = near_square(&ms, &ns, p, |um, un| fit(um, un, 1.0)) {
+        try_unit(machine, view, p, outer, (um, un), &fit, best);
+    }
+    for um in ms.iter(rising) {
         // The ports move no less for narrower units, nor where K is split.
-        if ports(view, p, outer, p.entering(tm, 1.0), 0.0, 0).slowest >= best.limit() {
+        if ports(view, p, outer, p.entering(ceil_div(p.m, um), 1.0), 0.0, 0).slowest >= best.limit() {
             continue;
         }
-        for un in ns.iter() {
-            let tn = ceil_div(p.n, un);
-            let into_cores = p.entering(tm, tn);
-            let ports = ports(view, p, outer, into_cores, 0.0, 0);
-            if ports.slowest >= best.limit() {
-                continue;
+        for un in ns.iter(rising) {
+            if fit(um, un, 1.0) {
+                try_unit(machine, view, p, outer, (um, un), &fit, best);
+            } else if rising {
+                // Wider ones do not fit either.
+                break;
             }
-            for independent in [false, true] {
-                let arrays = if independent { machine.arrays.count } else { 1.0 };
-                if independent && machine.arrays.count <= 1.0 {
-                    continue;
-                }
-                let smallest = um <= floor && un <= floor;
-                if smallest || fits(capacity / arrays, um, un, p.k, chunk, p.operand) {
-                    let tile = Tile { um, un, tm, tn, split: 1.0, independent, into_cores, ports };
-                    try_splits(machine, view, p, outer, tile, best);
-                }
-            }
+        }
+    }
+}
+
+/// The largest unit near a square that fits: where only the fastest time is asked for, what it leaves to beat passes over most others.
+fn near_square(ms: &Sizes, ns: &Sizes, p: &Problem, fit: impl Fn(f64, f64) -> bool) -> Option<(f64, f64)> {
+    ms.iter(false).find_map(|um| {
+        let near = ns.iter(false).find(|&un| un <= 2.0 * um && fit(um, un))?;
+        (2.0 * near >= um || near == p.n).then_some((um, near))
+    })
+}
+
+/// Tries a unit size that fits: all arrays of a core on one unit, and each on one of its own where that fits into its part of the core's memory.
+#[inline]
+fn try_unit(
+    machine: &Machine,
+    view: &View,
+    p: &Problem,
+    outer: &Outer,
+    (um, un): (f64, f64),
+    fit: &impl Fn(f64, f64, f64) -> bool,
+    best: &mut Best,
+) {
+    let (tm, tn) = (ceil_div(p.m, um), ceil_div(p.n, un));
+    let into_cores = p.entering(tm, tn);
+    let ports = ports(view, p, outer, into_cores, 0.0, 0);
+    if ports.slowest >= best.limit() {
+        return;
+    }
+    let count = machine.arrays.count;
+    for independent in [false, true] {
+        if !independent || (count > 1.0 && fit(um, un, count)) {
+            let tile = Tile { um, un, tm, tn, split: 1.0, independent, into_cores, ports };
+            try_splits(machine, view, p, outer, tile, best);
         }
     }
 }
@@ -219,7 +254,7 @@ pub(super) fn fastest(
     effort: MappingEffort,
     prune: bool,
 ) -> (f64, Mapped) {
-    let mut best = Best { fastest: f64::INFINITY, chosen: None, prune };
+    let mut best = Best { fastest: f64::INFINITY, chosen: None, prune, least_compute: None };
     search(machine, view, p, outer, effort, &mut best);
     let nothing = Mapped {
         time: 0.0,
@@ -273,11 +308,35 @@ fn try_parks(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &
         if ports.slowest >= best.limit() {
             continue;
         }
+        // Arrays cannot hide what comes before the first and after the last of their work.
+        if best.least_compute.is_some_and(|least| least + at_the_ends(machine, view, p, tile) >= best.limit()) {
+            continue;
+        }
         let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile));
         if compute < best.limit() {
             best.offer(mapped(machine, view, p, tile, compute, ports, (partials, park)));
         }
     }
+}
+
+impl Tile {
+    /// Units of work, and how many of them are worked on at a time.
+    #[inline]
+    fn units(&self, machine: &Machine, view: &View, p: &Problem) -> (f64, f64) {
+        let workers = if self.independent { view.cores * machine.arrays.count } else { view.cores };
+        let units = p.batch * self.tm * self.tn * self.split;
+        (units, units.min(workers))
+    }
+}
+
+/// Reading the first operands of the units that are worked on first, and writing the last results, beside which nothing is computed.
+#[inline]
+fn at_the_ends(machine: &Machine, view: &View, p: &Problem, tile: &Tile) -> f64 {
+    let Some(level) = view.shared.first() else { return 0.0 };
+    let (_, active) = tile.units(machine, view, p);
+    let k = ceil_div(p.k, tile.split);
+    let first = active * (tile.um + tile.un) * k.min(machine.arrays.rows) * p.operand;
+    level.busy(first, 0.0) + level.busy(0.0, active * tile.um * tile.un * p.result)
 }
 
 /// How long the arrays take.
@@ -300,17 +359,10 @@ fn mapped(
     ports: Ports,
     (partials, park): (f64, usize),
 ) -> Mapped {
-    let a = &machine.arrays;
-    let workers = if tile.independent { view.cores * a.count } else { view.cores };
-    let k = ceil_div(p.k, tile.split);
     let results = p.batch * p.m * p.n;
-    let units = p.batch * tile.tm * tile.tn * tile.split;
-    let active = units.min(workers);
+    let (units, active) = tile.units(machine, view, p);
     let (local_time, into_arrays) = local_ports(machine, view, p, tile, units / active.min(view.cores));
-    let memory = view.shared.first().map_or(0.0, |level| {
-        let first = active * (tile.um + tile.un) * k.min(a.rows) * p.operand;
-        level.busy(first, 0.0) + level.busy(0.0, active * tile.um * tile.un * p.result)
-    });
+    let memory = at_the_ends(machine, view, p, tile);
     // Rereading the partial results for their sum, after the last of them is written.
     let reread = view.shared.get(park).map_or(0.0, |level| level.busy(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };

@@ -62,13 +62,18 @@ proptest! {
     #[test]
     fn pruning_keeps_the_optimum(chip in chips(), batch in 1_u32..4, m in 1_u32..65, n in 1_u32..65, k in 1_u32..200) {
         let model = CostModel::new(chip).unwrap();
-        let p = problem(&model, f64::from(batch), f64::from(m), f64::from(n), f64::from(k));
-        for span in [Span::OneCore, Span::AllCores] {
-            let view = model.machine.view(span, Cores::Tensor);
-            let outer = outer_traffic(&model.machine, view, &p);
-            let (pruned, _) = fastest(&model.machine, view, &p, &outer, MappingEffort::Exhaustive, true);
-            let (brute, _) = fastest(&model.machine, view, &p, &outer, MappingEffort::Exhaustive, false);
-            prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "pruned {pruned} brute {brute}");
+        let (m, n) = (f64::from(m), f64::from(n));
+        for (effort, larger) in
+            [(MappingEffort::Exhaustive, 1.0), (MappingEffort::Library, 1.0), (MappingEffort::Library, 97.0), (MappingEffort::Thorough, 31.0)]
+        {
+            let p = problem(&model, f64::from(batch), m * larger, n * larger, f64::from(k));
+            for span in [Span::OneCore, Span::AllCores] {
+                let view = model.machine.view(span, Cores::Tensor);
+                let outer = outer_traffic(&model.machine, view, &p);
+                let (pruned, _) = fastest(&model.machine, view, &p, &outer, effort, true);
+                let (brute, _) = fastest(&model.machine, view, &p, &outer, effort, false);
+                prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "{effort:?}: pruned {pruned} brute {brute}");
+            }
         }
     }
 

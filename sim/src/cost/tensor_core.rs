@@ -169,7 +169,7 @@ impl Arrays {
         let mut best = self.cycles(ceil_div(folds, workers), t, used);
         let mut split = 2.0;
         while split <= workers {
-            best = best.min(self.cycles(ceil_div(folds, (workers / split).floor()), ceil_div(t, split), used));
+            best = best.min(self.cycles(ceil_div(folds, floor(workers / split)), ceil_div(t, split), used));
             split *= 2.0;
         }
         best
@@ -195,6 +195,13 @@ pub(super) fn ceil(x: f64) -> f64 {
     if nearest < x { nearest + 1.0 } else { nearest }
 }
 
+/// [`f64::floor`] as [`ceil`] is [`f64::ceil`].
+#[inline]
+pub(super) fn floor(x: f64) -> f64 {
+    let above = ceil(x);
+    if above > x { above - 1.0 } else { above }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -206,6 +213,7 @@ mod tests {
         fn the_short_ceil_is_the_long_one(x in prop_oneof![0.0..1e3, 0.0..1e12, 0.0..1e19, proptest::num::f64::POSITIVE]) {
             prop_assert_eq!(ceil(x), x.ceil());
             prop_assert_eq!(ceil(x.trunc()), x.trunc());
+            prop_assert_eq!((floor(x), floor(x.trunc())), (x.floor(), x.trunc()));
         }
     }
 

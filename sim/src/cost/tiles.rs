@@ -16,6 +16,13 @@ pub enum MappingEffort {
     Exhaustive,
 }
 
+impl MappingEffort {
+    /// Whether the sizes that it tries only fall.
+    pub(super) fn falls(self) -> bool {
+        self == Self::Library
+    }
+}
+
 /// Most candidates per dimension: 64 powers of two, 64 with a factor of three, 64 splits.
 const MAX_SIZES: usize = 192;
 
@@ -98,7 +105,8 @@ impl Sizes {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = f64> + '_ {
-        self.values.iter().copied().take(self.count)
+    /// The sizes as they are listed, or the last first.
+    pub(super) fn iter(&self, back: bool) -> impl Iterator<Item = f64> + '_ {
+        (0..self.count).filter_map(move |i| self.values.get(if back { self.count - 1 - i } else { i }).copied())
     }
 }

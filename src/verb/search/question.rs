@@ -394,7 +394,7 @@ fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Resu
     let document = document.unbuilt(spec.calibration == CalibrationChoice::Ideal);
     let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.get(key));
-    let fault = |why| failure::input(format!("{name}: {why}"));
+    let fault = |why: String| failure::input(format!("{}: {why}", Study::place(name, &why)));
     Space::relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
@@ -418,10 +418,14 @@ fn fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fabric) -
         if settings.is_empty() {
             return Ok(own.clone());
         }
-        let document = set_fabric(&study.cluster.fabric, base, &settings).map_err(|why| format!("{name}: {why}"))?;
+        let document =
+            set_fabric(&study.cluster.fabric, base, &settings).map_err(|why| format!("{}: {why}", Study::place(name, &why)))?;
         let words = || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
         let cut = document.fabric().and_then(|fabric| fabric.for_devices(study.cluster.devices));
-        cut.map_err(|why| format!("{name}: space.dimensions: with {}: {why}", words()))
+        cut.map_err(|why| {
+            let why = format!("space.dimensions: with {}: {why}", words());
+            format!("{}: {why}", Study::place(name, &why))
+        })
     };
     space.fabrics().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input)
 }

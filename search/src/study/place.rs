@@ -1,0 +1,81 @@
+//! Where in a study's file a key stands, for errors that name it.
+
+use super::Study;
+
+impl Study {
+    /// A study of this name, or of the file of this path, with the line of the key that an error begins with, where the file has it.
+    #[must_use]
+    pub fn place(name_or_path: &str, why: &str) -> String {
+        let text = match Self::text(name_or_path) {
+            Some(text) => Some(text.to_owned()),
+            None => sim::files::text::read(name_or_path.as_ref()).ok(),
+        };
+        text.map_or_else(|| name_or_path.to_owned(), |text| place(name_or_path, &text, why))
+    }
+}
+
+/// A study by its file's name, with the line of the key that an error begins with, where the file has it.
+pub(super) fn place(file: &str, text: &str, why: &str) -> String {
+    let key = why.split([' ', ':']).next().unwrap_or_default();
+    line(text, key).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
+}
+
+/// The line of a key, from 1, or of the head of its table. Keys and heads of tables stand at the begin of a line; what lists and texts of several
+/// lines hold is none of them.
+fn line(text: &str, key: &str) -> Option<usize> {
+    let mut table = String::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        let found = match line.strip_prefix('[') {
+            Some(head) if !head.starts_with('[') => {
+                table = plain(head.split(']').next().unwrap_or_default());
+                table.clone()
+            }
+            Some(_) => {
+                table = String::new();
+                continue;
+            }
+            None => match line.split_once('=') {
+                Some((name, _)) if table.is_empty() => plain(name),
+                Some((name, _)) => format!("{table}.{}", plain(name)),
+                None => continue,
+            },
+        };
+        if found == key {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// A key without quotes and blanks.
+fn plain(key: &str) -> String {
+    key.chars().filter(|letter| !matches!(letter, '"' | '\'') && !letter.is_whitespace()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_however_it_is_written() {
+        let text = "over = \"mean\"\n[space]\nbase_chip = \"a\"\n\n[space.dimensions]\n# links = 1\n  links = [6]\n\"area.links\" = \"links\"\n\
+                    tensor.cores = 4\n[space.dimensions.memory.hbm]\ncapacity_gib = 4\n[[workload]]\nmodel = \"x\"\n";
+        for (key, expected) in [
+            ("over", Some(1)),
+            ("space.base_chip", Some(3)),
+            ("space.dimensions", Some(5)),
+            ("space.dimensions.links", Some(7)),
+            ("space.dimensions.area.links", Some(8)),
+            ("space.dimensions.tensor.cores", Some(9)),
+            ("space.dimensions.memory.hbm.capacity_gib", Some(11)),
+            ("model", Some(13)),
+            ("space.dimensions.clock_mhz", None),
+        ] {
+            assert_eq!(line(text, key), expected, "{key}");
+        }
+        assert_eq!(place("s.toml", text, "space.dimensions.links = [6]: is wrong"), "s.toml, line 7");
+        assert_eq!(place("s.toml", text, "space.dimensions.links: is wrong"), "s.toml, line 7");
+        assert_eq!(place("s.toml", text, "the devices are too few"), "s.toml");
+    }
+}
