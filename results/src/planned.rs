@@ -2,12 +2,14 @@
 
 use crate::evidence::EvidenceRecord;
 use crate::mapped::Mapped;
+use crate::text::{percent, seconds};
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
+use sim::units::Seconds;
 use std::collections::BTreeMap;
 use step::{LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps};
 use workloads::{ActivationPolicy, Techniques};
@@ -71,6 +73,9 @@ pub struct Planned {
     pub plans: Vec<PlanRow>,
     /// Whether they are in the order of their intervals' bad ends instead, best first.
     pub robust: bool,
+    /// Where the search was stopped before its end: by what, and what is proven nevertheless. The plans are then the best so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
     /// The stages' memory under the fastest plan.
     pub stages: Vec<StageRow>,
     /// The fastest plan's step event by event, by stage.
@@ -92,6 +97,38 @@ pub struct Planned {
     pub assumptions: Vec<String>,
 }
 
+/// A search over plans that was stopped before its end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stopped {
+    /// What stopped it.
+    pub by: String,
+    /// Seconds that no plan of the space goes below, found or not.
+    pub bound_s: f64,
+}
+
+impl Stopped {
+    /// Of an answer whose search `by` has stopped, if it was stopped.
+    #[must_use]
+    pub fn of(answer: &PlanAnswer, by: Option<String>) -> Option<Self> {
+        let bound_s = answer.stopped?.0;
+        Some(Self { by: by.unwrap_or_else(|| "stopped".to_owned()), bound_s })
+    }
+
+    /// What is proven of the fastest plan found, of so many seconds.
+    #[must_use]
+    pub fn words(&self, best: Option<f64>) -> String {
+        let Self { by, bound_s } = self;
+        let bound = seconds(Seconds(*bound_s));
+        match best {
+            Some(best) => format!(
+                "{by}: the best plans so far. No plan of the space takes less than {bound}, {} less than the first",
+                percent((1.0 - bound_s / best).max(0.0))
+            ),
+            None => format!("{by} before a plan was found that fits. No plan of the space takes less than {bound}"),
+        }
+    }
+}
+
 /// How the plans of a space were decided.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
@@ -107,6 +144,9 @@ pub struct Counts {
     pub rejected_by_bound: usize,
     /// Refused by the model, the fabric or the schedule.
     pub refused: usize,
+    /// Not looked at, or bounded and no further, where the search was stopped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_reached: usize,
     /// Other splits of the layers that the plans have besides the even one, under which they are counted above.
     pub splits: u64,
     /// Of these, evaluated one by one; the others are ruled out by bounds.
@@ -174,6 +214,11 @@ pub struct StageRow {
     pub keeps: Vec<KeepsRow>,
 }
 
+/// Whether there are none.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 /// Whether a quantity is zero.
 fn nothing(value: &f64) -> bool {
     *value == 0.0
@@ -230,6 +275,7 @@ impl Planned {
             counts: Counts::of(answer),
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             robust: false,
+            stopped: None,
             stages: best.map_or_else(Vec::new, |best| stages(job, best)),
             timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
@@ -272,6 +318,7 @@ impl Counts {
             over_capacity: answer.over_capacity,
             rejected_by_bound: answer.rejected_by_bound,
             refused: answer.refused,
+            not_reached: answer.not_reached,
             splits: answer.splits,
             splits_tried: answer.splits_tried,
             split_tolerance: answer.split_tolerance,
