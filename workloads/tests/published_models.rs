@@ -3,6 +3,7 @@
 
 use coplace_workloads as workloads;
 use std::path::{Path, PathBuf};
+use workloads::import::hugging_face::Coverage;
 use workloads::model::Model;
 use workloads::training::Attention;
 use workloads::{Lowering, TrainingGraph};
@@ -149,6 +150,15 @@ fn every_checkpoint_is_listed_with_its_family() {
             listed.push(name);
         }
     }
+    let of = |list: fn(&Coverage) -> Vec<&'static str>| {
+        let mut names: Vec<&str> = workloads::import::hugging_face::coverage().iter().flat_map(list).collect();
+        names.sort_unstable();
+        names
+    };
+    let mut rounded: Vec<&str> = ROUNDED.iter().map(|(name, _)| *name).collect();
+    rounded.sort_unstable();
+    assert_eq!(of(Coverage::to_digits), rounded);
+    assert_eq!(of(Coverage::active), ACTIVE.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
     listed.sort_unstable();
     let mut counted: Vec<&str> = EXACT.iter().map(|(name, _)| *name).collect();
     counted.extend(WITH_BALANCE.iter().map(|(name, ..)| *name));
@@ -254,6 +264,13 @@ fn leading_layers_follow_activation_policies() {
     assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
 }
 
+/// Those whose operations are said to be checked against a formula: in the two tests below, and ViT.
+fn by_formula() -> Vec<&'static str> {
+    let names: Vec<&str> = workloads::import::hugging_face::coverage().iter().flat_map(Coverage::by_formula).collect();
+    assert_eq!(names.len(), 22 + 7 + 1);
+    names
+}
+
 /// Training operations per token at 4096 tokens, from the published sizes: 6 per weight that a token multiplies with, and 6 (queries + values) per
 /// layer and token of the sequence in scores and context.
 #[test]
@@ -299,6 +316,7 @@ fn operations_per_token_are_the_families_formulas() {
         ("starcoder2_3b", 30 * (3072 * (2 * 3072 + 2 * 256) + 2 * 3072 * 12288) + 3072 * 49152, 30 * 2 * 3072),
     ];
     for (name, weights, attention) in cases {
+        assert!(by_formula().contains(name), "{name} is not listed");
         let model = load(name);
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S), "{name}");
@@ -330,6 +348,7 @@ fn operations_per_token_of_layers_that_differ() {
         ("modernbert_base", modernbert + 768 * 50368, 22 * 2 * 768, 0),
     ];
     for (name, weights, attention, scans) in cases {
+        assert!(by_formula().contains(name), "{name} is not listed");
         let model = load(name);
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S + 3 * scans), "{name}");
