@@ -285,7 +285,10 @@ impl JobArguments {
         let cluster = links(input::fabric(&self.fabric, &chip.name, self.fast_domain)?)?;
         let fabric = cluster.for_devices(self.devices).map_err(|error| {
             let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
-            failure::input(format!("--devices {} --fabric {}{domain}: {error}", self.devices, self.fabric))
+            let part = part_of_domains(&cluster, self.devices).map_or_else(String::new, |part| {
+                format!("; or --fast-domain {part}, of the {} devices of every domain so many", cluster.fast_domain())
+            });
+            failure::input(format!("--devices {} --fabric {}{domain}: {error}{part}", self.devices, self.fabric))
         })?;
         let usual = SoftwareStack::usual(&chip.name);
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
@@ -314,6 +317,13 @@ impl Loaded {
             techniques: &self.techniques,
         }
     }
+}
+
+/// The most devices of every fast domain of which a number of devices is a multiple, where domains do not divide it and some of each do.
+fn part_of_domains(cluster: &Fabric, devices: u32) -> Option<u32> {
+    let domain = cluster.fast_domain();
+    let whole = devices <= domain || devices.is_multiple_of(domain);
+    (2..domain).rev().find(|part| !whole && devices.is_multiple_of(*part))
 }
 
 /// Memory that plans leave free.
