@@ -1,15 +1,17 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
+mod stopped;
+
+pub use stopped::Stopped;
+
 use crate::evidence::EvidenceRecord;
 use crate::mapped::Mapped;
-use crate::text::{percent, seconds};
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
-use sim::units::Seconds;
 use std::collections::BTreeMap;
 use step::{LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps};
 use workloads::{ActivationPolicy, Techniques};
@@ -95,38 +97,6 @@ pub struct Planned {
     /// What the model's file says that is not modelled, and what was taken instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-}
-
-/// A search over plans that was stopped before its end.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Stopped {
-    /// What stopped it.
-    pub by: String,
-    /// Seconds that no plan of the space goes below, found or not.
-    pub bound_s: f64,
-}
-
-impl Stopped {
-    /// Of an answer whose search `by` has stopped, if it was stopped.
-    #[must_use]
-    pub fn of(answer: &PlanAnswer, by: Option<String>) -> Option<Self> {
-        let bound_s = answer.stopped?.0;
-        Some(Self { by: by.unwrap_or_else(|| "stopped".to_owned()), bound_s })
-    }
-
-    /// What is proven of the fastest plan found, of so many seconds.
-    #[must_use]
-    pub fn words(&self, best: Option<f64>) -> String {
-        let Self { by, bound_s } = self;
-        let bound = seconds(Seconds(*bound_s));
-        match best {
-            Some(best) => format!(
-                "{by}: the best plans so far. No plan of the space takes less than {bound}, {} less than the first",
-                percent((1.0 - bound_s / best).max(0.0))
-            ),
-            None => format!("{by} before a plan was found that fits. No plan of the space takes less than {bound}"),
-        }
-    }
 }
 
 /// How the plans of a space were decided.
