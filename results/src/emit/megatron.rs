@@ -329,6 +329,10 @@ impl Arguments {
             "weights gathered beside the forward pass: --overlap-param-gather needs --overlap-grad-reduce",
         );
         let inside = layout.tensor > 1 && layout.tensor <= recipe.fast_domain;
+        let routed = recipe.model.experts.is_some() && layout.expert > 1;
+        let shared = recipe.model.experts.is_some_and(|experts| experts.shared.is_some());
+        self.flag("overlap-moe-expert-parallel-comm", routed && overlap.experts > 0.0);
+        self.flag("moe-shared-expert-overlap", routed && shared && overlap.shared_expert > 0.0);
         self.flag("tp-comm-overlap", overlap.tensor > 0.0 && layout.sequence_parallel && inside);
     }
 
