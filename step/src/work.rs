@@ -319,7 +319,7 @@ impl ChipTimes {
             weight_bytes: per.weight,
             gradient_bytes: per.gradient,
             leading_segment: with_layers(SegmentKind::Embedding, model.list.leading.is_empty()),
-            trailing_segment: with_layers(SegmentKind::Head, model.list.trailing.is_empty()),
+            trailing_segment: with_layers(SegmentKind::Head, model.layers_with_head() == 0),
             layer_segment,
             by_policy: Vec::new(),
         };

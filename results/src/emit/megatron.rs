@@ -113,6 +113,9 @@ impl Arguments {
     fn model(&mut self, model: &Model, numerics: Numerics, plan: &TrainingPlan) {
         self.0.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
         self.set("num-layers", model.all_layers());
+        if model.variations.further_tokens > 0 {
+            self.set("mtp-num-layers", model.variations.further_tokens);
+        }
         self.set("hidden-size", model.hidden);
         self.set("ffn-hidden-size", model.leading_dense().map_or(model.ffn, |dense| dense.ffn));
         self.set("num-attention-heads", model.heads);
