@@ -149,7 +149,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
     progress.phase("mapping ranks to links");
-    let mappings = map_plans(&job, &mut answer, which).or_input()?;
+    let mappings = match &stopped {
+        None => map_plans(&job, &mut answer, which).or_input()?,
+        Some(_) => {
+            if arguments.map_ranks || job.fabric.links_differ() {
+                tracing::warn!("ranks are in the order of the devices: mapping them to the links may take minutes more");
+            }
+            Vec::new()
+        }
+    };
     progress.phase("looking at the neighbours of the fastest plan");
     match (arguments.emit, stopped) {
         (Some(framework), stopped) => {

@@ -94,6 +94,8 @@ fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
     let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());
     assert!(0.5 * first < bound && bound <= first, "{bound} {first}");
     assert!(answer["counts"]["not_reached"].as_u64().unwrap() > 1_000_000 && answer["neighbours"].as_array().unwrap().is_empty());
+    let unmapped = coplace(&LONG.split(' ').chain(["--time-limit", "1", "--map-ranks"]).collect::<Vec<_>>());
+    assert!(unmapped.code == 0 && unmapped.stderr.contains("ranks are in the order of the devices"), "{}", unmapped.stderr);
     let called = coplace(&LONG.split(' ').chain(["--time-limit", "0"]).collect::<Vec<_>>());
     assert!(called.refusal().contains("--time-limit 0: must be above 0"));
 }
