@@ -1,5 +1,9 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
+mod stopped;
+
+pub use stopped::Stopped;
+
 use crate::evidence::EvidenceRecord;
 use crate::mapped::Mapped;
 use crate::timeline::{self, TimelineRow};
@@ -71,6 +75,9 @@ pub struct Planned {
     pub plans: Vec<PlanRow>,
     /// Whether they are in the order of their intervals' bad ends instead, best first.
     pub robust: bool,
+    /// Where the search was stopped before its end: by what, and what is proven nevertheless. The plans are then the best so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
     /// The stages' memory under the fastest plan.
     pub stages: Vec<StageRow>,
     /// The fastest plan's step event by event, by stage.
@@ -107,6 +114,9 @@ pub struct Counts {
     pub rejected_by_bound: usize,
     /// Refused by the model, the fabric or the schedule.
     pub refused: usize,
+    /// Not looked at, or bounded and no further, where the search was stopped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_reached: usize,
     /// Other splits of the layers that the plans have besides the even one, under which they are counted above.
     pub splits: u64,
     /// Of these, evaluated one by one; the others are ruled out by bounds.
@@ -174,6 +184,11 @@ pub struct StageRow {
     pub keeps: Vec<KeepsRow>,
 }
 
+/// Whether there are none.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 /// Whether a quantity is zero.
 fn nothing(value: &f64) -> bool {
     *value == 0.0
@@ -230,6 +245,7 @@ impl Planned {
             counts: Counts::of(answer),
             plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
             robust: false,
+            stopped: None,
             stages: best.map_or_else(Vec::new, |best| stages(job, best)),
             timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
@@ -272,6 +288,7 @@ impl Counts {
             over_capacity: answer.over_capacity,
             rejected_by_bound: answer.rejected_by_bound,
             refused: answer.refused,
+            not_reached: answer.not_reached,
             splits: answer.splits,
             splits_tried: answer.splits_tried,
             split_tolerance: answer.split_tolerance,

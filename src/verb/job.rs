@@ -153,6 +153,14 @@ pub struct JobArguments {
     /// `coplace list stacks --format json` has all with their defaults. Can be given several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     pub stack_option: Vec<String>,
+    /// Modules that predict further tokens, trained with the model: DeepSeek-V3's multi-token prediction (its run had 1), Megatron-LM's
+    /// --mtp-num-layers [default: none, whatever `num_nextn_predict_layers` says]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub mtp_layers: Option<u64>,
+    /// Room of an expert for so many times its even share of the tokens: fuller experts drop tokens, emptier ones pad (Megatron-LM's
+    /// --moe-expert-capacity-factor with --moe-pad-expert-input-to-capacity) [default: the model's; without one no token is dropped]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    pub capacity_factor: Option<f64>,
     /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
     #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
     pub headroom_gib: f64,
@@ -275,9 +283,32 @@ impl JobArguments {
         Ok(techniques)
     }
 
+    /// The model as it is trained.
+    fn model(&self) -> Result<Model, Failure> {
+        let mut model = Model::load(&self.model).or_input()?;
+        if let Some(modules) = self.mtp_layers {
+            if modules > 0 && !self.technique.is_empty() {
+                let cure = "leave one of the two out";
+                return Err(failure::input(format!("--mtp-layers {modules}: is not modelled beside --technique; {cure}")));
+            }
+            model = model.predicting(modules).or_input()?;
+        }
+        let Some(factor) = self.capacity_factor else { return Ok(model) };
+        let Some(experts) = &mut model.experts else {
+            return Err(failure::input(format!("--capacity-factor {factor}: {} has no experts; leave it out", model.name)));
+        };
+        let most = experts.count as f64 / experts.top_k.max(1) as f64;
+        if !(1.0..=most).contains(&factor) {
+            let limit = format!("must be from 1 to {most} (experts over experts per token)");
+            return Err(failure::input(format!("--capacity-factor {factor}: {limit}; 1.25 is usual")));
+        }
+        experts.capacity_factor = Some(factor);
+        Ok(model)
+    }
+
     /// Reads what the arguments name; `links` puts measured links on the fabric.
     pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
-        let model = Model::load(&self.model).or_input()?;
+        let model = self.model()?;
         let mut chip = input::chip(&self.chip)?.accelerator;
         if let Some(text) = &self.nvme {
             chip.storage = Some(input::storage(text)?);
@@ -285,7 +316,10 @@ impl JobArguments {
         let cluster = links(input::fabric(&self.fabric, &chip.name, self.fast_domain)?)?;
         let fabric = cluster.for_devices(self.devices).map_err(|error| {
             let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
-            failure::input(format!("--devices {} --fabric {}{domain}: {error}", self.devices, self.fabric))
+            let part = part_of_domains(&cluster, self.devices).map_or_else(String::new, |part| {
+                format!("; or --fast-domain {part}, of the {} devices of every domain so many", cluster.fast_domain())
+            });
+            failure::input(format!("--devices {} --fabric {}{domain}: {error}{part}", self.devices, self.fabric))
         })?;
         let usual = SoftwareStack::usual(&chip.name);
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
@@ -314,6 +348,13 @@ impl Loaded {
             techniques: &self.techniques,
         }
     }
+}
+
+/// The most devices of every fast domain of which a number of devices is a multiple, where domains do not divide it and some of each do.
+fn part_of_domains(cluster: &Fabric, devices: u32) -> Option<u32> {
+    let domain = cluster.fast_domain();
+    let whole = devices <= domain || devices.is_multiple_of(domain);
+    (2..domain).rev().find(|part| !whole && devices.is_multiple_of(*part))
 }
 
 /// Memory that plans leave free.

@@ -13,7 +13,7 @@ use sim::hardware::{Accelerator, Setting};
 use sim::kernel::DataType;
 use sim::network::{Fabric, FabricDocument};
 use step::SoftwareStack;
-use workloads::import::hugging_face::{Coverage, coverage};
+use workloads::import::hugging_face::coverage;
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 
@@ -43,7 +43,7 @@ pub struct Arguments {
     /// What to list
     #[arg(value_enum)]
     what: What,
-    /// Of models: the families whose config.json files are read, and the checkpoints on which each is checked
+    /// Of models: the families whose config.json files are read, and how each is checked
     #[arg(long)]
     family: bool,
     /// Of dimensions: the base chip, a built-in one, a chip file (.toml), or a run directory of `coplace search` for the chip that it found
@@ -68,8 +68,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         What::Stacks => stacks()?,
         What::Dimensions => dimensions(arguments)?,
     };
+    let note = if arguments.family { HOW_CHECKED } else { "" };
     match arguments.format {
-        Format::Text => answer::words(&table.render()),
+        Format::Text => answer::words(&format!("{}{note}", table.render())),
         Format::Json => answer::json(&entries),
     }
 }
@@ -115,13 +116,28 @@ fn models() -> Result<Listing, Failure> {
     Ok((table, entries))
 }
 
-/// Families that are read, with the checkpoints whose published numbers of parameters are tested.
+/// What the columns of families mean.
+const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the published number of parameters, exact: to the last one, digits: to the digits\n\
+    that are published. active: of these the parameters that a token meets are the published ones. formula: operations per\n\
+    token are written out from the published sizes. In every family, those without checkpoints too, operators hold the parameters\n\
+    and do the operations of closed forms. JSON has the names.\n";
+
+/// Families that are read, with the checkpoints that are tested.
 fn families() -> Listing {
-    let mut table = Table::new(["model_type", "checked"]).align(1, Align::Right);
+    let mut table = Table::new(["model_type", "checked", "exact", "digits", "active", "formula"]);
+    for column in 1..6 {
+        table = table.align(column, Align::Right);
+    }
     let mut entries = Vec::new();
-    for Coverage { model_types, checked } in coverage() {
-        table.row([model_types.join(", "), checked.len().to_string()]);
-        entries.push(json!({ "model_types": model_types, "checkpoints_checked": checked }));
+    for family in coverage() {
+        let lists = [family.checked.clone(), family.exact(), family.to_digits(), family.active(), family.by_formula()];
+        let counts = lists.each_ref().map(|list| list.len().to_string());
+        table.row(std::iter::once(family.model_types.join(", ")).chain(counts));
+        let [checked, exact, digits, active, formula] = lists;
+        entries.push(json!({
+            "model_types": family.model_types, "checkpoints_checked": checked, "parameters_exact": exact, "parameters_to_digits": digits,
+            "active_parameters": active, "operations_by_formula": formula,
+        }));
     }
     (table, entries)
 }

@@ -19,6 +19,7 @@ pub mod schedule;
 pub mod search;
 pub mod shell;
 pub mod slurm;
+mod stop;
 pub mod sweep;
 pub mod techniques;
 pub mod validate;

@@ -1,24 +1,29 @@
 //! `coplace plan`: the best plan for hardware that stands already.
 
+mod watched;
 mod write;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
-use crate::progress;
+use crate::progress::Progress;
 use crate::verb::job::{JobArguments, PlanArguments, flag};
+use crate::verb::stop;
 use clap::ValueEnum;
 use results::evidence::search_robust;
 use results::mapped::Mapped;
-use results::planned::{Planned, one_line};
+use results::planned::{Planned, Stopped, one_line};
 use results::{figure, files, report, timeline};
-use search::planner::{Job, MapRanks, PlanAnswer, PlanSpace, RankedPlan, default_policies, map_plans, neighbours, search_plans};
+use search::planner::{
+    Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours, search_plans_watched,
+};
 use search::published::piper;
 use search::rank_mapping::RankMapping;
 use sim::network::Fabric;
 use sim::pipeline::Timeline;
 use sim::units::Bytes;
 use std::path::{Path, PathBuf};
+use watched::Teller;
 use workloads::RankOrder;
 use write::Framework;
 
@@ -46,7 +51,7 @@ enum LinkEnds {
     GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-3 in pipelines, all schedules,\n\
     and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even\n\
     are then tried for the plans that are there without --everything, and for the fastest of the others.\n\n\
-    JSON: counts, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
+    JSON: counts, stopped, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -88,6 +93,9 @@ pub struct Arguments {
     /// Draw what every stage of the fastest plan holds over the step into this directory (memory.svg and .png); made if need be
     #[arg(long, value_name = "DIR", conflicts_with = "emit")]
     memory: Option<PathBuf>,
+    /// Stop after so many seconds with the best plans so far and what no plan is below (Ctrl-C does so at once; a second one ends the program)
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    time_limit: Option<f64>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -95,6 +103,7 @@ pub struct Arguments {
 
 /// Searches and prints.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let limit = stop::Limit::new(arguments.time_limit)?;
     let loaded = arguments.job.load(|whole| linked(arguments, whole))?;
     let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
     let mut asked = arguments.choices.space()?.with_mixes_of(job.stack);
@@ -119,11 +128,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return answer::text(&instance.to_json_string());
     }
     let top = arguments.top.unwrap_or(10).into();
-    let found = progress::shown("searching plans", || match arguments.robust {
-        true => search_robust(&job, &space, top),
-        false => search_plans(&job, &space, top),
-    });
+    let progress = Progress::new("searching plans");
+    let teller = Teller::new(&progress);
+    let watch = PlanWatch { stop: &|| limit.reached(), told: &|now| teller.told(now) };
+    let found = match arguments.robust {
+        true => search_robust(&job, &space, top, watch),
+        false => search_plans_watched(&job, &space, top, watch),
+    };
     let mut answer = found.or_input()?;
+    let stopped = Stopped::of(&answer, limit.words());
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));
@@ -135,10 +148,31 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         );
     }
     let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
-    let mappings = map_plans(&job, &mut answer, which).or_input()?;
-    match arguments.emit {
-        Some(framework) => write_best(arguments, framework, &job, &answer, &mappings),
-        None => list(arguments, &job, &around, &answer, &mappings),
+    progress.phase("mapping ranks to links");
+    let mappings = match &stopped {
+        None => map_plans(&job, &mut answer, which).or_input()?,
+        Some(_) => {
+            if arguments.map_ranks || job.fabric.links_differ() {
+                tracing::warn!("ranks are in the order of the devices: mapping them to the links may take minutes more");
+            }
+            Vec::new()
+        }
+    };
+    progress.phase("looking at the neighbours of the fastest plan");
+    match (arguments.emit, stopped) {
+        (Some(framework), stopped) => {
+            drop(progress);
+            if let Some(stopped) = &stopped {
+                tracing::warn!("{}", stopped.words(answer.best.first().map(|best| best.time.total.0)));
+            }
+            write_best(arguments, framework, &job, &answer, &mappings)
+        }
+        (None, stopped) => {
+            let mut record = listed(arguments, &job, &around, &answer, stopped)?;
+            drop(progress);
+            record.mapped(&mappings);
+            answer::give(arguments.format, &record, report::planned)
+        }
     }
 }
 
@@ -184,17 +218,19 @@ fn write_best(
     write::first(framework, &arguments.job.model, job, &answer.best, &mappings)
 }
 
-/// Prints the best plans and the neighbours of the first, and writes its trace.
-fn list(
+/// The best plans and, unless the search was stopped, the neighbours of the first; writes its trace.
+fn listed(
     arguments: &Arguments,
     job: &Job<'_>,
     asked: &PlanSpace,
     answer: &PlanAnswer,
-    mappings: &[RankMapping],
-) -> Result<(), Failure> {
-    let around = answer.best.first().map(|best| neighbours(job, asked, best)).transpose().or_input()?;
+    stopped: Option<Stopped>,
+) -> Result<Planned, Failure> {
+    let first = answer.best.first().filter(|_| stopped.is_none());
+    let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = Planned::new(job, &arguments.job.model, answer, &around.unwrap_or_default());
     record.robust = arguments.robust;
+    record.stopped = stopped;
     if let Some(best) = answer.best.first() {
         let timeline = job.timeline(&best.plan).or_input()?;
         record.played(&timeline);
@@ -203,8 +239,7 @@ fn list(
     } else if let Some(file) = &arguments.trace {
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
-    record.mapped(mappings);
-    answer::give(arguments.format, &record, report::planned)
+    Ok(record)
 }
 
 /// A job in a few words.

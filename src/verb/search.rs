@@ -6,13 +6,13 @@ pub mod baselines;
 pub mod models;
 pub mod parts;
 pub mod question;
-mod stop;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress::{self, Pace};
 use crate::verb::job::at_most;
 use crate::verb::slurm::InParts;
+use crate::verb::stop;
 use asked::Named;
 use question::Question;
 pub use question::document;

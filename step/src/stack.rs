@@ -178,6 +178,13 @@ pub struct OverlapOptions {
     pub products: f64,
     /// Context-parallel exchange of keys and values with attention.
     pub context: f64,
+    /// Expert-parallel exchange of tokens and results with the work of another micro-batch's pass (Megatron-LM's
+    /// `--overlap-moe-expert-parallel-comm`, DeepSeek's DualPipe): steps of one micro-batch have none.
+    #[serde(default)]
+    pub experts: f64,
+    /// Expert-parallel exchange of tokens and results with the expert that every token goes to (Megatron-LM's `--moe-shared-expert-overlap`).
+    #[serde(default)]
+    pub shared_expert: f64,
     /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_sends`]).
     pub pipeline: f64,
     /// Copies to and from the host.
@@ -409,6 +416,8 @@ impl SoftwareStack {
             ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
             ("overlap.tensor", o.tensor, 0.0, 1.0),
             ("overlap.context", o.context, 0.0, 1.0),
+            ("overlap.experts", o.experts, 0.0, 1.0),
+            ("overlap.shared_expert", o.shared_expert, 0.0, 1.0),
             ("overlap.pipeline", o.pipeline, 0.0, 1.0),
             ("overlap.host", o.host, 0.0, 1.0),
             ("memory.driver_reserved_gib", m.driver_reserved_gib, 0.0, 1e3),

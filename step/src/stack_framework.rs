@@ -170,8 +170,33 @@ impl SoftwareStack {
             }
             _ => {}
         }
+        if let Some(why) = self.cannot_hide_experts(plan) {
+            return Some(why.to_owned());
+        }
         let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
         (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
+    }
+
+    /// Why experts' exchanges do not hide behind another micro-batch in a plan, where the stack says that they do. Megatron-LM's conditions are those that
+    /// its core 0.14 asserts: interleaved stages where there are several, no full recomputation, no overlap of the shared expert.
+    fn cannot_hide_experts(&self, plan: &TrainingPlan) -> Option<&'static str> {
+        let layout = &plan.layout;
+        if layout.expert < 2 || self.overlap.experts == 0.0 {
+            return None;
+        }
+        let megatron = self.name.starts_with("megatron");
+        let whole = plan.activations.distinct().into_iter().any(|policy| *policy == ActivationPolicy::Full);
+        match () {
+            () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other to hide behind"),
+            () if megatron && self.overlap.shared_expert > 0.0 => {
+                Some("overlap.experts: it does not go with overlap.shared_expert")
+            }
+            () if megatron && whole => Some("overlap.experts: it does not go with full recomputation"),
+            () if megatron && layout.pipeline > 1 && layout.virtual_stages < 2 => {
+                Some("overlap.experts: it needs several chunks per stage")
+            }
+            () => None,
+        }
     }
 }
 

@@ -57,6 +57,23 @@ fn shards_exchanged_tensor_by_tensor_take_longer() {
 }
 
 #[test]
+fn exchanges_of_experts_hide_behind_another_micro_batch_and_the_shared_expert() {
+    let at = |model: &str, experts: f64, shared: f64| {
+        let layout = Layout { data: 16, expert: 16, ..Layout::default() };
+        step(model, layout, |stack| (stack.overlap.experts, stack.overlap.shared_expert) = (experts, shared)).expert.0
+    };
+    let lite = |experts, shared| at("deepseek-v2-lite", experts, shared);
+    let [none, half, all] = [0.0, 0.5, 1.0].map(|experts| lite(experts, 0.0));
+    assert!(
+        (2.0 * half - none - all).abs() < 1e-9 * none && all < none,
+        "a fraction of what could be hidden: {none} {half} {all}"
+    );
+    let [shared, both] = [0.0, 0.5].map(|experts| lite(experts, 1.0));
+    assert!(0.0 < shared && shared < none && both < shared, "{none} {shared} {both}");
+    assert_eq!(at("qwen3-30b-a3b", 0.0, 1.0), at("qwen3-30b-a3b", 0.0, 0.0), "there is no shared expert");
+}
+
+#[test]
 fn experts_are_launched_one_by_one() {
     let host = |expert: u32, us: f64| {
         let layout = Layout { data: 8, expert, ..Layout::default() };

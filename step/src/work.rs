@@ -119,6 +119,12 @@ struct CollectiveWork {
     hides: bool,
 }
 
+/// Whether a kernel is of the expert that every token goes to.
+fn of_shared_expert(segment: &Segment, node: &KernelNode) -> bool {
+    let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
+    operator.is_some_and(|operator| operator.name.contains(".moe.shared."))
+}
+
 /// A pass in a stream.
 #[derive(Debug, Clone, Default)]
 struct PassWork {
@@ -129,6 +135,8 @@ struct PassWork {
     products: Seconds,
     /// Of it, fused attention.
     attention: Seconds,
+    /// Of it, the expert that every token goes to.
+    shared_expert: Seconds,
     /// In their order.
     collectives: Vec<CollectiveWork>,
 }
@@ -141,7 +149,7 @@ impl PassWork {
 
     fn priced(&self, chip: &ChipTimes, network: &impl Network) -> PassProfile {
         let (mut pass, nothing) = (self.alone, Communication::default());
-        let (mut beside, mut inside_products, mut ring) = (nothing, nothing, nothing);
+        let (mut beside, mut inside_products, mut ring, mut routed) = (nothing, nothing, nothing, nothing);
         for CollectiveWork { collective, axis, hides } in &self.collectives {
             let communication = chip.collective(network, collective);
             // In the order of one stream, they have the ports one after the other.
@@ -155,7 +163,10 @@ impl PassWork {
                         ring = ring + alone;
                     }
                 }
-                Axis::Expert => pass.expert += time,
+                Axis::Expert => {
+                    pass.expert += time;
+                    routed = routed + alone;
+                }
                 Axis::Tensor => {
                     pass.tensor += time;
                     // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
@@ -174,6 +185,12 @@ impl PassWork {
         pass.beside_weights = saved(self.weights, &beside) * overlap.tensor;
         pass.tensor = pass.tensor - pass.beside_weights - saved(self.products, &inside_products) * overlap.products;
         pass.context = pass.context - saved(self.attention, &ring) * overlap.context;
+        // What the shared expert has hidden does not hide again behind another micro-batch.
+        let shared = saved(self.shared_expert, &routed) * overlap.shared_expert;
+        let left = if pass.expert > Seconds::ZERO { 1.0 - shared / pass.expert } else { 0.0 };
+        pass.expert = pass.expert
+            - shared
+            - saved(self.alone.device - self.shared_expert * overlap.shared_expert, &(routed * left)) * overlap.experts;
         pass
     }
 }
@@ -302,7 +319,7 @@ impl ChipTimes {
             weight_bytes: per.weight,
             gradient_bytes: per.gradient,
             leading_segment: with_layers(SegmentKind::Embedding, model.list.leading.is_empty()),
-            trailing_segment: with_layers(SegmentKind::Head, model.list.trailing.is_empty()),
+            trailing_segment: with_layers(SegmentKind::Head, model.layers_with_head() == 0),
             layer_segment,
             by_policy: Vec::new(),
         };
@@ -398,6 +415,9 @@ impl ChipTimes {
                 if weight {
                     work.alone.weight += time;
                     work.alone.weight_launches += 1;
+                }
+                if of_shared_expert(segment, node) {
+                    work.shared_expert += time;
                 }
                 match node.kernel {
                     Kernel::Contraction(_) if weight => work.weights += time,

@@ -1,7 +1,8 @@
 //! Everyday manners: width, completions, manual pages, the doctor, names nearly right.
 
 use crate::support::{coplace, coplace_in};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 /// The command's answer on a screen so many characters wide.
 fn on_screen(columns: &str, arguments: &[&str]) -> String {
@@ -60,6 +61,43 @@ fn what_takes_long_says_what_it_does() {
     let told = lines.lines().filter(|line| phases.iter().any(|phase| line.contains(phase)) && line.contains(" s"));
     assert!(told.count() >= 1, "{lines}");
     assert_eq!(said(Some("warn")), "");
+}
+
+/// Its whole search takes minutes.
+const LONG: &str =
+    "plan llama3-70b --chip h100_80gb_sxm --fabric eos_ndr400x8 --devices 64 --global-batch 512 --everything --top 3";
+
+#[test]
+fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("coplace"));
+    command.env_remove("COPLACE_LOG").args(LONG.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = told.by_ref().find(|line| line.contains("best ")).unwrap();
+    assert!(line.contains("searching plans [") && line.contains(" plans evaluated, ") && line.contains(" a second"), "{line}");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let rest: Vec<String> = told.collect();
+    assert!(rest.iter().any(|line| line.contains("Ctrl-C again ends at once")), "{rest:?}");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("stopped by Ctrl-C: the best plans so far."), "{text}");
+    assert!(!text.contains("Its neighbours") && !text.contains("no plan of the space is faster"), "{text}");
+}
+
+#[test]
+fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
+    let call: Vec<&str> = LONG.split(' ').chain(["--time-limit", "3", "--format", "json"]).collect();
+    let answer = coplace(&call).json();
+    let stopped = &answer["stopped"];
+    assert_eq!(stopped["by"], "stopped by --time-limit 3");
+    let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());
+    assert!(0.5 * first < bound && bound <= first, "{bound} {first}");
+    assert!(answer["counts"]["not_reached"].as_u64().unwrap() > 1_000_000 && answer["neighbours"].as_array().unwrap().is_empty());
+    let unmapped = coplace(&LONG.split(' ').chain(["--time-limit", "1", "--map-ranks"]).collect::<Vec<_>>());
+    assert!(unmapped.code == 0 && unmapped.stderr.contains("ranks are in the order of the devices"), "{}", unmapped.stderr);
+    let called = coplace(&LONG.split(' ').chain(["--time-limit", "0"]).collect::<Vec<_>>());
+    assert!(called.refusal().contains("--time-limit 0: must be above 0"));
 }
 
 #[test]

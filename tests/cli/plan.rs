@@ -462,3 +462,15 @@ fn memory_over_a_step_is_drawn() {
         std::fs::remove_dir_all(dir.path().join("drawn")).unwrap();
     }
 }
+
+#[test]
+fn a_part_of_every_fast_domain_is_named_where_it_cures() {
+    let call = "plan llama3-70b --chip gb200 --fabric gb200_nvl72_400g --devices 256 --global-batch 512 --tensor 4 --pipeline 4";
+    let told = coplace(&call.split(' ').collect::<Vec<_>>()).refusal();
+    assert!(
+        told.contains("use 216 or 288") && told.contains("or --fast-domain 64, of the 72 devices of every domain so many"),
+        "{told}"
+    );
+    let cured: Vec<&str> = call.split(' ').chain(["--fast-domain", "64", "--top", "1"]).collect();
+    assert!(coplace(&cured).result().contains("Fastest plans that fit"));
+}

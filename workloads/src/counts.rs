@@ -127,6 +127,7 @@ impl Model {
     pub(crate) fn weights(&self) -> u128 {
         u128::from(self.over_layers(Self::layer_matrix_parameters))
             + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
+            + u128::from(self.further_matrices())
     }
 
     /// Elements of the largest tensor that `tokens` tokens make, scores apart: what [`crate::limits::MAX_ELEMENTS`] bounds.
@@ -156,7 +157,12 @@ impl Model {
 
     fn with_ends(&self, layers: u64, vocabulary_rows: u64) -> u64 {
         let patches = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
-        layers.saturating_add(self.head_matrices(vocabulary_rows)).saturating_add(patches)
+        layers.saturating_add(self.head_matrices(vocabulary_rows)).saturating_add(patches).saturating_add(self.further_matrices())
+    }
+
+    /// Weights of the products by which modules that predict further tokens lead two vectors back to one.
+    fn further_matrices(&self) -> u64 {
+        self.variations.further_tokens.saturating_mul(2 * self.hidden * self.hidden)
     }
 
     /// Weights of products at the model's ends: logits, BERT's transform, OPT's projections.
@@ -199,8 +205,10 @@ impl Model {
         };
         let sides = if self.variations.side == Side::Decoder { 2 } else { 1 };
         let relative = sides * self.variations.relative_rows * self.heads;
+        // Of the hidden vector, of the embedding, and before the head.
+        let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.over_layers(|alike| alike.layer_vectors(&met));
-        matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative)
+        matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further)
     }
 
     /// Parameters of a layer that are in no matrix, where all are alike.
@@ -301,7 +309,13 @@ impl Model {
             let layer = if self.list.is_empty() { self.clone() } else { self.of_kind(&kind) };
             each += u128::from(count) * layer.layer_operations(seen(&layer), sequence_length);
         }
-        let head = 6 * u128::from(self.head_matrices(vocabulary_rows));
+        let further = u128::from(self.variations.further_tokens);
+        if further > 0 {
+            let last = self.of_kind(&self.last_kind());
+            each += further * last.layer_operations(seen(&last), sequence_length) + 6 * u128::from(self.further_matrices());
+        }
+        // Every module has logits of its own.
+        let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
         let pooled = self.variations.pooled_head.is_some();
         let heads = if pooled { u128::from(sequences) } else { tokens };
         Flops(tokens * each + heads * head + self.patch_operations(sequences, sequence_length))

@@ -112,13 +112,27 @@ impl Model {
         kinds
     }
 
-    /// The sum of a figure over all layers; `of` is asked for a model of alike layers of each kind.
+    /// The kind of the last layer.
+    pub(crate) fn last_kind(&self) -> LayerKind {
+        let last = self.list.trailing.last().or(self.list.block.last());
+        last.copied().unwrap_or_else(|| self.own_kind())
+    }
+
+    /// Layers that are with the head, on a pipeline's last stage: trailing ones, and those of modules that predict further tokens.
+    #[must_use]
+    pub fn layers_with_head(&self) -> u64 {
+        self.list.trailing.len() as u64 + self.variations.further_tokens
+    }
+
+    /// The sum of a figure over all layers, those of modules that predict further tokens included; `of` is asked for a model of alike layers of each kind.
     pub(crate) fn over_layers(&self, of: impl Fn(&Self) -> u64) -> u64 {
         if self.list.is_empty() {
-            return self.layers.saturating_mul(of(self));
+            return self.layers.saturating_add(self.variations.further_tokens).saturating_mul(of(self));
         }
+        let further = self.variations.further_tokens;
+        let last = if further > 0 { further.saturating_mul(of(&self.of_kind(&self.last_kind()))) } else { 0 };
         let kinds = self.layer_kinds();
-        kinds.iter().fold(0, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.of_kind(kind)))))
+        kinds.iter().fold(last, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.of_kind(kind)))))
     }
 
     /// The leading layers where they all have MLPs of one width in place of experts (DeepSeek).

@@ -8,6 +8,7 @@
 mod counts;
 pub mod error;
 pub mod footprint;
+mod further_tokens;
 pub mod graph;
 pub mod import;
 pub mod layer_list;

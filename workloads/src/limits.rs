@@ -8,6 +8,8 @@ pub const MAX_FFN: u64 = 1 << 24;
 /// Most layers, 2^12: four times the deepest transformer that was trained (DeepNet, Wang et al. 2022: 1,000 layers). A plan is searched layer by
 /// layer, in time that grows faster than their number.
 pub const MAX_LAYERS: u64 = 1 << 12;
+/// Most modules that predict further tokens: four times as many as have been studied (Gloeckle et al. 2024, arXiv:2404.19737: up to 8).
+pub const MAX_FURTHER_TOKENS: u64 = 32;
 /// Most heads, 2^16.
 pub const MAX_HEADS: u64 = 1 << 16;
 /// Most experts of a layer, 2^16.

@@ -54,7 +54,7 @@ pub struct Segment {
     pub graph: OperatorGraph,
     /// Parameters of one piece on one device.
     pub parameters: Parameters,
-    /// Parameters on one device that this segment shares with the embedding segment (a tied head); not in `parameters`. A
+    /// Parameters on one device that this segment shares with the embedding segment (a tied head; the table of modules that predict further tokens); not in `parameters`. A
     /// pipeline stage that holds this segment without the embedding keeps a copy of them, with gradient and optimiser state.
     pub tied_parameters: u64,
     /// Bytes of the activation (and of its gradient) that the next piece receives on one device: all of the residual stream,
@@ -297,6 +297,9 @@ impl TrainingGraph {
             let shared = slice.vocabulary.saturating_mul(model.embedding_width);
             head.tied_parameters = shared;
             head.parameters.sharded = head.parameters.sharded.saturating_sub(shared);
+        } else if model.variations.further_tokens > 0 {
+            // Their modules look up the same table.
+            head.tied_parameters = slice.vocabulary.saturating_mul(model.embedding_width);
         }
         let vocabulary_rows = model.padded_vocabulary(lowering.tensor_parallel);
         Ok(Self {

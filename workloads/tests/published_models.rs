@@ -3,6 +3,7 @@
 
 use coplace_workloads as workloads;
 use std::path::{Path, PathBuf};
+use workloads::import::hugging_face::Coverage;
 use workloads::model::Model;
 use workloads::training::Attention;
 use workloads::{Lowering, TrainingGraph};
@@ -149,6 +150,15 @@ fn every_checkpoint_is_listed_with_its_family() {
             listed.push(name);
         }
     }
+    let of = |list: fn(&Coverage) -> Vec<&'static str>| {
+        let mut names: Vec<&str> = workloads::import::hugging_face::coverage().iter().flat_map(list).collect();
+        names.sort_unstable();
+        names
+    };
+    let mut rounded: Vec<&str> = ROUNDED.iter().map(|(name, _)| *name).collect();
+    rounded.sort_unstable();
+    assert_eq!(of(Coverage::to_digits), rounded);
+    assert_eq!(of(Coverage::active), ACTIVE.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
     listed.sort_unstable();
     let mut counted: Vec<&str> = EXACT.iter().map(|(name, _)| *name).collect();
     counted.extend(WITH_BALANCE.iter().map(|(name, ..)| *name));
@@ -205,7 +215,11 @@ const SEQUENCE: u64 = 480;
 
 #[test]
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
-    for (name, model) in all() {
+    // Every model that may have modules for further tokens with one, too.
+    let further = all().into_iter().filter_map(|(name, model)| Some((format!("{name} + 1"), model.predicting(1).ok()?)));
+    let further: Vec<(String, Model)> = further.collect();
+    assert!(further.len() > 50, "{}", further.len());
+    for (name, model) in all().into_iter().chain(further) {
         for fused in [false, true] {
             // A scan's chunks, and Maverick's experts, are filled by another length.
             let fills = model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
@@ -254,6 +268,13 @@ fn leading_layers_follow_activation_policies() {
     assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
 }
 
+/// Those whose operations are said to be checked against a formula: in the two tests below, and ViT.
+fn by_formula() -> Vec<&'static str> {
+    let names: Vec<&str> = workloads::import::hugging_face::coverage().iter().flat_map(Coverage::by_formula).collect();
+    assert_eq!(names.len(), 22 + 7 + 1);
+    names
+}
+
 /// Training operations per token at 4096 tokens, from the published sizes: 6 per weight that a token multiplies with, and 6 (queries + values) per
 /// layer and token of the sequence in scores and context.
 #[test]
@@ -299,6 +320,7 @@ fn operations_per_token_are_the_families_formulas() {
         ("starcoder2_3b", 30 * (3072 * (2 * 3072 + 2 * 256) + 2 * 3072 * 12288) + 3072 * 49152, 30 * 2 * 3072),
     ];
     for (name, weights, attention) in cases {
+        assert!(by_formula().contains(name), "{name} is not listed");
         let model = load(name);
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S), "{name}");
@@ -330,6 +352,7 @@ fn operations_per_token_of_layers_that_differ() {
         ("modernbert_base", modernbert + 768 * 50368, 22 * 2 * 768, 0),
     ];
     for (name, weights, attention, scans) in cases {
+        assert!(by_formula().contains(name), "{name} is not listed");
         let model = load(name);
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S + 3 * scans), "{name}");
@@ -338,6 +361,40 @@ fn operations_per_token_of_layers_that_differ() {
     let vit = load("vit_base_patch16_224");
     let layers = 197 * (6 * 12 * 12 * 768 * 768 + 6 * 12 * 2 * 768 * 197);
     assert_eq!(vit.training_flops(1, 197, 1000).0, layers + 4 * 196 * 768 * 768 + 6 * 768 * 1000);
+}
+
+/// DeepSeek-V3's checkpoint has 684,489,830,400 numbers in bf16 and fp8 (Hugging Face's count of its tensors): besides the main model's, its module for one
+/// further token with copies of embedding and head. README_WEIGHTS.md of its repository has "11.5B unique parameters", which is without the product of both
+/// inputs. A module works as much as a layer with experts, that product, and the head again.
+#[test]
+fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
+    use workloads::SegmentKind;
+    const S: u128 = 4096;
+    let told = |model: &Model| model.assumptions.iter().any(|said| said.contains("num_nextn_predict_layers"));
+    let main = load("deepseek_v3");
+    let model = main.clone().predicting(1).unwrap();
+    assert!(told(&main) && !told(&model), "what is trained is not said to be left out");
+    assert_eq!(model.parameters() + 2 * 129_280 * 7168, 684_489_830_400);
+    assert_eq!(format!("{:.1}", (model.parameters() - main.parameters() - 2 * 7168 * 7168) as f64 / 1e9), "11.5");
+    let flops = |model: &Model| model.training_flops(1, S as u64, model.vocabulary).0;
+    let attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * (128 + 128) + 128 * 128 * 7168;
+    let layer = attention + 7168 * 256 + 9 * 3 * 7168 * 2048;
+    let weights = layer + 2 * 7168 * 7168 + 7168 * 129_280;
+    assert_eq!(flops(&model) - flops(&main), S * (6 * weights + 6 * 128 * (192 + 128) * S));
+    // A last stage without the embedding keeps a copy of its table, as of one that the head is tied to.
+    let head = |model: &Model| {
+        let graph =
+            TrainingGraph::new(model, &Lowering { sequence_length: SEQUENCE, tensor_parallel: 8, ..Lowering::new(model) });
+        graph.unwrap().segment(SegmentKind::Head).unwrap().clone()
+    };
+    assert_eq!((head(&main).tied_parameters, head(&model).tied_parameters), (0, 129_280 / 8 * 7168));
+    assert_eq!(head(&model).units(), 1, "its layer follows policies as trailing ones do");
+    for (name, modules, why) in
+        [("deepseek_v3", 33, "at most 32"), ("t5_small", 1, "no causal"), ("roberta_base", 1, "no causal")]
+    {
+        let error = load(name).predicting(modules).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(&format!("is {modules}")), "{error}");
+    }
 }
 
 /// Scores that windows leave, from the published patterns: of s tokens w s - w^2 / 2 in a window of w, s^2 / 2 without; both sides of ModernBERT's.

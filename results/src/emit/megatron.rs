@@ -113,6 +113,9 @@ impl Arguments {
     fn model(&mut self, model: &Model, numerics: Numerics, plan: &TrainingPlan) {
         self.0.note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
         self.set("num-layers", model.all_layers());
+        if model.variations.further_tokens > 0 {
+            self.set("mtp-num-layers", model.variations.further_tokens);
+        }
         self.set("hidden-size", model.hidden);
         self.set("ffn-hidden-size", model.leading_dense().map_or(model.ffn, |dense| dense.ffn));
         self.set("num-attention-heads", model.heads);
@@ -329,6 +332,10 @@ impl Arguments {
             "weights gathered beside the forward pass: --overlap-param-gather needs --overlap-grad-reduce",
         );
         let inside = layout.tensor > 1 && layout.tensor <= recipe.fast_domain;
+        let routed = recipe.model.experts.is_some() && layout.expert > 1;
+        let shared = recipe.model.experts.is_some_and(|experts| experts.shared.is_some());
+        self.flag("overlap-moe-expert-parallel-comm", routed && overlap.experts > 0.0);
+        self.flag("moe-shared-expert-overlap", routed && shared && overlap.shared_expert > 0.0);
         self.flag("tp-comm-overlap", overlap.tensor > 0.0 && layout.sequence_parallel && inside);
     }
 

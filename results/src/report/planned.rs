@@ -28,6 +28,9 @@ pub fn planned(answer: &Planned) -> String {
             let order =
                 if answer.robust { "Plans that fit, by the bad end of their step's interval" } else { "Fastest plans that fit" };
             text.push_str(&heading(order));
+            if let Some(stopped) = &answer.stopped {
+                text.push_str(&folded(&format!("{}.", stopped.words(Some(best.step_s)))));
+            }
             text.push_str(&plans(&answer.plans));
             text.push_str(&first(best, answer.capacity_gib));
             text.push_str(&super::evidence::of_plans(&answer.plans));
@@ -43,8 +46,10 @@ pub fn planned(answer: &Planned) -> String {
                 text.push_str(&heading("Its stages over a step, seconds"));
                 text.push_str(&stages_over_a_step(&answer.timeline));
             }
-            text.push_str(&heading("Its neighbours, one decision away"));
-            text.push_str(&neighbours(answer));
+            if answer.stopped.is_none() {
+                text.push_str(&heading("Its neighbours, one decision away"));
+                text.push_str(&neighbours(answer));
+            }
             if let Some(mapping) = &answer.mapping {
                 text.push_str(&heading("Its ranks on the links"));
                 text.push_str(&super::mapped::mapped(mapping));
@@ -52,7 +57,8 @@ pub fn planned(answer: &Planned) -> String {
         }
         (None, why) => {
             text.push_str(&heading("No plan"));
-            text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
+            let stopped = answer.stopped.as_ref().map(|stopped| stopped.words(None));
+            text.push_str(&fields(&[("because", stopped.or(why.clone()).unwrap_or_else(|| "unknown".into()))]));
         }
     }
     let techniques = super::techniques::of_job(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
@@ -87,8 +93,11 @@ fn search(answer: &Planned) -> String {
     if c.refused > 0 {
         lines.push(("refused", count(c.refused as u64)));
     }
+    if c.not_reached > 0 {
+        lines.push(("not reached", count(c.not_reached as u64)));
+    }
     let mut text = fields(&lines);
-    if answer.mapping.is_some() {
+    if answer.mapping.is_some() && answer.stopped.is_none() {
         text.push_str(
             "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the\n\
              links, and one that is not listed could be faster as mapped.\n",
@@ -101,6 +110,10 @@ fn search(answer: &Planned) -> String {
 
 /// What the search proves of the first plan.
 fn proven(answer: &Planned) -> String {
+    if let Some(stopped) = &answer.stopped {
+        let best = answer.plans.iter().map(|row| row.step_s).reduce(f64::min);
+        return folded(&format!("{}.", stopped.words(best)));
+    }
     if answer.robust {
         return "No interval ends below the predicted step: a plan that is not listed is predicted to be slower than the first one's bad end, or\n\
                 is beyond the thousand fastest.\n"

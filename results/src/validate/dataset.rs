@@ -71,8 +71,10 @@ const SYSTOLIC: [Target; 6] = [
 ];
 const PEAK: Target = target("peak_gib", "peak memory", "GiB", Range::Positive);
 const FITS: Target = target("fits", "fits", "0 or 1", Range::Flag);
-const TRAINING: [Target; 3] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, FITS];
-const MEMORY: [Target; 2] = [PEAK, FITS];
+/// Of rows whose `peak_gib` is that of live tensors: what the allocator held besides.
+const RESERVED: Target = target("peak_reserved_gib", "peak of reserved memory", "GiB", Range::Positive);
+const TRAINING: [Target; 4] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, RESERVED, FITS];
+const MEMORY: [Target; 3] = [PEAK, RESERVED, FITS];
 
 /// The columns without which streams at the same time cannot be predicted.
 const STREAMS: [&str; 8] =

@@ -359,3 +359,30 @@ fn what_a_row_says_of_its_layers_counts_and_what_it_leaves_open_is_chosen() {
     assert_eq!(value("other", "peak_gib"), value("none", "peak_gib"));
     assert_eq!(report.row_errors.len(), 1);
 }
+
+/// Rows that print both kinds of peaks are held against both.
+#[test]
+fn the_allocators_peak_is_predicted_beside_that_of_live_tensors() {
+    let header = format!("{},peak_gib,peak_kind,peak_reserved_gib\n", RUNS.trim_end());
+    let row = |id: &str, peaks: &str| sized(id, USUAL).replace('\n', &format!(",{peaks}\n"));
+    let report = check(&format!("{header}{}{}", row("both", "3,allocated,4"), row("one", "3,allocated,")));
+    assert!(report.row_errors.is_empty() && report.ignored_columns.is_empty(), "{:?}", report.row_errors);
+    let of = |id: &str, quantity: &str| {
+        let found = report.predictions.iter().find(|p| p.id == id && p.quantity == quantity);
+        found.map(|p| (p.predicted, p.measured))
+    };
+    let (live, held) = (of("both", "peak_gib").unwrap().0, of("both", "peak_reserved_gib").unwrap());
+    assert!(held.0 > live && held.1 == Some(4.0), "{live} {held:?}");
+    assert_eq!(of("one", "peak_reserved_gib"), None);
+}
+
+/// More stages than layers with the embedding and the head alone are no slip of a digit: the row says what is not modelled.
+#[test]
+fn more_stages_than_layers_are_said_to_be_so() {
+    let mut dimensions = USUAL;
+    (dimensions[0], dimensions[7], dimensions[8], dimensions[9], dimensions[11]) = (16, 1, 32, 1, 64);
+    let report = check(&format!("{RUNS}{}", sized("deep", dimensions)));
+    let told = report.row_errors[0].to_string();
+    assert!(told.contains("pp = 32: must be such that pp x virtual_stages = 32 is at most 18"), "{told}");
+    assert!(told.contains("stages without layers between others are not modelled; use pp = 18"), "{told}");
+}

@@ -12,7 +12,8 @@ use super::on_chip::{ChipKernels, Look, LotBounds, OnChip, Waiting};
 use super::prepared::{Prepared, PreparedLot};
 use super::search::Search;
 use super::splits::ROUNDING;
-use super::{Job, RankedPlan};
+use super::watch::Standing;
+use super::{Job, PlanWatch, RankedPlan};
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::Seconds;
@@ -176,6 +177,8 @@ pub(super) fn search<'s>(prepared: &'s Prepared<'_>, job: &'s Job<'s>, chip: Chi
         uneven: prepared.uneven,
         mixes: prepared.mixes,
         staged: std::sync::Mutex::default(),
+        standing: Standing::new(PlanWatch::NONE),
+        least: OnceLock::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::super::search::search_once;
-use super::super::{PlanSpace, Splits};
+use super::super::{PlanSpace, PlanWatch, Splits};
 use super::*;
 use proptest::prelude::*;
 use sim::hardware::phaze::{PhazeConfig, design};
@@ -90,7 +90,7 @@ proptest! {
             if case.mixes { (a_s - b_s).abs() <= 1e-9 * b_s } else { a == b }
         };
         // Whatever the framework can run.
-        let listed = search_once(&job, &space, 1).unwrap();
+        let listed = search_once(&job, &space, 1, PlanWatch::NONE).unwrap();
         let prepared = Prepared::new(job, &space).unwrap();
         let fastest = prepared.fastest(&chip, f64::INFINITY).unwrap();
         match (listed.best.first(), fastest) {

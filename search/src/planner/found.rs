@@ -39,6 +39,8 @@ pub(super) struct Found {
     pub timed: usize,
     pub rejected_by_bound: usize,
     pub refused: usize,
+    /// Neither timed nor ruled out before a stop.
+    pub not_reached: usize,
     pub refusal: Option<StepError>,
     /// The plan that lacks least, and how much.
     pub nearest: Option<(Bytes, Candidate)>,
@@ -89,10 +91,17 @@ impl Found {
         self.timed += other.timed;
         self.rejected_by_bound += other.rejected_by_bound;
         self.refused += other.refused;
+        self.not_reached += other.not_reached;
         self.refusal = self.refusal.take().or(other.refusal);
         if let Some((lack, candidate)) = other.nearest {
             self.lacking(lack, candidate);
         }
+    }
+
+    /// Takes the plans of a lot of so many that was stopped in its midst.
+    pub fn stopped_at(&mut self, plans: usize) {
+        self.not_reached += plans - self.plans;
+        self.plans = plans;
     }
 
     /// Drops the open plans that the list beats.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::search::search_once;
-use super::super::{PlanSpace, RankedPlan};
+use super::super::{PlanSpace, PlanWatch, RankedPlan};
 use super::tests::{Hardware, hold, mixed, one, seconds, under};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -98,7 +98,7 @@ impl Case {
         hardware.chip.host = host;
         hardware.chip.storage = storage;
         let job = hardware.job(self.batch, self.sequence, free_gib);
-        let answer = search_once(&job, &mixed(&self.space()), 1).unwrap();
+        let answer = search_once(&job, &mixed(&self.space()), 1, PlanWatch::NONE).unwrap();
         answer.best.iter().for_each(|best| hold(&job, best));
         answer.best.into_iter().next()
     }
@@ -164,10 +164,10 @@ proptest! {
         };
         hardware.chip.host = None;
         let tight = free + 2.0 * Bytes(layer).gib();
-        let full = search_once(&hardware.job(case.batch, case.sequence, tight), &under(&case.space(), ActivationPolicy::Full), 1);
+        let full = search_once(&hardware.job(case.batch, case.sequence, tight), &under(&case.space(), ActivationPolicy::Full), 1, PlanWatch::NONE);
         if seconds(&full.unwrap()).is_finite() {
             hardware.chip.hbm.capacity = Bytes(u64::MAX >> 20);
-            let kept = search_once(&hardware.job(case.batch, case.sequence, 0.0), &under(&case.space(), ActivationPolicy::None), 1);
+            let kept = search_once(&hardware.job(case.batch, case.sequence, 0.0), &under(&case.space(), ActivationPolicy::None), 1, PlanWatch::NONE);
             let kept = seconds(&kept.unwrap());
             prop_assert!((endless - kept).abs() <= 1e-6 * kept, "{endless} {kept}");
         }

@@ -7,6 +7,7 @@
 //! Keeping everything is a bound: no mix of the same layout, split and schedule takes less. So only plans that keep everything in less time than the
 //! fastest plan known, and in too much memory, are looked at, in the order of that bound, until none is below it.
 
+use super::PlanPart;
 use super::found::{Candidate, Found};
 use super::search::Search;
 use super::space::default_policies;
@@ -84,17 +85,26 @@ impl Search<'_> {
             return mixed;
         }
         let limit = found.limit_of(1);
-        let bounds: Vec<Vec<Candidate>> = self
-            .places()
-            .par_iter()
-            .map_init(|| self.chip.clone(), |chip, &place| self.keeping_everything(chip, place, found, limit))
-            .collect();
+        let places: Vec<(usize, (usize, usize))> = self.places().into_iter().enumerate().collect();
+        let keeping = |chip: &mut ChipTimes, &(lot, place): &(usize, (usize, usize))| {
+            if self.standing.stops() {
+                self.standing.leaves(self.least_of_lot(lot));
+                return Vec::new();
+            }
+            self.keeping_everything(chip, place, found, limit)
+        };
+        let bounds: Vec<Vec<Candidate>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
         let mut open: Vec<Candidate> = bounds.into_iter().flatten().collect();
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         let mut known = Known::default();
         let mut at = 0;
+        self.standing.begins(PlanPart::Mixes, open.len());
         while at < open.len() {
             let limit = found.limit_of(1);
+            if self.standing.stops() {
+                self.standing.leaves(open[at].time);
+                break;
+            }
             let round = &open[at..open.len().min(at + ROUND)];
             let round = &round[..round.partition_point(|candidate| candidate.time < limit)];
             if round.is_empty() {
@@ -120,6 +130,7 @@ impl Search<'_> {
                 found.rank(Candidate { time: staged.time, policy, ..*candidate }, self.length);
             }
             at += round.len();
+            self.standing.done(round.len(), 0, found.limit_of(1));
         }
         mixed
     }

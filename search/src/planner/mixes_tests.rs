@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::search::search_once;
-use super::super::{Job, PlanAnswer, PlanSpace, RankedPlan, Splits, search_plans};
+use super::super::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
@@ -132,10 +132,10 @@ fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
         let mut before = f64::INFINITY;
         for headroom in [42.0, 36.0, 30.0, 20.0, 0.0] {
             let job = hardware.job(32, 16_384, headroom);
-            let answer = search_once(&job, &mixed(&space), 1).unwrap();
+            let answer = search_once(&job, &mixed(&space), 1, PlanWatch::NONE).unwrap();
             let best = seconds(&answer);
             for policy in [ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full] {
-                let named = seconds(&search_once(&job, &under(&space, policy.clone()), 1).unwrap());
+                let named = seconds(&search_once(&job, &under(&space, policy.clone()), 1, PlanWatch::NONE).unwrap());
                 assert!(best <= named * (1.0 + 1e-9), "{schedule:?} p {pipeline} {headroom} {policy}: {best} {named}");
             }
             assert!(best <= before * (1.0 + 1e-9), "{schedule:?} p {pipeline} v {chunks} {headroom} GiB free: {best} {before}");
@@ -155,7 +155,7 @@ fn the_link_to_the_host_decides_what_is_offloaded() {
     let mut with = |host| {
         hardware.chip.host = host;
         // Copies go beside the passes as they do on the stack; nothing else changes.
-        seconds(&search_once(&hardware.job(32, 16_384, 45.0), &mixed(&space), 1).unwrap())
+        seconds(&search_once(&hardware.job(32, 16_384, 45.0), &mixed(&space), 1, PlanWatch::NONE).unwrap())
     };
     let endless = sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20) };
     let [free, real] = [endless, host].map(|host| with(Some(host)));
@@ -166,7 +166,7 @@ fn the_link_to_the_host_decides_what_is_offloaded() {
     hardware.chip.host = Some(host);
     let endless_memory = under(&space, ActivationPolicy::None);
     hardware.chip.hbm.capacity = Bytes(u64::MAX >> 20);
-    let kept = seconds(&search_once(&hardware.job(32, 16_384, 0.0), &endless_memory, 1).unwrap());
+    let kept = seconds(&search_once(&hardware.job(32, 16_384, 0.0), &endless_memory, 1, PlanWatch::NONE).unwrap());
     assert!((free - kept).abs() <= 1e-6 * kept, "{free} {kept}");
     assert!(none > kept * 1.01, "{none} {kept}: memory is short here");
 }

@@ -24,9 +24,11 @@ mod search;
 mod settle;
 mod space;
 mod splits;
+mod stopped;
 #[cfg(test)]
 mod tests;
 mod walk;
+mod watch;
 
 pub use fastest::Fastest;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
@@ -34,15 +36,16 @@ pub use mixes::Mixed;
 pub use neighbours::{Neighbour, Outcome, neighbours};
 pub use on_chip::{ChipKernels, LotBounds};
 pub use prepared::Prepared;
-pub use search::search_plans;
+pub use search::{search_plans, search_plans_watched};
 pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits, default_policies};
 pub(crate) use walk::SCHEDULES;
 pub use walk::{schedule_name, schedule_of};
+pub use watch::{PlanPart, PlanProgress, PlanWatch};
 
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{Schedule, Timeline};
-use sim::units::{Bytes, Joules};
+use sim::units::{Bytes, Joules, Seconds};
 use step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
     TrainingPlan, lowered, sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable,
@@ -179,6 +182,10 @@ pub struct PlanAnswer {
     pub rejected_by_bound: usize,
     /// Refused by the model, the fabric or the schedule, with the first reason.
     pub refused: usize,
+    /// Not looked at, or bounded and no further, where the search was stopped.
+    pub not_reached: usize,
+    /// Where the search was stopped before its end: the time that no plan of the space goes below, found or not.
+    pub stopped: Option<Seconds>,
     /// That reason.
     pub refusal: Option<StepError>,
     /// Other splits of the layers that the plans have besides the even one, under which they are counted above.

@@ -2,7 +2,7 @@
 
 use super::search::search_once;
 use super::space::{MOST_CHUNKS, default_policies};
-use super::{Attempt, Job, PlanSpace, RankedPlan, Splits};
+use super::{Attempt, Job, PlanSpace, PlanWatch, RankedPlan, Splits};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
 use step::{ChipTimes, MemoryClass, MixKind, OverCapacity, StepError, StepMemory, TrainingPlan};
@@ -103,7 +103,7 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
         mixes: Some(if plan.activations.block().is_some() { MixKind::Block } else { MixKind::PerStage }),
         schedules: Some(vec![plan.schedule]),
     };
-    let best = search_once(job, &space, 1).ok()?.best.into_iter().next();
+    let best = search_once(job, &space, 1, PlanWatch::NONE).ok()?.best.into_iter().next();
     Some(best.map_or_else(|| TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() }, |best| best.plan))
 }
 

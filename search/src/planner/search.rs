@@ -4,10 +4,11 @@ use super::found::{Candidate, Found};
 use super::loads::{Loads, least_share};
 use super::space::{Family, Lot, Splits};
 use super::splits::{ROUNDING, Tried};
-use super::{Attempt, Job, PlanAnswer, PlanSpace, RankedPlan, SPLIT_TOLERANCE, one_of_alike};
+use super::watch::Standing;
+use super::{Attempt, Job, PlanAnswer, PlanPart, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, one_of_alike};
 use rayon::prelude::*;
 use sim::pipeline::{PassesTime, Schedule};
-use sim::units::Bytes;
+use sim::units::{Bytes, Seconds};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, MixKind, Recent, Sends, Shape, StepError, TrainingPlan};
@@ -39,6 +40,10 @@ pub(super) struct Search<'a> {
     pub mixes: MixKind,
     /// Policies by stage that were found: their places follow those of [`Self::policies`].
     pub staged: Mutex<Vec<StagePolicies>>,
+    /// How it is seen and stopped from outside.
+    pub standing: Standing<'a>,
+    /// [`Search::least_of_lot`] of every lot, where a stop has asked for them.
+    pub least: OnceLock<Vec<f64>>,
 }
 
 /// The `top` fastest plans of `space` for a job. Where the fastest is one that the stack's framework cannot run, the fastest that it can comes first.
@@ -46,7 +51,15 @@ pub(super) struct Search<'a> {
 /// # Errors
 /// A chip that the cost model cannot use.
 pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
-    let mut answer = search_unlike(job, space, top)?;
+    search_plans_watched(job, space, top, PlanWatch::NONE)
+}
+
+/// [`search_plans`], which says where it stands and may be stopped: with the best so far and what no plan is below ([`PlanAnswer::stopped`]).
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let mut answer = search_unlike(job, space, top, watch)?;
     let runs = |ranked: &RankedPlan| job.cannot_run(&ranked.plan).is_none();
     if answer.best.first().is_none_or(runs) {
         return Ok(answer);
@@ -55,7 +68,12 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
     let listed = if space.mix_kind() > job.stack.framework.mixes { None } else { answer.best.iter().position(runs) };
     let first = match (listed, space.runnable(job.stack)) {
         (Some(place), _) => Some(answer.best.remove(place)),
-        (None, Some(narrow)) => search_unlike(job, &narrow, 1)?.best.into_iter().next().filter(runs),
+        (None, Some(narrow)) => {
+            let narrow = search_unlike(job, &narrow, 1, watch)?;
+            let fastest = answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0);
+            answer.stopped = answer.stopped.or(narrow.stopped).map(|bound| Seconds(bound.0.min(fastest)));
+            narrow.best.into_iter().next().filter(runs)
+        }
         (None, None) => None,
     };
     if let Some(first) = first {
@@ -70,25 +88,31 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
 const LONGER: usize = 4;
 
 /// The fastest plans, of those alike one.
-fn search_unlike(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
-    let mut length = top;
+fn search_unlike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let (mut length, mut shorter) = (top, None);
     loop {
-        let mut answer = search_once(job, space, length)?;
+        let mut answer = search_once(job, space, length, watch)?;
         let all = answer.best.len() < length;
         answer.best = one_of_alike(answer.best);
+        if let (Some(shorter), Some(_)) = (shorter.take(), answer.stopped) {
+            // The shorter list is of a search that was not stopped.
+            return Ok(shorter);
+        }
         // So many plans alike that they leave no room for others: a longer list, until it has them, holds all plans, or is as long as can be read.
-        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) {
+        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some() {
             answer.best.truncate(top);
             return Ok(answer);
         }
         length *= LONGER;
+        shorter = Some(answer);
     }
 }
 
 /// The fastest plans, those alike among them.
-pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
-    let limit = limit(job, space, top)?;
-    let search = Search { limit, ..Search::new(job, space, top)? };
+pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let usual = usual(space).map(|usual| Within::new(job, &usual, top, watch)).transpose()?;
+    let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
+    let search = Search { limit, ..Search::new(job, space, top, watch)? };
     let (mut found, loads) = search.evaluate();
     let simulated = search.settle(&mut found);
     let (tried, split_tolerance) = match space.splits {
@@ -97,24 +121,59 @@ pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize) -> Resul
         None | Some(Splits::Near | Splits::NearOf(_)) => (search.near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE)),
     };
     let mixed = (search.mixes != MixKind::None).then(|| search.mix(&mut found));
-    Ok(PlanAnswer { split_tolerance, mixed, ..search.answer(found, simulated, tried, top)? })
+    let bound = search.standing.stopped().then(|| search.bound_of_stopped(&found, split_tolerance, mixed));
+    let mut answer = PlanAnswer { split_tolerance, mixed, ..search.answer(found, simulated, tried, top)? };
+    if let Some(bound) = bound {
+        answer.stopped = Some(bound);
+        usual.into_iter().try_for_each(|within| within.gives(&mut answer, top))?;
+    }
+    Ok(answer)
 }
 
-/// Seconds that the last plan of a space's list takes at most, from the plans of the small space within it, if it has one.
-fn limit(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<f64, StepError> {
-    let Some(Splits::NearOf(usual)) = &space.splits else { return Ok(f64::INFINITY) };
+/// The small space within a space, if it has one.
+pub(super) fn usual(space: &PlanSpace) -> Option<PlanSpace> {
+    let Some(Splits::NearOf(usual)) = &space.splits else { return None };
     let policies = space.policies();
     let open = space.open_policies(&policies);
     let activations = policies.into_iter().zip(open).filter_map(|(policy, open)| open.then_some(policy)).collect();
-    let usual = PlanSpace { activations: Some(activations), splits: Some(Splits::Best), ..PlanSpace::clone(usual) };
-    let search = Search::new(job, &usual, top)?;
-    let (mut found, _) = search.evaluate();
-    search.settle(&mut found);
-    Ok(found.limit_of(search.length) * (1.0 + ROUNDING))
+    Some(PlanSpace { activations: Some(activations), splits: Some(Splits::Best), ..PlanSpace::clone(usual) })
+}
+
+/// The plans of a space within another, searched before it.
+struct Within<'a> {
+    search: Search<'a>,
+    found: Found,
+    /// Seconds that the last plan of the other one's list takes at most.
+    limit: f64,
+}
+
+impl<'a> Within<'a> {
+    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
+        let search = Search::new(job, space, top, watch)?;
+        let (mut found, _) = search.evaluate();
+        search.settle(&mut found);
+        let limit = found.limit_of(search.length) * (1.0 + ROUNDING);
+        Ok(Self { search, found, limit })
+    }
+
+    /// Adds its plans to an answer that was stopped before it had come to them.
+    fn gives(self, answer: &mut PlanAnswer, top: usize) -> Result<(), StepError> {
+        let own = self.search.answer(self.found, 0, Tried::default(), top)?;
+        for ranked in own.best {
+            if answer.best.iter().all(|known| known.plan != ranked.plan) {
+                answer.best.push(ranked);
+            }
+        }
+        answer.best.sort_by(|a, b| a.time.total.0.total_cmp(&b.time.total.0));
+        answer.best.truncate(top);
+        let fastest = answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0);
+        answer.stopped = answer.stopped.map(|bound| Seconds(bound.0.min(fastest)));
+        Ok(())
+    }
 }
 
 impl<'a> Search<'a> {
-    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize) -> Result<Self, StepError> {
+    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
         let (families, policies) = (space.families(job), space.policies());
         let open = space.open_policies(&policies);
         let chip = ChipTimes::new(job.chip, job.stack)?;
@@ -132,6 +191,8 @@ impl<'a> Search<'a> {
             uneven: !matches!(space.splits, Some(Splits::Listed(_))),
             mixes: space.mix_kind(),
             staged: Mutex::default(),
+            standing: Standing::new(watch),
+            least: OnceLock::new(),
         })
     }
 
@@ -169,10 +230,16 @@ impl<'a> Search<'a> {
 
     /// Evaluates every plan, lot by lot; what came of them, and the loads of every lot's policies.
     fn evaluate(&self) -> (Found, Vec<Vec<Option<Loads>>>) {
+        let places = self.places();
+        self.standing.begins(PlanPart::Lots, places.len());
         let each: Vec<(Found, Vec<Option<Loads>>)> =
-            self.places().par_iter().map_init(|| self.chip.clone(), |chip, &(family, lot)| self.lot(chip, family, lot)).collect();
+            places.par_iter().map_init(|| self.chip.clone(), |chip, &(family, lot)| self.lot(chip, family, lot)).collect();
         let (mut found, mut all) = (Found::default(), Vec::with_capacity(each.len()));
-        for (one, loads) in each {
+        for (place, (mut one, loads)) in each.into_iter().enumerate() {
+            if loads.len() < self.policies.len() {
+                one.stopped_at(self.plans_of_lot(places[place]));
+                self.standing.leaves(self.least_of_lot(place));
+            }
             found.merge(one, self.length);
             all.push(loads);
         }
@@ -190,6 +257,9 @@ impl<'a> Search<'a> {
         let shares = self.least_shares(family, lot);
         let mut lowered = Lowered::new(self.job.model, &first_plan, self.job.stack);
         for (policy, activations) in self.policies.iter().enumerate() {
+            if self.standing.stops() {
+                return (found, loads);
+            }
             let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
             let shape = match &mut lowered {
                 Ok(lowered) => lowered.shape(chip, self.job.fabric, &plan),
@@ -203,6 +273,7 @@ impl<'a> Search<'a> {
             self.policy(chip, &shape, plan, (Candidate { policy: policy as u32, ..first }, &shares, most), &mut found);
         }
         found.prune(self.length);
+        self.standing.done(1, found.plans, found.limit_of(1));
         (found, loads)
     }
 
@@ -322,6 +393,8 @@ impl<'a> Search<'a> {
             over_capacity: found.over_capacity,
             rejected_by_bound: found.rejected_by_bound,
             refused: found.refused,
+            not_reached: found.not_reached,
+            stopped: None,
             refusal: found.refusal,
             nearest: None,
             splits: tried.splits,

@@ -1,8 +1,8 @@
 //! Plans whose time no closed form gives are played, least bound first.
 
-use super::Job;
 use super::found::{Candidate, Found};
 use super::search::Search;
+use super::{Job, PlanPart};
 use rayon::prelude::*;
 use std::sync::Arc;
 use step::{ChipTimes, Fidelity, Lowered, Shape, StepError, TrainingPlan};
@@ -49,7 +49,16 @@ impl Search<'_> {
         let mut open = std::mem::take(&mut found.open);
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         let mut at = 0;
+        self.standing.begins(PlanPart::Played, open.len());
         while at < open.len() {
+            if self.standing.stops() {
+                let left = open[at..].partition_point(|c| !found.beaten(c.time, self.length));
+                found.not_reached += left;
+                found.rejected_by_bound += open.len() - at - left;
+                // The first has the least bound.
+                self.standing.leaves(open[at].time);
+                return at;
+            }
             let end = open.len().min(at + ROUND);
             let round = &open[at..end];
             let round = &round[..round.partition_point(|c| !found.beaten(c.time, self.length))];
@@ -71,6 +80,7 @@ impl Search<'_> {
                 }
             }
             at += round.len();
+            self.standing.done(round.len(), 0, found.limit_of(1));
         }
         found.rejected_by_bound += open.len() - at;
         at

@@ -17,6 +17,7 @@
 //! that is asked for. Usually it is one near the even split, and only splits are looked for among all that make a plan faster than the first of the
 //! list by more than a tolerance: few bounds are below that. That one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out.
 
+use super::PlanPart;
 use super::found::{Candidate, Found};
 use super::loads::{Loads, Rest, least_share};
 use super::search::{SPARE, Search};
@@ -156,7 +157,9 @@ impl Search<'_> {
 
     /// Gives the first plan of the list its best split, so that no neighbour of it is faster; how many were evaluated.
     fn polish(&self, found: &mut Found, loads: &[Vec<Option<Loads>>]) -> u64 {
-        let Some(first) = found.best.first().map(|first| Candidate { ends: None, ..*first }) else { return 0 };
+        // Who stops the search has the first plan within the tolerance of the splits that were looked at.
+        let first = found.best.first().filter(|_| !self.standing.stops());
+        let Some(first) = first.map(|first| Candidate { ends: None, ..*first }) else { return 0 };
         let place = self.places().iter().position(|place| *place == (first.family as usize, first.lot as usize));
         let loads = place.and_then(|place| loads[place].get(first.policy as usize)).and_then(Option::as_ref);
         let (plan, mut chip) = (self.plan(first), self.chip.clone());
@@ -183,6 +186,7 @@ impl Search<'_> {
     fn uneven(&self, found: &mut Found, loads: &[Vec<Option<Loads>>], reach: Reach, (place, gain): (usize, f64)) -> Tried {
         let sought = Sought { reach, limit: Sought::below(found, place, gain), place, gain };
         let places = self.places();
+        self.standing.begins(PlanPart::Splits, places.len());
         let listed = &found.best;
         let each: Vec<(Found, Tried)> = places
             .par_iter()
@@ -191,7 +195,9 @@ impl Search<'_> {
                 || self.chip.clone(),
                 |chip, (&(family, lot), loads)| {
                     let here = listed.iter().filter(|c| (c.family as usize, c.lot as usize) == (family, lot));
-                    self.uneven_lot(chip, (family, lot), (&here.copied().collect::<Vec<_>>(), loads), sought)
+                    let (one, tried) = self.uneven_lot(chip, (family, lot), (&here.copied().collect::<Vec<_>>(), loads), sought);
+                    self.standing.done(1, 0, one.limit_of(1));
+                    (one, tried)
                 },
             )
             .collect();
@@ -236,6 +242,11 @@ impl Search<'_> {
         let (mut lowered, mut shapes) = (None, vec![None; loads.len()]);
         for (bound, policy, plan, loads) in order {
             if bound >= sought.limit(&found) {
+                break;
+            }
+            if self.standing.stops() {
+                // Of those left this one has the least.
+                self.standing.leaves(bound);
                 break;
             }
             let candidate = self.candidate((family, lot), policy, plan);
@@ -341,6 +352,10 @@ impl Search<'_> {
             if Some(split) == even {
                 continue;
             }
+            if self.standing.stops() {
+                self.standing.leaves(bound + overhead);
+                break;
+            }
             // What is no faster than the split that the plan has been evaluated with is of no use. Of few splits that is seen afterwards.
             if tried == 0 && sought.reach == Reach::All && sought.gain == 0.0 {
                 trial.limit = limit.min(self.known(shape, plan, candidate, &trial.sends));
@@ -370,6 +385,10 @@ impl Search<'_> {
         open.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         for (bound, ends) in open {
             if bound >= trial.least() {
+                break;
+            }
+            if self.standing.stops() {
+                self.standing.leaves(bound);
                 break;
             }
             trial.play(shared, ends);

@@ -3,8 +3,8 @@
 
 use super::search::search_once;
 use super::{
-    Job, MapRanks, Outcome, PlanAnswer, PlanSpace, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies, map_plans, neighbours,
-    search_plans,
+    Job, MapRanks, Outcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies, map_plans,
+    neighbours, search_plans,
 };
 use crate::rank_mapping::RankMapping;
 use sim::hardware::Accelerator;
@@ -113,10 +113,10 @@ fn every_plan_of_the_list_has_its_best_split() {
         }
         steps.sort_by(f64::total_cmp);
         let all = PlanSpace { splits: Some(Splits::Best), ..narrow.clone() };
-        let answer = search_once(&job, &all, 5).unwrap();
+        let answer = search_once(&job, &all, 5, PlanWatch::NONE).unwrap();
         let found: Vec<f64> = answer.best.iter().map(|b| b.time.total.0).collect();
         assert_eq!(found.len(), 5);
-        let near = search_once(&job, &narrow, 5).unwrap();
+        let near = search_once(&job, &narrow, 5, PlanWatch::NONE).unwrap();
         assert!(near.best[0].time.total.0 <= found[0] / (1.0 - SPLIT_TOLERANCE), "{} {}", near.best[0].time.total, found[0]);
         assert_eq!(near.splits, splits);
         for (found, best) in found.iter().zip(&steps) {

@@ -404,6 +404,13 @@ impl GraphBuilder {
         self.tensors[weights.index()].saved = true;
     }
 
+    /// Says of the last operator that its parameters are those of another, which counts them.
+    pub(crate) fn last_has_shared_parameters(&mut self) {
+        if let Some(op) = self.operators.last_mut() {
+            op.parameters = Parameters::default();
+        }
+    }
+
     /// Adds an operator; its outputs stop being segment inputs, what its chains read is saved.
     pub(crate) fn add(&mut self, op: NewOperator) {
         let id = OpId(self.operators.len() as u32);

@@ -40,15 +40,18 @@ impl Layout {
         } else {
             ("virtual_stages", v.to_string(), stages)
         };
-        LayoutError {
-            key,
-            value,
-            limit: format!(
-                "such that pp x virtual_stages = {chunks} divides the {layers} layers (or {} with the embedding and the head as layers)",
-                layers + 2
-            ),
-            cure,
-        }
+        let most = layers.saturating_add(2);
+        let limit = if chunks > most {
+            format!(
+                "such that pp x virtual_stages = {chunks} is at most {most}, the {layers} layers with the embedding and the head alone: stages without \
+                 layers between others are not modelled"
+            )
+        } else {
+            format!(
+                "such that pp x virtual_stages = {chunks} divides the {layers} layers (or {most} with the embedding and the head as layers)"
+            )
+        };
+        LayoutError { key, value, limit, cure }
     }
 
     /// Checks the degrees against a model and a batch.

@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod cross;
 pub(crate) mod dropout;
 pub(crate) mod embedding;
+pub(crate) mod further;
 pub(crate) mod fused_attention;
 pub(crate) mod gated;
 pub(crate) mod latent;

@@ -4,7 +4,7 @@ use super::fused_attention::Core;
 use super::linear::{Linear, Split};
 use super::norm::NormOperator;
 use super::{
-    Shape, activation, context, cross, dropout, embedding, fused_attention, gated, latent, loss, moe, patches, pooling,
+    Shape, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss, moe, patches, pooling,
     query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
@@ -115,7 +115,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A layer of a kind, whose operators are called by `name`.
-    fn layer_of(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
+    pub(crate) fn layer_of(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
         let alike = self.model.of_kind(kind);
         let slice = Slice { ffn: alike.ffn / u64::from(self.shape.ranks.max(1)), ..self.slice };
         let plan = Plan { model: &alike, slice, ..*self };
@@ -275,7 +275,7 @@ impl<'a> Plan<'a> {
         self.rows(graph, &format!("{name}.{last}"), width, model.mlp_bias, y)
     }
 
-    /// Final norm, BERT's transform, OPT's projection, logits and loss.
+    /// Final norm, BERT's transform, OPT's projection, logits and loss; the modules that predict further tokens.
     pub(crate) fn head(&self) -> OperatorGraph {
         let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
@@ -283,6 +283,7 @@ impl<'a> Plan<'a> {
         for (i, kind) in model.list.trailing.iter().enumerate() {
             x = self.layer_of(&mut graph, kind, &format!("{TRAILING_LAYER}{i}"), x);
         }
+        let hidden = x;
         if model.final_norm {
             x = self.norm(&mut graph, "head.norm", model.hidden, x);
         }
@@ -310,6 +311,7 @@ impl<'a> Plan<'a> {
         };
         let logits = logits.add(&mut graph, shape, x)[0];
         let loss = loss::add(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
+        let loss = further::add(&mut graph, self, hidden, loss);
         graph.finish(loss)
     }
 
@@ -331,7 +333,7 @@ impl<'a> Plan<'a> {
         Shape { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
     }
 
-    fn norm(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
+    pub(crate) fn norm(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let model = self.model;
         let bias = !model.variations.norm_without_bias;
         let norm = NormOperator { name: name.to_owned(), norm: model.norm, width, affine: model.norm_affine, bias, split: false };
@@ -346,7 +348,14 @@ impl<'a> Plan<'a> {
         product.add(graph, &self.shape, x)[0]
     }
 
-    fn replicated(&self, graph: &mut GraphBuilder, name: &str, (input, output): (u64, u64), bias: bool, x: TensorId) -> TensorId {
+    pub(crate) fn replicated(
+        &self,
+        graph: &mut GraphBuilder,
+        name: &str,
+        (input, output): (u64, u64),
+        bias: bool,
+        x: TensorId,
+    ) -> TensorId {
         let outputs = &[("out", output)];
         let split = Split::Replicated;
         let product = Linear { name: name.to_owned(), input, outputs, bias, split, shares_input: false, narrow: false };

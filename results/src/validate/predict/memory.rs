@@ -25,7 +25,9 @@ pub(in crate::validate) fn of_run(
 ) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let memory = recompute::memory(prepared, run)?;
     let peak = peak(row, run, &memory);
-    Ok(vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.fits().is_ok())))])
+    let mut values = vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.fits().is_ok())))];
+    values.extend(row.cell("peak_reserved_gib").map(|_| ("peak_reserved_gib", memory.peak(Reading::Reserved).gib())));
+    Ok(values)
 }
 
 /// What the row's instrument shows: the `allocator` column names it, or the source where it reads the device; otherwise the

@@ -8,7 +8,7 @@ use sim::pipeline::Schedule;
 use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::layer_list::Feed;
-use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
+use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_FURTHER_TOKENS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position, SharedExpert};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::{Attention, ContextMethod};
@@ -38,7 +38,7 @@ impl Run {
         }
         let forced = prepared.stack().map(str::to_owned);
         let stack = forced.unwrap_or_else(|| stack(row, &chip, &layout).to_owned());
-        let model = model(row, &stack)?;
+        let model = predicting(row, model(row, &stack)?)?;
         let leading = model.list.leading.len() as u64;
         let told = stages::ends(prepared, row, &layout, (model.all_layers(), leading))?;
         let ruled = || row.cell(stages::STAGES).is_none() && stack == "nanotron";
@@ -46,7 +46,6 @@ impl Run {
         let layout = Layout { ends, ..layout };
         let micro_batch = micro_batch(prepared, row, &stack, &layout)?;
         recompute::untold(prepared, row);
-        further_tokens(prepared, row);
         let plan = TrainingPlan {
             layout,
             batch: Batch { micro_batch, global_batch: row.count("global_batch")?, sequence_length: row.count("seq")? },
@@ -257,10 +256,18 @@ fn latent(row: &Row<'_>) -> Result<Option<LatentAttention>, RowFailure> {
     }))
 }
 
-/// What of the row's own columns no plan has yet.
-fn further_tokens(prepared: &mut Prepared, row: &Row<'_>) {
-    if row.cell("mtp_layers").is_some_and(|layers| layers.parse() != Ok(0.0)) {
-        prepared.assume("mtp_layers is not modelled: layers for further tokens are left out".to_owned());
+/// The model with the row's modules that predict further tokens.
+fn predicting(row: &Row<'_>, model: Model) -> Result<Model, RowFailure> {
+    match row.number("mtp_layers")? {
+        None | Some(0.0) => Ok(model),
+        Some(layers) if layers.fract() == 0.0 && (1.0..=MAX_FURTHER_TOKENS as f64).contains(&layers) => {
+            model.predicting(layers as u64).map_err(|error| RowFailure::Unpredictable(error.to_string()))
+        }
+        Some(_) => Err(row.fault(
+            "mtp_layers",
+            &format!("must be a whole number up to {MAX_FURTHER_TOKENS}"),
+            "an empty cell means none",
+        )),
     }
 }
 

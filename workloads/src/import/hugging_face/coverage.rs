@@ -1,4 +1,4 @@
-//! Which families are covered, and which checkpoints of each are counted in the tests.
+//! Which families are covered, and how: which checkpoints of each are counted in the tests, and against what.
 
 use super::FAMILIES;
 
@@ -9,6 +9,36 @@ pub struct Coverage {
     pub model_types: Vec<&'static str>,
     /// Checkpoints whose published numbers of parameters its files give (`workloads/tests/published_models.rs`), by the names of the files there.
     pub checked: Vec<&'static str>,
+}
+
+impl Coverage {
+    /// Those whose number is the published one to the last parameter.
+    #[must_use]
+    pub fn exact(&self) -> Vec<&'static str> {
+        self.checked.iter().copied().filter(|name| !TO_DIGITS.contains(name)).collect()
+    }
+
+    /// Those whose number is the published one to the digits that are published.
+    #[must_use]
+    pub fn to_digits(&self) -> Vec<&'static str> {
+        self.among(TO_DIGITS)
+    }
+
+    /// Those with experts whose parameters that a token meets are the published ones.
+    #[must_use]
+    pub fn active(&self) -> Vec<&'static str> {
+        self.among(ACTIVE)
+    }
+
+    /// Those whose operations per token are a formula of the family's own sizes.
+    #[must_use]
+    pub fn by_formula(&self) -> Vec<&'static str> {
+        self.among(BY_FORMULA)
+    }
+
+    fn among(&self, names: &[&str]) -> Vec<&'static str> {
+        self.checked.iter().copied().filter(|name| names.contains(name)).collect()
+    }
 }
 
 /// All families, in the order of their first `model_type`.
@@ -71,4 +101,69 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("starcoder2", &["starcoder2_3b", "starcoder2_7b"]),
     ("t5", &["flan_t5_base", "flan_t5_xxl", "t5_11b", "t5_base", "t5_large", "t5_small"]),
     ("vit", &["vit_base_patch16_224", "vit_large_patch16_224"]),
+];
+
+/// Of which only a rounded number is published, or whose checkpoint holds more.
+const TO_DIGITS: &[&str] = &[
+    "llama_4_maverick",
+    "llama_4_scout",
+    "modernbert_large",
+    "moonlight_16b_a3b",
+    "nemotron_h_8b",
+    "olmo_2_13b",
+    "olmo_2_7b",
+    "qwen2_57b_a14b",
+    "qwen2_5_vl_7b",
+];
+
+/// Whose published parameters that a token meets are counted.
+const ACTIVE: &[&str] = &[
+    "deepseek_moe_16b",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "gpt_oss_120b",
+    "gpt_oss_20b",
+    "kimi_k2",
+    "llama_4_scout",
+    "mixtral_8x22b",
+    "olmoe_1b_7b",
+    "qwen1_5_moe_a2_7b",
+    "qwen2_57b_a14b",
+    "qwen3_235b_a22b",
+    "qwen3_30b_a3b",
+];
+
+/// Whose operations per token are written out from the published sizes.
+const BY_FORMULA: &[&str] = &[
+    "bloom_176b",
+    "command_r",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "falcon_7b",
+    "flan_t5_xxl",
+    "gemma_2_9b",
+    "gemma_7b",
+    "gpt_neox_20b",
+    "gpt_oss_20b",
+    "llama_3_1_8b",
+    "llama_4_maverick",
+    "llama_4_scout",
+    "mamba2_130m",
+    "mamba_codestral_7b",
+    "mistral_nemo_12b",
+    "mixtral_8x22b",
+    "modernbert_base",
+    "mpt_7b",
+    "nemotron_h_8b",
+    "olmo_2_7b",
+    "phi_3_mini_4k",
+    "qwen1_5_moe_a2_7b",
+    "qwen2_5_7b",
+    "qwen3_30b_a3b",
+    "roberta_base",
+    "starcoder",
+    "starcoder2_3b",
+    "t5_base",
+    "vit_base_patch16_224",
 ];

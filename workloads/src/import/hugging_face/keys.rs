@@ -71,7 +71,9 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("vision_config", LEFT_OUT),
     (
         "num_nextn_predict_layers",
-        Effect::Assumed("the layers that predict further tokens are left out, as transformers leaves them out"),
+        Effect::Assumed(
+            "the modules that predict further tokens are left out, as transformers leaves them out; --mtp-layers trains them",
+        ),
     ),
     ("residual_in_fp32", Effect::Assumed("the residual stream is taken in the activations' own type")),
     ("router_jitter_noise", Effect::Assumed("noise on the router's input is left out")),

@@ -1,4 +1,4 @@
-//! When a search stops before its end: a limit of time, or Ctrl-C.
+//! When a search over designs or plans stops before its end: a limit of time, or Ctrl-C.
 
 use crate::failure::{self, Failure};
 use std::sync::atomic::{AtomicBool, Ordering};

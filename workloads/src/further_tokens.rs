@@ -1,0 +1,41 @@
+//! Models that are trained to predict further tokens than the next one.
+
+use crate::error::WorkloadError;
+use crate::layer_list::Side;
+use crate::limits::MAX_FURTHER_TOKENS;
+use crate::model::Model;
+
+/// What files say of such modules where they are left out ([`crate::import`]).
+const KEY: &str = "`num_nextn_predict_layers`";
+
+impl Model {
+    /// The model with so many modules that each predict one more token ahead (DeepSeek-V3, arXiv:2412.19437, section 2.2): each holds a layer like the
+    /// last one, a product of twice the width by the width and three norms; embedding and head are the model's own.
+    ///
+    /// # Errors
+    /// More than [`MAX_FURTHER_TOKENS`], and models that do not predict the next token of a text from one stack of layers as wide as their embedding.
+    pub fn predicting(self, further_tokens: u64) -> Result<Self, WorkloadError> {
+        let error = |limit: &str, cure: &str| WorkloadError::BadLowering {
+            model: self.name.clone(),
+            setting: "the number of modules that predict further tokens".to_owned(),
+            value: further_tokens.to_string(),
+            limit: limit.to_owned(),
+            cure: cure.to_owned(),
+        };
+        let v = &self.variations;
+        let plain = self.causal && v.side == Side::Only && v.patches.is_none() && v.pooled_head.is_none();
+        if further_tokens > MAX_FURTHER_TOKENS {
+            return Err(error(&format!("at most {MAX_FURTHER_TOKENS}"), "published runs have 1"));
+        }
+        if further_tokens > 0 && !(plain && self.embedding_width == self.hidden && !self.head_transform) {
+            let limit = "0 for a model that is no causal language model, or whose embedding is narrower than its layers";
+            return Err(error(limit, "leave it out"));
+        }
+        let mut model = self;
+        model.variations.further_tokens = further_tokens;
+        if further_tokens > 0 {
+            model.assumptions.retain(|assumption| !assumption.starts_with(KEY));
+        }
+        Ok(model)
+    }
+}

@@ -1,0 +1,61 @@
+//! Modules that predict further tokens (multi-token prediction; DeepSeek-V3 Technical Report, arXiv:2412.19437, section 2.2). Module k takes what the
+//! module before, or the model's last layer, gives for every token, and the embedding of the k-th token ahead; it normalises both, a product leads
+//! their concatenation back to the model's width, a layer like the model's last one follows, then a norm, logits and a loss of its own. Embedding and
+//! head are the model's own: a pipeline's last stage holds a copy of the table (Megatron-LM does so; DeepSeek's DualPipe has both on one device).
+//!
+//! The product is taken as whole on every tensor-parallel device, over the tokens that it has.
+
+use super::linear::{Linear, Split};
+use super::transformer::Plan;
+use super::{elementwise, embedding, input_chain, loss, step};
+use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::layer_names::TRAILING_LAYER;
+use sim::kernel::{Direction, Function};
+use sim::units::Bytes;
+
+/// Adds the modules behind `hidden`, what the model's layers give; returns the last loss, or `loss` where there are none.
+pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, mut hidden: TensorId, mut loss: TensorId) -> TensorId {
+    let (model, shape) = (plan.model, &plan.shape);
+    let (layer, width) = (model.last_kind(), model.hidden);
+    for module in 0..model.variations.further_tokens {
+        let called = |part: &str| format!("head.further_{module}.{part}");
+        let ids = graph.constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
+        let ahead = embedding::add_token(graph, shape, &called("token"), (0, width), ids);
+        let normed = [("hidden_norm", hidden), ("token_norm", ahead)].map(|(name, x)| plan.norm(graph, &called(name), width, x));
+        let both = concatenated(graph, plan, &called("both"), normed);
+        let led = plan.replicated(graph, &called("projection"), (2 * width, width), false, both);
+        let place = model.list.trailing.len() as u64 + module;
+        hidden = plan.layer_of(graph, &layer, &format!("{TRAILING_LAYER}{place}"), led);
+        let x = plan.norm(graph, &called("norm"), width, hidden);
+        let logits = Linear {
+            name: called("logits"),
+            input: width,
+            outputs: &[("out", plan.slice.vocabulary)],
+            bias: model.head_bias,
+            split: Split::Columns,
+            shares_input: false,
+            narrow: false,
+        };
+        let logits = logits.add(graph, shape, x)[0];
+        graph.last_has_shared_parameters();
+        loss = loss::add(graph, shape, &called("loss"), plan.slice.vocabulary, logits);
+    }
+    loss
+}
+
+/// Two rows side by side: a copy of both. Of the gradient each has its part.
+fn concatenated(graph: &mut GraphBuilder, plan: &Plan<'_>, name: &str, parts: [TensorId; 2]) -> TensorId {
+    let shape = &plan.shape;
+    let elements = shape.local_tokens().saturating_mul(2 * plan.model.hidden);
+    let (output, size) = (graph.activation(&format!("{name}.out"), elements), shape.bytes(elements));
+    let copy = elementwise(Function::Copy, Direction::Forward, elements, size, size);
+    graph.add(NewOperator {
+        name: name.to_owned(),
+        inputs: parts.to_vec(),
+        outputs: vec![output],
+        forward: vec![step("forward", copy)],
+        backward: vec![input_chain(&parts, &[], vec![])],
+        ..NewOperator::default()
+    });
+    output
+}
