@@ -1,18 +1,15 @@
 //! Techniques as they are asked for, how they go together, and what they make of a lowered model.
 
-use crate::graph::Partly;
-use crate::graph::{OperatorGraph, TensorId};
 use crate::memory::Applied;
-use crate::memory::activations::{Rewriting, hands_on_rank};
 use crate::memory::amount::Facts;
+use crate::memory::change::{Found, Named, change, stock};
 use crate::memory::error::TechniqueError;
-use crate::memory::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
-use crate::memory::policy::{Along, Away, Gate, Item, Rebuild, Rule, TensorClass};
+use crate::memory::policy::Gate;
 use crate::memory::preset::Preset;
 use crate::model::Model;
-use crate::training::{Segment, SegmentKind, TrainingGraph};
+use crate::training::{SegmentKind, TrainingGraph};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
@@ -290,6 +287,15 @@ impl Techniques {
             let class = technique.rule.class;
             let note = match found {
                 Found::Something => continue,
+                // Weights would be frozen with nothing beside them to train.
+                _ if technique.rule.adapter.is_some() => {
+                    let why = format!(
+                        "no product of {}'s layers is one that its adapters are for, and nothing would be trained",
+                        model.name
+                    );
+                    let cure = "name the operators of the model's layers in the technique's file, or leave it out";
+                    return Err(TechniqueError::refused(&technique.name, why, cure));
+                }
                 Found::Nothing => format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name),
                 Found::KeptWhole => format!(
                     "{}: nothing changes: the gated unit of {} is one kernel, which keeps gate and up alone; with bits for the gate it would keep the \
@@ -336,165 +342,4 @@ impl Techniques {
         }
         Ok(applied)
     }
-}
-
-/// A rule with the name of its technique.
-struct Named {
-    name: String,
-    rule: Rule,
-}
-
-/// What a rule found in the model's segments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
-    Nothing,
-    /// What it is about, but in kernels where its form takes more than it saves.
-    KeptWhole,
-    Something,
-}
-
-/// Changes a segment's operators, and says what its parameters take.
-fn change(
-    model: &Model,
-    segment: &mut Segment,
-    rules: &[Named],
-    period: u64,
-    found: &mut [Found],
-) -> Result<SegmentStatics, TechniqueError> {
-    let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
-    let mut parameters = ParameterTensors::new(&segment.graph, segment.tied_parameters, width);
-    for (Named { name, rule }, found) in rules.iter().zip(found) {
-        let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
-        if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
-            continue;
-        }
-        let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        let mut kept_whole = false;
-        let any = match rule.class {
-            TensorClass::ReadOnly => true,
-            TensorClass::SavedActivations => {
-                let mut any = false;
-                if let Some(form) = &rule.representation {
-                    any |= rewriting.represent(rule, form)?;
-                    kept_whole = rewriting.kept_whole;
-                    if let Some(rank) = hands_on_rank(form).filter(|_| any) {
-                        parameters.hand_on(rule, rank, name)?;
-                    }
-                }
-                any | settle(&mut segment.graph, rule, name)?
-            }
-            TensorClass::Transients | TensorClass::Logits => slice(&mut segment.graph, rule),
-            _ => {
-                if let Some(adapter) = &rule.adapter {
-                    let any = rewriting.adapt(rule, adapter)?;
-                    parameters.adapt(rule, adapter, &segment.graph);
-                    any
-                } else {
-                    if rule.frozen {
-                        rewriting.freeze(rule);
-                    }
-                    parameters.apply(rule, name)?
-                }
-            }
-        };
-        let here = if any {
-            Found::Something
-        } else if kept_whole {
-            Found::KeptWhole
-        } else {
-            Found::Nothing
-        };
-        *found = here.max(*found);
-    }
-    let per = segment.bytes_per_parameter();
-    let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
-    segment.update_extra = parameters.update_extra(&widths, segment.lowering.precision.operand, period);
-    Ok(parameters.statics(&widths))
-}
-
-/// What is rebuilt, and what goes away.
-fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<bool, TechniqueError> {
-    let chosen = |id: crate::graph::OpId| rule.at.takes(&graph.operators[id.index()].name);
-    let mut found = false;
-    if let Some(rebuild) = rule.rebuild {
-        let read_outside: BTreeSet<TensorId> =
-            graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
-        let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id);
-        let dropped: Vec<TensorId> = match rebuild {
-            Rebuild::Outputs => made.collect(),
-            Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
-        };
-        found |= !dropped.is_empty();
-        graph.settled.rebuilt.extend(dropped);
-    }
-    if let Some(place) = &rule.place {
-        // What these operators' backward passes read, statistics with it.
-        let mut reads: BTreeSet<TensorId> = graph
-            .operators
-            .iter()
-            .filter(|op| chosen(op.id))
-            .flat_map(|op| &op.backward)
-            .flat_map(|c| &c.reads)
-            .copied()
-            .collect();
-        let named = |t: &TensorId| {
-            let name = graph.tensors[t.index()].name.split_once('.').map_or("", |(_, name)| name);
-            rule.tensors.is_empty() || rule.tensors.iter().any(|wanted| wanted == name)
-        };
-        reads.retain(|t| !graph.settled.away.contains(t) && named(t));
-        found |= !reads.is_empty();
-        let settled = &mut graph.settled;
-        let nvme = place.to == Away::Nvme;
-        if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
-            let why = "activations go to the host and to NVMe at once, which is not modelled";
-            return Err(TechniqueError::refused(technique, why, "send them to one place"));
-        }
-        settled.nvme = nvme;
-        if place.fraction >= 1.0 {
-            settled.away.extend(reads);
-        } else {
-            if settled.partly.is_some() {
-                return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
-            }
-            settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
-        }
-        settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
-    }
-    Ok(found)
-}
-
-/// Cuts what the chosen operators hand to each other.
-fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
-    let Some(count) = rule.slice.as_ref().filter(|s| s.along == Along::Sequence).and_then(|s| s.count) else { return false };
-    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).map(|op| op.id).collect();
-    let outside = |t: TensorId| graph.operators.iter().any(|op| !chosen.contains(&op.id) && op.inputs.contains(&t));
-    let inner: Vec<TensorId> = graph
-        .tensors
-        .iter()
-        .filter(|t| t.producer.is_some_and(|op| chosen.contains(&op)) && !outside(t.id) && t.id != graph.output)
-        .map(|t| t.id)
-        .collect();
-    let found = !inner.is_empty();
-    let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
-    slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
-    crate::memory::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
-    found
-}
-
-/// Bytes of data that training only reads, on one device.
-fn stock(model: &Model, training: &TrainingGraph, rules: &[Named]) -> PlacedBytes {
-    let ranks = u64::from(training.lowering.tensor_parallel.max(1));
-    let operand = training.lowering.precision.operand.bytes();
-    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.all_layers();
-    let mut sum = PlacedBytes::default();
-    for Named { rule, .. } in rules {
-        let Some(stock) = &rule.stock else { continue };
-        let each = match stock.item {
-            Item::TokenKeyValues => key_values as f64,
-            Item::Byte => 1.0,
-            Item::ModelCopy => 4.0 * model.parameters() as f64 / ranks as f64,
-        };
-        sum.put((stock.count * each).ceil() as u64, rule.place.as_ref());
-    }
-    sum
 }

@@ -3,6 +3,7 @@
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, Basis, Reader, Representation, Rule};
 use crate::graph::{BackwardChain, Gradient, NARROW, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
+use crate::layer_names::in_layer;
 use sim::kernel::{Contraction, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -360,7 +361,7 @@ impl<'a> Rewriting<'a> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
             let op = &self.graph.operators[at];
-            let product = product(op).filter(|_| rule.at.takes(&op.name) && weight_chain(op).is_some());
+            let product = product(op).filter(|_| in_layer(op) && rule.at.takes(&op.name) && weight_chain(op).is_some());
             let Some(c) = product else { continue };
             let rank = self.rank(op, adapter.rank, c.k.min(c.n))?;
             self.adapt_operator(at, c, rank, adapter.trained);

@@ -8,6 +8,7 @@
 pub(crate) mod activations;
 pub(crate) mod amount;
 mod applied;
+pub(crate) mod change;
 pub(crate) mod error;
 pub mod parameters;
 pub mod policy;
@@ -23,5 +24,7 @@ pub use parameters::{PlacedBytes, SegmentStatics, Statics};
 pub use policy::{Away, Gate, TensorClass};
 pub use preset::{OneMicroBatch, Parameter, Preset};
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;

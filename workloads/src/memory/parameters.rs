@@ -5,6 +5,7 @@ use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
 use crate::footprint::BytesPerParameter;
 use crate::graph::{OperatorGraph, OperatorNode, Parameters};
+use crate::layer_names::within_layer;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Kernel;
 use sim::units::Bytes;
@@ -274,12 +275,8 @@ impl ParameterTensors {
     pub(crate) fn adapt(&mut self, rule: &Rule, adapter: &Adapter, graph: &OperatorGraph) {
         let rank = adapter.rank as u64;
         let mut added = Vec::new();
-        for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && !t.operator.starts_with("head")) {
-            let Some(matrix) =
-                tensor.matrix.filter(|_| tensor.operator.starts_with("layer") || tensor.operator.starts_with("leading"))
-            else {
-                continue;
-            };
+        for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && within_layer(&t.operator).is_some()) {
+            let Some(matrix) = tensor.matrix else { continue };
             let rows = graph
                 .operator(&tensor.operator)
                 .is_some_and(|op| op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather")));
