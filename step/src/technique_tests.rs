@@ -1,0 +1,75 @@
+//! Bytes of memory techniques, by stage: what leaves the device is somewhere.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+use crate::lowering::lowered;
+use crate::stage_memory::Moment;
+use sim::pipeline::Schedule;
+use sim::units::Bytes;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques};
+
+const OFFLOADS: [&str; 9] = [
+    "offload-attn-norm",
+    "offload-attn-proj",
+    "offload-core-attn",
+    "offload-expert-fc1",
+    "offload-mlp-norm",
+    "offload-moe-act",
+    "offload-qkv-linear",
+    "memo,fraction=1",
+    "ssdtrain,fraction=0.625",
+];
+
+pub(crate) fn plan(layout: Layout, micro_batches: u64, techniques: &str) -> TrainingPlan {
+    TrainingPlan {
+        layout,
+        batch: Batch { micro_batch: 1, global_batch: micro_batches * u64::from(layout.data), sequence_length: 4096 },
+        activations: ActivationPolicy::None.into(),
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+        techniques: techniques.split_whitespace().map(|t| t.parse::<Technique>().unwrap()).collect::<Techniques>(),
+    }
+}
+
+fn memory(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> StepMemory {
+    let all = Bytes(1 << 50);
+    step_memory(model, plan, stack, DeviceMemory { hbm: all, host: all, storage: all }, None).unwrap()
+}
+
+/// Of every stage: what is on the device, on the host, in storage, and of MEMO's rounding buffers on the device, is what there is without techniques.
+#[test]
+fn activations_are_on_the_device_or_away_whatever_the_model() {
+    let stack = SoftwareStack::load("megatron_core").unwrap();
+    for (name, tensor, pipelines) in [
+        ("llama2-7b", 4, [1, 4]),
+        ("gemma-2-9b", 8, [1, 3]),
+        ("gpt-oss-20b", 8, [1, 4]),
+        ("mixtral-8x7b", 4, [1, 2]),
+        ("deepseek-v2-lite", 4, [1, 2]),
+        ("deepseek-v3", 8, [1, 2]),
+    ] {
+        let model = Model::load(name).unwrap();
+        for pipeline in pipelines {
+            let layout = Layout { tensor, pipeline, sequence_parallel: true, ..Layout::default() };
+            let of = |techniques: &str| memory(&model, &plan(layout, 8, techniques), &stack).stages;
+            let plain = of("");
+            for technique in OFFLOADS {
+                let graph = lowered(&model, &plan(layout, 8, technique), &stack).unwrap();
+                let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
+                let each = ActivationPolicy::None.treatment_under(layer, stack.replay()).offloaded_bytes(layer);
+                let buffered = each * layer.settled.buffered_layers;
+                for (before, after) in plain.iter().zip(of(technique)) {
+                    assert!(before.moment != Moment::Update && after.moment != Moment::Update, "{name} {technique}");
+                    let held = after.class(MemoryClass::Activations) + after.host + after.storage + buffered;
+                    // A part of a tensor's bytes is rounded up.
+                    let off = held.0.abs_diff(before.class(MemoryClass::Activations).0);
+                    assert!(off <= 8 * 64, "{name} {technique} p{pipeline}, stage {}: {off} bytes", before.stage);
+                }
+            }
+        }
+    }
+}
