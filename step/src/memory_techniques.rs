@@ -76,7 +76,7 @@ impl Changed {
         }
         let sum = |of: fn(&PlacedBytes) -> workloads::graph::Parameters| {
             let [weights, gradients, states] = sharding.zero_shares();
-            sharding.share_of(of(&all.weights), weights)
+            sharding.share_of(of(&all.weights).plus(of(&all.copies)), weights)
                 + sharding.share_of(of(&all.gradients), gradients)
                 + sharding.share_of(of(&all.masters), states)
                 + sharding.share_of(of(&all.states), states)

@@ -8,7 +8,7 @@ use sim::pipeline::Schedule;
 use sim::units::Bytes;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques};
+use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques, ZeroStage};
 
 const OFFLOADS: [&str; 9] = [
     "offload-attn-norm",
@@ -70,6 +70,31 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
                     assert!(off <= 8 * 64, "{name} {technique} p{pipeline}, stage {}: {off} bytes", before.stage);
                 }
             }
+        }
+    }
+}
+
+/// Where the stored weights are the fp32 master copy, what is frozen has none: 2 bytes a number among all ranks, and 4 of every trained one.
+#[test]
+fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
+    let layout = Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
+    for name in ["llama2-7b", "mixtral-8x7b"] {
+        let model = Model::load(name).unwrap();
+        for stack in ["pytorch_fsdp", "torchtitan", "maxtext"] {
+            let stack = SoftwareStack::load(stack).unwrap();
+            let weights =
+                |techniques: &str| memory(&model, &plan(layout, 1, techniques), &stack).stages[0].class(MemoryClass::Weights).0;
+            let numbers = model.parameters();
+            let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted) <= 1 << 10;
+            assert!(near(weights(""), 4 * numbers / 8), "{name} {}", stack.name);
+            assert!(near(weights("proximal-anchor"), 6 * numbers / 8), "{name} {}", stack.name);
+            let graph = lowered(&model, &plan(layout, 1, "lora"), &stack).unwrap();
+            let trained: u64 =
+                graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device() * s.repeat).sum();
+            assert!(trained > 0);
+            assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: {}", stack.name, weights("lora"));
+            // The anchor is one of the adapters alone.
+            assert!(near(weights("lora proximal-anchor"), (2 * numbers + 6 * trained) / 8), "{name} {}", stack.name);
         }
     }
 }

@@ -46,6 +46,10 @@ impl PlacedBytes {
 pub struct Statics {
     /// Weights as products read them.
     pub weights: PlacedBytes,
+    /// Of these on the device, frozen ones: no master copy stands for them.
+    pub frozen: Parameters,
+    /// Further copies of trained weights, which the update reads.
+    pub copies: PlacedBytes,
     /// The optimizer's own copy.
     pub masters: PlacedBytes,
     /// Gradients that are there all at once.
@@ -71,6 +75,8 @@ impl Statics {
         let sum = |a: PlacedBytes, b| a.each(b, Parameters::plus);
         Self {
             weights: sum(self.weights, other.weights),
+            frozen: self.frozen.plus(other.frozen),
+            copies: sum(self.copies, other.copies),
             masters: sum(self.masters, other.masters),
             gradients: sum(self.gradients, other.gradients),
             states: sum(self.states, other.states),
@@ -88,6 +94,8 @@ impl Statics {
         let times = |a: PlacedBytes| a.each(a, |a, _| a.times(count));
         Self {
             weights: times(self.weights),
+            frozen: self.frozen.times(count),
+            copies: times(self.copies),
             masters: times(self.masters),
             gradients: times(self.gradients),
             states: times(self.states),
@@ -178,7 +186,7 @@ const CLASSES: [TensorClass; 4] =
 /// All parameter tensors of a segment.
 pub(crate) struct ParameterTensors {
     tensors: Vec<ParameterTensor>,
-    /// Further copies of all weights: bytes of a number, and the place.
+    /// Further copies of all trained weights: bytes of a number, and the place.
     copies: Vec<(f64, Option<Place>)>,
 }
 
@@ -323,12 +331,15 @@ impl ParameterTensors {
         let [weights, masters, gradients, states] = &tensor.held;
         let of = |held: &Held, each: Bytes, arrays: u64| bytes_of(tensor, &held.forms, (each.0, arrays), widths.operand);
         let per = &widths.per;
-        sum.weights.add(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
-        for (bytes, place) in &self.copies {
-            sum.weights.add(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
-        }
+        let mut own = PlacedBytes::default();
+        own.add(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
+        sum.weights = sum.weights.each(own, Parameters::plus);
         if !tensor.trained {
+            sum.frozen = sum.frozen.plus(own.device);
             return;
+        }
+        for (bytes, place) in &self.copies {
+            sum.copies.add(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
         }
         tensor.kind.add(&mut sum.updated, tensor.numbers);
         sum.masters.add(tensor.kind, of(masters, per.master, 1), masters.place.as_ref());

@@ -333,7 +333,8 @@ pub struct Rule<N = f64, P = Away> {
     /// Of weights: an adapter beside the product.
     #[serde(default = "none")]
     pub adapter: Option<Adapter<N>>,
-    /// Of weights: further copies of all of them, of so many bytes a number.
+    /// Of weights: further copies of all that are trained, of so many bytes a number: what a term of the loss holds weights near to, with 3 operations
+    /// per number in the update.
     #[serde(default = "none")]
     pub copy_bytes: Option<N>,
     /// Of read-only data: how much.

@@ -8,6 +8,7 @@ use crate::recompute_policy::ActivationPolicy;
 use crate::technique::{Allowance, Technique, Techniques};
 use crate::training::{Lowering, SegmentKind, TrainingGraph};
 use crate::working_set::Release;
+use sim::kernel::{Kernel, Link};
 
 const S: u64 = 4096;
 const H: u64 = 4096;
@@ -236,7 +237,30 @@ fn optimizers_keep_what_their_papers_say() {
     assert_eq!(of("galore-8bit,rank=1024"), (2 * P, 0, 2 * V * H, narrow));
     assert_eq!(of("adam8bit").3, L * (4 * block(H * H) + 3 * block(H * I)) + 2 * block(V * H) + (2 * L + 1) * block(H));
     assert_eq!(of("adafactor").3, 4 * (L * (4 * 2 * H + 3 * (H + I)) + 2 * (V + H) + (2 * L + 1) * H));
-    assert_eq!(of("proximal-anchor"), (4 * P, 2 * P, 0, 4 * P));
+    assert_eq!(of("proximal-anchor"), (2 * P, 2 * P, 0, 4 * P));
+}
+
+#[test]
+fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
+    let copies = |techniques: &str| {
+        let statics = layer(techniques).2;
+        (device(statics.copies), statics.copies.host.per_device(), statics.updated.per_device())
+    };
+    assert_eq!(copies("proximal-anchor"), (2 * P, 0, P));
+    assert_eq!(copies("proximal-anchor,bytes=4,on_host=1"), (0, 4 * P, P));
+    let (anchor, _, trained) = copies("lora proximal-anchor");
+    assert!(anchor == 2 * trained && trained < P / 100, "{anchor} {trained}");
+    let extra = |techniques: &str| {
+        let training = lowered(techniques, |l| l).unwrap();
+        training.segment(SegmentKind::Layer).unwrap().update_extra.clone()
+    };
+    let (matrices, norms) = (4 * H * H + 3 * H * I, 2 * H);
+    let n = matrices + norms;
+    let [(Kernel::Elementwise(pass), once)] = extra("proximal-anchor")[..] else { panic!("one kernel") };
+    // Reads weights, gradients and the anchor, 2 bytes each; writes gradients.
+    assert_eq!((pass.elements, pass.read.0, pass.written.0, once), (3 * n, 6 * n, 2 * n, 1.0));
+    let [_, (Kernel::Transfer(copy), _)] = extra("proximal-anchor,on_host=1")[..] else { panic!("a kernel and a copy") };
+    assert_eq!((copy.link, copy.bytes.0), (Link::Host, 2 * n));
 }
 
 #[test]

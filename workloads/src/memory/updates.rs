@@ -2,7 +2,7 @@
 
 use super::parameters::{ParameterTensors, Widths};
 use super::policy::{Away, Basis, Representation};
-use sim::kernel::{Contraction, DataType, Kernel, Link, Transfer};
+use sim::kernel::{Contraction, DataType, Direction, Elementwise, Function, Kernel, Link, Transfer};
 use sim::units::Bytes;
 
 impl ParameterTensors {
@@ -31,6 +31,30 @@ impl ParameterTensors {
                     Basis::Seed => add(product(matrix.rows, matrix.columns, rank), 1.0),
                 }
             }
+        }
+        let statics = self.statics(widths).own;
+        let copies = statics.copies;
+        let each = |p: &super::PlacedBytes| [p.device, p.host, p.nvme].map(|placed| placed.per_device());
+        let [here, host, nvme] = each(&copies);
+        if here + host + nvme > 0 {
+            // g += lambda (x - x0) in one pass: a difference, a product and a sum per number; reads weights, their copy and gradients, writes gradients.
+            let numbers = statics.updated.per_device();
+            let (weight, gradient) = (widths.per.weight * numbers, widths.per.gradient * numbers);
+            let read = Bytes(here + host + nvme) + weight + gradient;
+            let direction = Direction::Forward;
+            add(
+                Kernel::Elementwise(Elementwise {
+                    function: Function::Add,
+                    direction,
+                    elements: 3 * numbers,
+                    read,
+                    written: gradient,
+                }),
+                1.0,
+            );
+        }
+        for (link, bytes) in [(Link::Host, host), (Link::Storage, nvme)].into_iter().filter(|(_, bytes)| *bytes > 0) {
+            add(Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) }), 1.0);
         }
         for (link, bytes) in self.moved(widths) {
             if bytes > Bytes::ZERO {
