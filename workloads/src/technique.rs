@@ -1,10 +1,11 @@
 //! Techniques as they are asked for, how they go together, and what they make of a lowered model.
 
+use crate::footprint::Precision;
 use crate::memory::Applied;
 use crate::memory::amount::Facts;
 use crate::memory::change::{Found, Named, change, stock};
 use crate::memory::error::TechniqueError;
-use crate::memory::policy::Gate;
+use crate::memory::policy::{Gate, TensorClass};
 use crate::memory::preset::Preset;
 use crate::model::Model;
 use crate::training::{SegmentKind, TrainingGraph};
@@ -271,7 +272,7 @@ impl Techniques {
         }
         let facts = Facts::new(model, &training.lowering);
         self.check(&facts, micro_batches)?;
-        let rules = self.rules(&facts)?;
+        let rules = self.rules(&facts, &training.lowering.precision)?;
         let mut applied = self.applied(&facts)?;
         let mut found = vec![Found::Nothing; rules.len()];
         let stock_here = stock(model, &training, &rules);
@@ -313,11 +314,17 @@ impl Techniques {
     }
 
     /// All rules, in the order in which they act. Of forms, those for one kind of reader first: what they leave, the others take.
-    fn rules(&self, facts: &Facts) -> Result<Vec<Named>, TechniqueError> {
+    fn rules(&self, facts: &Facts, precision: &Precision) -> Result<Vec<Named>, TechniqueError> {
+        // States and master weights are in fp32 at most.
+        let bits_of = |class| match class {
+            TensorClass::Gradients => 8 * precision.gradient.bytes(),
+            TensorClass::MasterWeights | TensorClass::OptimizerStates => 32,
+            _ => 8 * precision.operand.bytes(),
+        };
         let mut rules = Vec::new();
         for technique in self.0.iter() {
             let values = technique.values(facts)?;
-            let own = technique.preset.rules(&values, facts)?;
+            let own = technique.preset.rules(&values, facts, bits_of)?;
             rules.extend(own.into_iter().map(|rule| Named { name: technique.preset.name.clone(), rule }));
         }
         // Adapters and frozen weights decide what is read, forms decide what is kept, and that is then rebuilt or goes away.

@@ -9,6 +9,7 @@ pub(crate) mod activations;
 pub(crate) mod amount;
 mod applied;
 pub(crate) mod change;
+pub(crate) mod checks;
 pub(crate) mod error;
 pub mod parameters;
 pub mod policy;

@@ -94,3 +94,89 @@ fn full_recomputation_is_that_of_the_policy_whatever_the_layers() {
         assert_eq!(kept("megatron-full", ActivationPolicy::None), kept("", ActivationPolicy::Full), "{model}");
     }
 }
+
+#[test]
+fn every_operator_has_a_name_that_rules_may_use() {
+    let configs = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/configs");
+    let files = std::fs::read_dir(configs).unwrap().map(|f| f.unwrap().path().display().to_string());
+    let names = crate::model::built_in_names().map(str::to_owned).chain(files.filter(|f| f.ends_with(".json")));
+    for name in names {
+        let mut model = Model::load(&name).unwrap();
+        model.dropout = crate::model::Dropout { embedding: 0.1, attention: 0.1, residual: 0.1, activation: 0.1 };
+        let attention = [crate::training::Attention::Fused, crate::training::Attention::Unfused];
+        for (whole, attention) in [false, true].into_iter().flat_map(|whole| attention.map(|attention| (whole, attention))) {
+            let lowering = Lowering {
+                sequence_length: model.max_sequence.min(256),
+                separate_projections: !whole,
+                elementwise_fusion: whole,
+                attention,
+                ..Lowering::new(&model)
+            };
+            let training = TrainingGraph::new(&model, &lowering).unwrap();
+            for op in training.segments.iter().flat_map(|s| &s.graph.operators) {
+                assert!(checks::is_operator(&op.name), "{name}: {}", op.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn files_say_what_is_wrong_with_them() {
+    let head = |gate: &str| format!("name = \"mine\"\ndescription = \"d\"\nformula = \"f\"\nsource = \"s\"\ngate = \"{gate}\"\n");
+    let rule = |gate: &str, rule: &str| format!("{}[[rule]]\nclass = \"saved_activations\"\n{rule}\n", head(gate));
+    let error = |text: &str| Preset::from_toml_str("mine.toml", text).unwrap_err().to_string();
+    let quantised =
+        |bits: &str| format!("representation = {{ kind = \"quantised\", bits = {bits}, group = 64, meta_bytes = 4 }}");
+    let away = |fraction: &str| format!("place = {{ to = \"host\", fraction = {fraction} }}");
+    for (text, wanted) in [
+        (head("exact"), "has no [[rule]]"),
+        (rule("exact", ""), "rule 1: does nothing"),
+        (
+            rule("exact", &quantised("8")),
+            "gate = exact: rule 1 changes what is computed (representation = quantised): write gate = \"unbiased\"",
+        ),
+        (rule("exact", "representation = { kind = \"absent\" }"), "(representation = absent)"),
+        (rule("exact", "representation = { kind = \"derivative_bits\", bits = 2 }"), "gate = exact"),
+        (rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"), "gate = exact"),
+        (rule("exact", "representation = { kind = \"projected\", rank = 4, basis = \"seed\" }"), "gate = exact"),
+        (rule("exact", "frozen = true"), "gate = exact"),
+        (
+            rule("exact", &format!("at = {{ operators = [\"mpl\"] }}\n{}", away("1"))),
+            "rule 1: operators = `mpl`: no model has an operator of that name; did you mean `mlp`?",
+        ),
+        (
+            rule("exact", &format!("at = {{ except = [\"layers\"] }}\n{}", away("1"))),
+            "rule 1: except = `layers`: no model has an operator of that name",
+        ),
+        (rule("exact", &format!("rebuild = \"inside\"\n{}", away("1"))), "rule 1: place and rebuild"),
+        (rule("exact", "rebuild = \"inside\"").replace("\"mine\"", "\"LoRA\""), "name = LoRA: is a built-in technique's"),
+    ] {
+        let error = error(&text);
+        assert!(error.starts_with("mine.toml: ") && error.contains(wanted), "{error}\n{wanted}");
+    }
+    // Numbers may be parameters: they are looked at when they are known.
+    let file = std::env::temp_dir().join(format!("coplace-technique-{}.toml", std::process::id()));
+    for (text, wanted) in [
+        (rule("exact", &away("1.5")), "rule 1: place.fraction = 1.5: must be from 0 to 1"),
+        (rule("exact", &away("nan")), "rule 1: place.fraction = NaN: must be from 0 to 1"),
+        (
+            rule("biased", &quantised("64")),
+            "rule 1: representation.bits = 64: must be above 0 and below the 16 of what it stands for",
+        ),
+        (rule("biased", &quantised("0")), "representation.bits = 0: must be above 0"),
+        (
+            rule("exact", "slice = { along = \"sequence\", count = 0 }").replace("saved_activations", "transients"),
+            "rule 1: slice.count = 0: must be a whole number of at least 1",
+        ),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = lowered("llama2-7b", &file.display().to_string(), |l| l).unwrap_err().to_string();
+        assert!(error.starts_with(&file.display().to_string()) && error.contains(wanted), "{error}\n{wanted}");
+    }
+    // An adapter that finds nothing would leave a model that trains nothing.
+    let adapters = "at = { operators = [\"moe\"] }\nadapter = { rank = 4, trained = \"both\" }";
+    std::fs::write(&file, rule("biased", adapters).replace("saved_activations", "weights")).unwrap();
+    let error = lowered("llama2-7b", &file.display().to_string(), |l| l).unwrap_err().to_string();
+    assert!(error.contains("no product of llama2-7b's layers is one that its adapters are for"), "{error}");
+    std::fs::remove_file(&file).unwrap();
+}
