@@ -37,7 +37,7 @@ pub(crate) fn change(
     found: &mut [Found],
 ) -> Result<SegmentStatics, TechniqueError> {
     let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
-    let mut parameters = ParameterTensors::new(&segment.graph, segment.tied_parameters, width);
+    let mut parameters = ParameterTensors::new(&segment.graph, &segment.lowering, segment.tied_parameters, width);
     for (Named { name, rule }, found) in rules.iter().zip(found) {
         let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
         if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {

@@ -11,6 +11,7 @@ mod applied;
 pub(crate) mod change;
 pub(crate) mod checks;
 pub(crate) mod error;
+mod matrix;
 pub mod parameters;
 pub mod policy;
 pub(crate) mod preset;

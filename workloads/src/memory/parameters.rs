@@ -2,10 +2,12 @@
 
 use super::activations::{product, whole_rank};
 use super::error::TechniqueError;
+use super::matrix::Matrix;
 use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
 use crate::footprint::BytesPerParameter;
 use crate::graph::{OperatorGraph, OperatorNode, Parameters};
 use crate::layer_names::within_layer;
+use crate::lowering::Lowering;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Kernel;
 use sim::units::Bytes;
@@ -136,28 +138,6 @@ impl Kind {
     }
 }
 
-/// A matrix: `copies` of rows x columns on one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Matrix {
-    pub(crate) copies: u64,
-    pub(crate) rows: u64,
-    pub(crate) columns: u64,
-}
-
-impl Matrix {
-    /// The dimension that a rank stands for: the products' input, or the shorter side.
-    pub(crate) fn projected_side(self, basis: Basis) -> u64 {
-        match basis {
-            Basis::Seed => self.rows,
-            Basis::SingularVectors => self.rows.min(self.columns),
-        }
-    }
-
-    fn numbers(self) -> u64 {
-        self.copies.saturating_mul(self.rows).saturating_mul(self.columns)
-    }
-}
-
 /// What is done to one class of a parameter tensor.
 #[derive(Debug, Clone, Default)]
 struct Held {
@@ -201,7 +181,7 @@ pub(crate) struct Widths {
 impl ParameterTensors {
     /// Of a segment's operators as they are before any technique. `tied`: numbers of the head that are the embedding's. `width`: columns of lookup
     /// tables.
-    pub(crate) fn new(graph: &OperatorGraph, tied: u64, width: u64) -> Self {
+    pub(crate) fn new(graph: &OperatorGraph, lowering: &Lowering, tied: u64, width: u64) -> Self {
         let mut tensors = Vec::new();
         for op in &graph.operators {
             let mut left = op.parameters;
@@ -214,6 +194,12 @@ impl ParameterTensors {
                         Kind::Expert => &mut left.expert,
                     };
                     *slot -= matrix.numbers();
+                    let ranks = match kind {
+                        Kind::Replicated => 1,
+                        Kind::Sharded => lowering.tensor_parallel,
+                        Kind::Expert => lowering.expert_tensor_parallel.unwrap_or(lowering.tensor_parallel),
+                    };
+                    let matrix = Matrix { ranks: u64::from(ranks.max(1)), ..matrix };
                     let counted = tied == 0 || op.name != "head.logits";
                     tensors.push(tensor(op, Some(matrix), matrix.numbers(), kind, counted));
                 }
@@ -285,9 +271,7 @@ impl ParameterTensors {
         let mut added = Vec::new();
         for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && within_layer(&t.operator).is_some()) {
             let Some(matrix) = tensor.matrix else { continue };
-            let rows = graph
-                .operator(&tensor.operator)
-                .is_some_and(|op| op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather")));
+            let rows = graph.operator(&tensor.operator).is_some_and(sums_over_devices);
             // Of a product split by columns every device has the whole first factor, of one split by rows the whole second.
             let kinds = match (tensor.kind, rows) {
                 (Kind::Sharded, true) => [Kind::Sharded, Kind::Replicated],
@@ -296,7 +280,8 @@ impl ParameterTensors {
             };
             let shapes = [(matrix.rows, rank), (rank, matrix.columns)];
             for (i, ((rows, columns), kind)) in shapes.into_iter().zip(kinds).enumerate() {
-                let factor = Matrix { copies: matrix.copies, rows, columns };
+                let ranks = if kind == Kind::Replicated { 1 } else { matrix.ranks };
+                let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: i == 0 };
                 added.push(ParameterTensor {
                     operator: format!("{}.adapter", tensor.operator),
                     matrix: Some(factor),
@@ -377,14 +362,19 @@ fn matrix_of(op: &OperatorNode, width: u64) -> Option<Matrix> {
     if op.name.starts_with("embedding.") && !op.name.contains("norm") && product(op).is_none() {
         let numbers = op.parameters.per_device();
         let lookup = width > 0 && numbers > 0 && numbers.is_multiple_of(width);
-        return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width });
+        return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width, ranks: 1, by_rows: true });
     }
     let of = op.backward.iter().flat_map(|chain| &chain.steps).filter(|s| s.label == "backward_weight");
     let mut c = of.filter_map(|s| match s.kernel {
         Kernel::Contraction(c) => Some(c),
         _ => None,
     });
-    c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n })
+    c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n, ranks: 1, by_rows: sums_over_devices(op) })
+}
+
+/// Whether a product adds up what tensor-parallel devices make of their rows of its weights.
+fn sums_over_devices(op: &OperatorNode) -> bool {
+    op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather"))
 }
 
 /// Whether two forms of one tensor can follow each other.
@@ -412,7 +402,8 @@ fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique
             if whole_rank(*rank, least).is_some() {
                 return Ok(());
             }
-            let why = format!("a rank of {rank} is above the dimension of {operator}, {least} on one device");
+            let where_ = if *basis == Basis::Seed { " on one device" } else { "" };
+            let why = format!("a rank of {rank} is above the dimension of {operator}, {least}{where_}");
             Err(TechniqueError::refused(technique, why, format!("use a rank from 1 to {least}")))
         }
         (
@@ -436,15 +427,9 @@ fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): 
             (Representation::Absent, _) => return 0,
             (Representation::Projected { rank, basis }, Some(matrix)) => {
                 let rank = whole_rank(*rank, matrix.projected_side(*basis)).unwrap_or(0);
-                let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
-                let side = match basis {
-                    Basis::Seed => matrix.columns,
-                    Basis::SingularVectors => large,
-                };
-                if *basis == Basis::SingularVectors {
-                    beside += matrix.copies * small * rank * operand;
-                }
-                numbers = matrix.copies * rank * side + tensor.numbers.saturating_sub(matrix.numbers());
+                let [projected, kept_basis] = matrix.projected(rank, *basis);
+                beside += kept_basis * operand;
+                numbers = projected + tensor.numbers.saturating_sub(matrix.numbers());
             }
             (Representation::Quantised { bits: narrow, group, meta_bytes, .. }, _) => {
                 bits = *narrow;

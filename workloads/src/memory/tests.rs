@@ -263,6 +263,25 @@ fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
     assert_eq!((copy.link, copy.bytes.0), (Link::Host, 2 * n));
 }
 
+/// In mixed precision the moments have 4 bytes a number and the basis 2; over tensor-parallel devices the rank is the whole matrix's.
+#[test]
+fn galore_projects_whole_matrices_whatever_the_precision_and_the_width() {
+    let r = 1024;
+    let states = |t: u32, precision| {
+        let of = |l: Lowering| Lowering { precision, tensor_parallel: t, sequence_parallel: t > 1, ..l };
+        device(layer_of("galore", of).2.states)
+    };
+    let basis = L * 7 * r * H;
+    let moments = L * r * (4 * H + 3 * I);
+    let norms = (2 * L + 1) * H;
+    for t in [1, 2, 8] {
+        for (precision, bytes) in [(Precision::PURE_BF16, 2), (Precision::MIXED_BF16, 4)] {
+            let shared = (moments + 2 * V * H) / u64::from(t);
+            assert_eq!(states(t, precision), 2 * basis + 2 * bytes * (shared + norms), "{t} {bytes}");
+        }
+    }
+}
+
 #[test]
 fn offloaded_states_are_all_somewhere() {
     let mixed = |l: Lowering| Lowering { precision: Precision::MIXED_BF16, ..l };

@@ -14,7 +14,9 @@ impl ParameterTensors {
             None => extra.push((kernel, times)),
         };
         for (matrix, forms) in self.state_forms() {
-            let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
+            let [side, other] = matrix.sides();
+            let [rows, columns] = matrix.whole();
+            let (small, large) = (rows.min(columns), rows.max(columns));
             let product = |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
             for form in forms {
                 let Representation::Projected { rank, basis } = form else { continue };
@@ -22,9 +24,9 @@ impl ParameterTensors {
                 match basis {
                     // The gradient down, the update back up.
                     Basis::SingularVectors => {
-                        add(product(rank, large, small), 1.0);
-                        add(product(small, large, rank), 1.0);
-                        // 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
+                        add(product(rank, other, side), 1.0);
+                        add(product(side, other, rank), 1.0);
+                        // The decomposition is one of the whole gradient, by every device that has a part of it: 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
                         let depth = 3 * small + 10 * small * small / large.max(1);
                         add(product(small, large, depth), 1.0 / period.max(1) as f64);
                     }
