@@ -6,7 +6,7 @@ use crate::footprint::Precision;
 use crate::model::Model;
 use crate::recompute_policy::ActivationPolicy;
 use crate::technique::{Allowance, Technique, Techniques};
-use crate::training::{Lowering, SegmentKind, TrainingGraph};
+use crate::training::{Attention, Lowering, SegmentKind, TrainingGraph};
 use crate::working_set::Release;
 use sim::kernel::{Kernel, Link};
 
@@ -123,6 +123,16 @@ fn offload_modules_send_what_their_backward_pass_reads() {
     assert_eq!(away("offload-mlp-norm"), 2 * S * H + 4 * S);
     assert_eq!(away("ssdtrain"), FUSED);
     assert_eq!(away("ssdtrain,fraction=0.25"), FUSED.div_ceil(4));
+}
+
+/// Without a kernel for all of it, the core reads Q and K, probabilities and V.
+#[test]
+fn the_attention_core_goes_away_however_it_is_executed() {
+    let unfused = |l: Lowering| Lowering { attention: Attention::Unfused, ..l };
+    let (kept, away, statics) = layer_of("offload-core-attn", unfused);
+    is_plain(&statics);
+    assert_eq!(away, 6 * S * H + 2 * A * S * S);
+    assert_eq!(kept + away, layer_of("", unfused).0);
 }
 
 #[test]
