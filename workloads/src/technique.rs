@@ -240,13 +240,9 @@ impl Techniques {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
             let values = technique.values(facts)?;
-            if let Some(one) = preset.one_micro_batch.as_ref().filter(|_| micro_batches > 1) {
-                let named = |name: &str| values.get(name).copied();
-                let applies = one.when.as_ref().is_none_or(|when| when.value(&named).is_ok_and(|value| value != 0.0));
-                if applies {
-                    let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
-                    return Err(TechniqueError::refused(&preset.name, why, "use a global batch of one micro-batch per replica"));
-                }
+            if let Some(one) = preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies(&values)) {
+                let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
+                return Err(TechniqueError::refused(&preset.name, why, "use a global batch of one micro-batch per replica"));
             }
             for other in &self.0[at + 1..] {
                 let pair = format!("{} + {}", preset.name, other.preset.name);
@@ -260,6 +256,21 @@ impl Techniques {
             }
         }
         Ok(())
+    }
+
+    /// What to say of a run of several data-parallel replicas: what the techniques' own code cannot, although it is counted here.
+    ///
+    /// # Errors
+    /// Parameters out of range.
+    pub fn of_replicas(&self, facts: &Facts, replicas: u32) -> Result<Vec<String>, TechniqueError> {
+        let mut notes = Vec::new();
+        for technique in self.0.iter().filter(|_| replicas > 1) {
+            let (preset, values) = (&technique.preset, technique.values(facts)?);
+            if let Some(one) = preset.one_replica.as_ref().filter(|one| one.applies(&values)) {
+                notes.push(format!("{}: {} (a step has {replicas} replicas)", preset.name, one.why));
+            }
+        }
+        Ok(notes)
     }
 
     /// What they make of a lowered model.
@@ -296,6 +307,10 @@ impl Techniques {
                     );
                     let cure = "name the operators of the model's layers in the technique's file, or leave it out";
                     return Err(TechniqueError::refused(&technique.name, why, cure));
+                }
+                Found::Frozen => {
+                    let why = format!("all weights whose {class} it is about are frozen");
+                    return Err(TechniqueError::refused(&technique.name, why, "leave one of the techniques out"));
                 }
                 Found::Nothing => format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name),
                 Found::KeptWhole => format!(

@@ -1,6 +1,6 @@
 //! What the rules of techniques make of one segment: its operators changed, its parameters counted. No technique is known here.
 
-use super::activations::{Rewriting, hands_on_rank};
+use super::activations::{Rewriting, SAMPLED, hands_on_rank};
 use super::error::TechniqueError;
 use super::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
 use super::policy::{Along, Away, Item, Rebuild, Rule, TensorClass};
@@ -23,6 +23,8 @@ pub(crate) struct Named {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Found {
     Nothing,
+    /// Weights that are frozen, and have no tensors of its class.
+    Frozen,
     /// What it is about, but in kernels where its form takes more than it saves.
     KeptWhole,
     Something,
@@ -44,7 +46,7 @@ pub(crate) fn change(
             continue;
         }
         let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        let mut kept_whole = false;
+        let (mut kept_whole, mut frozen) = (false, false);
         let any = match rule.class {
             TensorClass::ReadOnly => true,
             TensorClass::SavedActivations => {
@@ -68,7 +70,9 @@ pub(crate) fn change(
                     if rule.frozen {
                         rewriting.freeze(rule);
                     }
-                    parameters.apply(rule, name)?
+                    let any = parameters.apply(rule, name)?;
+                    frozen = !any && parameters.frozen_at(rule);
+                    any
                 }
             }
         };
@@ -76,6 +80,8 @@ pub(crate) fn change(
             Found::Something
         } else if kept_whole {
             Found::KeptWhole
+        } else if frozen {
+            Found::Frozen
         } else {
             Found::Nothing
         };
@@ -101,6 +107,14 @@ fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<boo
             Rebuild::Outputs => made.collect(),
             Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
         };
+        let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
+        if let Some(sample) = dropped.iter().map(name).find(|name| name.ends_with(SAMPLED)) {
+            let of = sample.trim_end_matches(SAMPLED);
+            let why = format!(
+                "rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept"
+            );
+            return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+        }
         found |= !dropped.is_empty();
         graph.settled.rebuilt.extend(dropped);
     }

@@ -159,6 +159,9 @@ struct ParameterTensor {
     held: [Held; 4],
 }
 
+/// What the names of adapters' parameters end with, after the product's.
+const ADAPTER: &str = ".adapter";
+
 /// The classes that parameters have.
 const CLASSES: [TensorClass; 4] =
     [TensorClass::Weights, TensorClass::MasterWeights, TensorClass::Gradients, TensorClass::OptimizerStates];
@@ -224,7 +227,7 @@ impl ParameterTensors {
         let Some(class) = CLASSES.iter().position(|class| *class == rule.class) else { return Ok(false) };
         for tensor in self.tensors.iter_mut().filter(|t| rule.at.takes(&t.operator)) {
             if rule.frozen {
-                tensor.trained &= tensor.operator.ends_with(".adapter");
+                tensor.trained &= tensor.operator.ends_with(ADAPTER);
                 found = true;
                 continue;
             }
@@ -238,6 +241,15 @@ impl ParameterTensors {
                     let why = format!("the {} of {} are {} already", rule.class, tensor.operator, described(other));
                     return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
                 }
+                if matches!(form, Representation::Projected { basis: Basis::SingularVectors, .. })
+                    && tensor.operator.ends_with(ADAPTER)
+                {
+                    let why = format!(
+                        "what is trained of {} is an adapter, which has a low rank already",
+                        tensor.operator.trim_end_matches(ADAPTER)
+                    );
+                    return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+                }
                 fits(form, tensor.matrix, &tensor.operator, technique)?;
                 held.forms.push(form.clone());
             }
@@ -246,11 +258,13 @@ impl ParameterTensors {
             }
             held.one_at_a_time |= rule.slice.is_some();
         }
-        if !found && rule.representation.is_some() && self.tensors.iter().any(|t| rule.at.takes(&t.operator)) {
-            let why = format!("all weights whose {} it is about are frozen", rule.class);
-            return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
-        }
         Ok(found)
+    }
+
+    /// Whether a form is meant for parameters here that are frozen, all of them.
+    pub(crate) fn frozen_at(&self, rule: &Rule) -> bool {
+        let mut at = self.tensors.iter().filter(|t| rule.representation.is_some() && rule.at.takes(&t.operator)).peekable();
+        at.peek().is_some() && at.all(|t| !t.trained)
     }
 
     /// Gives gradients and states of the chosen products a rank: their inputs are kept projected.
@@ -283,7 +297,7 @@ impl ParameterTensors {
                 let ranks = if kind == Kind::Replicated { 1 } else { matrix.ranks };
                 let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: i == 0 };
                 added.push(ParameterTensor {
-                    operator: format!("{}.adapter", tensor.operator),
+                    operator: format!("{}{ADAPTER}", tensor.operator),
                     matrix: Some(factor),
                     numbers: factor.numbers(),
                     kind,

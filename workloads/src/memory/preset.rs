@@ -58,6 +58,9 @@ pub struct Preset {
     /// Why a step can have one micro-batch only, where that is so.
     #[serde(default)]
     pub one_micro_batch: Option<OneMicroBatch>,
+    /// What to say where data-parallel replicas train together and its authors' code cannot.
+    #[serde(default)]
+    pub one_replica: Option<OneMicroBatch>,
     /// Techniques that it cannot be used with, and why.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
@@ -69,7 +72,7 @@ pub struct Preset {
     pub rules: Vec<Rule<Amount, Amount>>,
 }
 
-/// Why gradients cannot be accumulated.
+/// Why gradients cannot be accumulated, or come from one replica only.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneMicroBatch {
@@ -78,6 +81,14 @@ pub struct OneMicroBatch {
     pub when: Option<Amount>,
     /// The reason.
     pub why: String,
+}
+
+impl OneMicroBatch {
+    /// Whether it holds with these values of the parameters.
+    pub(crate) fn applies(&self, values: &BTreeMap<String, f64>) -> bool {
+        let named = |name: &str| values.get(name).copied();
+        self.when.as_ref().is_none_or(|when| when.value(&named).is_ok_and(|value| value != 0.0))
+    }
 }
 
 impl Preset {

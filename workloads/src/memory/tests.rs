@@ -345,7 +345,15 @@ fn what_cannot_be_is_refused_with_its_reason() {
     assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));
     assert!(refused("lomo galore", 1).contains("LOMO keeps no states"));
     assert!(refused("galore compact", 1).contains("projected already"));
-    assert!(refused("lora galore,rank=1024", 1).contains("frozen") || refused("lora galore,rank=1024", 1).contains("rank"));
+    for low_rank in ["lora galore,rank=1024", "galore lora", "lora-fa galore-8bit,rank=4"] {
+        assert!(refused(low_rank, 1).contains("is an adapter, which has a low rank already"), "{low_rank}: {}", refused(low_rank, 1));
+    }
+    // States of adapters are those of any trained weights.
+    let (adapted, both) = (layer("lora").2, layer("lora adam8bit").2);
+    assert!(device(both.states) < device(adapted.states) && device(both.states) > device(adapted.states) / 2);
+    for again in ["wta-crs megatron-full", "recompute-mlp rad", "lora wta-crs recompute-mlp"] {
+        assert!(refused(again, 1).contains("drawn at random: made again they would be others"), "{again}");
+    }
     assert!(refused("wta-crs compact", 1).contains("has another form already"));
     assert!(refused("memo,fraction=1.5", 1).contains("fraction = 1.5: must be from 0 to 1"));
     assert!(refused("galor", 1).contains("did you mean `galore`?"));
@@ -362,8 +370,40 @@ fn compositions_of_the_papers_go_together() {
     // LoRA-FA leaves nonlinear operators' inputs, which Mesa narrows.
     let (both, ..) = layer("lora-fa mesa");
     assert!(both < layer("lora-fa").0 && both < layer("mesa").0);
+    // LoRA reads the products' inputs exactly, so that they can be sampled (WTA-CRS, section 4) or grouped (VeLoRA); what is between the factors stays.
+    let (r, rows) = (8, (S as f64 * 0.3).ceil() as u64);
+    let adapted = 7 * 2 * S * r;
+    let exact = FUSED - 4 * S * H - 2 * S * I;
+    let (sampled, _, statics) = layer("lora,rank=8 wta-crs,fraction=0.3");
+    assert_eq!(sampled, exact + adapted + rows * (2 * (6 * H + I) + 7 * 8));
+    assert_eq!(statics, layer("lora,rank=8").2);
+    assert_eq!(layer("lora,rank=8 velora,groups=32").0, FUSED - 2 * S * I + 2 * 2 * S * 32 + adapted);
+    // The gradient of the first factor is of the sampled tokens: h x r for each of them.
+    let training = lowered("lora,rank=8 wta-crs,fraction=0.3", |l| l).unwrap();
+    let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
+    let steps = graph.operator("layer.attention.output").unwrap().backward.iter().flat_map(|c| &c.steps);
+    let down = steps.clone().find(|s| s.label == "backward_weight.adapter_down").unwrap();
+    let Kernel::Contraction(down) = down.kernel else { panic!("a product") };
+    assert_eq!((down.m, down.n, down.k), (H, r, rows));
+    let gathered = steps.filter_map(|s| match s.kernel {
+        Kernel::Elementwise(e) if s.label == "backward.sampled" => Some(e.elements),
+        _ => None,
+    });
+    assert_eq!(gathered.collect::<Vec<_>>(), [rows * r]);
+    // Attention has no products with weights, so that nothing that is drawn at random is made again.
+    assert_eq!(layer("wta-crs megatron-selective").0, layer("wta-crs").0 - 4 * A * S);
     let (ms, ..) = layer("ms-bp megatron-selective");
     assert_eq!(ms, FUSED - 4 * S * H - 4 * A * S);
+}
+
+#[test]
+fn what_the_authors_code_cannot_is_said_of_replicas() {
+    let said = |text: &str, replicas| {
+        let list: Techniques = [text.parse::<Technique>().unwrap()].into_iter().collect();
+        list.of_replicas(&Facts::new(&llama(), &lowering(&llama())), replicas).unwrap()
+    };
+    assert!(said("galore,per_layer=1", 8)[0].contains("without DistributedDataParallel") && said("galore-8bit", 2).len() == 1);
+    assert!(said("galore,per_layer=1", 1).is_empty() && said("galore", 8).is_empty() && said("lomo", 8).is_empty());
 }
 
 #[test]
