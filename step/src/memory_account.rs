@@ -288,6 +288,7 @@ impl<'a> Account<'a> {
             cached: slack + ahead + self.update_apart(held, moment),
             host: self.host(stage, held),
             host_states: held.away.host,
+            read_only: held.away.read_only,
             storage: self.storage(stage, held),
         }
     }

@@ -98,3 +98,25 @@ fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
         }
     }
 }
+
+/// What does not fit into the host's memory, or into storage, is called what it is.
+#[test]
+fn read_only_data_that_does_not_fit_is_called_so() {
+    let model = Model::load("llama2-7b").unwrap();
+    let stack = SoftwareStack::load("megatron_core").unwrap();
+    let lacks = |techniques: &str| {
+        let have = DeviceMemory { hbm: Bytes(1 << 50), host: Bytes(16 << 30), storage: Bytes(16 << 30) };
+        step_memory(&model, &plan(Layout::default(), 1, techniques), &stack, have, None).unwrap().fits().unwrap_err().to_string()
+    };
+    // 32 GiB of examples.
+    let examples = lacks("exemplar,examples=34359738368,example_bytes=1");
+    assert!(
+        examples.contains("32.00 GiB of it data that training only reads") && !examples.contains("optimizer states"),
+        "{examples}"
+    );
+    assert!(lacks("memory3").contains("of storage per device: 390.62 GiB of it data that training only reads"));
+    // Of states beside a little of such data the rest is named.
+    let states = lacks("zero-offload exemplar,examples=1073741824,example_bytes=1");
+    let gib = 14.0 * model.parameters() as f64 / f64::from(1 << 30);
+    assert!(states.contains(&format!("{gib:.2} GiB of it weights, gradients and optimizer states")), "{states}");
+}
