@@ -27,8 +27,9 @@ pub struct Technique {
 /// What the user allows although it changes what is trained: `NAME`, or `NAME,step_multiplier=X`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allowance {
+    /// The technique's name, or the path of its file.
     name: String,
-    multiplier: f64,
+    multiplier: Option<f64>,
 }
 
 impl FromStr for Allowance {
@@ -38,17 +39,17 @@ impl FromStr for Allowance {
         let (name, rest) = text.split_once(',').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let form = |part: &str| TechniqueError::Form { text: text.to_owned(), part: part.to_owned() };
         let multiplier = match rest {
-            None => 1.0,
+            None => None,
             Some(rest) => {
                 let value = rest.trim().strip_prefix("step_multiplier=").map(str::trim).ok_or_else(|| form(rest))?;
-                let possible = value.parse().ok().filter(|number| (1e-3..=1e3).contains(number));
-                possible.ok_or_else(|| TechniqueError::Value {
+                let possible: Option<f64> = value.parse().ok().filter(|number| (1.0..=1e3).contains(number));
+                Some(possible.ok_or_else(|| TechniqueError::Value {
                     technique: name.trim().to_owned(),
                     key: "step_multiplier".into(),
                     value: value.to_owned(),
-                    limit: "a number from 0.001 to 1000".into(),
+                    limit: "a number from 1 to 1000".into(),
                     meaning: "how many times as many steps training takes with it".into(),
-                })?
+                })?)
             }
         };
         Ok(Self { name: name.trim().to_owned(), multiplier })
@@ -100,7 +101,11 @@ impl Technique {
 impl fmt::Display for Technique {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.preset.name)?;
-        self.given.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))
+        self.given.iter().try_for_each(|(key, value)| match value.abs() {
+            // Digits that say nothing but the size are left to the exponent.
+            size if size != 0.0 && !(1e-4..1e16).contains(&size) => write!(f, ",{key}={value:e}"),
+            _ => write!(f, ",{key}={value}"),
+        })
     }
 }
 
@@ -120,10 +125,10 @@ impl FromStr for Technique {
                 key: key.trim().to_owned(),
                 value: value.trim().to_owned(),
                 limit: "a finite number".into(),
-                meaning: "a parameter of the technique (coplace techniques --help)".into(),
+                meaning: "a parameter of the technique (coplace list techniques)".into(),
             })?;
             if given.insert(key.trim().to_owned(), value).is_some() {
-                return Err(form());
+                return Err(TechniqueError::refused(&preset.name, format!("{} is given twice", key.trim()), "give it once"));
             }
         }
         Ok(Self { preset, given, multiplier: None })
@@ -196,17 +201,22 @@ impl Techniques {
     /// # Errors
     /// A technique that changes what is trained and is not allowed, or an allowance of one that is not used.
     pub fn allowing(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
-        let named = |allowance: &&Allowance, technique: &Technique| sim::names::same(&technique.preset.name, &allowance.name);
-        if let Some(idle) = allowances.iter().find(|a| !self.iter().any(|technique| named(a, technique))) {
-            let why = "it is allowed, but not among the techniques";
-            return Err(TechniqueError::refused(
-                &idle.name,
-                why,
-                format!("add --technique {}, or leave it out of --allow", idle.name),
-            ));
+        let named = |allowance: &&Allowance, technique: &Technique| technique.preset.is_called(&allowance.name);
+        for (at, allowance) in allowances.iter().enumerate() {
+            let refused = |why: &str, cure: String| Err(TechniqueError::refused(&allowance.name, why, cure));
+            let Some(technique) = self.iter().find(|technique| named(&allowance, technique)) else {
+                let cure = format!("add --technique {}, or leave it out of --allow", allowance.name);
+                return refused("it is allowed, but not among the techniques", cure);
+            };
+            if allowances[at + 1..].iter().any(|other| named(&other, technique)) {
+                return refused("it is allowed twice", "give one --allow for it".to_owned());
+            }
+            if technique.preset.gate == Gate::Exact && allowance.multiplier.is_some() {
+                return refused("it is exact: it takes as many steps as without", "leave out its step_multiplier".to_owned());
+            }
         }
         let allowed = |technique: &Technique| {
-            let multiplier = allowances.iter().find(|a| named(a, technique)).map(|a| a.multiplier);
+            let multiplier = allowances.iter().find(|a| named(a, technique)).map(|a| a.multiplier.unwrap_or(1.0));
             let preset = &technique.preset;
             if multiplier.is_none() && preset.gate != Gate::Exact {
                 let why = format!("its gradients or updates are {}: it changes what is trained", preset.gate);
@@ -312,6 +322,7 @@ impl Techniques {
                     let why = format!("all weights whose {class} it is about are frozen");
                     return Err(TechniqueError::refused(&technique.name, why, "leave one of the techniques out"));
                 }
+                Found::Gone => format!("{}: what it sends away has gone already, by another technique", technique.name),
                 Found::Nothing => format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name),
                 Found::KeptWhole => format!(
                     "{}: nothing changes: the gated unit of {} is one kernel, which keeps gate and up alone; with bits for the gate it would keep the \

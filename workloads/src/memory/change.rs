@@ -23,6 +23,8 @@ pub(crate) struct Named {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Found {
     Nothing,
+    /// What it sends away, but it has gone already.
+    Gone,
     /// Weights that are frozen, and have no tensors of its class.
     Frozen,
     /// What it is about, but in kernels where its form takes more than it saves.
@@ -46,7 +48,7 @@ pub(crate) fn change(
             continue;
         }
         let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        let (mut kept_whole, mut frozen) = (false, false);
+        let (mut kept_whole, mut frozen, mut settled) = (false, false, Found::Nothing);
         let any = match rule.class {
             TensorClass::ReadOnly => true,
             TensorClass::SavedActivations => {
@@ -58,7 +60,8 @@ pub(crate) fn change(
                         parameters.hand_on(rule, rank, name)?;
                     }
                 }
-                any | settle(&mut segment.graph, rule, name)?
+                settled = settle(&mut segment.graph, rule, name)?;
+                any
             }
             TensorClass::Transients | TensorClass::Logits => slice(&mut segment.graph, rule),
             _ => {
@@ -85,7 +88,7 @@ pub(crate) fn change(
         } else {
             Found::Nothing
         };
-        *found = here.max(*found);
+        *found = here.max(settled).max(*found);
     }
     let per = segment.bytes_per_parameter();
     let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
@@ -94,9 +97,9 @@ pub(crate) fn change(
 }
 
 /// What is rebuilt, and what goes away.
-fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<bool, TechniqueError> {
+fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<Found, TechniqueError> {
     let chosen = |id: crate::graph::OpId| rule.at.takes(&graph.operators[id.index()].name);
-    let mut found = false;
+    let (mut found, mut gone) = (false, false);
     if let Some(rebuild) = rule.rebuild {
         let read_outside: BTreeSet<TensorId> =
             graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
@@ -134,7 +137,9 @@ fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<boo
             let is = |wanted: &String| wanted == name || wanted == INPUT && inputs.contains(t);
             rule.tensors.is_empty() || rule.tensors.iter().any(is)
         };
-        reads.retain(|t| !graph.settled.away.contains(t) && named(t));
+        reads.retain(named);
+        gone = !reads.is_empty();
+        reads.retain(|t| !graph.settled.away.contains(t));
         found |= !reads.is_empty();
         let settled = &mut graph.settled;
         let nvme = place.to == Away::Nvme;
@@ -153,7 +158,13 @@ fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<boo
         }
         settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
     }
-    Ok(found)
+    Ok(if found {
+        Found::Something
+    } else if gone {
+        Found::Gone
+    } else {
+        Found::Nothing
+    })
 }
 
 /// Cuts what the chosen operators hand to each other.

@@ -4,13 +4,13 @@ use super::amount::{Amount, Facts};
 use super::error::TechniqueError;
 use super::policy::{Adapter, Away, Gate, Place, Representation, Rule, Slice, Stock, TensorClass};
 use include_dir::{Dir, include_dir};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/memory/presets");
 
 /// A number that the user may set.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
     /// What it is taken for where nobody says.

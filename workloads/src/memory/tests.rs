@@ -346,7 +346,11 @@ fn what_cannot_be_is_refused_with_its_reason() {
     assert!(refused("lomo galore", 1).contains("LOMO keeps no states"));
     assert!(refused("galore compact", 1).contains("projected already"));
     for low_rank in ["lora galore,rank=1024", "galore lora", "lora-fa galore-8bit,rank=4"] {
-        assert!(refused(low_rank, 1).contains("is an adapter, which has a low rank already"), "{low_rank}: {}", refused(low_rank, 1));
+        assert!(
+            refused(low_rank, 1).contains("is an adapter, which has a low rank already"),
+            "{low_rank}: {}",
+            refused(low_rank, 1)
+        );
     }
     // States of adapters are those of any trained weights.
     let (adapted, both) = (layer("lora").2, layer("lora adam8bit").2);
@@ -419,4 +423,32 @@ fn what_changes_training_is_allowed_by_name() {
     assert!(allowing(&["galore", "lora"]).unwrap_err().to_string().contains("not among the techniques"));
     assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is no parameter"));
     assert_eq!(list.lossy().count(), 1);
+    let refused = |texts: &[&str]| allowing(texts).unwrap_err().to_string();
+    assert!(refused(&["galore,step_multiplier=0.5"]).contains("step_multiplier = 0.5: must be a number from 1 to 1000"));
+    assert!(refused(&["galore", "ms-bp,step_multiplier=2"]).contains("ms-bp: it is exact"));
+    assert!(refused(&["galore", "GaLore,step_multiplier=2"]).contains("it is allowed twice"));
+    let twice = "galore,rank=512,rank=256".parse::<Technique>().unwrap_err().to_string();
+    assert!(twice.contains("technique galore: rank is given twice; give it once"), "{twice}");
+}
+
+#[test]
+fn names_of_techniques_are_short_and_read_again() {
+    for (text, shown) in [
+        ("memo,fraction=1e-300", "memo,fraction=1e-300"),
+        ("memo,fraction=0.375", "memo,fraction=0.375"),
+        ("memo,fraction=0", "memo,fraction=0"),
+    ] {
+        let technique: Technique = text.parse().unwrap();
+        assert_eq!(technique.to_string(), shown);
+        assert_eq!(shown.parse::<Technique>().unwrap(), technique);
+    }
+}
+
+#[test]
+fn what_has_gone_already_is_said_so() {
+    let notes = |techniques: &str| lowered(techniques, |l| l).unwrap().applied.unwrap().notes;
+    let gone = notes("offload-core-attn offload-attn-proj");
+    assert_eq!(gone, ["offload-attn-proj: what it sends away has gone already, by another technique"]);
+    assert!(notes("offload-attn-proj offload-core-attn").is_empty());
+    assert!(notes("offload-moe-act")[0].contains("has nothing that its rule about saved activations is about"));
 }
