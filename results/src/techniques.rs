@@ -3,9 +3,10 @@
 use search::techniques::{Setting, Trial};
 use serde::Serialize;
 use sim::units::Bytes;
+use std::collections::BTreeMap;
 use step::{MemoryClass, StageMemory, StepError};
-use workloads::memory::{Gate, Preset};
-use workloads::{Technique, Techniques};
+use workloads::memory::{Facts, Gate, Preset};
+use workloads::{Lowering, Technique, Techniques};
 
 /// The version of the JSON that this build writes.
 pub const FORMAT: u32 = 1;
@@ -46,6 +47,8 @@ pub struct Comparison {
 pub struct Row {
     /// Its name with what was given or chosen.
     pub technique: String,
+    /// The values in force of all parameters of every technique of the row, by its name; none where one cannot be.
+    pub parameters: BTreeMap<String, BTreeMap<String, f64>>,
     /// What it does to the result of training: `exact`, `unbiased` or `biased`.
     pub gate: String,
     /// Its formula.
@@ -144,8 +147,13 @@ fn row(setting: &Setting<'_>, list: &Techniques, tried: Result<Trial, StepError>
     let name = |techniques: &Techniques| if techniques.is_empty() { "none".to_owned() } else { techniques.to_string() };
     let chosen = tried.as_ref().map_or_else(|_| name(list), |trial| name(&trial.techniques));
     let refused = tried.as_ref().err().map(ToString::to_string);
+    let lowering = Lowering { sequence_length: setting.plan.batch.sequence_length, ..Lowering::new(setting.model) };
+    let facts = Facts::new(setting.model, &lowering);
+    let in_force = |technique: &Technique| Some((technique.preset().name.clone(), technique.values(&facts).ok()?));
+    let parameters = tried.as_ref().map_or(list, |trial| &trial.techniques).iter().filter_map(in_force).collect();
     Row {
         technique: chosen,
+        parameters,
         gate: gate.to_string(),
         formula: joined(|p| &p.formula),
         source: joined(|p| &p.source),
@@ -158,7 +166,9 @@ fn effect(setting: &Setting<'_>, trial: &Trial, none: &Trial) -> Effect {
     let fullest = trial.memory.stages.iter().max_by_key(|s| s.need());
     let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
     let batch = &setting.plan.batch;
-    let written = most(|s| s.storage).as_f64() * (batch.global_batch / batch.micro_batch.max(1)).max(1) as f64
+    // What is only read has been written before training.
+    let written = most(|s| s.storage.saturating_sub(s.read_only[1])).as_f64()
+        * (batch.global_batch / batch.micro_batch.max(1)).max(1) as f64
         / f64::from(setting.plan.layout.data.max(1));
     Effect {
         classes_gib: MemoryClass::ALL

@@ -176,7 +176,8 @@ pub struct JobArguments {
     /// Storage (NVMe) for every device, GB/s and GB, in place of the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     pub nvme: Option<String>,
-    /// A memory technique that every plan has (`coplace techniques` compares them), or its file. Can be given several times
+    /// A memory technique that every plan has, or its file; `coplace list techniques` has all with their parameters, `coplace techniques` compares
+    /// them. Can be given several times
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     pub technique: Vec<String>,
     /// Allow a technique that changes what is trained; throughput is also given divided by X, how many times as many steps are expected. Can be given

@@ -14,6 +14,7 @@ use sim::kernel::DataType;
 use sim::network::{Fabric, FabricDocument};
 use step::SoftwareStack;
 use workloads::import::hugging_face::coverage;
+use workloads::memory::{Parameter, Preset};
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 
@@ -30,14 +31,16 @@ pub enum What {
     Studies,
     /// Software that runs a training step
     Stacks,
+    /// Memory techniques, with their parameters
+    Techniques,
     /// Fields of a chip's and a fabric's file that a study's space may vary
     Dimensions,
 }
 
-/// List the built-in models, chips, fabrics, studies or software stacks, or the dimensions that a study may vary
+/// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a study may vary
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
+    after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
 )]
 pub struct Arguments {
     /// What to list
@@ -66,6 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         What::Fabrics => fabrics()?,
         What::Studies => studies()?,
         What::Stacks => stacks()?,
+        What::Techniques => techniques()?,
         What::Dimensions => dimensions(arguments)?,
     };
     let note = if arguments.family { HOW_CHECKED } else { "" };
@@ -81,12 +85,13 @@ type Listing = (Table, Vec<serde_json::Value>);
 type Count = fn() -> Result<usize, Failure>;
 
 /// What is built in, by kind, with how many there are: each is read for it.
-pub const KINDS: [(&str, Count); 5] = [
+pub const KINDS: [(&str, Count); 6] = [
     ("models", || models().map(|(_, entries)| entries.len())),
     ("chips", || chips().map(|(_, entries)| entries.len())),
     ("fabrics", || fabrics().map(|(_, entries)| entries.len())),
     ("studies", || studies().map(|(_, entries)| entries.len())),
     ("stacks", || stacks().map(|(_, entries)| entries.len())),
+    ("techniques", || techniques().map(|(_, entries)| entries.len())),
 ];
 
 fn models() -> Result<Listing, Failure> {
@@ -234,6 +239,26 @@ fn stacks() -> Result<Listing, Failure> {
         let stack = SoftwareStack::load(&name).or_other()?;
         table.row([name, stack.description.clone()]);
         entries.push(serde_json::to_value(&stack).or_other()?);
+    }
+    Ok((table, entries))
+}
+
+fn techniques() -> Result<Listing, Failure> {
+    let mut table = Table::new(["technique", "gate", "parameters", "what it does"])
+        .align(1, Align::Left)
+        .align(2, Align::Left)
+        .align(3, Align::Left)
+        .keep(&["parameters"]);
+    let mut entries = Vec::new();
+    for name in Preset::names() {
+        let preset = Preset::load(&name).or_other()?;
+        let default = |(key, parameter): (&String, &Parameter)| format!("{key}={}", parameter.default);
+        let parameters: Vec<String> = preset.parameters.iter().map(default).collect();
+        table.row([name.clone(), preset.gate.to_string(), parameters.join(", "), preset.description.clone()]);
+        entries.push(json!({
+            "name": name, "description": preset.description, "gate": preset.gate.to_string(), "formula": preset.formula,
+            "source": preset.source, "parameters": serde_json::to_value(&preset.parameters).or_other()?,
+        }));
     }
     Ok((table, entries))
 }

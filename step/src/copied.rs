@@ -1,6 +1,6 @@
 //! Copies of activations between a device, its host and its storage.
 
-use super::{ChipTimes, StepProfile};
+use super::ChipTimes;
 use sim::kernel::{Kernel, Link, Transfer};
 use sim::units::{Bytes, Seconds};
 use workloads::ActivationPolicy;
@@ -30,9 +30,8 @@ impl Copied {
 }
 
 impl ChipTimes {
-    /// What one layer under a policy copies away in every micro-batch.
-    pub(crate) fn copied(&self, profile: &StepProfile, policy: &ActivationPolicy) -> Copied {
-        let graph = &profile.layer_segment.graph;
+    /// What one piece under a policy copies away in every micro-batch.
+    pub(crate) fn copied(&self, graph: &OperatorGraph, policy: &ActivationPolicy) -> Copied {
         Copied::of(&policy.treatment_under(graph, self.stack().replay()), graph)
     }
 

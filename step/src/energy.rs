@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sim::kernel::Kernel;
 use sim::network::Fabric;
 use sim::units::{Joules, Seconds};
+use workloads::graph::OperatorGraph;
 use workloads::{ActivationPolicy, Model};
 
 /// Energy of one step over all devices.
@@ -56,7 +57,10 @@ pub fn step_energy_of(
     let (mut model_once, mut copies) = (profile.embedding, Joules::ZERO);
     for (policy, layers) in runs {
         model_once = model_once.plus(profile.layer_under(policy).times(layers));
-        copies += chip.copy_energy(profile, policy) * layers as f64;
+        copies += chip.copy_energy(&profile.layer_segment.graph, policy) * layers as f64;
+    }
+    for end in [&profile.leading_segment, &profile.trailing_segment].into_iter().flatten() {
+        copies += chip.copy_energy(&end.graph, plan.activations.first());
     }
     let model_once = model_once.plus(profile.head);
     let kernels = model_once.forward.energy + model_once.recompute.energy + model_once.backward.energy;
@@ -80,9 +84,9 @@ fn updates(chip: &mut ChipTimes, step: &Step<'_>, arrangement: &Arrangement) -> 
 }
 
 impl ChipTimes {
-    /// A layer's copies away from the device and back, of one micro-batch.
-    fn copy_energy(&mut self, profile: &StepProfile, policy: &ActivationPolicy) -> Joules {
-        let copies = self.copied(profile, policy).by_link();
+    /// A piece's copies away from the device and back, of one micro-batch.
+    fn copy_energy(&mut self, graph: &OperatorGraph, policy: &ActivationPolicy) -> Joules {
+        let copies = self.copied(graph, policy).by_link();
         copies.map(|copy| self.energy(&Kernel::Transfer(copy)) * 2.0).sum()
     }
 }

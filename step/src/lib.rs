@@ -42,6 +42,8 @@ mod stack_terms_tests;
 mod stage_memory;
 mod staged;
 #[cfg(test)]
+mod technique_tests;
+#[cfg(test)]
 mod tests;
 mod timeline;
 mod work;

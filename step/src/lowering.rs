@@ -2,6 +2,7 @@
 
 use super::{SoftwareStack, StepError, TrainingPlan};
 use std::borrow::Cow;
+use workloads::memory::Facts;
 use workloads::model::Experts;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, TrainingGraph};
@@ -11,8 +12,13 @@ use workloads::{Lowering, Model, TrainingGraph};
 /// # Errors
 /// A plan that the model cannot be lowered for, techniques that cannot be used with it or with each other.
 pub fn lowered(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
-    let graph = TrainingGraph::new(&routed(model, plan, stack), &lowering(model, plan, stack))?;
-    Ok(plan.techniques.apply(model, graph, plan.micro_batches())?)
+    let lowering = lowering(model, plan, stack);
+    let graph = TrainingGraph::new(&routed(model, plan, stack), &lowering)?;
+    let mut graph = plan.techniques.apply(model, graph, plan.micro_batches())?;
+    if let Some(applied) = &mut graph.applied {
+        applied.notes.extend(plan.techniques.of_replicas(&Facts::new(model, &lowering), plan.layout.data)?);
+    }
+    Ok(graph)
 }
 
 /// The model with experts as uneven as the stack has them, where there are devices to wait for and no capacity limits it.

@@ -7,6 +7,7 @@ mod chunks;
 mod turns;
 
 use self::at_work::Transient;
+use self::away::EndKeeps;
 use self::besides::{communicators, whole_states};
 use self::chunks::ChunkMemory;
 pub use self::chunks::StageRoom;
@@ -19,8 +20,8 @@ use super::stage_memory::{Moment, StageMemory};
 use sim::pipeline::{Schedule, in_flight, zb_v_in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
-use workloads::graph::{OperatorGraph, Parameters, TensorInfo};
-use workloads::{ActivationPolicy, LayerMix, RecomputeSet, Replay, SegmentKind, StagePolicies, TensorId, TrainingGraph};
+use workloads::graph::{OpId, OperatorGraph, Parameters, TensorInfo};
+use workloads::{ActivationPolicy, LayerMix, Replay, Segment, SegmentKind, StagePolicies, TrainingGraph};
 
 pub(super) const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
@@ -37,9 +38,9 @@ pub struct MemoryProfile {
     stored: Bytes,
     /// Alive besides while one layer runs.
     transient: Transient,
-    /// Kept by the embedding, and by the head without logits and loss.
-    embedding_kept: Bytes,
-    head_kept: Bytes,
+    /// Kept by the embedding, and by the head, with the layers that are with them.
+    embedding: EndKeeps,
+    head: EndKeeps,
     /// Logits of a micro-batch on one device.
     logits: u64,
     /// Hidden states of a micro-batch, whole.
@@ -70,8 +71,7 @@ impl MemoryProfile {
         // A training graph has all three kinds; the first is as good as any if it had not.
         let segment = |kind| training.segment(kind).unwrap_or(&training.segments[0]);
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
-        let ends =
-            [&embedding.graph, &head.graph].map(|graph| without_logits(graph, graph.kept(&RecomputeSet::none()).into_iter()));
+        let ends = [embedding, head].map(|end| EndKeeps::of(&ActivationPolicy::None.treatment(&end.graph), &end.graph));
         let logits = head.graph.tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
         Self {
             parameters: PieceParameters {
@@ -86,8 +86,8 @@ impl MemoryProfile {
             offloaded: Bytes::ZERO,
             stored: Bytes::ZERO,
             transient: Transient::default(),
-            embedding_kept: ends[0],
-            head_kept: ends[1],
+            embedding: ends[0],
+            head: ends[1],
             logits: logits.0 / training.lowering.precision.operand.bytes(),
             hidden: whole_states(training, layer.boundary_bytes),
             chunks: Vec::new(),
@@ -126,18 +126,14 @@ impl MemoryProfile {
         let treatment = policy.treatment_under(&layer.graph, replay);
         let transient =
             Transient::new(stack, |release| working_set(&treatment, &layer.graph, self.changed.as_deref(), stack, release));
-        // Without layers in it, the embedding keeps the same under every policy.
-        let embedding_kept = training.segment(SegmentKind::Embedding).map_or(self.embedding_kept, |embedding| {
-            policy.treatment_under(&embedding.graph, replay).kept_bytes(&embedding.graph)
-        });
-        // Neither does the head.
-        let head_kept = training.segment(SegmentKind::Head).map_or(self.head_kept, |head| {
-            let treatment = policy.treatment_under(&head.graph, replay);
-            without_logits(&head.graph, treatment.kept.iter().copied())
-        });
+        // Without layers in them, embedding and head keep the same under every policy.
+        let end = |kind, known| {
+            let of = |segment: &Segment| EndKeeps::of(&policy.treatment_under(&segment.graph, replay), &segment.graph);
+            training.segment(kind).map_or(known, of)
+        };
         Self {
-            embedding_kept,
-            head_kept,
+            embedding: end(SegmentKind::Embedding, self.embedding),
+            head: end(SegmentKind::Head, self.head),
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
             stored: treatment.stored_bytes(&layer.graph),
@@ -147,12 +143,10 @@ impl MemoryProfile {
     }
 }
 
-/// Bytes of what an end of the model keeps, without logits and loss.
-fn without_logits(graph: &OperatorGraph, kept: impl Iterator<Item = TensorId>) -> Bytes {
-    let large = |t: &TensorInfo| {
-        t.producer.is_some_and(|op| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str()))
-    };
-    kept.map(|t| &graph.tensors[t.index()]).filter(|t| !large(t)).map(|t| t.bytes).sum()
+/// Whether a tensor is of the logits or of the loss, which have a class of their own.
+fn large(graph: &OperatorGraph, tensor: &TensorInfo) -> bool {
+    let made_by = |op: OpId| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str());
+    tensor.producer.is_some_and(made_by)
 }
 
 /// What a stage has: pieces, and what their parameters take whatever the micro-batch, the policy and the schedule.
@@ -294,6 +288,7 @@ impl<'a> Account<'a> {
             cached: slack + ahead + self.update_apart(held, moment),
             host: self.host(stage, held),
             host_states: held.away.host,
+            read_only: held.away.read_only,
             storage: self.storage(stage, held),
         }
     }
@@ -332,8 +327,8 @@ impl<'a> Account<'a> {
         let split = &self.arrangement.split;
         let (first, last) = (place == 0, place + 1 == split.chunks);
         let layers = if first { split.first } else { split.layers(place) };
-        let embedding = if first { self.profile.embedding_kept } else { Bytes::ZERO };
-        let head = if last { self.profile.head_kept } else { Bytes::ZERO };
+        let embedding = if first { self.profile.embedding.kept } else { Bytes::ZERO };
+        let head = if last { self.profile.head.kept } else { Bytes::ZERO };
         let kept = self.profile.chunks.get(place as usize).map_or(self.profile.kept * layers, |chunk| chunk.kept);
         [kept + embedding, head]
     }
@@ -379,8 +374,8 @@ impl<'a> Account<'a> {
     pub(super) fn surely_exceeds(&self, capacity: Bytes) -> bool {
         let exceeds = |stage: u32| {
             let held = self.holding(stage);
-            let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
-            let embedding = self.profile.embedding_kept;
+            let head = if held.head { self.profile.head.kept * self.losses(stage) } else { Bytes::ZERO };
+            let embedding = self.profile.embedding.kept;
             let turns = matches!(self.arrangement.schedule, Schedule::Interleaved { .. }) && self.arrangement.split.longer > 0;
             let kept = if turns {
                 self.kept_at_first(stage, self.profile.kept, embedding)
@@ -421,11 +416,11 @@ impl<'a> Account<'a> {
 
     /// Activations kept by the layers of a stage, and by its embedding and head, at the peak or at the peak of those moments when a loss is at work.
     fn activations(&self, stage: u32, held: &Holding, in_loss: bool) -> Bytes {
-        let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
+        let head = if held.head { self.profile.head.kept * self.losses(stage) } else { Bytes::ZERO };
         if self.staged() {
-            return self.kept_in_chunks(stage, |chunk| chunk.kept, self.profile.embedding_kept, in_loss && held.head) + head;
+            return self.kept_in_chunks(stage, |chunk| chunk.kept, self.profile.embedding.kept, in_loss && held.head) + head;
         }
-        self.kept(stage, held, self.profile.kept, self.profile.embedding_kept, in_loss) + head
+        self.kept(stage, held, self.profile.kept, self.profile.embedding.kept, in_loss) + head
     }
 
     /// What a stage's layers, and its embedding, keep at the peak.

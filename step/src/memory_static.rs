@@ -91,15 +91,16 @@ impl Sharding {
         let away = all.weights.host.per_device() + all.weights.nvme.per_device();
         let masters = self.share(all.masters.device, states);
         let stored_master = stored_master && masters > 0;
-        let stored =
-            if stored_master { masters + if weights { 0 } else { copy } } else { self.share(all.weights.device, weights) };
-        let missing = if stored_master && weights { copy } else { copy.saturating_sub(self.share(all.weights.device, weights)) };
+        // Where the stored weights are the master copy, frozen ones, which have none, are stored as products read them.
+        let held = self.share(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
+        let stored = held + if stored_master { masters } else { 0 };
+        let missing = copy.saturating_sub(held);
         let others = if stored_master { 0 } else { masters };
         let whole = gradient(all.gradients.device.per_device());
         let spread = self.whole.map_or(0, |chunks| whole.div_ceil(chunks.max(1)));
         let held = (gradient(self.share(all.gradients.device, gradients)) + spread).min(whole);
         Resident {
-            weights: Bytes(stored + all.stock.device.per_device()),
+            weights: Bytes(stored + self.share(all.copies.device, weights) + all.stock.device.per_device()),
             gradients: Bytes(held + gradient(all.largest_gradient)),
             masters: Bytes(others),
             states: Bytes(self.share(all.states.device, states)),

@@ -31,6 +31,8 @@ pub(crate) struct Changed {
 pub(crate) struct AwayBytes {
     pub(crate) host: Bytes,
     pub(crate) storage: Bytes,
+    /// Of both, data that training only reads.
+    pub(crate) read_only: [Bytes; 2],
 }
 
 impl Changed {
@@ -76,13 +78,14 @@ impl Changed {
         }
         let sum = |of: fn(&PlacedBytes) -> workloads::graph::Parameters| {
             let [weights, gradients, states] = sharding.zero_shares();
-            sharding.share_of(of(&all.weights), weights)
+            sharding.share_of(of(&all.weights).plus(of(&all.copies)), weights)
                 + sharding.share_of(of(&all.gradients), gradients)
                 + sharding.share_of(of(&all.masters), states)
                 + sharding.share_of(of(&all.states), states)
                 + of(&all.stock).per_device()
         };
-        let away = AwayBytes { host: Bytes(sum(|p| p.host)), storage: Bytes(sum(|p| p.nvme)) };
+        let read_only = [all.stock.host, all.stock.nvme].map(|stock| Bytes(stock.per_device()));
+        let away = AwayBytes { host: Bytes(sum(|p| p.host)), storage: Bytes(sum(|p| p.nvme)), read_only };
         let (wide, narrow) = self.widened;
         (
             sharding.resident_statics(&all, stored_master, |gradient| {

@@ -92,6 +92,10 @@ pub(super) fn none(bytes: &Bytes) -> bool {
     *bytes == Bytes::ZERO
 }
 
+fn neither(bytes: &[Bytes; 2]) -> bool {
+    bytes.iter().all(none)
+}
+
 /// What an instrument counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -117,9 +121,12 @@ pub struct StageMemory {
     pub cached: Bytes,
     /// Bytes in host memory: offloaded activations, and what memory techniques send there.
     pub host: Bytes,
-    /// Of these, weights, gradients and optimizer states.
+    /// Of these, weights, gradients, optimizer states and data that training only reads.
     #[serde(default, skip_serializing_if = "none")]
     pub host_states: Bytes,
+    /// Of the bytes in the host's memory and in storage, data that training only reads.
+    #[serde(default, skip_serializing_if = "neither")]
+    pub read_only: [Bytes; 2],
     /// Bytes in storage: what memory techniques send there.
     #[serde(default, skip_serializing_if = "none")]
     pub storage: Bytes,
@@ -135,6 +142,9 @@ pub struct OverCapacity {
     pub class: MemoryClass,
     /// Bytes of that class; of the host's those of activations.
     pub largest: Bytes,
+    /// Of the host's memory and of storage, bytes of data that training only reads.
+    #[serde(default, skip_serializing_if = "none")]
+    pub read_only: Bytes,
     /// Bytes needed, of the device's memory or of the host's.
     pub need: Bytes,
     /// Bytes there are for it.
@@ -168,11 +178,21 @@ impl OverCapacity {
     /// What does not fit. Of the host's memory, what to do as well.
     fn reason(&self) -> String {
         match self.class {
+            MemoryClass::Host if self.read_only > self.have => format!(
+                " of host memory per device: {:.2} GiB of it data that training only reads, which do not fit; keep less of it, or correct the chip's \
+                 host.capacity_gib",
+                self.read_only.gib()
+            ),
+            MemoryClass::Storage if self.read_only > self.have => format!(
+                " of storage per device: {:.2} GiB of it data that training only reads, which do not fit; keep less of it, or give the chip's file a \
+                 [storage] that is large enough",
+                self.read_only.gib()
+            ),
             // Weights and states, which no recomputation makes fewer.
             MemoryClass::Host if self.largest < self.need => format!(
                 " of host memory per device: {:.2} GiB of it weights, gradients and optimizer states, which do not fit; use a higher ZeRO stage, more \
                  devices, storage, or correct the chip's host.capacity_gib",
-                self.need.saturating_sub(self.largest).gib()
+                self.need.saturating_sub(self.largest + self.read_only).gib()
             ),
             MemoryClass::Host if self.have == Bytes::ZERO => {
                 " of host memory per device: offloaded activations do not fit; recompute instead, or give the chip's file its [host]".to_owned()
@@ -224,7 +244,8 @@ impl StageMemory {
             return Ok(());
         }
         let largest = self.host.saturating_sub(self.host_states);
-        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest, need: self.host, have })
+        let read_only = self.read_only[0];
+        Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest, read_only, need: self.host, have })
     }
 
     /// Whether it fits into the storage at hand.
@@ -235,7 +256,8 @@ impl StageMemory {
         if self.storage <= have {
             return Ok(());
         }
-        Err(OverCapacity { stage: self.stage, class: MemoryClass::Storage, largest: self.storage, need: self.storage, have })
+        let (largest, read_only) = (self.storage, self.read_only[1]);
+        Err(OverCapacity { stage: self.stage, class: MemoryClass::Storage, largest, read_only, need: self.storage, have })
     }
 
     /// The class that takes most of the device's memory.
@@ -253,6 +275,6 @@ impl StageMemory {
         if need <= have {
             return Ok(());
         }
-        Err(OverCapacity { stage: self.stage, class, largest: self.class(class), need, have })
+        Err(OverCapacity { stage: self.stage, class, largest: self.class(class), read_only: Bytes::ZERO, need, have })
     }
 }

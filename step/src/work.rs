@@ -340,15 +340,16 @@ impl ChipTimes {
             let treatment = policy.treatment_under(&segment.graph, self.stack().replay());
             self.piece(segment, &treatment, Some(forward)).priced(self, network)
         };
-        let forward = PassProfile { offload: Seconds::ZERO, copying: Seconds::ZERO, ..known.layer.forward };
+        let uncopied = |pass: PassProfile| PassProfile { offload: Seconds::ZERO, copying: Seconds::ZERO, ..pass };
+        let forward = uncopied(known.layer.forward);
         let first = plan.activations.first();
         let layer = again(&known.layer_segment, forward, first)?;
         let embedding = match &known.leading_segment {
-            Some(segment) => again(segment, known.embedding.forward, first)?,
+            Some(segment) => again(segment, uncopied(known.embedding.forward), first)?,
             None => known.embedding,
         };
         let head = match &known.trailing_segment {
-            Some(segment) => again(segment, known.head.forward, first)?,
+            Some(segment) => again(segment, uncopied(known.head.forward), first)?,
             None => known.head,
         };
         let mut by_policy = Vec::new();

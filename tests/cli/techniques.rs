@@ -36,6 +36,22 @@ fn all_techniques_run_side_by_side() {
     for row in rows {
         assert!(row["refused"].is_null() && row["result"]["step_s"].as_f64().unwrap() > 0.0, "{row}");
     }
+    let row = |name: &str| rows.iter().find(|r| r["technique"] == name).unwrap();
+    assert_eq!(row("galore")["parameters"]["galore"], serde_json::json!({"per_layer": 0.0, "period": 200.0, "rank": 1024.0}));
+    let memo = rows.iter().find(|r| r["technique"].as_str().unwrap().starts_with("memo,fraction=")).unwrap();
+    let fraction = memo["parameters"]["memo"]["fraction"].as_f64().unwrap();
+    assert_eq!(memo["technique"], format!("memo,fraction={fraction}"));
+    // What is only read wears out nothing.
+    let written = |row: &serde_json::Value| {
+        (row["result"]["storage_gib"].as_f64().unwrap(), row["result"]["storage_written_gb"].as_f64().unwrap())
+    };
+    assert!(
+        written(row("memory3")).0 > 100.0
+            && written(row("memory3")).1 == 0.0
+            && row("memory3")["result"]["storage_years_per_pb"].is_null()
+    );
+    let ssdtrain = rows.iter().find(|r| r["technique"].as_str().unwrap().starts_with("ssdtrain")).unwrap();
+    assert!(written(ssdtrain).0 > 0.0 && written(ssdtrain).1 > 0.0);
     let need = |name: &str| rows.iter().find(|r| r["technique"] == name).unwrap()["result"]["need_gib"].as_f64().unwrap();
     assert!(need("lomo") < need("adam8bit") && need("adam8bit") < need("none"));
 }
@@ -87,4 +103,43 @@ fn what_has_nowhere_to_go_is_refused_and_the_others_answered() {
     let refused: Vec<_> = rows.iter().filter(|row| !row["refused"].is_null()).collect();
     assert!(!refused.is_empty() && refused.len() < 5, "{refused:?}");
     assert!(refused.iter().all(|row| row["refused"].as_str().unwrap().contains("[storage]")), "{refused:?}");
+}
+
+#[test]
+fn a_file_of_ones_own_is_checked_and_allowed_as_it_is_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("mine.toml");
+    let file = path.display().to_string();
+    let write = |gate: &str, rule: &str| {
+        let head = "name = \"mine\"\ndescription = \"d\"\nformula = \"f\"\nsource = \"s\"";
+        std::fs::write(&path, format!("{head}\ngate = \"{gate}\"\n[[rule]]\nclass = \"saved_activations\"\n{rule}\n")).unwrap();
+    };
+    write("exact", "place = { to = \"host\", fraction = 1.5 }");
+    let refused = called(&evaluate(&["--technique", &file])).refusal();
+    assert!(refused.contains(&file) && refused.contains("place.fraction = 1.5: must be from 0 to 1"), "{refused}");
+    let narrow =
+        "at = { operators = [\"mlp\"] }\nrepresentation = { kind = \"quantised\", bits = 8, group = 64, meta_bytes = 4 }";
+    write("exact", narrow);
+    assert!(called(&evaluate(&["--technique", &file])).refusal().contains("gate = exact: rule 1 changes what is computed"));
+    write("biased", narrow);
+    let refused = called(&evaluate(&["--technique", &file])).refusal();
+    assert!(refused.contains("--allow mine"), "{refused}");
+    for name in ["mine", &file] {
+        let answer = called(&evaluate(&["--technique", &file, "--allow", name, "--format", "json"])).json();
+        assert_eq!(answer["job"]["techniques"][0]["technique"], "mine");
+    }
+    let twice = called(&evaluate(&["--technique", &file, "--allow", "mine", "--allow", &file])).refusal();
+    assert!(twice.contains("it is allowed twice"), "{twice}");
+}
+
+#[test]
+fn adapters_are_beside_products_of_every_layer_or_refused() {
+    let call = |more: &[&str]| {
+        let all = ["techniques", "gemma-2-9b", "--chip", "h100_80gb_sxm", "--sequence-length", "1024", "--technique"];
+        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let text = call(&["lora"]).result();
+    assert!(!text.contains("has nothing that its rule"), "{text}");
+    let twice = call(&["galore,rank=512,rank=256"]).refusal();
+    assert!(twice.contains("rank is given twice"), "{twice}");
 }

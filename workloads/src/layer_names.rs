@@ -2,6 +2,7 @@
 //! head, which hold leading and trailing layers.
 
 use crate::graph::{OperatorGraph, OperatorNode, TensorId};
+use sim::units::Bytes;
 use std::collections::BTreeSet;
 
 /// What the names of leading layers begin with, before their number.
@@ -18,6 +19,11 @@ pub(crate) fn layer_of(name: &str) -> Option<&str> {
         return Some(&name[..number.map_or(first.len(), |number| first.len() + 1 + number.len())]);
     }
     (first.starts_with(LEADING_LAYER) || first.starts_with(TRAILING_LAYER)).then_some(first)
+}
+
+/// What a name of a layer's operator or tensor is without the layer's own.
+pub(crate) fn within_layer(name: &str) -> Option<&str> {
+    name.strip_prefix(layer_of(name)?)?.strip_prefix('.')
 }
 
 /// What the names of the graph's layers begin with: the one of a layer's segment, those of a block of layers, those that are with the embedding or
@@ -46,4 +52,15 @@ pub(crate) fn handed_on(graph: &OperatorGraph) -> BTreeSet<TensorId> {
         made_by(t).is_some_and(|maker| in_layer(maker) && layer_of(&maker.name) != layer_of(&op.name))
     };
     graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
+}
+
+/// What enters the graph's layers: what an operator of a layer reads and another layer, or what is before all layers, has made.
+pub(crate) fn entering(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+    let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| layer_of(&graph.operators[op.index()].name));
+    let has_gradient = |t: &&TensorId| graph.tensors[t.index()].gradient_bytes > Bytes::ZERO;
+    let layered = graph.operators.iter().filter_map(|op| Some((layer_of(&op.name)?, op)));
+    layered
+        .flat_map(|(layer, op)| op.inputs.iter().filter(has_gradient).filter(move |t| maker(t) != Some(layer)))
+        .copied()
+        .collect()
 }

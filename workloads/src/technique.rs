@@ -1,18 +1,16 @@
 //! Techniques as they are asked for, how they go together, and what they make of a lowered model.
 
-use crate::graph::Partly;
-use crate::graph::{OperatorGraph, TensorId};
+use crate::footprint::Precision;
 use crate::memory::Applied;
-use crate::memory::activations::{Rewriting, hands_on_rank};
 use crate::memory::amount::Facts;
+use crate::memory::change::{Found, Named, change, stock};
 use crate::memory::error::TechniqueError;
-use crate::memory::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
-use crate::memory::policy::{Along, Away, Gate, Item, Rebuild, Rule, TensorClass};
+use crate::memory::policy::{Gate, TensorClass};
 use crate::memory::preset::Preset;
 use crate::model::Model;
-use crate::training::{Segment, SegmentKind, TrainingGraph};
+use crate::training::{SegmentKind, TrainingGraph};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
@@ -29,8 +27,9 @@ pub struct Technique {
 /// What the user allows although it changes what is trained: `NAME`, or `NAME,step_multiplier=X`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allowance {
+    /// The technique's name, or the path of its file.
     name: String,
-    multiplier: f64,
+    multiplier: Option<f64>,
 }
 
 impl FromStr for Allowance {
@@ -40,17 +39,17 @@ impl FromStr for Allowance {
         let (name, rest) = text.split_once(',').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let form = |part: &str| TechniqueError::Form { text: text.to_owned(), part: part.to_owned() };
         let multiplier = match rest {
-            None => 1.0,
+            None => None,
             Some(rest) => {
                 let value = rest.trim().strip_prefix("step_multiplier=").map(str::trim).ok_or_else(|| form(rest))?;
-                let possible = value.parse().ok().filter(|number| (1e-3..=1e3).contains(number));
-                possible.ok_or_else(|| TechniqueError::Value {
+                let possible: Option<f64> = value.parse().ok().filter(|number| (1.0..=1e3).contains(number));
+                Some(possible.ok_or_else(|| TechniqueError::Value {
                     technique: name.trim().to_owned(),
                     key: "step_multiplier".into(),
                     value: value.to_owned(),
-                    limit: "a number from 0.001 to 1000".into(),
+                    limit: "a number from 1 to 1000".into(),
                     meaning: "how many times as many steps training takes with it".into(),
-                })?
+                })?)
             }
         };
         Ok(Self { name: name.trim().to_owned(), multiplier })
@@ -102,7 +101,11 @@ impl Technique {
 impl fmt::Display for Technique {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.preset.name)?;
-        self.given.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))
+        self.given.iter().try_for_each(|(key, value)| match value.abs() {
+            // Digits that say nothing but the size are left to the exponent.
+            size if size != 0.0 && !(1e-4..1e16).contains(&size) => write!(f, ",{key}={value:e}"),
+            _ => write!(f, ",{key}={value}"),
+        })
     }
 }
 
@@ -122,10 +125,10 @@ impl FromStr for Technique {
                 key: key.trim().to_owned(),
                 value: value.trim().to_owned(),
                 limit: "a finite number".into(),
-                meaning: "a parameter of the technique (coplace techniques --help)".into(),
+                meaning: "a parameter of the technique (coplace list techniques)".into(),
             })?;
             if given.insert(key.trim().to_owned(), value).is_some() {
-                return Err(form());
+                return Err(TechniqueError::refused(&preset.name, format!("{} is given twice", key.trim()), "give it once"));
             }
         }
         Ok(Self { preset, given, multiplier: None })
@@ -198,17 +201,22 @@ impl Techniques {
     /// # Errors
     /// A technique that changes what is trained and is not allowed, or an allowance of one that is not used.
     pub fn allowing(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
-        let named = |allowance: &&Allowance, technique: &Technique| sim::names::same(&technique.preset.name, &allowance.name);
-        if let Some(idle) = allowances.iter().find(|a| !self.iter().any(|technique| named(a, technique))) {
-            let why = "it is allowed, but not among the techniques";
-            return Err(TechniqueError::refused(
-                &idle.name,
-                why,
-                format!("add --technique {}, or leave it out of --allow", idle.name),
-            ));
+        let named = |allowance: &&Allowance, technique: &Technique| technique.preset.is_called(&allowance.name);
+        for (at, allowance) in allowances.iter().enumerate() {
+            let refused = |why: &str, cure: String| Err(TechniqueError::refused(&allowance.name, why, cure));
+            let Some(technique) = self.iter().find(|technique| named(&allowance, technique)) else {
+                let cure = format!("add --technique {}, or leave it out of --allow", allowance.name);
+                return refused("it is allowed, but not among the techniques", cure);
+            };
+            if allowances[at + 1..].iter().any(|other| named(&other, technique)) {
+                return refused("it is allowed twice", "give one --allow for it".to_owned());
+            }
+            if technique.preset.gate == Gate::Exact && allowance.multiplier.is_some() {
+                return refused("it is exact: it takes as many steps as without", "leave out its step_multiplier".to_owned());
+            }
         }
         let allowed = |technique: &Technique| {
-            let multiplier = allowances.iter().find(|a| named(a, technique)).map(|a| a.multiplier);
+            let multiplier = allowances.iter().find(|a| named(a, technique)).map(|a| a.multiplier.unwrap_or(1.0));
             let preset = &technique.preset;
             if multiplier.is_none() && preset.gate != Gate::Exact {
                 let why = format!("its gradients or updates are {}: it changes what is trained", preset.gate);
@@ -242,13 +250,9 @@ impl Techniques {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
             let values = technique.values(facts)?;
-            if let Some(one) = preset.one_micro_batch.as_ref().filter(|_| micro_batches > 1) {
-                let named = |name: &str| values.get(name).copied();
-                let applies = one.when.as_ref().is_none_or(|when| when.value(&named).is_ok_and(|value| value != 0.0));
-                if applies {
-                    let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
-                    return Err(TechniqueError::refused(&preset.name, why, "use a global batch of one micro-batch per replica"));
-                }
+            if let Some(one) = preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies(&values)) {
+                let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
+                return Err(TechniqueError::refused(&preset.name, why, "use a global batch of one micro-batch per replica"));
             }
             for other in &self.0[at + 1..] {
                 let pair = format!("{} + {}", preset.name, other.preset.name);
@@ -264,6 +268,21 @@ impl Techniques {
         Ok(())
     }
 
+    /// What to say of a run of several data-parallel replicas: what the techniques' own code cannot, although it is counted here.
+    ///
+    /// # Errors
+    /// Parameters out of range.
+    pub fn of_replicas(&self, facts: &Facts, replicas: u32) -> Result<Vec<String>, TechniqueError> {
+        let mut notes = Vec::new();
+        for technique in self.0.iter().filter(|_| replicas > 1) {
+            let (preset, values) = (&technique.preset, technique.values(facts)?);
+            if let Some(one) = preset.one_replica.as_ref().filter(|one| one.applies(&values)) {
+                notes.push(format!("{}: {} (a step has {replicas} replicas)", preset.name, one.why));
+            }
+        }
+        Ok(notes)
+    }
+
     /// What they make of a lowered model.
     ///
     /// # Errors
@@ -274,7 +293,7 @@ impl Techniques {
         }
         let facts = Facts::new(model, &training.lowering);
         self.check(&facts, micro_batches)?;
-        let rules = self.rules(&facts)?;
+        let rules = self.rules(&facts, &training.lowering.precision)?;
         let mut applied = self.applied(&facts)?;
         let mut found = vec![Found::Nothing; rules.len()];
         let stock_here = stock(model, &training, &rules);
@@ -290,6 +309,20 @@ impl Techniques {
             let class = technique.rule.class;
             let note = match found {
                 Found::Something => continue,
+                // Weights would be frozen with nothing beside them to train.
+                _ if technique.rule.adapter.is_some() => {
+                    let why = format!(
+                        "no product of {}'s layers is one that its adapters are for, and nothing would be trained",
+                        model.name
+                    );
+                    let cure = "name the operators of the model's layers in the technique's file, or leave it out";
+                    return Err(TechniqueError::refused(&technique.name, why, cure));
+                }
+                Found::Frozen => {
+                    let why = format!("all weights whose {class} it is about are frozen");
+                    return Err(TechniqueError::refused(&technique.name, why, "leave one of the techniques out"));
+                }
+                Found::Gone => format!("{}: what it sends away has gone already, by another technique", technique.name),
                 Found::Nothing => format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name),
                 Found::KeptWhole => format!(
                     "{}: nothing changes: the gated unit of {} is one kernel, which keeps gate and up alone; with bits for the gate it would keep the \
@@ -307,11 +340,17 @@ impl Techniques {
     }
 
     /// All rules, in the order in which they act. Of forms, those for one kind of reader first: what they leave, the others take.
-    fn rules(&self, facts: &Facts) -> Result<Vec<Named>, TechniqueError> {
+    fn rules(&self, facts: &Facts, precision: &Precision) -> Result<Vec<Named>, TechniqueError> {
+        // States and master weights are in fp32 at most.
+        let bits_of = |class| match class {
+            TensorClass::Gradients => 8 * precision.gradient.bytes(),
+            TensorClass::MasterWeights | TensorClass::OptimizerStates => 32,
+            _ => 8 * precision.operand.bytes(),
+        };
         let mut rules = Vec::new();
         for technique in self.0.iter() {
             let values = technique.values(facts)?;
-            let own = technique.preset.rules(&values, facts)?;
+            let own = technique.preset.rules(&values, facts, bits_of)?;
             rules.extend(own.into_iter().map(|rule| Named { name: technique.preset.name.clone(), rule }));
         }
         // Adapters and frozen weights decide what is read, forms decide what is kept, and that is then rebuilt or goes away.
@@ -336,165 +375,4 @@ impl Techniques {
         }
         Ok(applied)
     }
-}
-
-/// A rule with the name of its technique.
-struct Named {
-    name: String,
-    rule: Rule,
-}
-
-/// What a rule found in the model's segments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
-    Nothing,
-    /// What it is about, but in kernels where its form takes more than it saves.
-    KeptWhole,
-    Something,
-}
-
-/// Changes a segment's operators, and says what its parameters take.
-fn change(
-    model: &Model,
-    segment: &mut Segment,
-    rules: &[Named],
-    period: u64,
-    found: &mut [Found],
-) -> Result<SegmentStatics, TechniqueError> {
-    let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
-    let mut parameters = ParameterTensors::new(&segment.graph, segment.tied_parameters, width);
-    for (Named { name, rule }, found) in rules.iter().zip(found) {
-        let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
-        if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
-            continue;
-        }
-        let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        let mut kept_whole = false;
-        let any = match rule.class {
-            TensorClass::ReadOnly => true,
-            TensorClass::SavedActivations => {
-                let mut any = false;
-                if let Some(form) = &rule.representation {
-                    any |= rewriting.represent(rule, form)?;
-                    kept_whole = rewriting.kept_whole;
-                    if let Some(rank) = hands_on_rank(form).filter(|_| any) {
-                        parameters.hand_on(rule, rank, name)?;
-                    }
-                }
-                any | settle(&mut segment.graph, rule, name)?
-            }
-            TensorClass::Transients | TensorClass::Logits => slice(&mut segment.graph, rule),
-            _ => {
-                if let Some(adapter) = &rule.adapter {
-                    let any = rewriting.adapt(rule, adapter)?;
-                    parameters.adapt(rule, adapter, &segment.graph);
-                    any
-                } else {
-                    if rule.frozen {
-                        rewriting.freeze(rule);
-                    }
-                    parameters.apply(rule, name)?
-                }
-            }
-        };
-        let here = if any {
-            Found::Something
-        } else if kept_whole {
-            Found::KeptWhole
-        } else {
-            Found::Nothing
-        };
-        *found = here.max(*found);
-    }
-    let per = segment.bytes_per_parameter();
-    let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
-    segment.update_extra = parameters.update_extra(&widths, segment.lowering.precision.operand, period);
-    Ok(parameters.statics(&widths))
-}
-
-/// What is rebuilt, and what goes away.
-fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<bool, TechniqueError> {
-    let chosen = |id: crate::graph::OpId| rule.at.takes(&graph.operators[id.index()].name);
-    let mut found = false;
-    if let Some(rebuild) = rule.rebuild {
-        let read_outside: BTreeSet<TensorId> =
-            graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
-        let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id);
-        let dropped: Vec<TensorId> = match rebuild {
-            Rebuild::Outputs => made.collect(),
-            Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
-        };
-        found |= !dropped.is_empty();
-        graph.settled.rebuilt.extend(dropped);
-    }
-    if let Some(place) = &rule.place {
-        // What these operators' backward passes read, statistics with it.
-        let mut reads: BTreeSet<TensorId> = graph
-            .operators
-            .iter()
-            .filter(|op| chosen(op.id))
-            .flat_map(|op| &op.backward)
-            .flat_map(|c| &c.reads)
-            .copied()
-            .collect();
-        let named = |t: &TensorId| {
-            let name = graph.tensors[t.index()].name.split_once('.').map_or("", |(_, name)| name);
-            rule.tensors.is_empty() || rule.tensors.iter().any(|wanted| wanted == name)
-        };
-        reads.retain(|t| !graph.settled.away.contains(t) && named(t));
-        found |= !reads.is_empty();
-        let settled = &mut graph.settled;
-        let nvme = place.to == Away::Nvme;
-        if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
-            let why = "activations go to the host and to NVMe at once, which is not modelled";
-            return Err(TechniqueError::refused(technique, why, "send them to one place"));
-        }
-        settled.nvme = nvme;
-        if place.fraction >= 1.0 {
-            settled.away.extend(reads);
-        } else {
-            if settled.partly.is_some() {
-                return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
-            }
-            settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
-        }
-        settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
-    }
-    Ok(found)
-}
-
-/// Cuts what the chosen operators hand to each other.
-fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
-    let Some(count) = rule.slice.as_ref().filter(|s| s.along == Along::Sequence).and_then(|s| s.count) else { return false };
-    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).map(|op| op.id).collect();
-    let outside = |t: TensorId| graph.operators.iter().any(|op| !chosen.contains(&op.id) && op.inputs.contains(&t));
-    let inner: Vec<TensorId> = graph
-        .tensors
-        .iter()
-        .filter(|t| t.producer.is_some_and(|op| chosen.contains(&op)) && !outside(t.id) && t.id != graph.output)
-        .map(|t| t.id)
-        .collect();
-    let found = !inner.is_empty();
-    let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
-    slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
-    crate::memory::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
-    found
-}
-
-/// Bytes of data that training only reads, on one device.
-fn stock(model: &Model, training: &TrainingGraph, rules: &[Named]) -> PlacedBytes {
-    let ranks = u64::from(training.lowering.tensor_parallel.max(1));
-    let operand = training.lowering.precision.operand.bytes();
-    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.all_layers();
-    let mut sum = PlacedBytes::default();
-    for Named { rule, .. } in rules {
-        let Some(stock) = &rule.stock else { continue };
-        let each = match stock.item {
-            Item::TokenKeyValues => key_values as f64,
-            Item::Byte => 1.0,
-            Item::ModelCopy => 4.0 * model.parameters() as f64 / ranks as f64,
-        };
-        sum.put((stock.count * each).ceil() as u64, rule.place.as_ref());
-    }
-    sum
 }

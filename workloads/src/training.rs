@@ -323,7 +323,7 @@ impl TrainingGraph {
     pub fn goes_away(&self) -> (bool, bool) {
         let placed = self.segments.iter().filter_map(|s| s.statics.as_deref()).flat_map(|s| {
             let own = &s.own;
-            [own.weights, own.masters, own.gradients, own.states, own.stock]
+            [own.weights, own.copies, own.masters, own.gradients, own.states, own.stock]
         });
         let [mut host, mut storage] = [false; 2];
         for bytes in placed {

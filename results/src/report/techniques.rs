@@ -43,7 +43,7 @@ pub fn techniques(answer: &Comparison) -> String {
     }
     let notes: Vec<&String> = answer.rows.iter().filter_map(|row| row.result.as_ref()).flat_map(|r| &r.notes).collect();
     if !notes.is_empty() {
-        text.push_str(&heading("Without effect here"));
+        text.push_str(&heading("To know"));
         notes.iter().for_each(|note| text.push_str(&folded(&format!("  {note}"))));
     }
     text

@@ -1,10 +1,35 @@
 //! What a stage keeps away from its devices: in the hosts' memory and in storage.
 
-use super::{Account, ChunkMemory, DEVICE_KINDS, Holding};
+use super::{Account, ChunkMemory, DEVICE_KINDS, Holding, large};
 use crate::arrangement::Alike;
 use crate::memory_static::Sharding;
 use crate::need::Need;
 use sim::units::Bytes;
+use workloads::Treatment;
+use workloads::graph::OperatorGraph;
+
+/// What the layers of an end of the model, those with the embedding or with the head, keep of one micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct EndKeeps {
+    /// On the device, without logits and loss.
+    pub kept: Bytes,
+    /// Away from it.
+    pub away: Bytes,
+    /// Of that, in storage.
+    pub stored: Bytes,
+}
+
+impl EndKeeps {
+    pub fn of(treatment: &Treatment, graph: &OperatorGraph) -> Self {
+        let logits: Bytes =
+            treatment.kept.iter().map(|t| &graph.tensors[t.index()]).filter(|t| large(graph, t)).map(|t| t.bytes).sum();
+        Self {
+            kept: treatment.kept_bytes(graph).saturating_sub(logits),
+            away: treatment.offloaded_bytes(graph),
+            stored: treatment.stored_bytes(graph),
+        }
+    }
+}
 
 impl Account<'_> {
     /// Whether weights, gradients and states may fit under some split of the layers, where techniques change what they take and where they are: one
@@ -26,6 +51,7 @@ impl Account<'_> {
         if self.staged() {
             return (0..self.arrangement.layout.pipeline).map(|d| of(self.arrangement.alone(d))).fold([Bytes::ZERO; 2], most);
         }
+        // Without techniques the layers at the ends keep on the device what a policy sends away.
         if self.profile.offloaded == Bytes::ZERO && self.profile.changed.is_none() {
             return [Bytes::ZERO; 2];
         }
@@ -41,16 +67,22 @@ impl Account<'_> {
         held.away.storage + self.moved(stage, held)[1]
     }
 
-    /// Activations away from the device, all and those in storage: all that go, but for those of the layers whose buffers are there anyway.
+    /// Activations away from the device, all and those in storage: all that go, of the layers at the ends as well, but for those of the layers whose
+    /// buffers are there anyway.
     fn moved(&self, stage: u32, held: &Holding) -> [Bytes; 2] {
         let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
-        let of = |in_chunk: fn(&ChunkMemory) -> Bytes, each: Bytes| {
+        let of = |in_chunk: fn(&ChunkMemory) -> Bytes, each: Bytes, of_end: fn(&EndKeeps) -> Bytes| {
+            let (embedding, head) = (of_end(&self.profile.embedding), of_end(&self.profile.head));
             let all = match self.staged() {
-                true => self.kept_in_chunks(stage, in_chunk, Bytes::ZERO, false),
-                false => self.kept(stage, held, each, Bytes::ZERO, false),
+                true => self.kept_in_chunks(stage, in_chunk, embedding, false),
+                false => self.kept(stage, held, each, embedding, false),
             };
-            all.saturating_sub(each * buffered)
+            let head = if held.head { head * self.losses(stage) } else { Bytes::ZERO };
+            all.saturating_sub(each * buffered) + head
         };
-        [of(|chunk| chunk.offloaded, self.profile.offloaded), of(|chunk| chunk.stored, self.profile.stored)]
+        [
+            of(|chunk| chunk.offloaded, self.profile.offloaded, |end| end.away),
+            of(|chunk| chunk.stored, self.profile.stored, |end| end.stored),
+        ]
     }
 }

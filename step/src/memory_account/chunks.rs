@@ -98,8 +98,8 @@ impl Account<'_> {
 
     /// What a stage has for its layers' activations in a device's `capacity`; `None` where it has too little without any.
     pub(crate) fn room_for(&self, stage: u32, held: &Holding, capacity: Bytes) -> Option<StageRoom> {
-        let head = if held.head { self.profile.head_kept * self.losses(stage) } else { Bytes::ZERO };
-        let ends = self.kept(stage, held, Bytes::ZERO, self.profile.embedding_kept, false) + head;
+        let head = if held.head { self.profile.head.kept * self.losses(stage) } else { Bytes::ZERO };
+        let ends = self.kept(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head;
         let [framework, collectives, workspace] = self.fixed;
         let free = capacity.0.checked_sub((framework + collectives + workspace + self.ahead(stage)).0)?;
         // Of what is live so much is lost to fragmentation; what rounding may have added is given back.

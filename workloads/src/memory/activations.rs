@@ -3,6 +3,7 @@
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, Basis, Reader, Representation, Rule};
 use crate::graph::{BackwardChain, Gradient, NARROW, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
+use crate::layer_names::in_layer;
 use sim::kernel::{Contraction, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -49,6 +50,12 @@ pub(crate) fn product(op: &OperatorNode) -> Option<Contraction> {
 fn gated_unit(op: &OperatorNode) -> bool {
     op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == Function::SwiGlu))
 }
+
+/// What the name of a random sample of a tensor's rows ends with, after the tensor's.
+pub(crate) const SAMPLED: &str = "~sampled";
+
+/// What the name of a tensor between an adapter's factors ends with.
+const ADAPTED: &str = "~adapted";
 
 /// A segment being changed for one technique.
 pub(crate) struct Rewriting<'a> {
@@ -148,6 +155,11 @@ impl<'a> Rewriting<'a> {
             let derivative = matches!(form, Representation::DerivativeBits { .. });
             // Only the argument of a nonlinearity has a derivative that bits can say; of a gated unit that is the gate.
             let argument = op.inputs.first() == Some(&read);
+            // What an adapter keeps between its factors is its own, a rank wide; what its first factor reads is the product's input, in any form.
+            let rows = matches!(form, Representation::SampledRows { .. } | Representation::GroupScalars { .. });
+            if rows && tensor.name.ends_with(ADAPTED) {
+                continue;
+            }
             if stands_in && asked {
                 let why = format!("what {} keeps of {} has another form already", op.name, tensor.name);
                 return Err(self.refused(why, "leave one of the techniques out"));
@@ -178,7 +190,7 @@ impl<'a> Rewriting<'a> {
     fn replace(&mut self, (at, chain): (usize, usize), read: TensorId, form: &Representation) -> Result<(), TechniqueError> {
         let op = &self.graph.operators[at];
         let own = matches!(form, Representation::Quantised { per_reader: true, .. });
-        let stand_in = self.stand_in(op, read, form)?;
+        let stand_in = self.stand_in((op, &op.backward[chain]), read, form)?;
         let key = (read, own.then_some(at));
         let known = self.shared.get(&key).copied().filter(|_| matches!(form, Representation::Quantised { .. }));
         let id = match known {
@@ -261,7 +273,12 @@ impl<'a> Rewriting<'a> {
     }
 
     /// What stands for a tensor in a form.
-    fn stand_in(&self, op: &OperatorNode, read: TensorId, form: &Representation) -> Result<StandIn, TechniqueError> {
+    fn stand_in(
+        &self,
+        (op, chain): (&OperatorNode, &BackwardChain),
+        read: TensorId,
+        form: &Representation,
+    ) -> Result<StandIn, TechniqueError> {
         let tensor = self.tensor(read);
         // The copy that eager norms keep is wide; every other tensor has the operands' type.
         let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand() };
@@ -286,12 +303,17 @@ impl<'a> Rewriting<'a> {
             Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
                 Err(self.refused(format!("{}: an activation has no such form", tensor.name), "choose another in the preset"))
             }
-            _ => self.of_rows(op, tensor, form),
+            _ => self.of_rows((op, chain), tensor, form),
         }
     }
 
     /// What stands for the rows that a product's weights are multiplied with.
-    fn of_rows(&self, op: &OperatorNode, tensor: &TensorInfo, form: &Representation) -> Result<StandIn, TechniqueError> {
+    fn of_rows(
+        &self,
+        (op, chain): (&OperatorNode, &BackwardChain),
+        tensor: &TensorInfo,
+        form: &Representation,
+    ) -> Result<StandIn, TechniqueError> {
         let Some(c) = product(op) else {
             return Err(self.refused(format!("{} is no product", op.name), "choose other operators in the preset"));
         };
@@ -328,11 +350,13 @@ impl<'a> Rewriting<'a> {
                     written: Bytes(4) * rows,
                 });
                 let gather = pass(Function::Gather, Direction::Forward, sampled * width, kept, kept);
-                let of_gradient = bytes(sampled * c.n);
-                let gather_gradient = pass(Function::Gather, Direction::Backward, sampled * c.n, of_gradient, of_gradient);
+                // Of the result's gradient, or of what an adapter's second factor makes of it.
+                let columns = chain.steps.iter().find_map(contraction).map_or(c.n, |gradient| gradient.n);
+                let of_gradient = bytes(sampled * columns);
+                let gather_gradient = pass(Function::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
                 let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
                 let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
-                ("sampled", kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
+                (&SAMPLED[1..], kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
             }
             Representation::GroupScalars { groups } => {
                 let groups = self.rank(op, *groups, width)?;
@@ -360,7 +384,7 @@ impl<'a> Rewriting<'a> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
             let op = &self.graph.operators[at];
-            let product = product(op).filter(|_| rule.at.takes(&op.name) && weight_chain(op).is_some());
+            let product = product(op).filter(|_| in_layer(op) && rule.at.takes(&op.name) && weight_chain(op).is_some());
             let Some(c) = product else { continue };
             let rank = self.rank(op, adapter.rank, c.k.min(c.n))?;
             self.adapt_operator(at, c, rank, adapter.trained);
@@ -380,7 +404,7 @@ impl<'a> Rewriting<'a> {
         };
         let Some(input) = self.graph.operators[at].inputs.first().copied() else { return };
         let inner = StandIn {
-            suffix: "adapted",
+            suffix: &ADAPTED[1..],
             bytes: Bytes(c.operand.bytes()) * (c.batch * c.m * rank),
             forward: vec![of(c.m, rank, c.k, c.result), of(c.m, c.n, rank, c.result), add(Direction::Forward, c.n)],
             backward: vec![],

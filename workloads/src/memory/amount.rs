@@ -2,11 +2,12 @@
 
 use crate::lowering::Lowering;
 use crate::model::Model;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// A number as a preset writes it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Amount {
     /// The number.
@@ -39,6 +40,15 @@ impl Facts {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Name(text) => f.write_str(text),
+        }
     }
 }
 

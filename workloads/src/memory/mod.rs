@@ -5,10 +5,18 @@
 //! name: `activations` rewrites what backward passes read and the kernels that follow, `settled` says what is rebuilt or goes away,
 //! [`parameters`] counts what weights, gradients and states take. The step model then sizes and times the changed graph as any other.
 
+//!
+//! Chance: dropout keeps its mask, and is no operator at all where a model's rate is 0, as most have it. One that runs again makes the same mask, as the
+//! frameworks restore their generators (`preserve_rng_state` of torch's checkpoint, Megatron-LM's tracker); the few bytes of a state are not counted.
+//! A sample of rows is drawn without one: a rule that would make it again is refused.
+
 pub(crate) mod activations;
 pub(crate) mod amount;
 mod applied;
+pub(crate) mod change;
+pub(crate) mod checks;
 pub(crate) mod error;
+mod matrix;
 pub mod parameters;
 pub mod policy;
 pub(crate) mod preset;
@@ -23,5 +31,7 @@ pub use parameters::{PlacedBytes, SegmentStatics, Statics};
 pub use policy::{Away, Gate, TensorClass};
 pub use preset::{OneMicroBatch, Parameter, Preset};
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,12 @@
 
 use super::activations::{product, whole_rank};
 use super::error::TechniqueError;
+use super::matrix::Matrix;
 use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
 use crate::footprint::BytesPerParameter;
 use crate::graph::{OperatorGraph, OperatorNode, Parameters};
+use crate::layer_names::within_layer;
+use crate::lowering::Lowering;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Kernel;
 use sim::units::Bytes;
@@ -45,6 +48,10 @@ impl PlacedBytes {
 pub struct Statics {
     /// Weights as products read them.
     pub weights: PlacedBytes,
+    /// Of these on the device, frozen ones: no master copy stands for them.
+    pub frozen: Parameters,
+    /// Further copies of trained weights, which the update reads.
+    pub copies: PlacedBytes,
     /// The optimizer's own copy.
     pub masters: PlacedBytes,
     /// Gradients that are there all at once.
@@ -70,6 +77,8 @@ impl Statics {
         let sum = |a: PlacedBytes, b| a.each(b, Parameters::plus);
         Self {
             weights: sum(self.weights, other.weights),
+            frozen: self.frozen.plus(other.frozen),
+            copies: sum(self.copies, other.copies),
             masters: sum(self.masters, other.masters),
             gradients: sum(self.gradients, other.gradients),
             states: sum(self.states, other.states),
@@ -87,6 +96,8 @@ impl Statics {
         let times = |a: PlacedBytes| a.each(a, |a, _| a.times(count));
         Self {
             weights: times(self.weights),
+            frozen: self.frozen.times(count),
+            copies: times(self.copies),
             masters: times(self.masters),
             gradients: times(self.gradients),
             states: times(self.states),
@@ -127,28 +138,6 @@ impl Kind {
     }
 }
 
-/// A matrix: `copies` of rows x columns on one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Matrix {
-    pub(crate) copies: u64,
-    pub(crate) rows: u64,
-    pub(crate) columns: u64,
-}
-
-impl Matrix {
-    /// The dimension that a rank stands for: the products' input, or the shorter side.
-    pub(crate) fn projected_side(self, basis: Basis) -> u64 {
-        match basis {
-            Basis::Seed => self.rows,
-            Basis::SingularVectors => self.rows.min(self.columns),
-        }
-    }
-
-    fn numbers(self) -> u64 {
-        self.copies.saturating_mul(self.rows).saturating_mul(self.columns)
-    }
-}
-
 /// What is done to one class of a parameter tensor.
 #[derive(Debug, Clone, Default)]
 struct Held {
@@ -170,6 +159,9 @@ struct ParameterTensor {
     held: [Held; 4],
 }
 
+/// What the names of adapters' parameters end with, after the product's.
+const ADAPTER: &str = ".adapter";
+
 /// The classes that parameters have.
 const CLASSES: [TensorClass; 4] =
     [TensorClass::Weights, TensorClass::MasterWeights, TensorClass::Gradients, TensorClass::OptimizerStates];
@@ -177,7 +169,7 @@ const CLASSES: [TensorClass; 4] =
 /// All parameter tensors of a segment.
 pub(crate) struct ParameterTensors {
     tensors: Vec<ParameterTensor>,
-    /// Further copies of all weights: bytes of a number, and the place.
+    /// Further copies of all trained weights: bytes of a number, and the place.
     copies: Vec<(f64, Option<Place>)>,
 }
 
@@ -192,7 +184,7 @@ pub(crate) struct Widths {
 impl ParameterTensors {
     /// Of a segment's operators as they are before any technique. `tied`: numbers of the head that are the embedding's. `width`: columns of lookup
     /// tables.
-    pub(crate) fn new(graph: &OperatorGraph, tied: u64, width: u64) -> Self {
+    pub(crate) fn new(graph: &OperatorGraph, lowering: &Lowering, tied: u64, width: u64) -> Self {
         let mut tensors = Vec::new();
         for op in &graph.operators {
             let mut left = op.parameters;
@@ -205,6 +197,12 @@ impl ParameterTensors {
                         Kind::Expert => &mut left.expert,
                     };
                     *slot -= matrix.numbers();
+                    let ranks = match kind {
+                        Kind::Replicated => 1,
+                        Kind::Sharded => lowering.tensor_parallel,
+                        Kind::Expert => lowering.expert_tensor_parallel.unwrap_or(lowering.tensor_parallel),
+                    };
+                    let matrix = Matrix { ranks: u64::from(ranks.max(1)), ..matrix };
                     let counted = tied == 0 || op.name != "head.logits";
                     tensors.push(tensor(op, Some(matrix), matrix.numbers(), kind, counted));
                 }
@@ -229,7 +227,7 @@ impl ParameterTensors {
         let Some(class) = CLASSES.iter().position(|class| *class == rule.class) else { return Ok(false) };
         for tensor in self.tensors.iter_mut().filter(|t| rule.at.takes(&t.operator)) {
             if rule.frozen {
-                tensor.trained &= tensor.operator.ends_with(".adapter");
+                tensor.trained &= tensor.operator.ends_with(ADAPTER);
                 found = true;
                 continue;
             }
@@ -243,6 +241,15 @@ impl ParameterTensors {
                     let why = format!("the {} of {} are {} already", rule.class, tensor.operator, described(other));
                     return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
                 }
+                if matches!(form, Representation::Projected { basis: Basis::SingularVectors, .. })
+                    && tensor.operator.ends_with(ADAPTER)
+                {
+                    let why = format!(
+                        "what is trained of {} is an adapter, which has a low rank already",
+                        tensor.operator.trim_end_matches(ADAPTER)
+                    );
+                    return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+                }
                 fits(form, tensor.matrix, &tensor.operator, technique)?;
                 held.forms.push(form.clone());
             }
@@ -251,11 +258,13 @@ impl ParameterTensors {
             }
             held.one_at_a_time |= rule.slice.is_some();
         }
-        if !found && rule.representation.is_some() && self.tensors.iter().any(|t| rule.at.takes(&t.operator)) {
-            let why = format!("all weights whose {} it is about are frozen", rule.class);
-            return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
-        }
         Ok(found)
+    }
+
+    /// Whether a form is meant for parameters here that are frozen, all of them.
+    pub(crate) fn frozen_at(&self, rule: &Rule) -> bool {
+        let mut at = self.tensors.iter().filter(|t| rule.representation.is_some() && rule.at.takes(&t.operator)).peekable();
+        at.peek().is_some() && at.all(|t| !t.trained)
     }
 
     /// Gives gradients and states of the chosen products a rank: their inputs are kept projected.
@@ -274,15 +283,9 @@ impl ParameterTensors {
     pub(crate) fn adapt(&mut self, rule: &Rule, adapter: &Adapter, graph: &OperatorGraph) {
         let rank = adapter.rank as u64;
         let mut added = Vec::new();
-        for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && !t.operator.starts_with("head")) {
-            let Some(matrix) =
-                tensor.matrix.filter(|_| tensor.operator.starts_with("layer") || tensor.operator.starts_with("leading"))
-            else {
-                continue;
-            };
-            let rows = graph
-                .operator(&tensor.operator)
-                .is_some_and(|op| op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather")));
+        for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && within_layer(&t.operator).is_some()) {
+            let Some(matrix) = tensor.matrix else { continue };
+            let rows = graph.operator(&tensor.operator).is_some_and(sums_over_devices);
             // Of a product split by columns every device has the whole first factor, of one split by rows the whole second.
             let kinds = match (tensor.kind, rows) {
                 (Kind::Sharded, true) => [Kind::Sharded, Kind::Replicated],
@@ -291,9 +294,10 @@ impl ParameterTensors {
             };
             let shapes = [(matrix.rows, rank), (rank, matrix.columns)];
             for (i, ((rows, columns), kind)) in shapes.into_iter().zip(kinds).enumerate() {
-                let factor = Matrix { copies: matrix.copies, rows, columns };
+                let ranks = if kind == Kind::Replicated { 1 } else { matrix.ranks };
+                let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: i == 0 };
                 added.push(ParameterTensor {
-                    operator: format!("{}.adapter", tensor.operator),
+                    operator: format!("{}{ADAPTER}", tensor.operator),
                     matrix: Some(factor),
                     numbers: factor.numbers(),
                     kind,
@@ -326,12 +330,15 @@ impl ParameterTensors {
         let [weights, masters, gradients, states] = &tensor.held;
         let of = |held: &Held, each: Bytes, arrays: u64| bytes_of(tensor, &held.forms, (each.0, arrays), widths.operand);
         let per = &widths.per;
-        sum.weights.add(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
-        for (bytes, place) in &self.copies {
-            sum.weights.add(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
-        }
+        let mut own = PlacedBytes::default();
+        own.add(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
+        sum.weights = sum.weights.each(own, Parameters::plus);
         if !tensor.trained {
+            sum.frozen = sum.frozen.plus(own.device);
             return;
+        }
+        for (bytes, place) in &self.copies {
+            sum.copies.add(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
         }
         tensor.kind.add(&mut sum.updated, tensor.numbers);
         sum.masters.add(tensor.kind, of(masters, per.master, 1), masters.place.as_ref());
@@ -369,14 +376,19 @@ fn matrix_of(op: &OperatorNode, width: u64) -> Option<Matrix> {
     if op.name.starts_with("embedding.") && !op.name.contains("norm") && product(op).is_none() {
         let numbers = op.parameters.per_device();
         let lookup = width > 0 && numbers > 0 && numbers.is_multiple_of(width);
-        return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width });
+        return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width, ranks: 1, by_rows: true });
     }
     let of = op.backward.iter().flat_map(|chain| &chain.steps).filter(|s| s.label == "backward_weight");
     let mut c = of.filter_map(|s| match s.kernel {
         Kernel::Contraction(c) => Some(c),
         _ => None,
     });
-    c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n })
+    c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n, ranks: 1, by_rows: sums_over_devices(op) })
+}
+
+/// Whether a product adds up what tensor-parallel devices make of their rows of its weights.
+fn sums_over_devices(op: &OperatorNode) -> bool {
+    op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather"))
 }
 
 /// Whether two forms of one tensor can follow each other.
@@ -404,7 +416,8 @@ fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique
             if whole_rank(*rank, least).is_some() {
                 return Ok(());
             }
-            let why = format!("a rank of {rank} is above the dimension of {operator}, {least} on one device");
+            let where_ = if *basis == Basis::Seed { " on one device" } else { "" };
+            let why = format!("a rank of {rank} is above the dimension of {operator}, {least}{where_}");
             Err(TechniqueError::refused(technique, why, format!("use a rank from 1 to {least}")))
         }
         (
@@ -428,15 +441,9 @@ fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): 
             (Representation::Absent, _) => return 0,
             (Representation::Projected { rank, basis }, Some(matrix)) => {
                 let rank = whole_rank(*rank, matrix.projected_side(*basis)).unwrap_or(0);
-                let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
-                let side = match basis {
-                    Basis::Seed => matrix.columns,
-                    Basis::SingularVectors => large,
-                };
-                if *basis == Basis::SingularVectors {
-                    beside += matrix.copies * small * rank * operand;
-                }
-                numbers = matrix.copies * rank * side + tensor.numbers.saturating_sub(matrix.numbers());
+                let [projected, kept_basis] = matrix.projected(rank, *basis);
+                beside += kept_basis * operand;
+                numbers = projected + tensor.numbers.saturating_sub(matrix.numbers());
             }
             (Representation::Quantised { bits: narrow, group, meta_bytes, .. }, _) => {
                 bits = *narrow;

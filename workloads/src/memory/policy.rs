@@ -4,6 +4,7 @@
 //! How a tensor is *shared* among data-parallel ranks is not said here: that is the layout's ZeRO stage, which acts on whatever a policy leaves.
 
 use super::amount::Amount;
+use crate::layer_names::within_layer;
 use serde::Deserialize;
 use std::fmt;
 
@@ -286,13 +287,11 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether an operator of this name is meant. Names of layers' operators may leave `layer.` out.
+    /// Whether an operator of this name is meant. Names of layers' operators may leave the layer's name out: `layer`, `layer.3` in a block of layers
+    /// that differ, `leading_layer_0`, `trailing_layer_1`.
     #[must_use]
     pub fn takes(&self, name: &str) -> bool {
-        let inner = name
-            .split_once('.')
-            .filter(|(first, _)| first.starts_with("layer") || first.starts_with("leading_layer"))
-            .map(|(_, rest)| rest);
+        let inner = within_layer(name);
         let matches = |wanted: &String| {
             let is = |name: &str| name.strip_prefix(wanted.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
             is(name) || inner.is_some_and(is)
@@ -334,7 +333,8 @@ pub struct Rule<N = f64, P = Away> {
     /// Of weights: an adapter beside the product.
     #[serde(default = "none")]
     pub adapter: Option<Adapter<N>>,
-    /// Of weights: further copies of all of them, of so many bytes a number.
+    /// Of weights: further copies of all that are trained, of so many bytes a number: what a term of the loss holds weights near to, with 3 operations
+    /// per number in the update.
     #[serde(default = "none")]
     pub copy_bytes: Option<N>,
     /// Of read-only data: how much.
@@ -380,6 +380,9 @@ mod tests {
         };
         assert!(of(&["mlp"], &[]).takes("layer.mlp.down"));
         assert!(of(&["mlp"], &[]).takes("leading_layer_0.mlp.down"));
+        assert!(of(&["mlp"], &[]).takes("trailing_layer_1.mlp.down"));
+        assert!(of(&["mlp"], &[]).takes("layer.1.mlp.down") && !of(&["attention"], &[]).takes("layer.1.mlp.down"));
+        assert!(!of(&["moe"], &["moe.router"]).takes("layer.0.moe.router"));
         assert!(!of(&["mlp.down"], &[]).takes("layer.mlp.down_scale"));
         assert!(!of(&["attention"], &["attention.output"]).takes("layer.attention.output"));
         assert!(of(&["head.logits"], &[]).takes("head.logits"));

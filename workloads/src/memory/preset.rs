@@ -2,15 +2,15 @@
 
 use super::amount::{Amount, Facts};
 use super::error::TechniqueError;
-use super::policy::{Adapter, Away, Gate, Place, Representation, Rule, Slice, Stock};
+use super::policy::{Adapter, Away, Gate, Place, Representation, Rule, Slice, Stock, TensorClass};
 use include_dir::{Dir, include_dir};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/memory/presets");
 
 /// A number that the user may set.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
     /// What it is taken for where nobody says.
@@ -30,7 +30,10 @@ pub struct Parameter {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// Its name: the file's, without `.toml`.
+    /// The file that it is from, as errors name it.
+    #[serde(skip)]
+    pub file: String,
+    /// Its name: a built-in one's is its file's, without `.toml`.
     pub name: String,
     /// One line for lists.
     pub description: String,
@@ -55,6 +58,9 @@ pub struct Preset {
     /// Why a step can have one micro-batch only, where that is so.
     #[serde(default)]
     pub one_micro_batch: Option<OneMicroBatch>,
+    /// What to say where data-parallel replicas train together and its authors' code cannot.
+    #[serde(default)]
+    pub one_replica: Option<OneMicroBatch>,
     /// Techniques that it cannot be used with, and why.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
@@ -66,7 +72,7 @@ pub struct Preset {
     pub rules: Vec<Rule<Amount, Amount>>,
 }
 
-/// Why gradients cannot be accumulated.
+/// Why gradients cannot be accumulated, or come from one replica only.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneMicroBatch {
@@ -75,6 +81,14 @@ pub struct OneMicroBatch {
     pub when: Option<Amount>,
     /// The reason.
     pub why: String,
+}
+
+impl OneMicroBatch {
+    /// Whether it holds with these values of the parameters.
+    pub(crate) fn applies(&self, values: &BTreeMap<String, f64>) -> bool {
+        let named = |name: &str| values.get(name).copied();
+        self.when.as_ref().is_none_or(|when| when.value(&named).is_ok_and(|value| value != 0.0))
+    }
 }
 
 impl Preset {
@@ -100,7 +114,7 @@ impl Preset {
         }
         let own = Self::names().into_iter().find(|name| sim::names::same(name, name_or_path)).map(|name| format!("{name}.toml"));
         match own.and_then(|file| Some((PRESETS.get_file(&file)?.contents_utf8()?, file))) {
-            Some((text, file)) => Self::from_toml_str(&file, text),
+            Some((text, file)) => Self::read(&file, text),
             None => {
                 let known = Self::names().join(", ");
                 Err(TechniqueError::Unknown {
@@ -111,14 +125,31 @@ impl Preset {
         }
     }
 
-    /// Reads a preset's text; `file` names it in errors.
+    /// Reads a text of a user's own; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed TOML, missing or unknown keys.
+    /// Malformed TOML, missing or unknown keys, rules that cannot be, the name of a built-in preset.
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, TechniqueError> {
+        let preset = Self::read(file, text)?;
+        if Self::names().iter().any(|own| sim::names::same(own, &preset.name)) {
+            let why = format!("name = {}: is a built-in technique's; give it a name of its own", preset.name);
+            return Err(TechniqueError::Malformed { file: file.to_owned(), why });
+        }
+        Ok(preset)
+    }
+
+    fn read(file: &str, text: &str) -> Result<Self, TechniqueError> {
         let why =
             |e: toml::de::Error| TechniqueError::Malformed { file: file.to_owned(), why: e.to_string().trim_end().to_owned() };
-        toml::from_str(text).map_err(why)
+        let preset = Self { file: file.to_owned(), ..toml::from_str(text).map_err(why)? };
+        preset.check_rules()?;
+        Ok(preset)
+    }
+
+    /// Whether a text names it: by its name, or by the path of its file.
+    #[must_use]
+    pub fn is_called(&self, name_or_path: &str) -> bool {
+        sim::names::same(&self.name, name_or_path) || self.file == name_or_path
     }
 
     /// The values of all parameters for a model: those given, the defaults of the others.
@@ -185,19 +216,26 @@ impl Preset {
     fn resolve(&self, amount: &Amount, values: &BTreeMap<String, f64>, facts: &Facts) -> Result<f64, TechniqueError> {
         let named = |name: &str| values.get(name).copied().or_else(|| facts.get(name));
         amount.value(&named).map_err(|name| TechniqueError::Malformed {
-            file: format!("{}.toml", self.name),
+            file: self.file.clone(),
             why: format!("`{name}` is neither a number nor a parameter nor a quantity of the model (hidden, ffn, vocabulary, sequence, heads, layers, experts)"),
         })
     }
 
-    /// Its rules with numbers in them. Rules that a parameter switches off are left out.
-    pub(crate) fn rules(&self, values: &BTreeMap<String, f64>, facts: &Facts) -> Result<Vec<Rule>, TechniqueError> {
+    /// Its rules with numbers in them. Rules that a parameter switches off are left out. `bits_of` a class are those of its numbers in the run.
+    pub(crate) fn rules(
+        &self,
+        values: &BTreeMap<String, f64>,
+        facts: &Facts,
+        bits_of: impl Fn(TensorClass) -> u64,
+    ) -> Result<Vec<Rule>, TechniqueError> {
         let number = |amount: &Amount| self.resolve(amount, values, facts);
         let mut rules = Vec::new();
-        for rule in &self.rules {
+        for (at, rule) in (1..).zip(&self.rules) {
             let off = rule.when.as_ref().map(number).transpose()?.is_some_and(|value| value == 0.0);
             if !off {
-                rules.push(self.rule(rule, number)?);
+                let rule = self.rule(rule, number)?;
+                self.check_numbers(at, &rule, &bits_of)?;
+                rules.push(rule);
             }
         }
         Ok(rules)

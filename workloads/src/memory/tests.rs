@@ -6,8 +6,9 @@ use crate::footprint::Precision;
 use crate::model::Model;
 use crate::recompute_policy::ActivationPolicy;
 use crate::technique::{Allowance, Technique, Techniques};
-use crate::training::{Lowering, SegmentKind, TrainingGraph};
+use crate::training::{Attention, Lowering, SegmentKind, TrainingGraph};
 use crate::working_set::Release;
+use sim::kernel::{Kernel, Link};
 
 const S: u64 = 4096;
 const H: u64 = 4096;
@@ -124,6 +125,16 @@ fn offload_modules_send_what_their_backward_pass_reads() {
     assert_eq!(away("ssdtrain,fraction=0.25"), FUSED.div_ceil(4));
 }
 
+/// Without a kernel for all of it, the core reads Q and K, probabilities and V.
+#[test]
+fn the_attention_core_goes_away_however_it_is_executed() {
+    let unfused = |l: Lowering| Lowering { attention: Attention::Unfused, ..l };
+    let (kept, away, statics) = layer_of("offload-core-attn", unfused);
+    is_plain(&statics);
+    assert_eq!(away, 6 * S * H + 2 * A * S * S);
+    assert_eq!(kept + away, layer_of("", unfused).0);
+}
+
 #[test]
 fn memo_moves_inputs_and_attention_whole_and_the_rest_by_tokens() {
     let whole = 4 * S * H + 4 * A * S;
@@ -236,7 +247,49 @@ fn optimizers_keep_what_their_papers_say() {
     assert_eq!(of("galore-8bit,rank=1024"), (2 * P, 0, 2 * V * H, narrow));
     assert_eq!(of("adam8bit").3, L * (4 * block(H * H) + 3 * block(H * I)) + 2 * block(V * H) + (2 * L + 1) * block(H));
     assert_eq!(of("adafactor").3, 4 * (L * (4 * 2 * H + 3 * (H + I)) + 2 * (V + H) + (2 * L + 1) * H));
-    assert_eq!(of("proximal-anchor"), (4 * P, 2 * P, 0, 4 * P));
+    assert_eq!(of("proximal-anchor"), (2 * P, 2 * P, 0, 4 * P));
+}
+
+#[test]
+fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
+    let copies = |techniques: &str| {
+        let statics = layer(techniques).2;
+        (device(statics.copies), statics.copies.host.per_device(), statics.updated.per_device())
+    };
+    assert_eq!(copies("proximal-anchor"), (2 * P, 0, P));
+    assert_eq!(copies("proximal-anchor,bytes=4,on_host=1"), (0, 4 * P, P));
+    let (anchor, _, trained) = copies("lora proximal-anchor");
+    assert!(anchor == 2 * trained && trained < P / 100, "{anchor} {trained}");
+    let extra = |techniques: &str| {
+        let training = lowered(techniques, |l| l).unwrap();
+        training.segment(SegmentKind::Layer).unwrap().update_extra.clone()
+    };
+    let (matrices, norms) = (4 * H * H + 3 * H * I, 2 * H);
+    let n = matrices + norms;
+    let [(Kernel::Elementwise(pass), once)] = extra("proximal-anchor")[..] else { panic!("one kernel") };
+    // Reads weights, gradients and the anchor, 2 bytes each; writes gradients.
+    assert_eq!((pass.elements, pass.read.0, pass.written.0, once), (3 * n, 6 * n, 2 * n, 1.0));
+    let [_, (Kernel::Transfer(copy), _)] = extra("proximal-anchor,on_host=1")[..] else { panic!("a kernel and a copy") };
+    assert_eq!((copy.link, copy.bytes.0), (Link::Host, 2 * n));
+}
+
+/// In mixed precision the moments have 4 bytes a number and the basis 2; over tensor-parallel devices the rank is the whole matrix's.
+#[test]
+fn galore_projects_whole_matrices_whatever_the_precision_and_the_width() {
+    let r = 1024;
+    let states = |t: u32, precision| {
+        let of = |l: Lowering| Lowering { precision, tensor_parallel: t, sequence_parallel: t > 1, ..l };
+        device(layer_of("galore", of).2.states)
+    };
+    let basis = L * 7 * r * H;
+    let moments = L * r * (4 * H + 3 * I);
+    let norms = (2 * L + 1) * H;
+    for t in [1, 2, 8] {
+        for (precision, bytes) in [(Precision::PURE_BF16, 2), (Precision::MIXED_BF16, 4)] {
+            let shared = (moments + 2 * V * H) / u64::from(t);
+            assert_eq!(states(t, precision), 2 * basis + 2 * bytes * (shared + norms), "{t} {bytes}");
+        }
+    }
 }
 
 #[test]
@@ -292,7 +345,19 @@ fn what_cannot_be_is_refused_with_its_reason() {
     assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));
     assert!(refused("lomo galore", 1).contains("LOMO keeps no states"));
     assert!(refused("galore compact", 1).contains("projected already"));
-    assert!(refused("lora galore,rank=1024", 1).contains("frozen") || refused("lora galore,rank=1024", 1).contains("rank"));
+    for low_rank in ["lora galore,rank=1024", "galore lora", "lora-fa galore-8bit,rank=4"] {
+        assert!(
+            refused(low_rank, 1).contains("is an adapter, which has a low rank already"),
+            "{low_rank}: {}",
+            refused(low_rank, 1)
+        );
+    }
+    // States of adapters are those of any trained weights.
+    let (adapted, both) = (layer("lora").2, layer("lora adam8bit").2);
+    assert!(device(both.states) < device(adapted.states) && device(both.states) > device(adapted.states) / 2);
+    for again in ["wta-crs megatron-full", "recompute-mlp rad", "lora wta-crs recompute-mlp"] {
+        assert!(refused(again, 1).contains("drawn at random: made again they would be others"), "{again}");
+    }
     assert!(refused("wta-crs compact", 1).contains("has another form already"));
     assert!(refused("memo,fraction=1.5", 1).contains("fraction = 1.5: must be from 0 to 1"));
     assert!(refused("galor", 1).contains("did you mean `galore`?"));
@@ -309,8 +374,40 @@ fn compositions_of_the_papers_go_together() {
     // LoRA-FA leaves nonlinear operators' inputs, which Mesa narrows.
     let (both, ..) = layer("lora-fa mesa");
     assert!(both < layer("lora-fa").0 && both < layer("mesa").0);
+    // LoRA reads the products' inputs exactly, so that they can be sampled (WTA-CRS, section 4) or grouped (VeLoRA); what is between the factors stays.
+    let (r, rows) = (8, (S as f64 * 0.3).ceil() as u64);
+    let adapted = 7 * 2 * S * r;
+    let exact = FUSED - 4 * S * H - 2 * S * I;
+    let (sampled, _, statics) = layer("lora,rank=8 wta-crs,fraction=0.3");
+    assert_eq!(sampled, exact + adapted + rows * (2 * (6 * H + I) + 7 * 8));
+    assert_eq!(statics, layer("lora,rank=8").2);
+    assert_eq!(layer("lora,rank=8 velora,groups=32").0, FUSED - 2 * S * I + 2 * 2 * S * 32 + adapted);
+    // The gradient of the first factor is of the sampled tokens: h x r for each of them.
+    let training = lowered("lora,rank=8 wta-crs,fraction=0.3", |l| l).unwrap();
+    let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
+    let steps = graph.operator("layer.attention.output").unwrap().backward.iter().flat_map(|c| &c.steps);
+    let down = steps.clone().find(|s| s.label == "backward_weight.adapter_down").unwrap();
+    let Kernel::Contraction(down) = down.kernel else { panic!("a product") };
+    assert_eq!((down.m, down.n, down.k), (H, r, rows));
+    let gathered = steps.filter_map(|s| match s.kernel {
+        Kernel::Elementwise(e) if s.label == "backward.sampled" => Some(e.elements),
+        _ => None,
+    });
+    assert_eq!(gathered.collect::<Vec<_>>(), [rows * r]);
+    // Attention has no products with weights, so that nothing that is drawn at random is made again.
+    assert_eq!(layer("wta-crs megatron-selective").0, layer("wta-crs").0 - 4 * A * S);
     let (ms, ..) = layer("ms-bp megatron-selective");
     assert_eq!(ms, FUSED - 4 * S * H - 4 * A * S);
+}
+
+#[test]
+fn what_the_authors_code_cannot_is_said_of_replicas() {
+    let said = |text: &str, replicas| {
+        let list: Techniques = [text.parse::<Technique>().unwrap()].into_iter().collect();
+        list.of_replicas(&Facts::new(&llama(), &lowering(&llama())), replicas).unwrap()
+    };
+    assert!(said("galore,per_layer=1", 8)[0].contains("without DistributedDataParallel") && said("galore-8bit", 2).len() == 1);
+    assert!(said("galore,per_layer=1", 1).is_empty() && said("galore", 8).is_empty() && said("lomo", 8).is_empty());
 }
 
 #[test]
@@ -326,4 +423,32 @@ fn what_changes_training_is_allowed_by_name() {
     assert!(allowing(&["galore", "lora"]).unwrap_err().to_string().contains("not among the techniques"));
     assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is no parameter"));
     assert_eq!(list.lossy().count(), 1);
+    let refused = |texts: &[&str]| allowing(texts).unwrap_err().to_string();
+    assert!(refused(&["galore,step_multiplier=0.5"]).contains("step_multiplier = 0.5: must be a number from 1 to 1000"));
+    assert!(refused(&["galore", "ms-bp,step_multiplier=2"]).contains("ms-bp: it is exact"));
+    assert!(refused(&["galore", "GaLore,step_multiplier=2"]).contains("it is allowed twice"));
+    let twice = "galore,rank=512,rank=256".parse::<Technique>().unwrap_err().to_string();
+    assert!(twice.contains("technique galore: rank is given twice; give it once"), "{twice}");
+}
+
+#[test]
+fn names_of_techniques_are_short_and_read_again() {
+    for (text, shown) in [
+        ("memo,fraction=1e-300", "memo,fraction=1e-300"),
+        ("memo,fraction=0.375", "memo,fraction=0.375"),
+        ("memo,fraction=0", "memo,fraction=0"),
+    ] {
+        let technique: Technique = text.parse().unwrap();
+        assert_eq!(technique.to_string(), shown);
+        assert_eq!(shown.parse::<Technique>().unwrap(), technique);
+    }
+}
+
+#[test]
+fn what_has_gone_already_is_said_so() {
+    let notes = |techniques: &str| lowered(techniques, |l| l).unwrap().applied.unwrap().notes;
+    let gone = notes("offload-core-attn offload-attn-proj");
+    assert_eq!(gone, ["offload-attn-proj: what it sends away has gone already, by another technique"]);
+    assert!(notes("offload-attn-proj offload-core-attn").is_empty());
+    assert!(notes("offload-moe-act")[0].contains("has nothing that its rule about saved activations is about"));
 }

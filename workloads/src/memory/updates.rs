@@ -2,7 +2,7 @@
 
 use super::parameters::{ParameterTensors, Widths};
 use super::policy::{Away, Basis, Representation};
-use sim::kernel::{Contraction, DataType, Kernel, Link, Transfer};
+use sim::kernel::{Contraction, DataType, Direction, Elementwise, Function, Kernel, Link, Transfer};
 use sim::units::Bytes;
 
 impl ParameterTensors {
@@ -14,7 +14,9 @@ impl ParameterTensors {
             None => extra.push((kernel, times)),
         };
         for (matrix, forms) in self.state_forms() {
-            let (small, large) = (matrix.rows.min(matrix.columns), matrix.rows.max(matrix.columns));
+            let [side, other] = matrix.sides();
+            let [rows, columns] = matrix.whole();
+            let (small, large) = (rows.min(columns), rows.max(columns));
             let product = |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
             for form in forms {
                 let Representation::Projected { rank, basis } = form else { continue };
@@ -22,15 +24,39 @@ impl ParameterTensors {
                 match basis {
                     // The gradient down, the update back up.
                     Basis::SingularVectors => {
-                        add(product(rank, large, small), 1.0);
-                        add(product(small, large, rank), 1.0);
-                        // 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
+                        add(product(rank, other, side), 1.0);
+                        add(product(side, other, rank), 1.0);
+                        // The decomposition is one of the whole gradient, by every device that has a part of it: 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
                         let depth = 3 * small + 10 * small * small / large.max(1);
                         add(product(small, large, depth), 1.0 / period.max(1) as f64);
                     }
                     Basis::Seed => add(product(matrix.rows, matrix.columns, rank), 1.0),
                 }
             }
+        }
+        let statics = self.statics(widths).own;
+        let copies = statics.copies;
+        let each = |p: &super::PlacedBytes| [p.device, p.host, p.nvme].map(|placed| placed.per_device());
+        let [here, host, nvme] = each(&copies);
+        if here + host + nvme > 0 {
+            // g += lambda (x - x0) in one pass: a difference, a product and a sum per number; reads weights, their copy and gradients, writes gradients.
+            let numbers = statics.updated.per_device();
+            let (weight, gradient) = (widths.per.weight * numbers, widths.per.gradient * numbers);
+            let read = Bytes(here + host + nvme) + weight + gradient;
+            let direction = Direction::Forward;
+            add(
+                Kernel::Elementwise(Elementwise {
+                    function: Function::Add,
+                    direction,
+                    elements: 3 * numbers,
+                    read,
+                    written: gradient,
+                }),
+                1.0,
+            );
+        }
+        for (link, bytes) in [(Link::Host, host), (Link::Storage, nvme)].into_iter().filter(|(_, bytes)| *bytes > 0) {
+            add(Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) }), 1.0);
         }
         for (link, bytes) in self.moved(widths) {
             if bytes > Bytes::ZERO {

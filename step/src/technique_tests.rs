@@ -1,0 +1,122 @@
+//! Bytes of memory techniques, by stage: what leaves the device is somewhere.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+use crate::lowering::lowered;
+use crate::stage_memory::Moment;
+use sim::pipeline::Schedule;
+use sim::units::Bytes;
+use workloads::footprint::{Optimizer, Precision};
+use workloads::training::Attention;
+use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques, ZeroStage};
+
+const OFFLOADS: [&str; 9] = [
+    "offload-attn-norm",
+    "offload-attn-proj",
+    "offload-core-attn",
+    "offload-expert-fc1",
+    "offload-mlp-norm",
+    "offload-moe-act",
+    "offload-qkv-linear",
+    "memo,fraction=1",
+    "ssdtrain,fraction=0.625",
+];
+
+pub(crate) fn plan(layout: Layout, micro_batches: u64, techniques: &str) -> TrainingPlan {
+    TrainingPlan {
+        layout,
+        batch: Batch { micro_batch: 1, global_batch: micro_batches * u64::from(layout.data), sequence_length: 4096 },
+        activations: ActivationPolicy::None.into(),
+        attention: Attention::Fused,
+        precision: Precision::MIXED_BF16,
+        optimizer: Optimizer::Adam,
+        schedule: Schedule::OneForwardOneBackward,
+        techniques: techniques.split_whitespace().map(|t| t.parse::<Technique>().unwrap()).collect::<Techniques>(),
+    }
+}
+
+fn memory(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> StepMemory {
+    let all = Bytes(1 << 50);
+    step_memory(model, plan, stack, DeviceMemory { hbm: all, host: all, storage: all }, None).unwrap()
+}
+
+/// Of every stage: what is on the device, on the host, in storage, and of MEMO's rounding buffers on the device, is what there is without techniques.
+#[test]
+fn activations_are_on_the_device_or_away_whatever_the_model() {
+    let stack = SoftwareStack::load("megatron_core").unwrap();
+    for (name, tensor, pipelines) in [
+        ("llama2-7b", 4, [1, 4]),
+        ("gemma-2-9b", 8, [1, 3]),
+        ("gpt-oss-20b", 8, [1, 4]),
+        ("mixtral-8x7b", 4, [1, 2]),
+        ("deepseek-v2-lite", 4, [1, 2]),
+        ("deepseek-v3", 8, [1, 2]),
+    ] {
+        let model = Model::load(name).unwrap();
+        for pipeline in pipelines {
+            let layout = Layout { tensor, pipeline, sequence_parallel: true, ..Layout::default() };
+            let of = |techniques: &str| memory(&model, &plan(layout, 8, techniques), &stack).stages;
+            let plain = of("");
+            for technique in OFFLOADS {
+                let graph = lowered(&model, &plan(layout, 8, technique), &stack).unwrap();
+                let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
+                let each = ActivationPolicy::None.treatment_under(layer, stack.replay()).offloaded_bytes(layer);
+                let buffered = each * layer.settled.buffered_layers;
+                for (before, after) in plain.iter().zip(of(technique)) {
+                    assert!(before.moment != Moment::Update && after.moment != Moment::Update, "{name} {technique}");
+                    let held = after.class(MemoryClass::Activations) + after.host + after.storage + buffered;
+                    // A part of a tensor's bytes is rounded up.
+                    let off = held.0.abs_diff(before.class(MemoryClass::Activations).0);
+                    assert!(off <= 8 * 64, "{name} {technique} p{pipeline}, stage {}: {off} bytes", before.stage);
+                }
+            }
+        }
+    }
+}
+
+/// Where the stored weights are the fp32 master copy, what is frozen has none: 2 bytes a number among all ranks, and 4 of every trained one.
+#[test]
+fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
+    let layout = Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
+    for name in ["llama2-7b", "mixtral-8x7b"] {
+        let model = Model::load(name).unwrap();
+        for stack in ["pytorch_fsdp", "torchtitan", "maxtext"] {
+            let stack = SoftwareStack::load(stack).unwrap();
+            let weights =
+                |techniques: &str| memory(&model, &plan(layout, 1, techniques), &stack).stages[0].class(MemoryClass::Weights).0;
+            let numbers = model.parameters();
+            let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted) <= 1 << 10;
+            assert!(near(weights(""), 4 * numbers / 8), "{name} {}", stack.name);
+            assert!(near(weights("proximal-anchor"), 6 * numbers / 8), "{name} {}", stack.name);
+            let graph = lowered(&model, &plan(layout, 1, "lora"), &stack).unwrap();
+            let trained: u64 =
+                graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device() * s.repeat).sum();
+            assert!(trained > 0);
+            assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: {}", stack.name, weights("lora"));
+            // The anchor is one of the adapters alone.
+            assert!(near(weights("lora proximal-anchor"), (2 * numbers + 6 * trained) / 8), "{name} {}", stack.name);
+        }
+    }
+}
+
+/// What does not fit into the host's memory, or into storage, is called what it is.
+#[test]
+fn read_only_data_that_does_not_fit_is_called_so() {
+    let model = Model::load("llama2-7b").unwrap();
+    let stack = SoftwareStack::load("megatron_core").unwrap();
+    let lacks = |techniques: &str| {
+        let have = DeviceMemory { hbm: Bytes(1 << 50), host: Bytes(16 << 30), storage: Bytes(16 << 30) };
+        step_memory(&model, &plan(Layout::default(), 1, techniques), &stack, have, None).unwrap().fits().unwrap_err().to_string()
+    };
+    // 32 GiB of examples.
+    let examples = lacks("exemplar,examples=34359738368,example_bytes=1");
+    assert!(
+        examples.contains("32.00 GiB of it data that training only reads") && !examples.contains("optimizer states"),
+        "{examples}"
+    );
+    assert!(lacks("memory3").contains("of storage per device: 390.62 GiB of it data that training only reads"));
+    // Of states beside a little of such data the rest is named.
+    let states = lacks("zero-offload exemplar,examples=1073741824,example_bytes=1");
+    let gib = 14.0 * model.parameters() as f64 / f64::from(1 << 30);
+    assert!(states.contains(&format!("{gib:.2} GiB of it weights, gradients and optimizer states")), "{states}");
+}

@@ -1,0 +1,204 @@
+//! What the rules of techniques make of one segment: its operators changed, its parameters counted. No technique is known here.
+
+use super::activations::{Rewriting, SAMPLED, hands_on_rank};
+use super::error::TechniqueError;
+use super::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
+use super::policy::{Along, Away, Item, Rebuild, Rule, TensorClass};
+use crate::graph::{OperatorGraph, Partly, TensorId};
+use crate::layer_names::{entering, handed_on, within_layer};
+use crate::model::Model;
+use crate::training::{Segment, SegmentKind, TrainingGraph};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What rules call a layer's input, whoever has made it.
+const INPUT: &str = "input";
+
+/// A rule with the name of its technique.
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) rule: Rule,
+}
+
+/// What a rule found in the model's segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Found {
+    Nothing,
+    /// What it sends away, but it has gone already.
+    Gone,
+    /// Weights that are frozen, and have no tensors of its class.
+    Frozen,
+    /// What it is about, but in kernels where its form takes more than it saves.
+    KeptWhole,
+    Something,
+}
+
+/// Changes a segment's operators, and says what its parameters take.
+pub(crate) fn change(
+    model: &Model,
+    segment: &mut Segment,
+    rules: &[Named],
+    period: u64,
+    found: &mut [Found],
+) -> Result<SegmentStatics, TechniqueError> {
+    let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
+    let mut parameters = ParameterTensors::new(&segment.graph, &segment.lowering, segment.tied_parameters, width);
+    for (Named { name, rule }, found) in rules.iter().zip(found) {
+        let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
+        if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
+            continue;
+        }
+        let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
+        let (mut kept_whole, mut frozen, mut settled) = (false, false, Found::Nothing);
+        let any = match rule.class {
+            TensorClass::ReadOnly => true,
+            TensorClass::SavedActivations => {
+                let mut any = false;
+                if let Some(form) = &rule.representation {
+                    any |= rewriting.represent(rule, form)?;
+                    kept_whole = rewriting.kept_whole;
+                    if let Some(rank) = hands_on_rank(form).filter(|_| any) {
+                        parameters.hand_on(rule, rank, name)?;
+                    }
+                }
+                settled = settle(&mut segment.graph, rule, name)?;
+                any
+            }
+            TensorClass::Transients | TensorClass::Logits => slice(&mut segment.graph, rule),
+            _ => {
+                if let Some(adapter) = &rule.adapter {
+                    let any = rewriting.adapt(rule, adapter)?;
+                    parameters.adapt(rule, adapter, &segment.graph);
+                    any
+                } else {
+                    if rule.frozen {
+                        rewriting.freeze(rule);
+                    }
+                    let any = parameters.apply(rule, name)?;
+                    frozen = !any && parameters.frozen_at(rule);
+                    any
+                }
+            }
+        };
+        let here = if any {
+            Found::Something
+        } else if kept_whole {
+            Found::KeptWhole
+        } else if frozen {
+            Found::Frozen
+        } else {
+            Found::Nothing
+        };
+        *found = here.max(settled).max(*found);
+    }
+    let per = segment.bytes_per_parameter();
+    let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
+    segment.update_extra = parameters.update_extra(&widths, segment.lowering.precision.operand, period);
+    Ok(parameters.statics(&widths))
+}
+
+/// What is rebuilt, and what goes away.
+fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<Found, TechniqueError> {
+    let chosen = |id: crate::graph::OpId| rule.at.takes(&graph.operators[id.index()].name);
+    let (mut found, mut gone) = (false, false);
+    if let Some(rebuild) = rule.rebuild {
+        let read_outside: BTreeSet<TensorId> =
+            graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
+        // What the layers of a segment hand to each other is kept as a layer's input is.
+        let handed = handed_on(graph);
+        let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
+        let dropped: Vec<TensorId> = match rebuild {
+            Rebuild::Outputs => made.collect(),
+            Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
+        };
+        let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
+        if let Some(sample) = dropped.iter().map(name).find(|name| name.ends_with(SAMPLED)) {
+            let of = sample.trim_end_matches(SAMPLED);
+            let why = format!(
+                "rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept"
+            );
+            return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+        }
+        found |= !dropped.is_empty();
+        graph.settled.rebuilt.extend(dropped);
+    }
+    if let Some(place) = &rule.place {
+        // What these operators' backward passes read, statistics with it.
+        let mut reads: BTreeSet<TensorId> = graph
+            .operators
+            .iter()
+            .filter(|op| chosen(op.id))
+            .flat_map(|op| &op.backward)
+            .flat_map(|c| &c.reads)
+            .copied()
+            .collect();
+        let inputs = entering(graph);
+        let named = |t: &TensorId| {
+            let name = within_layer(&graph.tensors[t.index()].name).unwrap_or_default();
+            let is = |wanted: &String| wanted == name || wanted == INPUT && inputs.contains(t);
+            rule.tensors.is_empty() || rule.tensors.iter().any(is)
+        };
+        reads.retain(named);
+        gone = !reads.is_empty();
+        reads.retain(|t| !graph.settled.away.contains(t));
+        found |= !reads.is_empty();
+        let settled = &mut graph.settled;
+        let nvme = place.to == Away::Nvme;
+        if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
+            let why = "activations go to the host and to NVMe at once, which is not modelled";
+            return Err(TechniqueError::refused(technique, why, "send them to one place"));
+        }
+        settled.nvme = nvme;
+        if place.fraction >= 1.0 {
+            settled.away.extend(reads);
+        } else {
+            if settled.partly.is_some() {
+                return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
+            }
+            settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
+        }
+        settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
+    }
+    Ok(if found {
+        Found::Something
+    } else if gone {
+        Found::Gone
+    } else {
+        Found::Nothing
+    })
+}
+
+/// Cuts what the chosen operators hand to each other.
+fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
+    let Some(count) = rule.slice.as_ref().filter(|s| s.along == Along::Sequence).and_then(|s| s.count) else { return false };
+    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).map(|op| op.id).collect();
+    let outside = |t: TensorId| graph.operators.iter().any(|op| !chosen.contains(&op.id) && op.inputs.contains(&t));
+    let inner: Vec<TensorId> = graph
+        .tensors
+        .iter()
+        .filter(|t| t.producer.is_some_and(|op| chosen.contains(&op)) && !outside(t.id) && t.id != graph.output)
+        .map(|t| t.id)
+        .collect();
+    let found = !inner.is_empty();
+    let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
+    slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
+    super::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
+    found
+}
+
+/// Bytes of data that training only reads, on one device.
+pub(crate) fn stock(model: &Model, training: &TrainingGraph, rules: &[Named]) -> PlacedBytes {
+    let ranks = u64::from(training.lowering.tensor_parallel.max(1));
+    let operand = training.lowering.precision.operand.bytes();
+    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.all_layers();
+    let mut sum = PlacedBytes::default();
+    for Named { rule, .. } in rules {
+        let Some(stock) = &rule.stock else { continue };
+        let each = match stock.item {
+            Item::TokenKeyValues => key_values as f64,
+            Item::Byte => 1.0,
+            Item::ModelCopy => 4.0 * model.parameters() as f64 / ranks as f64,
+        };
+        sum.put((stock.count * each).ceil() as u64, rule.place.as_ref());
+    }
+    sum
+}

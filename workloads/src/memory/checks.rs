@@ -1,0 +1,183 @@
+//! What a technique's file must say beyond its form: rules that do something, operators that exist, numbers within their ranges, a gate that is true.
+
+use super::error::TechniqueError;
+use super::policy::{Gate, Representation, Rule, TensorClass};
+use super::preset::Preset;
+use crate::layer_names::{layer_of, within_layer};
+
+/// The operators of all models, those of layers without the layer's name.
+const OPERATORS: &str = "\
+    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.key attention.kv_down \
+    attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv attention.query \
+    attention.query_down attention.query_key_norm.key attention.query_key_norm.query attention.query_norm attention.query_up attention.residual attention.residual.dropout \
+    attention.rope attention.scores attention.softmax attention.value cross.context cross.core cross.dropout \
+    cross.encoded cross.key cross.norm cross.output cross.output_norm cross.query cross.residual \
+    cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.token embedding.dropout \
+    embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type encoder.norm \
+    encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
+    head.transform_activation head.transform_norm mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
+    mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
+    mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
+    moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
+    moe.gated.product moe.norm moe.output_norm moe.residual moe.residual.dropout moe.return moe.router \
+    moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate moe.shared.gate_up \
+    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.score moe.shared.sigmoid moe.shared.sum moe.shared.up \
+    moe.shared.weighed moe.top_k moe.up scan.convolution scan.convolved scan.core scan.gate \
+    scan.gated scan.gated.gate scan.gated.product scan.gated_norm scan.in scan.norm scan.out \
+    scan.output_norm scan.residual scan.residual.dropout scan.step";
+
+/// Whether a name is an operator's, or what names of operators begin with before a dot.
+pub(crate) fn is_operator(name: &str) -> bool {
+    let layer = layer_of(&format!("{name}.")).is_some_and(|layer| layer == name);
+    let inner = within_layer(name).unwrap_or(name);
+    layer
+        || OPERATORS
+            .split_whitespace()
+            .any(|known| known.strip_prefix(inner).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// The operator that a name may be a slip of the pen for, or the words that names begin with.
+fn nearest(name: &str) -> String {
+    let begins = |known: &'static str| known.match_indices('.').map(|(at, _)| &known[..at]).chain([known]).collect::<Vec<_>>();
+    let all: Vec<&str> = OPERATORS.split_whitespace().flat_map(begins).collect();
+    let name = within_layer(name).unwrap_or(name);
+    // Letters in another order are two changes of a distance that counts single ones, too many for a short word.
+    let letters = |word: &str| {
+        let mut letters: Vec<char> = word.to_lowercase().chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let swapped = all.iter().copied().find(|known| letters(known) == letters(name));
+    match swapped.or_else(|| sim::names::nearest(name, all.iter().copied())) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => "names begin with attention, mlp, moe, scan, cross, embedding or head, and go on as mlp.down does".to_owned(),
+    }
+}
+
+/// What a form is called in files, where it changes what is computed.
+fn lossy<N>(form: &Representation<N>) -> Option<&'static str> {
+    match form {
+        Representation::Absent => Some("absent"),
+        Representation::Quantised { .. } => Some("quantised"),
+        Representation::Projected { .. } => Some("projected"),
+        Representation::SampledRows { .. } => Some("sampled_rows"),
+        Representation::GroupScalars { .. } => Some("group_scalars"),
+        Representation::DerivativeBits { .. } => Some("derivative_bits"),
+        Representation::Factored => Some("factored"),
+        Representation::SharedWithOutput => None,
+    }
+}
+
+/// What of a rule changes the result of training.
+fn changes<N, P>(rule: &Rule<N, P>) -> Option<String> {
+    match rule {
+        Rule { representation: Some(form), .. } => lossy(form).map(|form| format!("representation = {form}")),
+        Rule { adapter: Some(_), .. } => Some("adapter".into()),
+        Rule { frozen: true, .. } => Some("frozen = true".into()),
+        Rule { copy_bytes: Some(_), .. } => Some("copy_bytes".into()),
+        _ => None,
+    }
+}
+
+fn does_nothing<N, P>(rule: &Rule<N, P>) -> bool {
+    let Rule { representation, place, rebuild, slice, adapter, copy_bytes, stock, .. } = rule;
+    let any = representation.is_some() || place.is_some() || rebuild.is_some() || slice.is_some();
+    !(any || rule.frozen || adapter.is_some() || copy_bytes.is_some() || stock.is_some())
+}
+
+impl Preset {
+    /// What is wrong with a rule, of its file.
+    fn wrong(&self, why: String) -> TechniqueError {
+        TechniqueError::Malformed { file: self.file.clone(), why }
+    }
+
+    /// Whether its rules can be.
+    ///
+    /// # Errors
+    /// No rules, one that does nothing or two things that exclude each other, an operator that no model has, a gate that says `exact` of what is not.
+    pub(crate) fn check_rules(&self) -> Result<(), TechniqueError> {
+        if self.rules.is_empty() {
+            return Err(self.wrong("has no [[rule]]: add one, with a class and what is done to it".into()));
+        }
+        for (at, rule) in (1..).zip(&self.rules) {
+            if does_nothing(rule) {
+                let what = "representation, place, rebuild, slice, frozen, adapter, copy_bytes or stock";
+                return Err(self.wrong(format!("rule {at}: does nothing: give it one of {what}, or leave it out")));
+            }
+            if rule.place.is_some() && rule.rebuild.is_some() {
+                let why = "place and rebuild: what is made again is not kept anywhere; keep one of them, or give each a rule of its own";
+                return Err(self.wrong(format!("rule {at}: {why}")));
+            }
+            let lists = [("operators", &rule.at.operators), ("except", &rule.at.except)];
+            for (key, name) in lists.into_iter().flat_map(|(key, names)| names.iter().map(move |name| (key, name))) {
+                if !is_operator(name) {
+                    return Err(self.wrong(format!(
+                        "rule {at}: {key} = `{name}`: no model has an operator of that name; {}",
+                        nearest(name)
+                    )));
+                }
+            }
+            if let Some(what) = changes(rule).filter(|_| self.gate == Gate::Exact) {
+                let cure = "write gate = \"unbiased\" where gradients are right on average, gate = \"biased\" where they are not";
+                return Err(self.wrong(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the numbers of a rule can be; `bits_of` a class are those of its numbers.
+    ///
+    /// # Errors
+    /// One out of its range.
+    pub(crate) fn check_numbers(
+        &self,
+        at: usize,
+        rule: &Rule,
+        bits_of: impl Fn(TensorClass) -> u64,
+    ) -> Result<(), TechniqueError> {
+        let wrong = |key: &str, value: f64, limit: &str| Err(self.wrong(format!("rule {at}: {key} = {value}: must be {limit}")));
+        if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
+            return wrong("place.fraction", place.fraction, "from 0 to 1: the part that goes away");
+        }
+        if let Some(count) = rule.slice.as_ref().and_then(|s| s.count).filter(|n| !(1.0..=1e12).contains(n) || n.fract() != 0.0) {
+            return wrong("slice.count", count, "a whole number of at least 1");
+        }
+        if let Some(rank) =
+            rule.adapter.as_ref().map(|a| a.rank).filter(|rank| !(1.0..=1e12).contains(rank) || rank.fract() != 0.0)
+        {
+            return wrong("adapter.rank", rank, "a whole number of at least 1");
+        }
+        if let Some(bytes) = rule.copy_bytes.filter(|bytes| !(*bytes > 0.0 && *bytes <= 8.0)) {
+            return wrong("copy_bytes", bytes, "above 0 and at most 8 bytes of a number");
+        }
+        if let Some(stock) = rule.stock.as_ref().filter(|stock| !(0.0..=1e18).contains(&stock.count)) {
+            return wrong("stock.count", stock.count, "from 0 to 1e18");
+        }
+        match &rule.representation {
+            Some(Representation::Quantised { bits, .. } | Representation::DerivativeBits { bits })
+                if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) =>
+            {
+                let limit = format!("above 0 and below the {} of what it stands for", bits_of(rule.class));
+                wrong("representation.bits", *bits, &limit)
+            }
+            Some(Representation::Quantised { group, .. }) if !(0.0..=1e12).contains(group) => {
+                wrong("representation.group", *group, "at least 1 number that shares a scale, or 0 for one group per head")
+            }
+            Some(Representation::Quantised { meta_bytes, .. }) if !(0.0..=1e6).contains(meta_bytes) => {
+                wrong("representation.meta_bytes", *meta_bytes, "from 0 to 1000000 bytes of a group's scales")
+            }
+            Some(Representation::Projected { rank, .. } | Representation::GroupScalars { groups: rank })
+                if !(*rank > 0.0 && rank.is_finite()) =>
+            {
+                wrong("representation.rank, groups", *rank, "above 0")
+            }
+            Some(Representation::SampledRows { fraction, .. }) if !(*fraction > 0.0 && *fraction <= 1.0) => {
+                wrong("representation.fraction", *fraction, "above 0 and at most 1: the part of the rows that is kept")
+            }
+            Some(Representation::SampledRows { index_bytes, .. }) if !(0.0..=64.0).contains(index_bytes) => {
+                wrong("representation.index_bytes", *index_bytes, "from 0 to 64 bytes of a row's index")
+            }
+            _ => Ok(()),
+        }
+    }
+}

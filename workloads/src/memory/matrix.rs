@@ -1,0 +1,100 @@
+//! Matrices of weights on a device of a tensor-parallel group, and the low-rank forms of what belongs to them.
+
+use super::policy::Basis;
+
+/// A matrix: `copies` of rows x columns on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Matrix {
+    pub(crate) copies: u64,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    /// Devices that it is split among.
+    pub(crate) ranks: u64,
+    /// Whether its rows are split, not its columns.
+    pub(crate) by_rows: bool,
+}
+
+impl Matrix {
+    /// The dimension that a rank stands for: the products' input on the device for a basis drawn from a seed, which every device draws for what it has;
+    /// for singular vectors the shorter side of the whole matrix, of which they are.
+    pub(crate) fn projected_side(self, basis: Basis) -> u64 {
+        match basis {
+            Basis::Seed => self.rows,
+            Basis::SingularVectors => {
+                let [rows, columns] = self.whole();
+                rows.min(columns)
+            }
+        }
+    }
+
+    pub(crate) fn numbers(self) -> u64 {
+        self.copies.saturating_mul(self.rows).saturating_mul(self.columns)
+    }
+
+    /// Rows and columns of the whole matrix.
+    pub(crate) fn whole(self) -> [u64; 2] {
+        if self.by_rows {
+            [self.rows.saturating_mul(self.ranks), self.columns]
+        } else {
+            [self.rows, self.columns.saturating_mul(self.ranks)]
+        }
+    }
+
+    /// Whether singular vectors are those of its rows' side: of the shorter one of the whole matrix, of equal ones the one that is not split, so that a
+    /// device projects its part alone.
+    fn projects_rows(self) -> bool {
+        let [rows, columns] = self.whole();
+        rows < columns || rows == columns && !self.by_rows
+    }
+
+    /// The sides of a device's part: the one that singular vectors project, and the other.
+    pub(crate) fn sides(self) -> [u64; 2] {
+        if self.projects_rows() { [self.rows, self.columns] } else { [self.columns, self.rows] }
+    }
+
+    /// Numbers on one device of what stands for it in a rank: of the projection, and of the basis.
+    ///
+    /// The projection is one of the whole matrix, shared by its devices without a rest: of a matrix that is split along the side that is not projected
+    /// each has its columns of it; along the other, the devices' projections are summed and scattered. Of the basis a device has the rows that meet
+    /// its part of the gradient: all of them, replicated, where the projected side is whole there, its own where that side is split.
+    pub(crate) fn projected(self, rank: u64, basis: Basis) -> [u64; 2] {
+        match basis {
+            Basis::Seed => [self.copies * rank * self.columns, 0],
+            Basis::SingularVectors => {
+                let [side, other] = self.sides();
+                let split = self.projects_rows() == self.by_rows;
+                let share = if split { other.div_ceil(self.ranks.max(1)) } else { other };
+                [self.copies * rank * share, self.copies * rank * side]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_projection_is_of_the_whole_matrix_and_shared() {
+        let (h, i, r) = (4096, 11008, 1024);
+        for ranks in [1, 2, 8, 16] {
+            // Columns of gate: the shorter side is whole on each device.
+            let gate = Matrix { copies: 1, rows: h, columns: i / ranks, ranks, by_rows: false };
+            assert_eq!(gate.projected(r, Basis::SingularVectors), [r * i / ranks, r * h]);
+            // Rows of down: the shorter side, its columns, is whole as well.
+            let down = Matrix { copies: 1, rows: i / ranks, columns: h, ranks, by_rows: true };
+            assert_eq!(down.projected(r, Basis::SingularVectors), [r * i / ranks, r * h]);
+            // A square one is projected along the side that is not split.
+            for by_rows in [false, true] {
+                let [rows, columns] = if by_rows { [h / ranks, h] } else { [h, h / ranks] };
+                let square = Matrix { copies: 2, rows, columns, ranks, by_rows };
+                assert_eq!(square.projected(r, Basis::SingularVectors), [2 * r * h / ranks, 2 * r * h]);
+                assert_eq!(square.projected_side(Basis::SingularVectors), h);
+            }
+            // Keys of few heads: the shorter side is the split one; both projection and basis are shared.
+            let key = Matrix { copies: 1, rows: h, columns: 1024 / ranks, ranks, by_rows: false };
+            assert_eq!(key.projected(512, Basis::SingularVectors), [512 * h / ranks, 512 * 1024 / ranks]);
+            assert_eq!(key.projected_side(Basis::SingularVectors), 1024);
+        }
+    }
+}
