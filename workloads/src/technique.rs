@@ -1,14 +1,16 @@
 //! Techniques as they are asked for, how they go together, and what they make of a lowered model.
 
+mod change;
+
 use crate::footprint::Precision;
 use crate::memory::Applied;
 use crate::memory::amount::Facts;
-use crate::memory::change::{Found, Named, change, stock};
 use crate::memory::error::TechniqueError;
 use crate::memory::policy::{Gate, TensorClass};
 use crate::memory::preset::Preset;
 use crate::model::Model;
 use crate::training::{SegmentKind, TrainingGraph};
+use change::{Found, Named, change, stock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;

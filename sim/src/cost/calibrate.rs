@@ -4,7 +4,7 @@
 use super::{CostError, CostModel, Routine};
 pub use crate::grouped_errors::GroupError;
 use crate::grouped_errors::Groups;
-use crate::hardware::{Accelerator, Calibration, FittedScalar, KernelLibrary, Parameter, Template, templates};
+use crate::hardware::{Accelerator, Calibration, FittedScalar, KernelLibrary, Parameter, templates};
 use crate::kernel::DataType;
 use crate::scalar_fit::{Belief, LEFT_OUT, ScalarFit, rounded, spread};
 use crate::units::Seconds;
@@ -214,6 +214,23 @@ pub fn carried_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
 /// # Errors
 /// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, an unknown key.
 pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<Fit, CalibrationError> {
+    fitted(accelerator, measurements, keys, true)
+}
+
+/// The same of all scalars, from where the accelerator has them and from nowhere else: built-in chips may know the measurements.
+///
+/// # Errors
+/// As [`fit()`].
+pub fn fit_from(accelerator: &Accelerator, measurements: &[Measurement]) -> Result<Fit, CalibrationError> {
+    fitted(accelerator, measurements, &[], false)
+}
+
+fn fitted(
+    accelerator: &Accelerator,
+    measurements: &[Measurement],
+    keys: &[&str],
+    from_others: bool,
+) -> Result<Fit, CalibrationError> {
     let all = ChipScalar::of(accelerator);
     let known = || all.iter().map(|scalar| scalar.key()).collect::<Vec<_>>().join(", ");
     let unknown = |key: &&str| CalibrationError::UnknownScalar { key: (*key).to_owned(), known: known() };
@@ -230,7 +247,7 @@ pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str
     let asked = |scalar: &ChipScalar| keys.is_empty() || keys.iter().any(|key| scalar.is(key));
     let scalars: Vec<ChipScalar> = all.iter().copied().filter(asked).collect();
     let groups = Groups::new(measurements.iter().map(|m| m.group.as_str()));
-    Ok(Question { chip: accelerator, measurements, groups, scalars }.answer())
+    Ok(Question { chip: accelerator, measurements, groups, scalars, from_others }.answer())
 }
 
 struct Question<'a> {
@@ -238,6 +255,8 @@ struct Question<'a> {
     measurements: &'a [Measurement],
     groups: Groups,
     scalars: Vec<ChipScalar>,
+    /// Whether the search may begin where built-in chips stand.
+    from_others: bool,
 }
 
 impl Question<'_> {
@@ -283,7 +302,7 @@ impl Question<'_> {
 
     /// Each scalar is believed to be as the chip's file says, as surely as it is alike on built-in chips and on this one.
     fn beliefs(&self) -> Vec<Belief> {
-        let built_in: Vec<&Accelerator> = self.built_in().map(|template| &template.accelerator).collect();
+        let built_in: Vec<&Accelerator> = self.built_in().collect();
         let belief = |scalar: &ChipScalar| {
             let (least, most) = scalar.limits();
             Belief {
@@ -296,18 +315,17 @@ impl Question<'_> {
         self.scalars.iter().map(belief).collect()
     }
 
-    /// Where other built-in chips of the kind stand, but for those that have their scalars from this one.
+    /// Where built-in chips of the kind stand.
     fn starts(&self) -> Vec<Vec<f64>> {
         let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.coordinate(scalar.get(chip))).collect();
-        let copied = |template: &&Template| template.fitted_on.values().any(|origin| origin.contains(self.chip.name.as_str()));
-        self.built_in().filter(|template| !copied(template)).map(|template| point(&template.accelerator)).collect()
+        if self.from_others { self.built_in().map(point).collect() } else { Vec::new() }
     }
 
-    /// Other built-in chips that run kernels as this one does, by a library or as a compiler maps them.
-    fn built_in(&self) -> impl Iterator<Item = &'static Template> {
-        let (name, by_library) = (self.chip.name.clone(), self.chip.library.is_some());
-        let alike = move |template: &&Template| template.name != name && template.accelerator.library.is_some() == by_library;
-        templates().unwrap_or_default().iter().filter(alike)
+    /// Built-in chips that run kernels as this one does, by a library or as a compiler maps them.
+    fn built_in(&self) -> impl Iterator<Item = &'static Accelerator> {
+        let by_library = self.chip.library.is_some();
+        let all = templates().unwrap_or_default().iter().map(|template| &template.accelerator);
+        all.filter(move |chip| chip.library.is_some() == by_library)
     }
 
     /// ln(predicted / measured) of some measurements at a point.

@@ -13,7 +13,6 @@
 pub(crate) mod activations;
 pub(crate) mod amount;
 mod applied;
-pub(crate) mod change;
 pub(crate) mod checks;
 pub(crate) mod error;
 mod matrix;

@@ -9,7 +9,7 @@ use super::{LEAST_ROWS, LOST, Rows};
 use crate::evidence::AloneFacts;
 use crate::validate::row::{Row, RowFailure};
 use crate::validate::{Dataset, Options, ValidateError, predict};
-use sim::cost::calibrate::{Measurement, carried_over, fit, predict as time_of};
+use sim::cost::calibrate::{Measurement, carried_over, fit_from, predict as time_of};
 use sim::cost::{CostModel, Routine};
 use sim::hardware::Accelerator;
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ impl Measured {
             if sample.len() < LEAST_ROWS {
                 continue;
             }
-            let fit = fit(apart, &sample, &[]).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+            let fit = fit_from(apart, &sample).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
             for (row, error) in inside.iter().zip(self.errors(&fit.chip, &inside)?) {
                 found[*row] = Some(error);
             }

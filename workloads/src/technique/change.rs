@@ -1,11 +1,11 @@
 //! What the rules of techniques make of one segment: its operators changed, its parameters counted. No technique is known here.
 
-use super::activations::{Rewriting, SAMPLED, hands_on_rank};
-use super::error::TechniqueError;
-use super::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
-use super::policy::{Along, Away, Item, Rebuild, Rule, TensorClass};
 use crate::graph::{OperatorGraph, Partly, TensorId};
 use crate::layer_names::{entering, handed_on, within_layer};
+use crate::memory::activations::{Rewriting, SAMPLED, hands_on_rank};
+use crate::memory::error::TechniqueError;
+use crate::memory::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
+use crate::memory::policy::{Along, Away, Item, Rebuild, Rule, TensorClass};
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,7 +181,7 @@ fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
     let found = !inner.is_empty();
     let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
     slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
-    super::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
+    crate::memory::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
     found
 }
 
