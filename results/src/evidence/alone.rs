@@ -46,6 +46,9 @@ struct Row {
     apart: Option<f64>,
 }
 
+/// The error by which a row judges a prediction, if it does.
+type Pool<'a> = dyn Fn(&Row) -> Option<f64> + 'a;
+
 /// How often intervals of rows hold that they know nothing of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AloneCoverage {
@@ -109,13 +112,13 @@ impl AloneResiduals {
     /// The interval from the rows that `known` leaves.
     fn interval(&self, facts: &AloneFacts, predicted_us: f64, known: impl Fn(&Row) -> bool) -> Option<Interval> {
         let kind = |row: &Row| row.what == facts.what && row.kind == facts.kind;
-        let pools: [&dyn Fn(&Row) -> Option<f64>; 3] = [
+        let pools: [&Pool<'_>; 3] = [
             &|row| row.rows.filter(|_| kind(row) && row.place == facts.place),
             // Too few are there: what they say counts with what others say.
             &|row| if row.place == facts.place { row.rows } else { row.apart }.filter(|_| kind(row)),
             &|row| row.apart.filter(|_| row.what == facts.what),
         ];
-        let errors = |pool: &dyn Fn(&Row) -> Option<f64>| {
+        let errors = |pool: &Pool<'_>| {
             let far = |row: &Row| (row.predicted_us / predicted_us).ln().abs();
             let mut near: Vec<(f64, f64)> =
                 self.rows.iter().filter(|row| known(row)).filter_map(|row| Some((far(row), pool(row)?))).collect();
