@@ -121,7 +121,7 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
 #[test]
 fn a_chip_is_predicted_by_the_scalars_of_another() {
     let directory = tempfile::tempdir().unwrap();
-    let rows = part(directory.path(), "gpu_kernels.csv", |_, line| line.contains(",gemm,"));
+    let rows = part(directory.path(), "gpu_kernels.csv", |_, line| line.contains("_sxm,gemm,") && line.contains(",bf16,"));
     let found = kernel_residuals(&rows, &Options::default()).unwrap();
     let mape = |chip: &str, error: &dyn Fn(&AloneResidual) -> Option<f64>| {
         let of_chip = found.iter().filter(|r| r.facts.place == chip && r.facts.kind == "gemm bf16");

@@ -76,15 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut faults = Vec::new();
     let mut reports = Vec::new();
-    if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
-        let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
-        return Err(failure::input(format!("--stacks {}: {why}", directory.display())));
-    }
-    if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
-        let why = "is not a directory; give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
-        return Err(failure::input(format!("--chips {}: {why}", directory.display())));
-    }
-    let options = validate::Options { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() };
+    let options = options(arguments)?;
     if arguments.held_out {
         return held_out(arguments, &options);
     }
@@ -150,6 +142,19 @@ fn give_claims(arguments: &Arguments, reports: &[ClaimReport]) -> Result<(), Fai
     })
 }
 
+/// Where chips and stacks are taken from.
+fn options(arguments: &Arguments) -> Result<validate::Options, Failure> {
+    if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
+        let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
+        return Err(failure::input(format!("--stacks {}: {why}", directory.display())));
+    }
+    if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
+        let why = "is not a directory; give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
+        return Err(failure::input(format!("--chips {}: {why}", directory.display())));
+    }
+    Ok(validate::Options { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
+}
+
 /// Errors on what nothing was fitted on.
 fn held_out(arguments: &Arguments, options: &validate::Options) -> Result<(), Failure> {
     let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
@@ -164,19 +169,19 @@ fn held_out(arguments: &Arguments, options: &validate::Options) -> Result<(), Fa
     }
     if let Some(path) = &arguments.residuals {
         let table = match (residuals.is_empty(), alone.is_empty()) {
-            (_, true) => validate::held_out::csv(&residuals),
-            (true, false) => validate::held_out::alone_csv(&alone),
+            (_, true) => validate::held_out::csv(&residuals).into_bytes(),
+            (true, false) => validate::held_out::alone_csv(&alone).or_other()?,
             (false, false) => {
                 let why =
                     "training runs and what runs alone (kernels, collectives) have tables of their own; give their files apart";
                 return Err(failure::input(format!("--residuals {}: {why}", path.display())));
             }
         };
-        results::files::write(path, table.as_bytes()).or_unwritable()?;
+        results::files::write(path, &table).or_unwritable()?;
     }
     let mut text = String::new();
     if !alone.is_empty() {
-        text.push_str(&validate::held_out::alone_report(&alone).or_input()?);
+        text.push_str(&validate::held_out::alone_report(&alone));
     }
     if !residuals.is_empty() || alone.is_empty() {
         text.push_str(&format!("{}\n{}", validate::held_out::report(&residuals), validate::held_out::few(&few)));
@@ -194,7 +199,7 @@ fn intervals(table: Option<&Path>) -> Result<(), Failure> {
     let text =
         sim::files::text::read(path).map_err(|e| failure::input(format!("{}: {e}; give a readable table", path.display())))?;
     let wrong = |e| failure::input(format!("{}: {e}", path.display()));
-    if text.starts_with("what,") {
+    if AloneResiduals::is_table(&text) {
         return answer::text(&alone(&AloneResiduals::parse(&text).map_err(wrong)?));
     }
     answer::text(&runs(&Residuals::parse(&text).map_err(wrong)?))

@@ -8,10 +8,9 @@
 use super::Grade;
 use super::interval::{CONFIDENCE, Interval};
 use super::table::TableError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::OnceLock;
-
-/// The columns of a table of errors of what ran alone.
-pub const ALONE_COLUMNS: [&str; 9] = ["what", "dataset", "id", "place", "kind", "part", "predicted_us", "rows", "apart"];
 
 /// The table that is carried.
 const CARRIED: &str = include_str!("../../reference/residuals_alone.csv");
@@ -21,43 +20,89 @@ const LEAST: usize = 19;
 /// Rows whose errors make an interval: those nearest in time. Few enough that launches are not judged by what fills the chip.
 const NEIGHBOURS: usize = 40;
 
+/// What runs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunsAlone {
+    /// A kernel.
+    Kernel,
+    /// A collective.
+    Collective,
+}
+
 /// What ran alone where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AloneFacts {
-    /// `kernel` or `collective`.
-    pub what: &'static str,
+    /// What.
+    pub what: RunsAlone,
     /// The chip; of a collective with its fabric.
     pub place: String,
     /// The kernel, its type and the clock; the kind of collective.
     pub kind: String,
 }
 
-/// A row of the table.
-#[derive(Debug, Clone, PartialEq)]
-struct Row {
-    what: String,
-    dataset: String,
-    place: String,
-    kind: String,
-    part: usize,
-    predicted_us: f64,
-    /// ln(measured / predicted) with its part held out, and with its place or kind.
-    rows: Option<f64>,
-    apart: Option<f64>,
+/// A row of the table of errors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AloneRow {
+    /// What ran.
+    pub what: RunsAlone,
+    /// Its data set.
+    pub dataset: String,
+    /// Its id.
+    pub id: String,
+    /// As [`AloneFacts::place`].
+    pub place: String,
+    /// As [`AloneFacts::kind`].
+    pub kind: String,
+    /// Its part when rows are left out.
+    pub part: usize,
+    /// The predicted time with the scalars as they are, in microseconds.
+    pub predicted_us: f64,
+    /// ln(measured / predicted) with its part of the rows held out.
+    pub rows: Option<f64>,
+    /// The same with all of its chip held out; of a collective with its kind.
+    pub apart: Option<f64>,
+}
+
+impl AloneRow {
+    fn facts(&self) -> AloneFacts {
+        AloneFacts { what: self.what, place: self.place.clone(), kind: self.kind.clone() }
+    }
 }
 
 /// The error by which a row judges a prediction, if it does.
-type Pool<'a> = dyn Fn(&Row) -> Option<f64> + 'a;
+type Pool<'a> = dyn Fn(&AloneRow) -> Option<f64> + 'a;
+
+/// What was held out, of fits and of the errors that intervals are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AloneHeldOut {
+    /// A part of the rows.
+    Rows,
+    /// All rows of the chip, of kernels.
+    Chip,
+    /// All rows of the kind, of collectives: no other fabric says anything of theirs.
+    Kind,
+}
+
+impl fmt::Display for AloneHeldOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rows => "rows",
+            Self::Chip => "chip",
+            Self::Kind => "kind",
+        })
+    }
+}
 
 /// How often intervals of rows hold that they know nothing of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AloneCoverage {
     /// The data set.
     pub dataset: String,
-    /// `kernel` or `collective`.
-    pub what: String,
-    /// What was held out: `rows`; the `chip` of kernels, the `kind` of collectives.
-    pub held_out: &'static str,
+    /// What ran.
+    pub what: RunsAlone,
+    /// What was held out.
+    pub held_out: AloneHeldOut,
     /// Rows.
     pub rows: usize,
     /// The part of them whose measured value lies within.
@@ -69,7 +114,13 @@ pub struct AloneCoverage {
 /// The errors of measured kernels and collectives.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AloneResiduals {
-    rows: Vec<Row>,
+    rows: Vec<AloneRow>,
+}
+
+impl From<Vec<AloneRow>> for AloneResiduals {
+    fn from(rows: Vec<AloneRow>) -> Self {
+        Self { rows }
+    }
 }
 
 impl AloneResiduals {
@@ -81,23 +132,28 @@ impl AloneResiduals {
         TABLE.get_or_init(|| Self::parse(CARRIED).unwrap_or_default())
     }
 
+    /// Whether a text is a table of errors of what runs alone, by its first column.
+    #[must_use]
+    pub fn is_table(text: &str) -> bool {
+        text.starts_with("what,")
+    }
+
     /// Reads a table.
     ///
     /// # Errors
-    /// Other columns, a cell that is no number.
+    /// Missing columns, a cell that is no number.
     pub fn parse(text: &str) -> Result<Self, TableError> {
-        let mut lines = text.lines().enumerate();
-        if lines.next().is_none_or(|(_, head)| head.split(',').ne(ALONE_COLUMNS)) {
-            return Err(TableError { line: 1, why: format!("the columns must be {}", ALONE_COLUMNS.join(",")) });
-        }
-        let read = |(at, line): (usize, &str)| row(line).map_err(|why| TableError { line: at + 1, why });
-        Ok(Self { rows: lines.map(read).collect::<Result<_, _>>()? })
+        let wrong = |why: csv::Error| TableError {
+            line: why.position().map_or(1, |at| usize::try_from(at.line()).unwrap_or(usize::MAX)),
+            why: why.to_string(),
+        };
+        Ok(Self { rows: csv::Reader::from_reader(text.as_bytes()).deserialize().collect::<Result<_, _>>().map_err(wrong)? })
     }
 
     /// The grade and the interval of a prediction; `None` where nothing of its like was measured.
     #[must_use]
     pub fn judge(&self, facts: &AloneFacts, predicted_us: f64) -> Option<(Grade, Interval)> {
-        let here = |row: &&Row| row.place == facts.place && row.kind == facts.kind;
+        let here = |row: &&AloneRow| row.place == facts.place && row.kind == facts.kind;
         let grade = if self.rows.iter().filter(here).count() >= super::LEAST {
             Grade::Measured
         } else if self.rows.iter().any(|row| row.what == facts.what && row.kind == facts.kind) {
@@ -110,8 +166,8 @@ impl AloneResiduals {
     }
 
     /// The interval from the rows that `known` leaves.
-    fn interval(&self, facts: &AloneFacts, predicted_us: f64, known: impl Fn(&Row) -> bool) -> Option<Interval> {
-        let kind = |row: &Row| row.what == facts.what && row.kind == facts.kind;
+    fn interval(&self, facts: &AloneFacts, predicted_us: f64, known: impl Fn(&AloneRow) -> bool) -> Option<Interval> {
+        let kind = |row: &AloneRow| row.what == facts.what && row.kind == facts.kind;
         let pools: [&Pool<'_>; 3] = [
             &|row| row.rows.filter(|_| kind(row) && row.place == facts.place),
             // Too few are there: what they say counts with what others say.
@@ -119,7 +175,7 @@ impl AloneResiduals {
             &|row| row.apart.filter(|_| row.what == facts.what),
         ];
         let errors = |pool: &Pool<'_>| {
-            let far = |row: &Row| (row.predicted_us / predicted_us).ln().abs();
+            let far = |row: &AloneRow| (row.predicted_us / predicted_us).ln().abs();
             let mut near: Vec<(f64, f64)> =
                 self.rows.iter().filter(|row| known(row)).filter_map(|row| Some((far(row), pool(row)?))).collect();
             near.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -132,15 +188,15 @@ impl AloneResiduals {
     /// The coverage of every data set: with the part of the rows held out, and with the chip or the kind.
     #[must_use]
     pub fn coverage(&self) -> Vec<AloneCoverage> {
-        let mut sets: Vec<(&str, &str)> = self.rows.iter().map(|row| (row.dataset.as_str(), row.what.as_str())).collect();
+        let mut sets: Vec<(&str, RunsAlone)> = self.rows.iter().map(|row| (row.dataset.as_str(), row.what)).collect();
         sets.sort_unstable();
         sets.dedup();
         let mut found = Vec::new();
         for (dataset, what) in sets {
-            let of_set = || self.rows.iter().filter(move |row| row.dataset == dataset && row.what == what);
-            // Of a fabric no other one says anything: kinds of collectives were held out instead.
-            for held_out in ["rows", if what == "kernel" { "chip" } else { "kind" }] {
-                let judged: Vec<(f64, Interval)> = of_set().filter_map(|row| self.without(row, held_out)).collect();
+            let apart = if what == RunsAlone::Kernel { AloneHeldOut::Chip } else { AloneHeldOut::Kind };
+            for held_out in [AloneHeldOut::Rows, apart] {
+                let of_set = self.rows.iter().filter(|row| row.dataset == dataset && row.what == what);
+                let judged: Vec<(f64, Interval)> = of_set.filter_map(|row| self.without(row, held_out)).collect();
                 if judged.len() >= LEAST {
                     found.push(covered(dataset, what, held_out, &judged));
                 }
@@ -150,27 +206,27 @@ impl AloneResiduals {
     }
 
     /// A row's error, and its interval of the rows that were not held out with it.
-    fn without(&self, row: &Row, held_out: &str) -> Option<(f64, Interval)> {
-        let what = if row.what == "kernel" { "kernel" } else { "collective" };
-        let facts = AloneFacts { what, place: row.place.clone(), kind: row.kind.clone() };
-        let by_rows = held_out == "rows";
-        let apart = |other: &Row| match held_out {
-            "rows" => other.place == row.place && other.part == row.part,
-            "kind" => other.place == row.place && other.kind == row.kind,
-            _ => other.place == row.place,
+    fn without(&self, row: &AloneRow, held_out: AloneHeldOut) -> Option<(f64, Interval)> {
+        let together = |other: &AloneRow| {
+            other.place == row.place
+                && match held_out {
+                    AloneHeldOut::Rows => other.part == row.part,
+                    AloneHeldOut::Chip => true,
+                    AloneHeldOut::Kind => other.kind == row.kind,
+                }
         };
-        let error = if by_rows { row.rows } else { row.apart }?;
-        Some((error, self.interval(&facts, row.predicted_us, |other| !apart(other))?))
+        let error = if held_out == AloneHeldOut::Rows { row.rows } else { row.apart }?;
+        Some((error, self.interval(&row.facts(), row.predicted_us, |other| !together(other))?))
     }
 }
 
-fn covered(dataset: &str, what: &str, held_out: &'static str, judged: &[(f64, Interval)]) -> AloneCoverage {
+fn covered(dataset: &str, what: RunsAlone, held_out: AloneHeldOut, judged: &[(f64, Interval)]) -> AloneCoverage {
     let within = judged.iter().filter(|(error, interval)| (interval.low..=interval.high).contains(&error.exp())).count();
     let mut widths: Vec<f64> = judged.iter().map(|(_, interval)| interval.high - interval.low).collect();
     widths.sort_by(f64::total_cmp);
     AloneCoverage {
         dataset: dataset.to_owned(),
-        what: what.to_owned(),
+        what,
         held_out,
         rows: judged.len(),
         covered: within as f64 / judged.len() as f64,
@@ -187,25 +243,6 @@ fn quantiles(mut errors: Vec<f64>) -> Interval {
     Interval { low: errors[out].min(0.0).exp(), high: errors[errors.len() - 1 - out].max(0.0).exp() }
 }
 
-fn row(line: &str) -> Result<Row, String> {
-    let cells: Vec<&str> = line.split(',').collect();
-    let Ok([what, dataset, _, place, kind, part, predicted, rows, apart]) = <[&str; ALONE_COLUMNS.len()]>::try_from(cells) else {
-        return Err(format!("it must have the {} cells of the header", ALONE_COLUMNS.len()));
-    };
-    let number = |key: &str, cell: &str| cell.parse::<f64>().map_err(|_| format!("{key} = {cell}: must be a number"));
-    let optional = |key: &str, cell: &str| if cell.is_empty() { Ok(None) } else { number(key, cell).map(Some) };
-    Ok(Row {
-        what: what.to_owned(),
-        dataset: dataset.to_owned(),
-        place: place.to_owned(),
-        kind: kind.to_owned(),
-        part: number("part", part)? as usize,
-        predicted_us: number("predicted_us", predicted)?,
-        rows: optional("rows", rows)?,
-        apart: optional("apart", apart)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -214,7 +251,7 @@ mod tests {
     #[test]
     fn nine_of_ten_rows_that_were_held_out_lie_within() {
         let found = AloneResiduals::carried().coverage();
-        let large: Vec<&AloneCoverage> = found.iter().filter(|c| c.held_out == "rows" && c.rows >= 40).collect();
+        let large: Vec<&AloneCoverage> = found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
         assert!(large.len() >= 4, "{found:?}");
         // Missed: nccl_tests, three fabrics with few rows each, of which the first rows of one are off by up to a factor of 18 when they are left out.
         assert!(large.iter().all(|c| c.covered >= 0.85 || c.dataset == "nccl_tests" && c.covered >= 0.75), "{large:?}");
@@ -225,7 +262,7 @@ mod tests {
     fn what_was_not_measured_is_less_sure() {
         let table = AloneResiduals::carried();
         let product = |place: &str, kind: &str| {
-            let facts = AloneFacts { what: "kernel", place: place.into(), kind: kind.into() };
+            let facts = AloneFacts { what: RunsAlone::Kernel, place: place.into(), kind: kind.into() };
             table.judge(&facts, 300.0).unwrap()
         };
         let width = |(_, interval): (Grade, Interval)| interval.high / interval.low;
@@ -234,7 +271,9 @@ mod tests {
         assert!(width(known) < width(elsewhere), "{known:?} {elsewhere:?}");
         assert_eq!(product("tomorrow", "sorting").0, Grade::NeverMeasured);
         assert!(
-            AloneResiduals::default().judge(&AloneFacts { what: "kernel", place: "a".into(), kind: "b".into() }, 1.0).is_none()
+            AloneResiduals::default()
+                .judge(&AloneFacts { what: RunsAlone::Kernel, place: "a".into(), kind: "b".into() }, 1.0)
+                .is_none()
         );
     }
 
@@ -248,10 +287,13 @@ mod tests {
 
     #[test]
     fn a_fault_is_named_with_its_line() {
-        let head = ALONE_COLUMNS.join(",");
+        let head = "what,dataset,id,place,kind,part,predicted_us,rows,apart";
         let fault = |text: &str| AloneResiduals::parse(text).unwrap_err().to_string();
-        assert!(fault("a,b\n").contains("line 1: the columns must be what,dataset,"));
-        assert!(fault(&format!("{head}\nkernel,x\n")).contains("line 2: it must have the 9 cells"));
-        assert!(fault(&format!("{head}\nkernel,d,i,c,k,0,x,,\n")).contains("predicted_us = x: must be a number"));
+        assert!(
+            fault("what,b\nkernel,1\n").contains("line 2") && fault("what,b\nkernel,1\n").contains("missing field `dataset`")
+        );
+        assert!(fault(&format!("{head}\nkernel,x\n")).contains("line 2"));
+        let error = fault(&format!("{head}\nkernel,d,i,c,k,0,1.5,,\nkernel,d,i,c,k,0,x,,\n"));
+        assert!(error.contains("line 3: ") && error.contains("invalid float"), "{error}");
     }
 }

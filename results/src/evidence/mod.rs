@@ -16,7 +16,7 @@ mod robust;
 mod scheme;
 mod table;
 
-pub use alone::{ALONE_COLUMNS, AloneCoverage, AloneFacts, AloneResiduals};
+pub use alone::{AloneCoverage, AloneFacts, AloneHeldOut, AloneResiduals, AloneRow, RunsAlone};
 pub use coverage::{Coverage, coverage};
 pub use facts::{Facts, Kind, mechanisms};
 pub use interval::{CONFIDENCE, Interval};

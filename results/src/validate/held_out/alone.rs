@@ -2,14 +2,12 @@
 
 use super::calibration::percent;
 use super::{collective_residuals, kernel_residuals};
-use crate::evidence::{ALONE_COLUMNS, AloneCoverage, AloneFacts, AloneResiduals, TableError};
+use crate::evidence::{AloneCoverage, AloneFacts, AloneResiduals, AloneRow, RunsAlone};
 use crate::text::{Align, Table, count};
 use crate::validate::{Dataset, Options, ValidateError, dataset};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
-
-/// Parts that rows are left out in.
-pub(super) const PARTS: usize = 12;
 
 /// The errors of one row's prediction, each ln(measured / predicted).
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +37,21 @@ pub struct AloneResidual {
 }
 
 impl AloneResidual {
-    /// With as much held out as was.
-    fn apart(&self) -> Option<f64> {
-        self.chip.or(self.kinds)
+    /// The row of the table that intervals are made of, errors to four digits.
+    fn row(&self) -> AloneRow {
+        let AloneFacts { what, place, kind } = self.facts.clone();
+        let digits = |error: Option<f64>| error.map(|error| (error * 1e4).round() / 1e4);
+        AloneRow {
+            what,
+            dataset: self.dataset.clone(),
+            id: self.id.clone(),
+            place,
+            kind,
+            part: self.part,
+            predicted_us: (self.predicted_us * 1e3).round() / 1e3,
+            rows: digits(self.rows),
+            apart: digits(if what == RunsAlone::Kernel { self.chip } else { self.kinds }),
+        }
     }
 }
 
@@ -57,34 +67,19 @@ pub fn alone_residuals(path: &Path, options: &Options) -> Result<Option<Vec<Alon
     }
 }
 
-/// A line per row, of what intervals are made of: the columns are [`ALONE_COLUMNS`].
-#[must_use]
-pub fn alone_csv(residuals: &[AloneResidual]) -> String {
-    let mut text = format!("{}\n", ALONE_COLUMNS.join(","));
-    let error = |error: Option<f64>| error.map_or_else(String::new, |error| format!("{error:.4}"));
-    for r in residuals {
-        let cells = [
-            r.facts.what.to_owned(),
-            r.dataset.clone(),
-            r.id.clone(),
-            r.facts.place.clone(),
-            r.facts.kind.clone(),
-            r.part.to_string(),
-            format!("{:.3}", r.predicted_us),
-            error(r.rows),
-            error(r.apart()),
-        ];
-        text.push_str(&cells.map(|cell| cell.replace(',', ";")).join(","));
-        text.push('\n');
-    }
-    text
+/// A line per row, of what intervals are made of: the columns are those of [`AloneRow`].
+///
+/// # Errors
+/// None is known: whatever the CSV writer says.
+pub fn alone_csv(residuals: &[AloneResidual]) -> io::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    residuals.iter().try_for_each(|residual| writer.serialize(residual.row()))?;
+    writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
 /// A line per group of rows: mean absolute errors in percent, in sample and with each kind of thing held out; and how often intervals hold.
-///
-/// # Errors
-/// A name that a table of residuals cannot hold.
-pub fn alone_report(residuals: &[AloneResidual]) -> Result<String, TableError> {
+#[must_use]
+pub fn alone_report(residuals: &[AloneResidual]) -> String {
     let mut groups: BTreeMap<&str, Vec<&AloneResidual>> = BTreeMap::new();
     for residual in residuals {
         groups.entry(&residual.group).or_default().push(residual);
@@ -103,8 +98,8 @@ pub fn alone_report(residuals: &[AloneResidual]) -> Result<String, TableError> {
     }
     let words = "rows, kind left out: the scalars of chip or fabric fitted to the others, of a chip from where the chip under `scalars of` has them;\n\
                  chip left out: that chip's scalars.\n";
-    let coverage = AloneResiduals::parse(&alone_csv(residuals))?.coverage();
-    Ok(format!("{}{words}\n{}", table.render(), alone_coverage(&coverage)))
+    let coverage = AloneResiduals::from(residuals.iter().map(AloneResidual::row).collect::<Vec<_>>()).coverage();
+    format!("{}{words}\n{}", table.render(), alone_coverage(&coverage))
 }
 
 /// How often 90 % intervals of kernels and collectives hold.
@@ -113,7 +108,8 @@ pub fn alone_coverage(found: &[AloneCoverage]) -> String {
     let mut table = Table::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);
     for c in found {
         let numbers = [count(c.rows as u64), format!("{:.1}", c.covered * 100.0), format!("{:.0}", c.width * 100.0)];
-        let first = [c.dataset.clone(), format!("{}s", c.what), c.held_out.to_owned()];
+        let what = if c.what == RunsAlone::Kernel { "kernels" } else { "collectives" };
+        let first = [c.dataset.clone(), what.to_owned(), c.held_out.to_string()];
         table.row(first.into_iter().chain(numbers).collect::<Vec<_>>());
     }
     format!("90 % intervals made of the other rows' errors:\n{}", table.render())

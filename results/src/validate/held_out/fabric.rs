@@ -1,7 +1,8 @@
 //! A fabric fitted to a user's own collectives.
 
-use super::alone::{AloneResidual, PARTS};
+use super::alone::AloneResidual;
 use super::calibration::{FittedScalar, percent};
+use super::folds::Folds;
 use super::{LEAST_ROWS, Rows};
 use crate::validate::predict::Prepared;
 use crate::validate::predict::collectives::{on, on_fabric};
@@ -239,7 +240,7 @@ impl<'a> Unit<'a> {
         let all: Vec<usize> = (0..self.members.len()).collect();
         let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
         let in_sample = self.errors(&all, &centres, prepared);
-        let (parts, kinds) = (all.iter().map(|m| m % PARTS).collect::<Vec<_>>(), self.kinds());
+        let (parts, kinds) = (all.iter().map(|m| m % LEFT_OUT).collect::<Vec<_>>(), self.kinds());
         let mut apart = |folds: &[usize]| {
             let enough = folds.iter().any(|fold| *fold != 0) && all.len() > LEAST_ROWS;
             enough.then(|| self.left_out(&fit, folds, prepared))
@@ -300,11 +301,7 @@ impl<'a> Unit<'a> {
     /// The kind of collective of every member, by its place among them.
     fn kinds(&self) -> Vec<usize> {
         let kind = |(at, _): &(usize, f64)| self.rows.row(*at).cell("collective").unwrap_or_default().to_owned();
-        let kinds: Vec<String> = self.members.iter().map(kind).collect();
-        let mut known = kinds.clone();
-        known.sort();
-        known.dedup();
-        kinds.iter().map(|kind| known.partition_point(|other| other < kind)).collect()
+        Folds::by_name(self.members.iter().map(kind).collect()).of
     }
 
     /// ln(predicted / measured) of every member with its fold left out.

@@ -4,7 +4,8 @@
 //! where the *other* chip has them that the file measures most, and the part is predicted. Besides, every row is predicted with that other chip's
 //! scalars as they are: as of a chip that nobody measured. What a chip's file says of its units, clocks and memories is not taken back.
 
-use super::alone::{AloneResidual, PARTS};
+use super::alone::AloneResidual;
+use super::folds::Folds;
 use super::{LEAST_ROWS, LOST, Rows};
 use crate::evidence::AloneFacts;
 use crate::validate::row::{Row, RowFailure};
@@ -12,6 +13,7 @@ use crate::validate::{Dataset, Options, ValidateError, predict};
 use sim::cost::calibrate::{Measurement, carried_over, fit_from, predict as time_of};
 use sim::cost::{CostModel, Routine};
 use sim::hardware::Accelerator;
+use sim::scalar_fit::LEFT_OUT;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -78,7 +80,7 @@ impl Measured {
         if let Some(from) = from {
             let apart = carried_over(&from.chip, &self.chip);
             by_chip = self.errors(&apart, &all)?.into_iter().map(Some).collect();
-            let parts: Vec<usize> = all.iter().map(|row| row % PARTS).collect();
+            let parts: Vec<usize> = all.iter().map(|row| row % LEFT_OUT).collect();
             by_rows = self.fitted(&apart, &parts)?;
             by_kinds = self.fitted(&apart, &self.kinds())?;
         }
@@ -90,7 +92,7 @@ impl Measured {
                 group: kernel.measurement.group.clone(),
                 facts: kernel.facts.clone(),
                 from: from.map(|from| from.chip.name.clone()),
-                part: row % PARTS,
+                part: row % LEFT_OUT,
                 predicted_us: kernel.measurement.time.micros() * (-in_sample[row]).exp(),
                 in_sample: in_sample[row],
                 rows: by_rows[row],
@@ -152,10 +154,6 @@ impl Measured {
             Routine::Linear(_) | Routine::Kernel(sim::kernel::Kernel::Contraction(_)) => "products",
             Routine::Kernel(_) => "vector work",
         };
-        let kinds: Vec<&str> = self.rows.iter().map(kind).collect();
-        let mut known = kinds.clone();
-        known.sort_unstable();
-        known.dedup();
-        kinds.iter().map(|kind| known.partition_point(|other| other < kind)).collect()
+        Folds::by_name(self.rows.iter().map(|kernel| kind(kernel).to_owned()).collect()).of
     }
 }

@@ -1,7 +1,7 @@
 //! Collectives: `sim::network`'s cost of a group on the fabric that the row names.
 
 use super::Prepared;
-use crate::evidence::AloneFacts;
+use crate::evidence::{AloneFacts, RunsAlone};
 use crate::validate::row::{Row, RowFailure};
 use sim::kernel::{Collective, CollectiveKind, Group};
 use sim::network::{Fabric, Topology};
@@ -34,7 +34,7 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
 pub(in crate::validate) fn on_fabric(row: &Row<'_>) -> AloneFacts {
     let cell = |key: &str| row.cell(key).unwrap_or("?");
     AloneFacts {
-        what: "collective",
+        what: RunsAlone::Collective,
         place: format!("{} on {}", cell("chip"), cell("fabric")),
         kind: cell("collective").to_owned(),
     }

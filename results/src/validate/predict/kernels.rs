@@ -1,7 +1,7 @@
 //! Kernels: `sim::cost` on the chip that the row names, by the clock that the row was measured with.
 
 use super::Prepared;
-use crate::evidence::AloneFacts;
+use crate::evidence::{AloneFacts, RunsAlone};
 use crate::validate::dataset::Dataset;
 use crate::validate::row::{Row, RowFailure};
 use sim::cost::calibrate::{self, Measurement, Timing};
@@ -26,7 +26,7 @@ pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Re
 pub(in crate::validate) fn on_chip(row: &Row<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
     let host = if timing(row)? == Timing::Host { " (host)" } else { "" };
     Ok(AloneFacts {
-        what: "kernel",
+        what: RunsAlone::Kernel,
         place: chip.to_owned(),
         kind: format!("{} {}{host}", row.text("kernel")?, row.text("dtype")?),
     })
