@@ -120,12 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
     if arguments.emit == Some(Framework::Piper) {
-        if let Some(top) = arguments.top {
-            tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
-        }
-        let micro_batch = arguments.choices.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
-        let instance = piper::instance_of(&job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
-        return answer::text(&instance.to_json_string());
+        return write_instance(arguments, &job);
     }
     let top = arguments.top.unwrap_or(10).into();
     let progress = Progress::new("searching plans");
@@ -147,17 +142,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             "--nvme {nvme}: no plan of the list keeps anything there; with --recompute best or a --technique plans may"
         );
     }
-    let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
     progress.phase("mapping ranks to links");
-    let mappings = match &stopped {
-        None => map_plans(&job, &mut answer, which).or_input()?,
-        Some(_) => {
-            if arguments.map_ranks || job.fabric.links_differ() {
-                tracing::warn!("ranks are in the order of the devices: mapping them to the links may take minutes more");
-            }
-            Vec::new()
-        }
-    };
+    let mappings = mapped(arguments, &job, &mut answer)?;
     progress.phase("looking at the neighbours of the fastest plan");
     match (arguments.emit, stopped) {
         (Some(framework), stopped) => {
@@ -174,6 +160,28 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             answer::give(arguments.format, &record, report::planned)
         }
     }
+}
+
+/// Writes the job's graph as a problem for Piper.
+fn write_instance(arguments: &Arguments, job: &Job<'_>) -> Result<(), Failure> {
+    if let Some(top) = arguments.top {
+        tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
+    }
+    let micro_batch = arguments.choices.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
+    let instance = piper::instance_of(job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
+    answer::text(&instance.to_json_string())
+}
+
+/// The mappings of the listed plans' ranks to the links; none where the search was stopped.
+fn mapped(arguments: &Arguments, job: &Job<'_>, answer: &mut PlanAnswer) -> Result<Vec<RankMapping>, Failure> {
+    if answer.stopped.is_some() {
+        if arguments.map_ranks || job.fabric.links_differ() {
+            tracing::warn!("ranks are in the order of the devices: mapping them to the links may take minutes more");
+        }
+        return Ok(Vec::new());
+    }
+    let which = if arguments.map_ranks { MapRanks::Always } else { MapRanks::WhereLinksDiffer };
+    map_plans(job, answer, which).or_input()
 }
 
 /// The space to search, and the one whose choices the neighbours of the best plan take: what is asked for, with what the framework runs where it is

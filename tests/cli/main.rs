@@ -21,6 +21,7 @@ mod report;
 mod search;
 mod search_parts;
 mod slurm;
+mod space_errors;
 mod support;
 mod sweep;
 mod techniques;

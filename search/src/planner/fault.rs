@@ -2,7 +2,8 @@
 //! are plans.
 
 use super::Job;
-use super::space::{Family, PlanSpace, Splits, divisors, small_divisors};
+use super::lots::Family;
+use super::space::{PlanSpace, Splits, divisors, small_divisors};
 use super::walk::{Broken, SCHEDULES, Walk, broken, schedule_name};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;

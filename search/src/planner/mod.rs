@@ -14,6 +14,7 @@ mod fastest;
 mod fault;
 mod found;
 mod loads;
+mod lots;
 mod mapped;
 mod mixes;
 mod near;

@@ -4,7 +4,8 @@
 //! its plans are lines: a step takes at least a share of all devices' work for one micro-batch, and something besides that no chip changes.
 
 use super::loads::least_share;
-use super::space::{Family, Splits};
+use super::lots::Family;
+use super::space::Splits;
 use super::{Job, PlanSpace};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;

@@ -2,7 +2,8 @@
 
 use super::found::{Candidate, Found};
 use super::loads::{Loads, least_share};
-use super::space::{Family, Lot, Splits};
+use super::lots::{Family, Lot};
+use super::space::Splits;
 use super::splits::{ROUNDING, Tried};
 use super::watch::Standing;
 use super::{Attempt, Job, PlanAnswer, PlanPart, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, one_of_alike};

@@ -1,6 +1,7 @@
 //! The plans that fixed hardware leaves to choose from.
 
 use super::Job;
+use super::lots::{Division, Family, Lot, LotKey};
 use sim::pipeline::Schedule;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -407,54 +408,6 @@ impl PlanSpace {
             if layout.context > 1 { self.context_methods.clone().unwrap_or_else(both) } else { vec![ContextMethod::Ring] };
         let splits = if layout.tensor > 1 { among(&self.sequence_parallel, vec![true, false]) } else { vec![false] };
         methods.into_iter().flat_map(|method| splits.iter().map(move |split| (method, *split))).collect()
-    }
-}
-
-/// Plans of the same tensor, context and expert degrees.
-#[derive(Debug)]
-pub(super) struct Family {
-    pub divisions: Vec<Division>,
-    pub lots: Vec<Lot>,
-}
-
-/// A layout, sequence parallelism left open, with its schedules.
-#[derive(Debug)]
-pub(super) struct Division {
-    pub layout: Layout,
-    pub schedules: Vec<Schedule>,
-    /// Of each schedule, whether layers may be split as is fastest, if the policy is one for it.
-    pub open: Vec<bool>,
-    /// Whether it goes with every policy; if not, with those only whose layers may be split as is fastest.
-    pub even: bool,
-}
-
-/// What makes plans of a family be lowered alike: how sequences are split over context- and over tensor-parallel devices, the micro-batch, and
-/// whether gradients are summed by kernels of their own.
-type LotKey = (ContextMethod, bool, u64, bool);
-
-/// Plans of a family that are lowered alike but for their policies.
-#[derive(Debug)]
-pub(super) struct Lot {
-    pub context_method: ContextMethod,
-    pub sequence_parallel: bool,
-    pub micro_batch: u64,
-    /// The divisions, by their places, that it goes with, and the micro-batches per step.
-    pub pairs: Vec<(usize, u64)>,
-}
-
-impl Lot {
-    /// A division's layout in this lot.
-    pub fn layout(&self, division: Layout) -> Layout {
-        Layout { context_method: self.context_method, sequence_parallel: self.sequence_parallel, ..division }
-    }
-}
-
-impl Family {
-    /// One of its plans.
-    pub fn plan(&self, job: &Job<'_>, lot: &Lot, division: usize, policy: &ActivationPolicy, schedule: Schedule) -> TrainingPlan {
-        let layout = lot.layout(self.divisions[division].layout);
-        let batch = Batch { micro_batch: lot.micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
-        job.plan(layout, batch, policy.clone(), schedule)
     }
 }
 
