@@ -19,6 +19,8 @@ mod exchange;
 mod execute;
 pub mod explain;
 mod keeps;
+#[cfg(test)]
+mod laws_tests;
 mod least;
 mod lowering;
 pub mod memory;

@@ -20,6 +20,11 @@ pub struct FrameworkOptions {
     pub mixes: MixKind,
     /// Whether a model chunk may hold the embedding or the head without any layer.
     pub chunks_without_layers: bool,
+    /// Whether experts' exchanges hide behind another micro-batch only between chunks of an interleaved schedule, where there are stages, and neither
+    /// beside the shared expert nor under full recomputation (Megatron-LM, megatron/core/transformer/transformer_config.py,
+    /// `overlap_moe_expert_parallel_comm`; later cores run whole chunks again instead of layers, which is not modelled).
+    #[serde(default)]
+    pub experts_hide_between_chunks: bool,
 }
 
 /// How far what layers keep may differ within a plan.
@@ -177,22 +182,21 @@ impl SoftwareStack {
         (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
     }
 
-    /// Why experts' exchanges do not hide behind another micro-batch in a plan, where the stack says that they do. Megatron-LM's conditions are those that
-    /// its core 0.14 asserts: interleaved stages where there are several, no full recomputation, no overlap of the shared expert.
+    /// Why experts' exchanges do not hide behind another micro-batch in a plan, where the stack says that they do.
     fn cannot_hide_experts(&self, plan: &TrainingPlan) -> Option<&'static str> {
         let layout = &plan.layout;
         if layout.expert < 2 || self.overlap.experts == 0.0 {
             return None;
         }
-        let megatron = self.name.starts_with("megatron");
+        let between_chunks = self.framework.experts_hide_between_chunks;
         let whole = plan.activations.distinct().into_iter().any(|policy| *policy == ActivationPolicy::Full);
         match () {
             () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other to hide behind"),
-            () if megatron && self.overlap.shared_expert > 0.0 => {
+            () if between_chunks && self.overlap.shared_expert > 0.0 => {
                 Some("overlap.experts: it does not go with overlap.shared_expert")
             }
-            () if megatron && whole => Some("overlap.experts: it does not go with full recomputation"),
-            () if megatron && layout.pipeline > 1 && layout.virtual_stages < 2 => {
+            () if between_chunks && whole => Some("overlap.experts: it does not go with full recomputation"),
+            () if between_chunks && layout.pipeline > 1 && layout.virtual_stages < 2 => {
                 Some("overlap.experts: it needs several chunks per stage")
             }
             () => None,

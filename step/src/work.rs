@@ -122,7 +122,7 @@ struct CollectiveWork {
 /// Whether a kernel is of the expert that every token goes to.
 fn of_shared_expert(segment: &Segment, node: &KernelNode) -> bool {
     let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
-    operator.is_some_and(|operator| operator.name.contains(".moe.shared."))
+    operator.is_some_and(|operator| operator.shared_expert)
 }
 
 /// A pass in a stream.

@@ -166,6 +166,9 @@ pub struct OperatorNode {
     pub parameters: Parameters,
     /// Bytes that exist only while one of its kernels runs and are in no tensor (gathered shards).
     pub workspace: Bytes,
+    /// Whether it is of the expert that every token goes to: it needs nothing of the routed ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared_expert: bool,
 }
 
 /// The operators of a segment, in an order in which they can run, and its tensors.
@@ -322,17 +325,24 @@ pub(crate) struct GraphBuilder {
     operand: DataType,
     /// What names that begin with `layer.` begin with instead.
     layer: Option<String>,
+    /// Whether operators are of the expert that every token goes to.
+    shared_expert: bool,
 }
 
 impl GraphBuilder {
     /// For activations of type `operand`.
     pub(crate) fn new(operand: DataType) -> Self {
-        Self { operators: Vec::new(), tensors: Vec::new(), operand, layer: None }
+        Self { operators: Vec::new(), tensors: Vec::new(), operand, layer: None, shared_expert: false }
     }
 
     /// Names that begin with `layer.` begin with another word from here on, or with that one again.
     pub(crate) fn call_layers(&mut self, word: Option<String>) {
         self.layer = word;
+    }
+
+    /// Operators from here on are of the expert that every token goes to, or are not.
+    pub(crate) fn of_shared_expert(&mut self, are: bool) {
+        self.shared_expert = are;
     }
 
     fn called(&self, name: &str) -> String {
@@ -432,6 +442,7 @@ impl GraphBuilder {
             backward: op.backward,
             parameters: op.parameters,
             workspace: op.workspace,
+            shared_expert: self.shared_expert,
         });
     }
 

@@ -17,6 +17,7 @@ pub(crate) fn add(
     (x, routed): (TensorId, TensorId),
 ) -> TensorId {
     let ranks = u64::from(plan.shape.ranks.max(1));
+    graph.of_shared_expert(true);
     let mut result = plan.mlp(graph, "layer.moe.shared", shared.ffn / ranks, x);
     if shared.weighed {
         let shape = plan.local_shape();
@@ -33,6 +34,7 @@ pub(crate) fn add(
         let weight = activation::add(graph, &shape, "layer.moe.shared.sigmoid", Function::Sigmoid, 1, score);
         result = weigh(graph, &shape, plan.model.hidden, (result, weight));
     }
+    graph.of_shared_expert(false);
     sum(graph, &plan.local_shape(), plan.model.hidden, (routed, result))
 }
 

@@ -1,0 +1,148 @@
+//! Laws of a step's time: what is faster makes no step slower.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::tests::{layouts, time_of};
+use super::{ChipTimes, SoftwareStack, step_time};
+use proptest::prelude::*;
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::pipeline::Schedule;
+use sim::units::BytesPerSecond;
+use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
+
+/// Links in nodes of 8 and between them, from a hundredth of Selene's bandwidth to ten times as much, with up to ten times its latencies.
+fn fabrics() -> impl Strategy<Value = Fabric> {
+    let scale = || (-2.0_f64..1.0).prop_map(|exponent| 10_f64.powf(exponent));
+    (scale(), scale(), 1.0_f64..10.0, 1.0_f64..10.0).prop_map(|(inner, outer, inner_latency, outer_latency)| {
+        let mut fabric = Fabric::template("selene_hdr200x8").unwrap();
+        for (tier, (bandwidth, latency)) in [(inner, inner_latency), (outer, outer_latency)].into_iter().enumerate() {
+            scale_bandwidth(&mut fabric, tier, bandwidth);
+            scale_latency(&mut fabric, tier, latency);
+        }
+        fabric
+    })
+}
+
+fn scale_bandwidth(fabric: &mut Fabric, tier: usize, factor: f64) {
+    let tier = &mut fabric.tiers[tier];
+    tier.bandwidth = BytesPerSecond(tier.bandwidth.0 * factor);
+}
+
+fn scale_latency(fabric: &mut Fabric, tier: usize, factor: f64) {
+    let tier = &mut fabric.tiers[tier];
+    for latency in [&mut tier.operation, &mut tier.step, &mut tier.chunk] {
+        *latency = *latency * factor;
+    }
+    if let Some(low) = &mut tier.low_latency {
+        low.step = low.step * factor;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    /// Of a large model on a slower chip, and of a small one on a faster chip, where the host's launches are the limit under `megatron_core`.
+    #[test]
+    fn time_never_falls_when_a_link_slows(
+        mut plan in layouts(),
+        small in any::<bool>(),
+        (pipeline_first, recompute) in any::<(bool, bool)>(),
+        fabric in fabrics(),
+        tier in 0_usize..2,
+        (of_bandwidth, factor) in (any::<bool>(), 0.1_f64..1.0),
+        stack in proptest::sample::select(vec!["megatron", "megatron_core", "pytorch_fsdp", "torchtitan", "maxtext"]),
+        schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1]),
+        split in proptest::option::of(0_usize..1000),
+    ) {
+        if plan.layout.pipeline > 1 {
+            plan.schedule = match (plan.layout.virtual_stages, schedule) {
+                (1, schedule) | (_, schedule @ Schedule::OneForwardOneBackward) => schedule,
+                _ => Schedule::ZbV,
+            };
+        }
+        plan.layout.order = if pipeline_first { RankOrder::PipelineFirst } else { RankOrder::DataFirst };
+        let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
+        if small {
+            plan.batch.sequence_length = 512;
+        }
+        if let Some(split) = split {
+            let splits: Vec<_> = plan.layout.splits(Model::load(model).unwrap().layers).collect();
+            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
+        }
+        if !recompute {
+            plan.activations = ActivationPolicy::None.into();
+        }
+        let mut slower = fabric.clone();
+        if of_bandwidth { scale_bandwidth(&mut slower, tier, factor) } else { scale_latency(&mut slower, tier, 1.0 / factor) }
+        let (fast, slow) = (time_of(model, chip, &fabric, &plan, stack), time_of(model, chip, &slower, &plan, stack));
+        prop_assert!(slow.total.0 >= fast.total.0 * (1.0 - 1e-9), "{slow:?} < {fast:?}");
+    }
+}
+
+/// A chip and a stack, one figure of which is better: a shorter gap between kernels, less time of the host, faster arrays, lanes or memories.
+fn better(chip: &Accelerator, stack: &SoftwareStack, figure: usize, factor: f64) -> (Accelerator, SoftwareStack) {
+    let (mut chip, mut stack) = (chip.clone(), stack.clone());
+    let launch = &mut stack.launch;
+    let wider = |bandwidth: &mut BytesPerSecond| bandwidth.0 /= factor;
+    match figure {
+        0 => launch.gap_us *= factor,
+        1 => launch.host_forward_us *= factor,
+        2 => launch.host_backward_us *= factor,
+        3 => launch.pipeline_pass_us *= factor,
+        4 => chip.calibration.tensor_achieved_fraction /= factor,
+        5 => chip.calibration.vector_achieved_fraction /= factor,
+        6 => [&mut chip.hbm.read_bandwidth, &mut chip.hbm.write_bandwidth].into_iter().for_each(wider),
+        _ => chip.on_chip.iter_mut().flat_map(|l| [&mut l.read_bandwidth, &mut l.write_bandwidth]).for_each(wider),
+    }
+    (chip, stack)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Of a small model, which the host holds up under every stack but one, and of a large one; under zero-bubble schedules without
+    /// data parallelism.
+    #[test]
+    fn time_never_rises_when_the_chip_or_the_host_is_faster(
+        mut plan in layouts(),
+        small in any::<bool>(),
+        recompute in any::<bool>(),
+        figure in 0_usize..8,
+        factor in 0.2_f64..1.0,
+        host in 0.2_f64..4.0,
+        stack in proptest::sample::select(vec!["megatron", "megatron_core", "torchtitan"]),
+        schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
+        split in proptest::option::of(0_usize..1000),
+    ) {
+        prop_assume!(plan.layout.pipeline > 1);
+        // What data-parallel ranks exchange beside backward passes hides behind both of their parts: where one is put off and gets shorter, more of the
+        // exchange stays than the pipeline may gain.
+        if schedule.splits_backward() {
+            (plan.layout.data, plan.layout.context, plan.layout.zero) = (1, 1, ZeroStage::None);
+        }
+        plan.layout.virtual_stages = if schedule == Schedule::ZbV { 2 } else { 1 };
+        plan.schedule = schedule;
+        let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
+        if small {
+            plan.batch.sequence_length = 512;
+        }
+        let model = Model::load(model).unwrap();
+        if let Some(split) = split {
+            let splits: Vec<_> = plan.layout.splits(model.layers).collect();
+            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
+        }
+        if !recompute {
+            plan.activations = ActivationPolicy::None.into();
+        }
+        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let chip = Accelerator::template(chip).unwrap();
+        let mut stack = SoftwareStack::load(stack).unwrap();
+        // Where a backward pass waits for the host and where it does not, and between.
+        stack.launch.host_backward_us *= host;
+        let step = |(chip, stack): &(Accelerator, SoftwareStack)| {
+            step_time(&mut ChipTimes::new(chip, stack).unwrap(), &model, &fabric, &plan).unwrap()
+        };
+        let (slow, fast) = (step(&(chip.clone(), stack.clone())), step(&better(&chip, &stack, figure, factor)));
+        prop_assert!(fast.total.0 <= slow.total.0 * (1.0 + 1e-9), "figure {figure} of {plan:?}: {fast:?} > {slow:?}");
+    }
+}
