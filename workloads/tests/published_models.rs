@@ -363,9 +363,9 @@ fn operations_per_token_of_layers_that_differ() {
     assert_eq!(vit.training_flops(1, 197, 1000).0, layers + 4 * 196 * 768 * 768 + 6 * 768 * 1000);
 }
 
-/// DeepSeek-V3's checkpoint has 684,489,830,400 numbers in bf16 and fp8 (Hugging Face's count of its tensors): besides the main model's, its module for one
-/// further token with copies of embedding and head. README_WEIGHTS.md of its repository has "11.5B unique parameters", which is without the product of both
-/// inputs. A module works as much as a layer with experts, that product, and the head again.
+/// DeepSeek-V3's checkpoint has 3,918,786,560 numbers in bf16 and 680,571,043,840 in fp8 (Hugging Face's count of its tensors; the 41,555,600 in fp32 are
+/// scales): besides the main model's, its module for one further token with copies of embedding and head. README_WEIGHTS.md of its repository has "11.5B
+/// unique parameters", which the module comes to without the product of both inputs. A module works as much as a layer with experts, that product, and the head again.
 #[test]
 fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     use workloads::SegmentKind;
@@ -374,7 +374,7 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     let main = load("deepseek_v3");
     let model = main.clone().predicting(1).unwrap();
     assert!(told(&main) && !told(&model), "what is trained is not said to be left out");
-    assert_eq!(model.parameters() + 2 * 129_280 * 7168, 684_489_830_400);
+    assert_eq!(model.parameters() + 2 * 129_280 * 7168, 3_918_786_560 + 680_571_043_840);
     assert_eq!(format!("{:.1}", (model.parameters() - main.parameters() - 2 * 7168 * 7168) as f64 / 1e9), "11.5");
     let flops = |model: &Model| model.training_flops(1, S as u64, model.vocabulary).0;
     let attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * (128 + 128) + 128 * 128 * 7168;
