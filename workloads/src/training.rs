@@ -54,8 +54,8 @@ pub struct Segment {
     pub graph: OperatorGraph,
     /// Parameters of one piece on one device.
     pub parameters: Parameters,
-    /// Parameters on one device that this segment shares with the embedding segment (a tied head; the table of modules that predict further tokens); not in `parameters`. A
-    /// pipeline stage that holds this segment without the embedding keeps a copy of them, with gradient and optimiser state.
+    /// Parameters on one device that this segment shares with the embedding segment (a tied head; the table of modules that predict further tokens); not
+    /// in `parameters`. A pipeline stage that holds this segment without the embedding keeps a copy of them, with gradient and optimiser state.
     pub tied_parameters: u64,
     /// Bytes of the activation (and of its gradient) that the next piece receives on one device: all of the residual stream,
     /// or this device's tokens of it under sequence parallelism; zero after the head.

@@ -191,7 +191,7 @@ pub fn predict(model: &CostModel, routine: &Routine, timing: Timing) -> Seconds 
 
 /// A chip with another's scalars, as of one that nobody measured: as they are, but for what the loads of a core bring in per cycle. That goes with the
 /// multiply-accumulates of a core: memories and the tiles of libraries are made to feed the arrays. From an A100 (22 bytes at 1,024 in bf16) the rule gives
-/// an H100 (2,048) 44 bytes, and back 24; the fits say 48 and 22.
+/// an H100 (2,048) 44 bytes, and back 24; the fits say 48 and 22. It was made with these two in view; no third generation with a library is measured.
 #[must_use]
 pub fn carried_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
     let mut changed = chip.clone();

@@ -328,14 +328,7 @@ impl<'a> Rewriting<'a> {
             Representation::Projected { rank, .. } => {
                 let rank = self.rank(op, *rank, width)?;
                 let draw = pass(Function::Dropout, Direction::Forward, width * rank, Bytes::ZERO, bytes(width * rank));
-                let project = Kernel::Contraction(Contraction {
-                    batch: 1,
-                    m: rows,
-                    n: rank,
-                    k: width,
-                    operand: c.operand,
-                    result: c.result,
-                });
+                let project = Kernel::Contraction(Contraction { batch: 1, m: rows, n: rank, k: width, ..c });
                 ("projected", bytes(rows * rank), vec![draw, project], vec![], Bytes::ZERO, Some((rank, c.m)))
             }
             Representation::SampledRows { fraction, index_bytes } => {

@@ -4,7 +4,6 @@
 //! which representation, where, rebuilt how, in which slices. Three generic mechanisms make of it what a training step needs, and know no technique by
 //! name: `activations` rewrites what backward passes read and the kernels that follow, `settled` says what is rebuilt or goes away,
 //! [`parameters`] counts what weights, gradients and states take. The step model then sizes and times the changed graph as any other.
-
 //!
 //! Chance: dropout keeps its mask, and is no operator at all where a model's rate is 0, as most have it. One that runs again makes the same mask, as the
 //! frameworks restore their generators (`preserve_rng_state` of torch's checkpoint, Megatron-LM's tracker); the few bytes of a state are not counted.

@@ -26,7 +26,8 @@ impl ParameterTensors {
                     Basis::SingularVectors => {
                         add(product(rank, other, side), 1.0);
                         add(product(side, other, rank), 1.0);
-                        // The decomposition is one of the whole gradient, by every device that has a part of it: 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
+                        // The decomposition is one of the whole gradient, by every device that has a part of it: 6 m n^2 + 20 n^3 operations (Golub and
+                        // Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
                         let depth = 3 * small + 10 * small * small / large.max(1);
                         add(product(small, large, depth), 1.0 / period.max(1) as f64);
                     }

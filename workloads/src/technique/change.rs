@@ -1,11 +1,11 @@
 //! What the rules of techniques make of one segment: its operators changed, its parameters counted. No technique is known here.
 
-use crate::graph::{OperatorGraph, Partly, TensorId};
+use crate::graph::{OpId, OperatorGraph, Partly, TensorId};
 use crate::layer_names::{entering, handed_on, within_layer};
 use crate::memory::activations::{Rewriting, SAMPLED, hands_on_rank};
 use crate::memory::error::TechniqueError;
 use crate::memory::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
-use crate::memory::policy::{Along, Away, Item, Rebuild, Rule, TensorClass};
+use crate::memory::policy::{Along, Away, Item, Place, Rebuild, Rule, TensorClass};
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,47 +48,36 @@ pub(crate) fn change(
             continue;
         }
         let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        let (mut kept_whole, mut frozen, mut settled) = (false, false, Found::Nothing);
-        let any = match rule.class {
-            TensorClass::ReadOnly => true,
+        let something = |any: bool, else_: Found| if any { Found::Something } else { else_ };
+        let here = match rule.class {
+            TensorClass::ReadOnly => Found::Something,
             TensorClass::SavedActivations => {
-                let mut any = false;
+                let mut formed = Found::Nothing;
                 if let Some(form) = &rule.representation {
-                    any |= rewriting.represent(rule, form)?;
-                    kept_whole = rewriting.kept_whole;
+                    let any = rewriting.represent(rule, form)?;
+                    formed = something(any, if rewriting.kept_whole { Found::KeptWhole } else { Found::Nothing });
                     if let Some(rank) = hands_on_rank(form).filter(|_| any) {
                         parameters.hand_on(rule, rank, name)?;
                     }
                 }
-                settled = settle(&mut segment.graph, rule, name)?;
-                any
+                settle(&mut segment.graph, rule, name)?.max(formed)
             }
-            TensorClass::Transients | TensorClass::Logits => slice(&mut segment.graph, rule),
+            TensorClass::Transients | TensorClass::Logits => something(slice(&mut segment.graph, rule), Found::Nothing),
             _ => {
                 if let Some(adapter) = &rule.adapter {
                     let any = rewriting.adapt(rule, adapter)?;
                     parameters.adapt(rule, adapter, &segment.graph);
-                    any
+                    something(any, Found::Nothing)
                 } else {
                     if rule.frozen {
                         rewriting.freeze(rule);
                     }
                     let any = parameters.apply(rule, name)?;
-                    frozen = !any && parameters.frozen_at(rule);
-                    any
+                    something(any, if parameters.frozen_at(rule) { Found::Frozen } else { Found::Nothing })
                 }
             }
         };
-        let here = if any {
-            Found::Something
-        } else if kept_whole {
-            Found::KeptWhole
-        } else if frozen {
-            Found::Frozen
-        } else {
-            Found::Nothing
-        };
-        *found = here.max(settled).max(*found);
+        *found = here.max(*found);
     }
     let per = segment.bytes_per_parameter();
     let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
@@ -98,73 +87,75 @@ pub(crate) fn change(
 
 /// What is rebuilt, and what goes away.
 fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<Found, TechniqueError> {
-    let chosen = |id: crate::graph::OpId| rule.at.takes(&graph.operators[id.index()].name);
-    let (mut found, mut gone) = (false, false);
-    if let Some(rebuild) = rule.rebuild {
-        let read_outside: BTreeSet<TensorId> =
-            graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
-        // What the layers of a segment hand to each other is kept as a layer's input is.
-        let handed = handed_on(graph);
-        let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
-        let dropped: Vec<TensorId> = match rebuild {
-            Rebuild::Outputs => made.collect(),
-            Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
-        };
-        let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
-        if let Some(sample) = dropped.iter().map(name).find(|name| name.ends_with(SAMPLED)) {
-            let of = sample.trim_end_matches(SAMPLED);
-            let why = format!(
-                "rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept"
-            );
-            return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
-        }
-        found |= !dropped.is_empty();
-        graph.settled.rebuilt.extend(dropped);
+    let rebuilt = match rule.rebuild {
+        Some(rebuild) => drop_for(graph, rule, rebuild, technique)?,
+        None => Found::Nothing,
+    };
+    let gone = match &rule.place {
+        Some(place) => send_away(graph, rule, place, technique)?,
+        None => Found::Nothing,
+    };
+    Ok(rebuilt.max(gone))
+}
+
+/// Drops what is made again.
+fn drop_for(graph: &mut OperatorGraph, rule: &Rule, rebuild: Rebuild, technique: &str) -> Result<Found, TechniqueError> {
+    let chosen = |id: OpId| rule.at.takes(&graph.operators[id.index()].name);
+    let read_outside: BTreeSet<TensorId> =
+        graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
+    // What the layers of a segment hand to each other is kept as a layer's input is.
+    let handed = handed_on(graph);
+    let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
+    let dropped: Vec<TensorId> = match rebuild {
+        Rebuild::Outputs => made.collect(),
+        Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
+    };
+    let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
+    if let Some(sample) = dropped.iter().map(name).find(|name| name.ends_with(SAMPLED)) {
+        let of = sample.trim_end_matches(SAMPLED);
+        let why =
+            format!("rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept");
+        return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
     }
-    if let Some(place) = &rule.place {
-        // What these operators' backward passes read, statistics with it.
-        let mut reads: BTreeSet<TensorId> = graph
-            .operators
-            .iter()
-            .filter(|op| chosen(op.id))
-            .flat_map(|op| &op.backward)
-            .flat_map(|c| &c.reads)
-            .copied()
-            .collect();
-        let inputs = entering(graph);
-        let named = |t: &TensorId| {
-            let name = within_layer(&graph.tensors[t.index()].name).unwrap_or_default();
-            let is = |wanted: &String| wanted == name || wanted == INPUT && inputs.contains(t);
-            rule.tensors.is_empty() || rule.tensors.iter().any(is)
-        };
-        reads.retain(named);
-        gone = !reads.is_empty();
-        reads.retain(|t| !graph.settled.away.contains(t));
-        found |= !reads.is_empty();
-        let settled = &mut graph.settled;
-        let nvme = place.to == Away::Nvme;
-        if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
-            let why = "activations go to the host and to NVMe at once, which is not modelled";
-            return Err(TechniqueError::refused(technique, why, "send them to one place"));
-        }
-        settled.nvme = nvme;
-        if place.fraction >= 1.0 {
-            settled.away.extend(reads);
-        } else {
-            if settled.partly.is_some() {
-                return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
-            }
-            settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
-        }
-        settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
+    let found = if dropped.is_empty() { Found::Nothing } else { Found::Something };
+    graph.settled.rebuilt.extend(dropped);
+    Ok(found)
+}
+
+/// Sends away what the chosen operators' backward passes read, statistics with it.
+fn send_away(graph: &mut OperatorGraph, rule: &Rule, place: &Place, technique: &str) -> Result<Found, TechniqueError> {
+    let of_chosen = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).flat_map(|op| &op.backward);
+    let mut reads: BTreeSet<TensorId> = of_chosen.flat_map(|chain| &chain.reads).copied().collect();
+    let inputs = entering(graph);
+    let named = |t: &TensorId| {
+        let name = within_layer(&graph.tensors[t.index()].name).unwrap_or_default();
+        let is = |wanted: &String| wanted == name || wanted == INPUT && inputs.contains(t);
+        rule.tensors.is_empty() || rule.tensors.iter().any(is)
+    };
+    reads.retain(named);
+    let any = !reads.is_empty();
+    reads.retain(|t| !graph.settled.away.contains(t));
+    let found = match (any, reads.is_empty()) {
+        (_, false) => Found::Something,
+        (true, true) => Found::Gone,
+        (false, true) => Found::Nothing,
+    };
+    let settled = &mut graph.settled;
+    let nvme = place.to == Away::Nvme;
+    if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
+        let why = "activations go to the host and to NVMe at once, which is not modelled";
+        return Err(TechniqueError::refused(technique, why, "send them to one place"));
     }
-    Ok(if found {
-        Found::Something
-    } else if gone {
-        Found::Gone
+    settled.nvme = nvme;
+    if place.fraction >= 1.0 {
+        settled.away.extend(reads);
+    } else if settled.partly.is_some() {
+        return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
     } else {
-        Found::Nothing
-    })
+        settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
+    }
+    settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
+    Ok(found)
 }
 
 /// Cuts what the chosen operators hand to each other.
