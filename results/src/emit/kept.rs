@@ -3,10 +3,10 @@
 
 use super::Recipe;
 use std::collections::BTreeSet;
-use step::lowering;
+use step::{TrainingPlan, lowering};
 use workloads::graph::OperatorGraph;
 use workloads::recompute_policy::{NamedTensor, Treatment};
-use workloads::{ActivationPolicy, SegmentKind, Technique, Techniques, TensorId, TrainingGraph};
+use workloads::{ActivationPolicy, LayerRun, SegmentKind, StagePolicies, Technique, Techniques, TensorId, TrainingGraph};
 
 /// Presets that are modules of Megatron-LM's `--recompute-modules`, whose names are the presets' without what precedes them.
 const RECOMPUTED: [&str; 7] = [
@@ -50,6 +50,44 @@ pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
 pub(super) struct Said<T> {
     pub words: T,
     pub otherwise: Vec<String>,
+}
+
+/// The plan with its policies in place of the techniques that do no more than decide what layers keep and where: frameworks have words for that, whoever
+/// asked for it. Techniques that do more, or more than a policy can, stay as they are.
+pub(super) fn by_policies(recipe: &Recipe<'_>) -> TrainingPlan {
+    let plan = recipe.plan;
+    let of = |places: bool| -> Techniques {
+        plan.techniques.iter().filter(|technique| technique.preset().only_places() == places).cloned().collect()
+    };
+    let (places, others) = (of(true), of(false));
+    let settled = || -> Option<StagePolicies> {
+        let training = plain(recipe)?;
+        let plain = &training.segment(SegmentKind::Layer)?.graph;
+        let applied = places.apply(recipe.model, training.clone(), 1).ok()?;
+        let layer = &applied.segment(SegmentKind::Layer)?.graph;
+        let own = |policy: &ActivationPolicy| -> Option<ActivationPolicy> {
+            let wanted = policy.treatment_under(layer, recipe.stack.replay());
+            let known = [policy.clone(), ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
+            let same = |known: &ActivationPolicy| {
+                differences(plain, &wanted, &known.treatment_under(plain, recipe.stack.replay())).is_empty()
+            };
+            let said = known.into_iter().find(same);
+            // Tokens of which a part runs again are no policy.
+            let whole = wanted.partly.as_ref().is_none_or(|partly| !partly.recomputed);
+            said.or_else(|| whole.then(|| ActivationPolicy::of_treatment(plain, &wanted)))
+        };
+        Some(match &plan.activations {
+            StagePolicies::Alike(policy) => StagePolicies::Alike(own(policy)?),
+            StagePolicies::ByChunk(chunks) => {
+                let run = |run: &LayerRun| Some(LayerRun { layers: run.layers, policy: own(&run.policy)? });
+                StagePolicies::of_chunks(chunks.iter().map(|mix| mix.iter().map(run).collect()).collect::<Option<_>>()?)
+            }
+        })
+    };
+    match (places.is_empty(), settled()) {
+        (false, Some(activations)) => TrainingPlan { activations, techniques: others, ..plan.clone() },
+        _ => plan.clone(),
+    }
 }
 
 /// A plan's layer, no technique applied.

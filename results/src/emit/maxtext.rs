@@ -1,7 +1,7 @@
 //! MaxText's settings (`src/maxtext/configs/base.yml` and `types.py` of AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026), as
 //! `key=value` arguments.
 
-use super::kept::{Said, maxtext_names};
+use super::kept::{Said, by_policies, maxtext_names};
 use super::{Inexpressible, Lines, Numerics, Recipe, Written};
 use crate::planned::schedule_name;
 use search::planner::{PlanSpace, Splits};
@@ -22,7 +22,8 @@ use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 /// # Errors
 /// A model that none of its decoder blocks is.
 pub fn maxtext(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
-    let (model, plan) = (recipe.model, recipe.plan);
+    let plan = &by_policies(recipe);
+    let (model, recipe) = (recipe.model, &Recipe { plan, ..*recipe });
     let block = Block::of(recipe)?;
     let mut settings = Settings(recipe.comments("maxtext"));
     settings.shape(model, plan);

@@ -1,7 +1,7 @@
 //! Megatron-LM's command-line arguments, as `megatron/training/arguments.py` of NVIDIA/Megatron-LM has them at commit 000c4ac24f61 (2025):
 //! their names, what `validate_args` asserts of their combinations, and what it switches on by itself.
 
-use super::kept::{Said, megatron_module, megatron_modules};
+use super::kept::{Said, by_policies, megatron_module, megatron_modules};
 use super::{Inexpressible, Lines, Numerics, Recipe, Written};
 use crate::planned::schedule_name;
 use sim::kernel::{DataType, Function};
@@ -12,14 +12,15 @@ use workloads::layer_list::{Mixer, Side};
 use workloads::model::{Norm, NormPlacement, Position};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
-use workloads::{ActivationPolicy, Layout, Model, RankOrder, StagePolicies, ZeroStage};
+use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
 
 /// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
 ///
 /// # Errors
 /// A model that its layers cannot be.
 pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
-    let (model, plan) = (recipe.model, recipe.plan);
+    let plan = &by_policies(recipe);
+    let (model, recipe) = (recipe.model, &Recipe { plan, ..*recipe });
     recipe.refuse(
         "Megatron-LM",
         &[
@@ -67,7 +68,8 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     out.sharing(recipe);
     out.overlap(recipe);
     out.optimizer(plan);
-    out.techniques(recipe);
+    out.techniques(plan);
+    out.activations(recipe);
     out.set("micro-batch-size", plan.batch.micro_batch);
     out.set("global-batch-size", plan.batch.global_batch);
     Ok(out.0.written())
@@ -355,40 +357,19 @@ impl Arguments {
         self.0.lack(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
     }
 
-    /// What layers keep: by the plan's policy, or by the modules that its techniques are.
-    fn techniques(&mut self, recipe: &Recipe<'_>) {
-        let plan = recipe.plan;
-        let (mut modules, mut granular) = (Vec::new(), false);
+    /// Techniques that are no policy of the layers.
+    fn techniques(&mut self, plan: &TrainingPlan) {
+        let shared = plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam;
         for technique in plan.techniques.iter() {
-            let name = technique.preset().name.as_str();
-            let shared = plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam;
-            match name {
-                "megatron-full" | "megatron-selective" => {
-                    let policy = if name == "megatron-full" { ActivationPolicy::Full } else { ActivationPolicy::Selective };
-                    self.activations(recipe, &policy.into());
-                    granular = true;
-                }
-                // Its path is that of the precision-aware optimizer, which is part of the distributed one.
-                "zero-offload" if shared => {
-                    self.flag("optimizer-cpu-offload", true);
-                    self.set("optimizer-offload-fraction", "1.0");
-                    self.flag("use-precision-aware-optimizer", true);
-                }
-                _ => match megatron_module(name) {
-                    Some(module) => modules.push(module),
-                    None => self.0.lack(true, &format!("technique {technique}: Megatron-LM has no argument for it")),
-                },
+            // Its path is that of the precision-aware optimizer, which is part of the distributed one.
+            if technique.preset().name == "zero-offload" && shared {
+                self.flag("optimizer-cpu-offload", true);
+                self.set("optimizer-offload-fraction", "1.0");
+                self.flag("use-precision-aware-optimizer", true);
+            } else {
+                self.0.lack(true, &format!("technique {technique}: Megatron-LM has no argument for it"));
             }
         }
-        if modules.is_empty() {
-            if !granular {
-                self.activations(recipe, &plan.activations);
-            }
-            return;
-        }
-        let also = granular || plan.activations.alike() != Some(&ActivationPolicy::None);
-        self.0.lack(also, &format!("recompute {} beside modules: Megatron-LM has one or the other", plan.activations));
-        self.modules(&modules);
     }
 
     /// Modules whose activations run again, and those that are sent to the host.
@@ -408,8 +389,9 @@ impl Arguments {
         self.0.lack(alone, "attn_proj away without core_attn: Megatron-LM sends both or neither");
     }
 
-    fn activations(&mut self, recipe: &Recipe<'_>, activations: &StagePolicies) {
-        let plan = &TrainingPlan { activations: activations.clone(), ..recipe.plan.clone() };
+    /// What layers keep.
+    fn activations(&mut self, recipe: &Recipe<'_>) {
+        let plan = recipe.plan;
         let Some(policy) = plan.activations.alike() else {
             return match plan.activations.block() {
                 Some(layers) => {

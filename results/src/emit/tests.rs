@@ -253,24 +253,63 @@ fn by_tensor(case: &Case, techniques: &[&str]) -> TrainingPlan {
     TrainingPlan { activations: ActivationPolicy::of_treatment(layer, &treatment).into(), ..none }
 }
 
-#[test]
-fn modules_are_named_as_megatron_takes_them() {
-    let with = |techniques: &[&str], activations: ActivationPolicy| TrainingPlan {
+fn with(techniques: &[&str], activations: ActivationPolicy) -> TrainingPlan {
+    TrainingPlan {
         techniques: techniques.iter().map(|name| name.parse::<workloads::Technique>().unwrap()).collect(),
         activations: activations.into(),
         ..plan(layout(4, 2, ZeroStage::OptimizerStates))
+    }
+}
+
+#[test]
+fn a_technique_that_is_a_policy_is_written_as_this_policy() {
+    let titan = Case { stack: "torchtitan", ..CORE };
+    for (techniques, beside, policy) in [
+        (&["megatron-full"][..], ActivationPolicy::None, ActivationPolicy::Full),
+        (&["megatron-selective"], ActivationPolicy::None, ActivationPolicy::Selective),
+        (&["megatron-selective"], ActivationPolicy::Full, ActivationPolicy::Full),
+        (&["megatron-full", "megatron-selective"], ActivationPolicy::None, ActivationPolicy::Full),
+        (&["recompute-mlp"], ActivationPolicy::Full, ActivationPolicy::Full),
+        // Of what the model does not have.
+        (&["recompute-mla-up-proj"], ActivationPolicy::None, ActivationPolicy::None),
+        (&["recompute-moe", "offload-moe-act"], ActivationPolicy::Full, ActivationPolicy::Full),
+    ] {
+        for (case, framework) in [(&CORE, 0), (&MAXTEXT, 1), (&titan, 2)] {
+            let (asked, meant) = (with(techniques, beside.clone()), with(&[], policy.clone()));
+            assert_eq!(case.write(framework, &asked), case.write(framework, &meant), "{techniques:?} beside {beside}");
+        }
+    }
+    // The layers of a mix follow it one by one.
+    let runs = |policies: [ActivationPolicy; 2]| policies.map(|policy| workloads::LayerRun { layers: 8, policy }).to_vec();
+    let mix = |policies: [ActivationPolicy; 2]| workloads::StagePolicies::of_chunks(vec![runs(policies.clone()), runs(policies)]);
+    let asked = TrainingPlan {
+        activations: mix([ActivationPolicy::Full, ActivationPolicy::None]),
+        ..with(&["megatron-selective"], ActivationPolicy::None)
     };
+    let meant = TrainingPlan {
+        activations: mix([ActivationPolicy::Full, ActivationPolicy::Selective]),
+        techniques: workloads::Techniques::default(),
+        ..asked.clone()
+    };
+    assert_eq!(CORE.write(0, &asked), CORE.write(0, &meant));
+    // Together they are one list of modules.
+    let lines = CORE.megatron(&with(&["megatron-selective", "recompute-mlp"], ActivationPolicy::None));
+    check(&lines, &["--recompute-modules core_attn mlp"], &["--recompute-method"]);
+    assert_eq!(lines.iter().filter(|line| line.starts_with("--recompute-granularity")).count(), 1, "{lines:#?}");
+}
+
+#[test]
+fn modules_are_named_as_megatron_takes_them() {
     let modules = ["recompute-layernorm", "recompute-mla-up-proj", "offload-core-attn", "offload-attn-proj"];
     let plan = with(&modules, ActivationPolicy::None);
     let lines = [
         "--recompute-granularity selective",
-        "--recompute-modules layernorm mla_up_proj",
+        "--recompute-modules layernorm",
         "--fine-grained-activation-offloading",
         "--offload-modules core_attn attn_proj",
     ];
     check(&CORE.megatron(&plan), &lines, &["--recompute-method"]);
     assert_eq!(CORE.lacking(0, &plan), "");
-    assert!(CORE.lacking(0, &with(&modules, ActivationPolicy::Full)).starts_with("recompute full beside modules"));
     let alone = CORE.lacking(0, &with(&["offload-attn-proj"], ActivationPolicy::None));
     assert!(alone.starts_with("attn_proj away without core_attn"), "{alone}");
     let states = ["--optimizer-cpu-offload", "--optimizer-offload-fraction 1.0", "--use-precision-aware-optimizer"];

@@ -2,7 +2,7 @@
 //! 2.4 and later, `torch/utils/checkpoint.py`), which is asked for every operator that runs whether its result is kept. Products with weights are told apart
 //! by the order in which they run, as TorchTitan's `selective_ac_option = "op"` does.
 
-use super::kept::layer_under;
+use super::kept::{by_policies, layer_under};
 use super::{Inexpressible, Lines, Recipe, Written};
 use sim::kernel::{CollectiveKind, Kernel};
 use std::collections::BTreeSet;
@@ -15,6 +15,7 @@ use workloads::recompute_policy::Treatment;
 /// # Errors
 /// None: any layer has operators.
 pub fn torch(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
+    let recipe = &Recipe { plan: &by_policies(recipe), ..*recipe };
     let mut lines = recipe.comments("torchtitan");
     for technique in recipe.plan.techniques.iter() {
         lines.lack(true, &format!("technique {technique}: no policy of torch.utils.checkpoint"));
