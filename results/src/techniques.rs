@@ -166,10 +166,10 @@ fn effect(setting: &Setting<'_>, trial: &Trial, none: &Trial) -> Effect {
     let fullest = trial.memory.stages.iter().max_by_key(|s| s.need());
     let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
     let batch = &setting.plan.batch;
-    // What is only read has been written before training.
-    let written = most(|s| s.storage.saturating_sub(s.read_only[1])).as_f64()
-        * (batch.global_batch / batch.micro_batch.max(1)).max(1) as f64
-        / f64::from(setting.plan.layout.data.max(1));
+    // States are written once a step, activations and gradients in every micro-batch; what is only read has been written before training.
+    let micro_batches = setting.plan.micro_batches();
+    let written =
+        trial.memory.stages.iter().map(|s| s.written[0] + s.written[1] * micro_batches).max().unwrap_or_default().as_f64();
     Effect {
         classes_gib: MemoryClass::ALL
             .iter()

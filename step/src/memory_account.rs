@@ -291,6 +291,7 @@ impl<'a> Account<'a> {
             host_states: held.away.host,
             read_only: held.away.read_only,
             storage: self.storage(stage, held),
+            written: self.written(stage, held),
         }
     }
 

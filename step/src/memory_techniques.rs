@@ -33,6 +33,10 @@ pub(crate) struct AwayBytes {
     pub(crate) storage: Bytes,
     /// Of both, data that training only reads.
     pub(crate) read_only: [Bytes; 2],
+    /// Of storage, what an update writes: weights, master weights and states.
+    pub(crate) updated: Bytes,
+    /// Of storage, gradients, which every micro-batch writes.
+    pub(crate) gradients: Bytes,
 }
 
 impl Changed {
@@ -85,7 +89,14 @@ impl Changed {
                 + of(&all.stock).per_device()
         };
         let read_only = [all.stock.host, all.stock.nvme].map(|stock| Bytes(stock.per_device()));
-        let away = AwayBytes { host: Bytes(sum(|p| p.host)), storage: Bytes(sum(|p| p.nvme)), read_only };
+        let stored = |placed: &PlacedBytes, class: usize| sharding.share_of(placed.nvme, sharding.zero_shares()[class]);
+        let away = AwayBytes {
+            host: Bytes(sum(|p| p.host)),
+            storage: Bytes(sum(|p| p.nvme)),
+            read_only,
+            updated: Bytes(stored(&all.weights, 0) + stored(&all.masters, 2) + stored(&all.states, 2)),
+            gradients: Bytes(stored(&all.gradients, 1)),
+        };
         let (wide, narrow) = self.widened;
         (
             sharding.resident_statics(&all, stored_master, |gradient| {

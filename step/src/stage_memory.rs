@@ -130,6 +130,9 @@ pub struct StageMemory {
     /// Bytes in storage: what memory techniques send there.
     #[serde(default, skip_serializing_if = "none")]
     pub storage: Bytes,
+    /// Bytes written to storage: once a step, by the update, and in every micro-batch.
+    #[serde(default, skip_serializing_if = "neither")]
+    pub written: [Bytes; 2],
 }
 
 /// A stage that needs more than there is.

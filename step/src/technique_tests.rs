@@ -120,3 +120,31 @@ fn read_only_data_that_does_not_fit_is_called_so() {
     let gib = 14.0 * model.parameters() as f64 / f64::from(1 << 30);
     assert!(states.contains(&format!("{gib:.2} GiB of it weights, gradients and optimizer states")), "{states}");
 }
+
+/// An update writes weights, masters and states once, every micro-batch its gradients and activations, however many are in flight.
+#[test]
+fn storage_is_written_once_a_step_but_for_what_every_micro_batch_sends() {
+    let (model, stack) = (Model { layers: 4, ..Model::load("llama2-7b").unwrap() }, SoftwareStack::load("megatron").unwrap());
+    let numbers = model.parameters();
+    // Half of what the layers keep.
+    let half = "ssdtrain,fraction=0.5";
+    let graph = lowered(&model, &plan(Layout::default(), 1, half), &stack).unwrap();
+    let segment = graph.segment(SegmentKind::Layer).unwrap();
+    let gradients = segment.bytes_per_parameter().gradient.0 * numbers;
+    let kept = ActivationPolicy::None.treatment_under(&segment.graph, stack.replay()).stored_bytes(&segment.graph).0;
+    assert!(kept > 0);
+    for (pipeline, data, micro_batches) in [(1, 1, 1), (1, 4, 8), (2, 2, 2), (2, 1, 8)] {
+        let written = |techniques: &str| {
+            let layout = Layout { pipeline, data, zero: ZeroStage::Parameters, ..Layout::default() };
+            let stages = memory(&model, &plan(layout, micro_batches, techniques), &stack).stages;
+            stages.iter().fold([0; 2], |sum, stage| [sum[0] + stage.written[0].0, sum[1] + stage.written[1].0])
+        };
+        let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted / u64::from(data)) <= 64;
+        let [once, each] = written("zero-infinity,to_nvme=1");
+        assert!(near(once, 14 * numbers) && near(each, gradients), "p{pipeline} d{data}: {once} {each}");
+        assert_eq!(written("zero-infinity"), [0; 2]);
+        // The last layers of a device keep theirs there.
+        let layers = model.layers - u64::from(pipeline) * segment.graph.settled.buffered_layers;
+        assert_eq!(written(half), [0, kept * layers], "p{pipeline} d{data}");
+    }
+}

@@ -57,6 +57,23 @@ fn all_techniques_run_side_by_side() {
 }
 
 #[test]
+fn states_are_written_once_a_step_and_gradients_in_every_micro_batch() {
+    let written = |technique: &str, micro_batches: &str| {
+        let call = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--nvme", "6.4:1600"];
+        let more = ["--technique", technique, "--accumulate", micro_batches, "--format", "json"];
+        let answer = coplace(&call.into_iter().chain(more).collect::<Vec<_>>()).json();
+        answer["rows"][1]["result"]["storage_written_gb"].as_f64().unwrap()
+    };
+    let [one, four] = ["1", "4"].map(|m| written("zero-infinity,to_nvme=1", m));
+    // Weights, master weights and two moments: 14 bytes of each of Llama 2's 6.738 billion numbers.
+    let once = 14.0 * 6.738_415_616;
+    let gradients = one - once;
+    assert!(gradients > 13.0 && (four - once - 4.0 * gradients).abs() < 1e-6, "{one} {four}");
+    let [one, four] = ["1", "4"].map(|m| written("ssdtrain,fraction=0.5", m));
+    assert!(one > 0.0 && (four - 4.0 * one).abs() < 1e-6, "{one} {four}");
+}
+
+#[test]
 fn what_has_nowhere_to_go_is_refused_and_what_is_too_much_is_marked() {
     let call = |more: &[&str]| {
         let all = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--technique", "memory3"];

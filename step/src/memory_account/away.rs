@@ -67,6 +67,21 @@ impl Account<'_> {
         held.away.storage + self.moved(stage, held)[1]
     }
 
+    /// Bytes written to storage: by the update, and in every micro-batch, gradients and activations.
+    pub(super) fn written(&self, stage: u32, held: &Holding) -> [Bytes; 2] {
+        let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
+        let mut activations = match self.staged() {
+            true => self.places(stage).map(|place| self.profile.chunks[place].stored).sum::<Bytes>(),
+            false => self.profile.stored * held.layers,
+        };
+        activations = activations.saturating_sub(self.profile.stored * buffered);
+        if self.profile.changed.is_some() || self.profile.offloaded > Bytes::ZERO {
+            let end = |here: bool, end: &EndKeeps| if here { end.stored } else { Bytes::ZERO };
+            activations += end(held.embedding, &self.profile.embedding) + end(held.head, &self.profile.head);
+        }
+        [held.away.updated, held.away.gradients + activations]
+    }
+
     /// Activations away from the device, all and those in storage: all that go, of the layers at the ends as well, but for those of the layers whose
     /// buffers are there anyway.
     fn moved(&self, stage: u32, held: &Holding) -> [Bytes; 2] {

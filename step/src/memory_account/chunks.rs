@@ -56,7 +56,7 @@ impl Account<'_> {
     }
 
     /// Places of a stage's chunks.
-    fn places(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn places(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
         (0..self.profile.chunks.len()).filter(move |place| self.arrangement.device_of(*place as u64) == stage)
     }
 
