@@ -335,6 +335,15 @@ pub struct LimitSpec {
     pub within_percent: f64,
 }
 
+/// What of [`LimitSpec::within_percent`] is for what, as shares of the best's time: together they are no more than it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerances {
+    /// Designs left out that may be better by as much.
+    pub designs: f64,
+    /// Splits of a plan's layers left out that may make it faster by as much.
+    pub splits: f64,
+}
+
 /// A study.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -363,6 +372,18 @@ pub struct Study {
 }
 
 impl Study {
+    /// Half of what is allowed is for splits, where these are searched.
+    #[must_use]
+    pub fn tolerances(&self) -> Tolerances {
+        let within = self.limits.within_percent / 100.0;
+        if self.plan.layer_split == LayerSplitChoice::Even {
+            return Tolerances { designs: within, splits: 0.0 };
+        }
+        // (1 + designs) / (1 - splits) is 1 + within.
+        let splits = within / (2.0 + within);
+        Tolerances { designs: splits, splits }
+    }
+
     /// The built-in studies' names, sorted.
     #[must_use]
     pub fn names() -> Vec<String> {

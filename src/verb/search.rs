@@ -322,7 +322,7 @@ pub fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, F
     if let Some(fault) = fault {
         return Err(failure::input(format!("{}: plan: {fault}", question.name)));
     }
-    Prepared::new(*job, &space).or_input()
+    Ok(Prepared::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
 }
 
 /// The run directory, for this search alone.

@@ -9,6 +9,7 @@ use super::{ChipTimes, Execution, StepError, TrainingPlan};
 use sim::kernel::KernelGraph;
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
+use std::sync::Arc;
 use workloads::{ActivationPolicy, SegmentKind};
 
 impl Shape {
@@ -45,7 +46,7 @@ pub struct Untimed<G = KernelGraph> {
 }
 
 /// A shape whose passes are programs of interned kernels.
-pub type Outlined = Untimed<Program>;
+pub type Outlined = Untimed<Arc<Program>>;
 
 impl Lowered<'_> {
     /// The shape of a plan of one policy without the times of its passes; `None` where more than its schedules depends on the chip (streams of kernels,
@@ -76,8 +77,7 @@ impl Untimed {
     /// With its kernels interned.
     #[must_use]
     pub fn outlined(self, table: &mut KernelTable) -> Outlined {
-        let again =
-            self.again.map(|Again { whole, repeats }| Again { whole: whole.map(|graph| Program::new(&graph, table)), repeats });
+        let again = self.again.map(|Again { whole, repeats }| Again { whole: whole.map(|graph| table.program(&graph)), repeats });
         Untimed { shape: self.shape, again }
     }
 }

@@ -5,16 +5,24 @@ use sim::kernel::{Kernel, KernelGraph};
 use sim::schedule::{Cores, Least, Outline};
 use sim::units::Seconds;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use workloads::{RecomputeSet, SegmentKind, TrainingGraph};
 
 /// Position of a kernel in its [`KernelTable`].
 pub type KernelIndex = u32;
 
-/// The distinct kernels of many passes.
+/// Position of a program among the distinct ones of its [`KernelTable`].
+pub type ProgramIndex = u32;
+
+/// What tells programs apart: the kernels of their nodes, and what these wait for.
+type Order = (Vec<KernelIndex>, Vec<(u32, u32)>);
+
+/// The distinct kernels of many passes, and the distinct passes.
 #[derive(Debug, Default)]
 pub struct KernelTable {
     kernels: Vec<Kernel>,
     index: BTreeMap<Kernel, KernelIndex>,
+    programs: BTreeMap<Order, Arc<Program>>,
 }
 
 impl KernelTable {
@@ -31,11 +39,36 @@ impl KernelTable {
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
+
+    /// How many programs differ.
+    #[must_use]
+    pub fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// The program of a graph, new or known.
+    pub fn program(&mut self, graph: &KernelGraph) -> Arc<Program> {
+        let kernels: Vec<KernelIndex> = graph.node_weights().map(|node| self.intern(node.kernel)).collect();
+        let mut edges: Vec<(u32, u32)> =
+            graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
+        // Lowering adds a node after all that it waits for, so node order is topological.
+        edges.sort_unstable_by_key(|&(before, after)| (after, before));
+        debug_assert!(edges.iter().all(|(before, after)| before < after), "kernels are added after those they wait for");
+        let index = self.programs.len() as ProgramIndex;
+        let Self { kernels: all, programs, .. } = self;
+        let program = programs.entry((kernels, edges)).or_insert_with_key(|(kernels, edges)| {
+            let outline = Outline::new(kernels.len(), edges, |node| on_cores(&all[kernels[node] as usize]));
+            Arc::new(Program { index, kernels: kernels.clone(), edges: edges.clone(), outline })
+        });
+        Arc::clone(program)
+    }
 }
 
 /// A kernel graph with its kernels interned.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
+    /// Its place among its table's.
+    pub index: ProgramIndex,
     /// The kernel of each node, in an order in which they can run.
     pub kernels: Vec<KernelIndex>,
     /// What each node waits for: (before, after) with before < after, sorted by after.
@@ -44,20 +77,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// A graph, its kernels new or known to `table`.
-    #[must_use]
-    pub fn new(graph: &KernelGraph, table: &mut KernelTable) -> Self {
-        let kernels = graph.node_weights().map(|node| table.intern(node.kernel)).collect();
-        let mut edges: Vec<(u32, u32)> =
-            graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
-        // Lowering adds a node after all that it waits for, so node order is topological.
-        edges.sort_unstable_by_key(|&(before, after)| (after, before));
-        debug_assert!(edges.iter().all(|(before, after)| before < after), "kernels are added after those they wait for");
-        let nodes: Vec<&Kernel> = graph.node_weights().map(|node| &node.kernel).collect();
-        let outline = Outline::new(nodes.len(), &edges, |node| on_cores(nodes[node]));
-        Self { kernels, edges, outline }
-    }
-
     /// What every schedule takes at least, each kernel taking `least` ticks; see [`Outline::least`].
     #[must_use]
     pub fn least(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> Least) -> Seconds {
@@ -77,12 +96,12 @@ pub(crate) fn on_cores(kernel: &Kernel) -> bool {
 }
 
 /// The passes of one segment, nothing run again.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passes {
     /// The forward pass.
-    pub forward: Program,
+    pub forward: Arc<Program>,
     /// The backward pass.
-    pub backward: Program,
+    pub backward: Arc<Program>,
 }
 
 impl Passes {
@@ -90,10 +109,12 @@ impl Passes {
     #[must_use]
     pub fn of(graph: &TrainingGraph, table: &mut KernelTable) -> [Self; 3] {
         [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
-            graph.segment(kind).map_or_else(Self::default, |segment| Self {
-                forward: Program::new(&segment.forward(), table),
-                backward: Program::new(&segment.backward(&RecomputeSet::none()), table),
-            })
+            let of = |graph: Option<KernelGraph>| graph.unwrap_or_default();
+            let segment = graph.segment(kind);
+            Self {
+                forward: table.program(&of(segment.map(|segment| segment.forward()))),
+                backward: table.program(&of(segment.map(|segment| segment.backward(&RecomputeSet::none())))),
+            }
         })
     }
 }

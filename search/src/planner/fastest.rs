@@ -117,8 +117,10 @@ impl Prepared<'_> {
         let mut left = f64::INFINITY;
         while let Some(least) = on.waiting.pop() {
             let limit = cutoff.min(found.limit_of(1) * (1.0 + ROUNDING));
+            // What a lot has to be below to be worth looking into.
+            let useful = limit * (1.0 - self.split_tolerance);
             let Waiting { bound, lot, look } = least;
-            if bound >= limit {
+            if bound >= useful {
                 left = bound;
                 break;
             }
@@ -130,7 +132,7 @@ impl Prepared<'_> {
                     open.push(lot);
                 }
             } else {
-                on.look_further(least, limit);
+                on.look_further(least, useful);
             }
         }
         let search = on.own();
@@ -138,10 +140,12 @@ impl Prepared<'_> {
             found.lacking(lack, candidate);
         }
         let bounded = exact.at(Fidelity::Scheduled);
-        let least = |seconds: f64| on.least_of(&open, &bounded, seconds * (1.0 - gap));
+        // Lots left out for the tolerance are below the limit.
+        let skipped = if self.split_tolerance > 0.0 { left } else { f64::INFINITY };
+        let least = |seconds: f64| on.least_of(&open, &bounded, skipped.min(seconds * (1.0 - gap)));
         let Some(first) = found.best.first().copied() else {
             return Ok(match cutoff.is_finite() || left.is_finite() {
-                true => Fastest::Beaten(Seconds(least(cutoff.min(left)))),
+                true => Fastest::Beaten(Seconds(least(cutoff))),
                 false => Fastest::TooLarge(search.nearest(found)?.map(Box::new)),
             });
         };
@@ -175,6 +179,7 @@ pub(super) fn search<'s>(prepared: &'s Prepared<'_>, job: &'s Job<'s>, chip: Chi
         degrees: vec![OnceLock::new(); prepared.families.len()],
         length: 1 + super::search::SPARE,
         uneven: prepared.uneven,
+        split_tolerance: prepared.split_tolerance,
         mixes: prepared.mixes,
         staged: std::sync::Mutex::default(),
         standing: Standing::new(PlanWatch::NONE),
@@ -239,7 +244,7 @@ impl Search<'_> {
             more.best.into_iter().for_each(|candidate| found.better(candidate, self.length));
         }
         let mixed = self.mix_lot(chip, (family as usize, place as usize), limit, found);
-        Looked { proven: proven && mixed.proven, ..mixed }
+        Looked { proven: proven && mixed.proven, gap: mixed.gap.max(self.split_tolerance) }
     }
 
     /// A plan of a lot under a policy.

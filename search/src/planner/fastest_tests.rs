@@ -108,6 +108,15 @@ proptest! {
                 prop_assert!(matches!(below, Fastest::Beaten(bound) if bound.0 <= seconds), "{} {:?}", seconds, below);
                 let again = prepared.fastest(&chip, seconds * (1.0 + 1e-6)).unwrap();
                 prop_assert!(matches!(again, Fastest::Plan(plan, _) if same(&plan, &fastest)));
+                // With a tolerance no slower than it allows, and the proof is no better than what is found.
+                drop(kernels);
+                let Fastest::Plan(near, status) = prepared.with_split_tolerance(0.02).fastest(&chip, f64::INFINITY).unwrap() else {
+                    return Err(TestCaseError::fail("no plan with a tolerance"));
+                };
+                let near_s = near.time.total.0;
+                prop_assert!(near_s * 0.98 <= seconds * (1.0 + 1e-9) && seconds <= near_s * (1.0 + 1e-9), "{near_s} {seconds}");
+                let least = if let SolveStatus::Gap { lower_bound, .. } = status { lower_bound } else { near_s };
+                prop_assert!(least <= seconds * (1.0 + 1e-9), "{least} {seconds}");
             }
             (None, Fastest::TooLarge(why)) => {
                 prop_assert_eq!(listed.nearest.map(|(plan, _)| plan), why.map(|why| why.0));

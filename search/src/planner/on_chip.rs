@@ -98,6 +98,8 @@ pub struct ChipKernels<'c> {
     /// By fidelity, where they are found: in a stream, and in a schedule. Empty until one is asked for.
     streamed: [Vec<Option<Seconds>>; 3],
     scheduled: [Vec<Option<Least>>; 3],
+    /// What programs take at least, by fidelity: lots that differ in what else their devices do run the same.
+    passes: [Vec<Option<Seconds>>; 3],
 }
 
 impl<'c> ChipKernels<'c> {
@@ -108,8 +110,8 @@ impl<'c> ChipKernels<'c> {
     pub fn new(prepared: &Prepared<'_>, chip: &'c Accelerator) -> Result<Self, StepError> {
         let times = ChipTimes::sharing(chip, prepared.job.stack, Arc::clone(&prepared.schedules))?;
         let (mapped, cores, table) = (times.at(Fidelity::Mapped), times.cores(), Arc::clone(&prepared.table));
-        let (of, streamed, scheduled) = Default::default();
-        Ok(Self { chip, times, mapped, cores, table, of, streamed, scheduled })
+        let (of, streamed, scheduled, passes) = Default::default();
+        Ok(Self { chip, times, mapped, cores, table, of, streamed, scheduled, passes })
     }
 
     /// For the kernels of a job on these fabrics.
@@ -120,6 +122,7 @@ impl<'c> ChipKernels<'c> {
         }
         let same = self.of.first().zip(of.first()).is_some_and(|(then, now)| then.alike == now.alike);
         self.of = of;
+        self.passes = Default::default();
         if let (false, Some(prepared)) = (same, all.first()) {
             self.table = Arc::clone(&prepared.table);
             (self.streamed, self.scheduled) = Default::default();
@@ -170,8 +173,22 @@ impl<'c> ChipKernels<'c> {
         outlined.shape(&lot.passes, |program| self.pass(&[prepared], program, Fidelity::Mapped))
     }
 
-    /// What a pass takes at least: what every schedule of its kernels does, or in a stream their sum.
+    /// What a pass takes at least.
     fn pass(&mut self, all: &[&Prepared<'_>], program: &Program, fidelity: Fidelity) -> Seconds {
+        let (index, slot) = (program.index as usize, slot(fidelity));
+        if let Some(Some(known)) = self.passes[slot].get(index) {
+            return *known;
+        }
+        let least = self.least(all, program, fidelity);
+        if self.passes[slot].is_empty() {
+            self.passes[slot].resize(self.table.programs(), None);
+        }
+        self.passes[slot][index] = Some(least);
+        least
+    }
+
+    /// What every schedule of a pass's kernels takes at least, or in a stream their sum.
+    fn least(&mut self, all: &[&Prepared<'_>], program: &Program, fidelity: Fidelity) -> Seconds {
         let Some(first) = all.first() else { return Seconds::ZERO };
         if first.scheduled() {
             let cores = self.cores;
@@ -262,7 +279,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX), storage: Bytes(u64::MAX) };
             let search = fastest::search(self.prepared, self.job, times.at(Fidelity::Mapped), endless);
             let policies = Arc::new(vec![ActivationPolicy::None]);
-            Search { policies, open: Arc::new(vec![true]), mixes: MixKind::None, ..search }
+            Search { policies, open: Arc::new(vec![true]), mixes: MixKind::None, split_tolerance: 0.0, ..search }
         });
         let mut found = Found::default();
         // So far beyond the limit that a lot of which no plan is below it is shown to be beaten, rounding given back.

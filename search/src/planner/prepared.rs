@@ -47,6 +47,8 @@ pub struct Prepared<'a> {
     pub(super) open: Arc<Vec<bool>>,
     /// Whether layers may be split otherwise than evenly.
     pub(super) uneven: bool,
+    /// By what share of its time a plan may be slower than under the split that is best for it.
+    pub(super) split_tolerance: f64,
     /// How far what is kept may differ from stage to stage.
     pub(super) mixes: MixKind,
     pub(super) lots: Vec<PreparedLot<'a>>,
@@ -133,12 +135,20 @@ impl<'a> Prepared<'a> {
                 policies: Arc::new(policies),
                 open: Arc::new(open),
                 uneven,
+                split_tolerance: 0.0,
                 mixes,
                 lots,
                 table: Arc::new(table),
                 schedules,
             }),
         }
+    }
+
+    /// The same, with splits of layers that make a plan faster by no more than this share of its time left out: what is found is no further from
+    /// the fastest than that, and its status says so. 0 where splits are listed.
+    #[must_use]
+    pub fn with_split_tolerance(self, share: f64) -> Self {
+        Self { split_tolerance: if self.uneven { share.clamp(0.0, 1.0) } else { 0.0 }, ..self }
     }
 
     /// The job on a chip.

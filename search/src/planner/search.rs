@@ -37,6 +37,8 @@ pub(super) struct Search<'a> {
     pub length: usize,
     /// Whether layers may be split otherwise than evenly.
     pub uneven: bool,
+    /// See [`Prepared::with_split_tolerance`](super::Prepared::with_split_tolerance).
+    pub split_tolerance: f64,
     /// How far what is kept may differ from stage to stage.
     pub mixes: MixKind,
     /// Policies by stage that were found: their places follow those of [`Self::policies`].
@@ -190,6 +192,7 @@ impl<'a> Search<'a> {
             limit: f64::INFINITY,
             length: top + SPARE,
             uneven: !matches!(space.splits, Some(Splits::Listed(_))),
+            split_tolerance: 0.0,
             mixes: space.mix_kind(),
             staged: Mutex::default(),
             standing: Standing::new(watch),

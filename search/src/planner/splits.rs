@@ -180,7 +180,8 @@ impl Search<'_> {
         known: (&[Candidate], &[Option<Loads>]),
         limit: f64,
     ) -> (Found, Tried) {
-        self.uneven_lot(chip, place, known, Sought { reach: Reach::All, limit, place: self.length - SPARE, gain: 0.0 })
+        let (gain, place_in_list) = (self.split_tolerance, self.length - SPARE);
+        self.uneven_lot(chip, place, known, Sought { reach: Reach::All, limit: limit * (1.0 - gain), place: place_in_list, gain })
     }
 
     fn uneven(&self, found: &mut Found, loads: &[Vec<Option<Loads>>], reach: Reach, (place, gain): (usize, f64)) -> Tried {
@@ -413,7 +414,7 @@ struct Trial<'t> {
 impl Trial<'_> {
     /// Seconds from which on a split is of no use.
     fn least(&self) -> f64 {
-        self.best.map_or(self.limit, |best| best.time)
+        self.best.map_or(self.limit, |best| best.time * (1.0 - self.search.split_tolerance))
     }
 
     /// Takes the time of the split tried last.

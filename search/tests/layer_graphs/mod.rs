@@ -8,7 +8,7 @@ use sim::hardware::Accelerator;
 use sim::kernel::KernelGraph;
 use sim::network::Fabric;
 use sim::schedule::{Operator, Problem};
-use step::{KernelTable, Program};
+use step::KernelTable;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, RecomputeSet, Segment, TrainingGraph};
@@ -70,7 +70,7 @@ impl Chip {
 
     /// A pass as it is scheduled.
     pub fn problem(&mut self, graph: &KernelGraph) -> Problem {
-        let program = Program::new(graph, &mut self.table);
+        let program = self.table.program(graph);
         let operators: Vec<Operator> = program
             .kernels
             .iter()
@@ -79,7 +79,7 @@ impl Chip {
                 self.device.operator(&self.table.kernels()[k as usize], &costs)
             })
             .collect();
-        Problem::new(self.device.cores(), operators, program.edges).unwrap()
+        Problem::new(self.device.cores(), operators, program.edges.clone()).unwrap()
     }
 
     /// The passes of a segment, named: forward, backward, and backward with recomputation, halfway along the Pareto front of bytes kept

@@ -27,7 +27,7 @@ impl Asked {
             operation: study.operation,
             max_step,
             evaluations,
-            gap: study.limits.within_percent / 100.0,
+            gap: study.tolerances().designs,
         }
     }
 
