@@ -92,7 +92,8 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse_from(verb::search::again::completed(given.clone())) {
         Ok(arguments) => arguments,
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
-            return verb::search::again::unusable_chip(&given).map_or_else(|| explained(&error), |fault| fault.report());
+            let fault = verb::search::again::unusable_chip(&given).or_else(|| verb::search::again::fabric_missing(&given));
+            return fault.map_or_else(|| explained(&error), |fault| fault.report());
         }
         Err(error) => return explained(&error),
     };

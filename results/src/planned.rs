@@ -234,7 +234,7 @@ impl Planned {
         Self {
             format: FORMAT,
             model: model.to_owned(),
-            assumptions: job.model.assumptions.clone(),
+            assumptions: job.assumptions(),
             chip: job.chip.name.clone(),
             fabric: job.fabric.name.clone(),
             stack: job.stack.name.clone(),

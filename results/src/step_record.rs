@@ -59,7 +59,7 @@ pub struct ModelRecord {
     pub parameters: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// What its file says that is not modelled, and what was taken instead.
+    /// What its file says that is not modelled, and what was taken instead; that the network is another chip's, where it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }
@@ -199,7 +199,7 @@ impl JobRecord {
                 name: model.to_owned(),
                 parameters: job.model.parameters(),
                 sequence_tokens: job.sequence_length,
-                assumptions: job.model.assumptions.clone(),
+                assumptions: job.assumptions(),
             },
             chip: ChipRecord::new(job.chip),
             cluster: ClusterRecord {

@@ -196,8 +196,8 @@ fn chips() -> Result<Listing, Failure> {
 }
 
 fn fabrics() -> Result<Listing, Failure> {
-    let header = ["fabric", "devices", "fast domain", "GB/s per device, innermost first", "description"];
-    let mut table = Table::new(header).align(3, Align::Left).align(4, Align::Left);
+    let header = ["fabric", "devices", "fast domain", "GB/s per device, innermost first", "chips", "description"];
+    let mut table = Table::new(header).align(3, Align::Left).align(4, Align::Left).align(5, Align::Left);
     let mut entries = Vec::new();
     for name in Fabric::names() {
         let f = Fabric::template(name).or_other()?;
@@ -207,10 +207,17 @@ fn fabrics() -> Result<Listing, Failure> {
         let (devices, domain) = (limited(f.devices()), limited(f.fast_domain()));
         let or_any = |n: Option<u32>| n.map_or_else(|| "any".to_owned(), |n| n.to_string());
         let rates: Vec<String> = bandwidths.iter().map(|b| format!("{b:.1}")).collect();
-        table.row([name.to_owned(), or_any(devices), or_any(domain), rates.join(", "), f.description.clone()]);
+        table.row([
+            name.to_owned(),
+            or_any(devices),
+            or_any(domain),
+            rates.join(", "),
+            f.joins.join(", "),
+            f.description.clone(),
+        ]);
         entries.push(json!({
             "name": name, "devices": devices, "fast_domain": domain, "gb_per_s_per_device": bandwidths,
-            "description": f.description,
+            "chips": f.joins, "description": f.description,
         }));
     }
     Ok((table, entries))

@@ -41,6 +41,29 @@ fn chips_fabrics_and_studies_are_listed() {
 }
 
 #[test]
+fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
+    let job = |fabric: &[&'static str]| {
+        let fixed = ["plan", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8", "--tensor", "8"];
+        coplace(&[&fixed[..], fabric].concat())
+    };
+    let refused = job(&[]).refusal();
+    for part in ["--fabric is missing", "h100_80gb_sxm is sold with", "\n  nvlink4_node", "\n  eos_ndr400x8"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    assert!(!refused.contains("tpu_v4_ici") && !refused.contains("h200_400g"), "{refused}");
+    let foreign = "tpu_v4_ici is a network of tpu_v4, not of h100_80gb_sxm";
+    let text = job(&["--fabric", "tpu_v4_ici"]).result();
+    assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(foreign), "{text}");
+    assert!(!job(&["--fabric", "nvlink4_node"]).result().contains("is a network of"));
+    // PHAZE's network, which `evaluate` takes where none is given.
+    let silent = coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"]).result();
+    assert!(silent.contains("phaze_flat is a network of phaze_tpuv4"), "{silent}");
+    let chips = coplace(&["list", "fabrics", "--format", "json"]).json();
+    let of = |name: &str| chips.as_array().unwrap().iter().find(|f| f["name"] == name).unwrap()["chips"].clone();
+    assert_eq!((of("tpu_v4_ici"), of("ideal_switch")), (serde_json::json!(["tpu_v4"]), serde_json::json!([])));
+}
+
+#[test]
 fn techniques_are_listed_with_their_parameters() {
     let techniques = names("techniques");
     assert!(["galore", "lora", "memo", "ssdtrain"].iter().all(|name| techniques.contains(&(*name).to_owned())));

@@ -283,14 +283,14 @@ pub fn heading(title: &str) -> String {
     format!("\n{title}\n{}\n", "=".repeat(title.chars().count()))
 }
 
-/// What is assumed of a model, under a heading; nothing where nothing is.
+/// What is assumed of a model and its network, under a heading; nothing where nothing is.
 #[must_use]
-pub fn assumptions(of_the_model: &[String]) -> String {
-    if of_the_model.is_empty() {
+pub fn assumptions(assumed: &[String]) -> String {
+    if assumed.is_empty() {
         return String::new();
     }
-    let lines: String = of_the_model.iter().map(|line| folded(&format!("  {line}"))).collect();
-    format!("{}{lines}", heading("Assumed of the model"))
+    let lines: String = assumed.iter().map(|line| folded(&format!("  {line}"))).collect();
+    format!("{}{lines}", heading("Assumed"))
 }
 
 #[cfg(test)]

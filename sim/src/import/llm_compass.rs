@@ -86,7 +86,7 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
         source: file.to_owned(),
     };
     let description = format!("LLMCompass interconnect {file}");
-    Ok(Fabric { name, description, launch: Seconds::ZERO, tiers: vec![tier], fitted_on: String::new() })
+    Ok(Fabric { name, description, launch: Seconds::ZERO, tiers: vec![tier], fitted_on: String::new(), joins: Vec::new() })
 }
 
 fn parse(text: &str, file: &str, cure: &str) -> Result<Value, FileError> {

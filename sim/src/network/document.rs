@@ -27,6 +27,8 @@ impl FabricDocument {
         if let Some(toml::Value::Array(chips)) = table.remove("chip") {
             let own = chips.iter().find(|own| own.get("name").and_then(toml::Value::as_str) == Some(chip));
             apply(&mut table, own.and_then(toml::Value::as_table));
+            let names = chips.iter().filter_map(|own| own.get("name").cloned()).collect();
+            table.insert("joins".into(), toml::Value::Array(names));
         }
         Ok(Self { table, file: name_or_path.to_owned() })
     }

@@ -122,6 +122,9 @@ pub struct Fabric {
     pub tiers: Vec<Tier>,
     /// The measurements that the scalars were fitted on; empty where none were.
     pub fitted_on: String,
+    /// The built-in chips that are sold with it; empty where it is made for any.
+    #[serde(default)]
+    pub joins: Vec<String>,
 }
 
 impl Tier {
@@ -137,6 +140,12 @@ impl Tier {
 }
 
 impl Fabric {
+    /// Whether the fabric is sold with this chip, or made for any.
+    #[must_use]
+    pub fn may_join(&self, chip: &str) -> bool {
+        self.joins.is_empty() || self.joins.iter().any(|joined| joined == chip)
+    }
+
     /// Devices of the whole fabric (`u32::MAX` where it sets no limit).
     #[must_use]
     pub fn devices(&self) -> u32 {

@@ -20,6 +20,8 @@ pub(super) mod embedded {
 pub(crate) struct FabricFile {
     pub name: String,
     pub description: String,
+    #[serde(default)]
+    pub joins: Vec<String>,
     pub source: String,
     #[serde(default)]
     pub fitted_on: String,
@@ -285,6 +287,7 @@ fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
         launch: Seconds::from_micros(file.launch_us),
         tiers,
         fitted_on: file.fitted_on.clone(),
+        joins: if file.chips.is_empty() { file.joins.clone() } else { file.chips.iter().map(|chip| chip.name.clone()).collect() },
     })
 }
 

@@ -65,6 +65,22 @@ fn every_template_loads_and_says_where_it_is_from() {
 }
 
 #[test]
+fn a_network_names_built_in_chips_and_every_chip_that_is_sold_has_one() {
+    let chips = crate::hardware::template_names();
+    let fabrics: Vec<Fabric> = Fabric::names().into_iter().map(|name| Fabric::template(name).unwrap()).collect();
+    for fabric in &fabrics {
+        let strange: Vec<&String> = fabric.joins.iter().filter(|chip| !chips.contains(&chip.as_str())).collect();
+        assert!(strange.is_empty(), "{}: {strange:?}", fabric.name);
+    }
+    // Their networks are not carried.
+    let without = ["tpu_v2", "tpu_v3", "tpu_v4i", "mi210", "a100_80gb_pcie"];
+    for chip in chips {
+        let joined = fabrics.iter().any(|fabric| !fabric.joins.is_empty() && fabric.may_join(chip));
+        assert_ne!(joined, without.contains(&chip), "{chip}");
+    }
+}
+
+#[test]
 fn phaze_flat_is_phazes_formula() {
     let fabric = Fabric::template("phaze_flat").unwrap();
     for ranks in [2_u32, 4, 8, 1024] {

@@ -1,10 +1,11 @@
 //! The arguments under which `evaluate` finds the best plan of a search again, and how a run directory given for a chip brings them along.
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::input;
 use results::record::Record;
 use results::run;
 use search::planner::{Job, RankedPlan};
+use sim::network::Fabric;
 use std::ffi::OsString;
 use std::path::Path;
 use workloads::training::ContextMethod;
@@ -67,11 +68,15 @@ pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<S
     found.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect()
 }
 
+/// What is given for `--chip`.
+fn chip_named<'a>(words: &[&'a str]) -> Option<&'a str> {
+    let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
+    after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip=")))
+}
+
 /// The directory given for `--chip`.
 fn chip_directory<'a>(words: &[&'a str]) -> Option<&'a Path> {
-    let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
-    let chip = after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip=")))?;
-    Some(Path::new(chip)).filter(|directory| directory.is_dir())
+    chip_named(words).map(Path::new).filter(|directory| directory.is_dir())
 }
 
 /// What is wrong with a directory given for `--chip`, where something is: without it the arguments that it would bring are missing too.
@@ -79,6 +84,27 @@ pub fn unusable_chip(given: &[OsString]) -> Option<Failure> {
     let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
     let directory = chip_directory(&words).filter(|_| matches!(words.get(1), Some(&("evaluate" | "plan" | "techniques"))))?;
     input::chip(&directory.display().to_string()).err()
+}
+
+/// That the network is missing, with those that a built-in chip is sold with.
+pub fn fabric_missing(given: &[OsString]) -> Option<Failure> {
+    let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
+    let is_given =
+        |key: &str| words.iter().any(|word| *word == key || word.strip_prefix(key).is_some_and(|rest| rest.starts_with('=')));
+    if words.get(1) != Some(&"plan") || is_given("--fabric") {
+        return None;
+    }
+    let chip = input::chip(chip_named(&words)?).ok()?.accelerator.name;
+    let own = Fabric::names().into_iter().filter_map(|name| Fabric::template(name).ok());
+    let own: Vec<String> = own
+        .filter(|fabric| fabric.joins.contains(&chip))
+        .map(|fabric| format!("\n  {:<24}  {}", fabric.name, fabric.description))
+        .collect();
+    let known = match &*own {
+        [] => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),
+        _ => format!("{chip} is sold with:{}", own.concat()),
+    };
+    Some(failure::input(format!("--fabric is missing: name the network that joins the devices; {known}")))
 }
 
 /// The command line with what a run directory given for `--chip` says of the job and, to `evaluate` where nothing else is asked, of the plan.

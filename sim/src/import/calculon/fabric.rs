@@ -116,7 +116,7 @@ impl System {
             ));
         }
         let (name, description) = (self.name().to_owned(), format!("networks of Calculon's system {}", self.file));
-        Ok(Fabric { name, description, launch: Seconds::ZERO, tiers, fitted_on: String::new() })
+        Ok(Fabric { name, description, launch: Seconds::ZERO, tiers, fitted_on: String::new(), joins: Vec::new() })
     }
 
     fn fault(&self, key: String, value: u32, limit: String, cure: &str) -> FileError {
