@@ -110,6 +110,16 @@ fn impossible_techniques_are_refused_with_their_reason() {
     assert!(refusal(&["--allow", "lomo"]).contains("not among the techniques"));
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
     assert!(refusal(&both).contains("LOMO keeps no states"));
+    // The technique that was asked for, not a layout that the search tried.
+    let job =
+        ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "64"];
+    let plan = [&job[..], &["--micro-batch", "1", "--technique", "lomo", "--allow", "lomo"]].concat();
+    let accumulating = coplace(&plan).refusal();
+    for part in
+        ["--global-batch: global_batch = 64", "technique lomo: the update is fused into the backward pass", "micro_batch = 8"]
+    {
+        assert!(accumulating.contains(part), "{part}: {accumulating}");
+    }
 }
 
 #[test]

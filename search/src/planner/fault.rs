@@ -9,7 +9,7 @@ use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use std::collections::BTreeSet;
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::{Layout, LayoutError, RankOrder, ZeroStage};
+use workloads::{Layout, LayoutError, RankOrder, Techniques, ZeroStage};
 
 /// The key of rules about how layers are split.
 const SPLIT: &str = "layer_split";
@@ -173,8 +173,19 @@ impl Question<'_> {
         if !self.families(&space).is_empty() {
             return None;
         }
-        let nearest = Walk::of(&space, self.job, self.running).nearest?;
+        let nearest = self.of_techniques(&space).or_else(|| Walk::of(&space, self.job, self.running).nearest)?;
         Some((space, nearest))
+    }
+
+    /// The rule of the techniques that a space's plans break, where there would be plans without them.
+    fn of_techniques(&self, space: &PlanSpace) -> Option<Broken> {
+        let job = Job { techniques: &Techniques::default(), ..*self.job };
+        let families = Question { job: &job, ..*self }.families(space);
+        let (family, lot) = families.iter().find_map(|family| Some((family, family.lots.first()?)))?;
+        let (at, micro_batches) = *lot.pairs.first()?;
+        let why = self.job.no_accumulation(micro_batches)?.to_string();
+        let rule = broken("global_batch", self.job.global_batch, format!("one micro-batch per replica ({why})"), String::new());
+        Some(Broken { obeyed: u32::MAX, rule, layout: family.divisions[at].layout, micro_batch: lot.micro_batch })
     }
 
     /// Why no plan whatever uses the job's devices for its batch, if none does: no value of another decision is to blame then.

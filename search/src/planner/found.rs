@@ -83,6 +83,14 @@ impl Found {
         }
     }
 
+    /// Keeps why a plan was refused: the first reason, but for a technique's, which the user asked for; a layout is the search's own.
+    pub fn reason(&mut self, error: StepError) {
+        let of_technique = |known: &StepError| matches!(known, StepError::Technique(_));
+        if self.refusal.as_ref().is_none_or(|known| of_technique(&error) && !of_technique(known)) {
+            self.refusal = Some(error);
+        }
+    }
+
     pub fn merge(&mut self, other: Self, length: usize) {
         other.best.into_iter().for_each(|candidate| self.rank(candidate, length));
         self.open.extend(other.open);
@@ -92,7 +100,7 @@ impl Found {
         self.rejected_by_bound += other.rejected_by_bound;
         self.refused += other.refused;
         self.not_reached += other.not_reached;
-        self.refusal = self.refusal.take().or(other.refusal);
+        other.refusal.into_iter().for_each(|error| self.reason(error));
         if let Some((lack, candidate)) = other.nearest {
             self.lacking(lack, candidate);
         }

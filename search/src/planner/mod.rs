@@ -53,7 +53,7 @@ use step::{
     with_fullest_experts,
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
-use workloads::memory::Facts;
+use workloads::memory::{Facts, TechniqueError};
 use workloads::training::{Attention, Lowering};
 use workloads::{Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
 
@@ -234,11 +234,16 @@ impl<'a> Job<'a> {
 
     /// Whether the job's techniques allow so many micro-batches per step.
     fn may_accumulate(&self, micro_batches: u64) -> bool {
-        if micro_batches <= 1 || self.techniques.is_empty() {
-            return true;
+        micro_batches <= 1 || self.no_accumulation(micro_batches).is_none()
+    }
+
+    /// Why the job's techniques allow no so many micro-batches per step, if they do not.
+    fn no_accumulation(&self, micro_batches: u64) -> Option<TechniqueError> {
+        if self.techniques.is_empty() {
+            return None;
         }
         let lowering = Lowering { sequence_length: self.sequence_length, ..Lowering::new(self.model) };
-        self.techniques.check(&Facts::new(self.model, &lowering), micro_batches).is_ok()
+        self.techniques.check(&Facts::new(self.model, &lowering), micro_batches).err()
     }
 
     /// What a device has for plans.

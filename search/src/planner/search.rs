@@ -318,7 +318,7 @@ impl<'a> Search<'a> {
                 (Err(error), _) | (_, Err(error)) => {
                     found.plans += division.schedules.len();
                     found.refused += division.schedules.len();
-                    found.refusal.get_or_insert_with(|| error.clone());
+                    found.reason(error.clone());
                     continue;
                 }
             };

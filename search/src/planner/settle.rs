@@ -75,7 +75,7 @@ impl Search<'_> {
                     }
                     Err(error) => {
                         found.refused += 1;
-                        found.refusal.get_or_insert(error);
+                        found.reason(error);
                     }
                 }
             }

@@ -37,7 +37,7 @@ fn counted(devices: u32) -> String {
 #[derive(Debug)]
 pub(super) struct Broken {
     /// Rules obeyed before it, in the order of the walk.
-    obeyed: u32,
+    pub obeyed: u32,
     pub rule: LayoutError,
     /// What has been decided.
     pub layout: Layout,

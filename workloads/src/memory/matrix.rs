@@ -1,5 +1,6 @@
 //! Matrices of weights on a device of a tensor-parallel group, and the low-rank forms of what belongs to them.
 
+use super::activations::whole_rank;
 use super::policy::Basis;
 
 /// A matrix: `copies` of rows x columns on one device.
@@ -24,6 +25,16 @@ impl Matrix {
                 let [rows, columns] = self.whole();
                 rows.min(columns)
             }
+        }
+    }
+
+    /// A rank as a whole number. Singular vectors are at most as many as the shorter side has: GaLore's decomposition cuts a larger rank there
+    /// (`U[:, :rank]` of its authors' code). A basis from a seed has no such end: a rank above its side is none.
+    pub(crate) fn rank(self, rank: f64, basis: Basis) -> Option<u64> {
+        let side = self.projected_side(basis);
+        match basis {
+            Basis::Seed => whole_rank(rank, side),
+            Basis::SingularVectors => whole_rank(rank.min(side as f64), side),
         }
     }
 
@@ -95,6 +106,11 @@ mod tests {
             let key = Matrix { copies: 1, rows: h, columns: 1024 / ranks, ranks, by_rows: false };
             assert_eq!(key.projected(512, Basis::SingularVectors), [512 * h / ranks, 512 * 1024 / ranks]);
             assert_eq!(key.projected_side(Basis::SingularVectors), 1024);
+            // A rank above that is as many singular vectors as there are; a basis from a seed has as many as are asked for, or is none.
+            assert_eq!(key.rank(1792.0, Basis::SingularVectors), Some(1024));
+            assert_eq!(key.rank(0.25, Basis::SingularVectors), Some(256));
+            assert_eq!(key.rank(0.0, Basis::SingularVectors), None);
+            assert_eq!((key.rank(4096.0, Basis::Seed), key.rank(4097.0, Basis::Seed)), (Some(4096), None));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a rule about weights, gradients and states makes of the bytes of every parameter tensor. No technique is known here.
 
-use super::activations::{product, whole_rank};
+use super::activations::product;
 use super::error::TechniqueError;
 use super::matrix::Matrix;
 use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
@@ -412,12 +412,11 @@ fn described(form: &Representation) -> &'static str {
 fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique: &str) -> Result<(), TechniqueError> {
     match (form, matrix) {
         (Representation::Projected { rank, basis }, Some(matrix)) => {
-            let least = matrix.projected_side(*basis);
-            if whole_rank(*rank, least).is_some() {
+            if matrix.rank(*rank, *basis).is_some() {
                 return Ok(());
             }
-            let where_ = if *basis == Basis::Seed { " on one device" } else { "" };
-            let why = format!("a rank of {rank} is above the dimension of {operator}, {least}{where_}");
+            let least = matrix.projected_side(*basis);
+            let why = format!("a rank of {rank} is above the dimension of {operator}, {least} on one device");
             Err(TechniqueError::refused(technique, why, format!("use a rank from 1 to {least}")))
         }
         (
@@ -440,7 +439,7 @@ fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): 
         match (form, tensor.matrix) {
             (Representation::Absent, _) => return 0,
             (Representation::Projected { rank, basis }, Some(matrix)) => {
-                let rank = whole_rank(*rank, matrix.projected_side(*basis)).unwrap_or(0);
+                let rank = matrix.rank(*rank, *basis).unwrap_or(0);
                 let [projected, kept_basis] = matrix.projected(rank, *basis);
                 beside += kept_basis * operand;
                 numbers = projected + tensor.numbers.saturating_sub(matrix.numbers());

@@ -20,7 +20,7 @@ impl ParameterTensors {
             let product = |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
             for form in forms {
                 let Representation::Projected { rank, basis } = form else { continue };
-                let rank = super::activations::whole_rank(*rank, matrix.projected_side(*basis)).unwrap_or(0);
+                let rank = matrix.rank(*rank, *basis).unwrap_or(0);
                 match basis {
                     // The gradient down, the update back up.
                     Basis::SingularVectors => {
