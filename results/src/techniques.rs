@@ -158,11 +158,11 @@ fn row(setting: &Setting<'_>, list: &Techniques, tried: Result<Trial, StepError>
         formula: joined(|p| &p.formula),
         source: joined(|p| &p.source),
         refused,
-        result: tried.ok().map(|trial| effect(setting, &trial, none)),
+        result: tried.ok().map(|trial| effect(setting, list, &trial, none)),
     }
 }
 
-fn effect(setting: &Setting<'_>, trial: &Trial, none: &Trial) -> Effect {
+fn effect(setting: &Setting<'_>, list: &Techniques, trial: &Trial, none: &Trial) -> Effect {
     let fullest = trial.memory.stages.iter().max_by_key(|s| s.need());
     let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
     let batch = &setting.plan.batch;
@@ -183,8 +183,8 @@ fn effect(setting: &Setting<'_>, trial: &Trial, none: &Trial) -> Effect {
         step_s: trial.time.total.0,
         tokens_per_s: (batch.global_batch * batch.sequence_length) as f64 / trial.time.total.0,
         slowdown: trial.time.total / none.time.total,
-        longest_sequence_tokens: setting.longest_sequence(&trial.techniques),
-        largest_micro_batch_sequences: setting.largest_micro_batch(&trial.techniques),
+        longest_sequence_tokens: setting.longest_sequence(list),
+        largest_micro_batch_sequences: setting.largest_micro_batch(list),
         storage_written_gb: written / 1e9,
         storage_years_per_pb: (written > 0.0).then(|| 1e15 * trial.time.total.0 / written / YEAR),
         notes: trial.notes.clone(),

@@ -8,15 +8,13 @@ use step::{
     step_memory, step_time,
 };
 use workloads::memory::Facts;
-use workloads::{Model, SegmentKind, Technique, Techniques};
+use workloads::{Model, SegmentKind, Techniques};
 
 /// Longest sequence, and largest micro-batch, that are tried.
 const LONGEST: u64 = 1 << 24;
 const LARGEST: u64 = 1 << 16;
 /// Tokens by which sequences are told apart.
 const TOKENS: u64 = 256;
-/// Parts in which a technique's own choice of what goes away is tried (MEMO's alpha is in eighths).
-const PARTS: u32 = 8;
 /// Steps are alike within this ratio.
 const EQUAL: f64 = 1.001;
 
@@ -101,17 +99,11 @@ impl Setting<'_> {
     /// # Errors
     /// As [`Self::attempt`].
     pub fn best_attempt(&self, techniques: &Techniques) -> Result<Trial, StepError> {
-        let Some(open) = techniques.iter().position(Technique::is_adaptive) else { return self.attempt(techniques) };
-        let of = |part: u32| -> Techniques {
-            let fraction = f64::from(part) / f64::from(PARTS);
-            let choose = |(at, technique): (usize, &Technique)| {
-                if at == open { technique.with("fraction", fraction) } else { technique.clone() }
-            };
-            techniques.iter().enumerate().map(choose).collect()
-        };
-        let mut best = self.attempt(&of(PARTS))?;
-        for part in (0..PARTS).rev() {
-            let other = self.attempt(&of(part))?;
+        let choices = techniques.choices();
+        let Some((first, rest)) = choices.split_first() else { return self.attempt(techniques) };
+        let mut best = self.attempt(first)?;
+        for choice in rest {
+            let other = self.attempt(choice)?;
             let lacking = |trial: &Trial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
             let key = |trial: &Trial| (lacking(trial), trial.time.total.0);
             let ((lack, time), (least, shortest)) = (key(&other), key(&best));
@@ -145,9 +137,13 @@ impl Setting<'_> {
 
     /// The largest count up to `limit` under which the plan fits: it needs no less memory for more.
     fn largest(&self, techniques: &Techniques, limit: u64, set: impl Fn(&mut TrainingPlan, u64)) -> Option<u64> {
+        // What is left open may be another part for more.
+        let choices = techniques.choices();
         let fits = |count: u64| {
-            let plan = self.with(techniques, |plan| set(plan, count));
-            self.memory(&plan).is_ok_and(|memory| memory.fits().is_ok())
+            choices.iter().any(|choice| {
+                let plan = self.with(choice, |plan| set(plan, count));
+                self.memory(&plan).is_ok_and(|memory| memory.fits().is_ok())
+            })
         };
         if !fits(1) {
             return None;

@@ -56,15 +56,20 @@ pub struct Arguments {
 /// Evaluates, prints, writes the trace.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let asked = asked(arguments)?;
-    let loaded = arguments.job.load(Ok)?;
-    let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
-    let asked = asked.with_mixes_of(job.stack);
-    let (space, _) = plan::spaces(None, false, &job, cluster, &asked);
+    let mut loaded = arguments.job.load(Ok)?;
+    let (asked, cluster) = (asked.with_mixes_of(&loaded.stack), loaded.cluster.clone());
+    let searched = |job: &Job<'_>| {
+        let (space, _) = plan::spaces(None, false, job, &cluster, &asked);
+        progress::shown("searching plans", || search_plans(job, &space, 1)).or_input()
+    };
+    let settled = loaded.settle(&arguments.job, searched)?;
+    let job = loaded.job(&arguments.job);
+    let (space, _) = plan::spaces(None, false, &job, &cluster, &asked);
     asked.check_names(&job).or_input()?;
-    if let Some(error) = asked.fault(&space, &job, cluster) {
+    if let Some(error) = asked.fault(&space, &job, &cluster) {
         return Err(failure::input(format!("{}{error}", flag(error.key))));
     }
-    let found = progress::shown("searching plans", || search_plans(&job, &space, 1)).or_input()?;
+    let found = settled.map_or_else(|| searched(&job), Ok)?;
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
         return Err(failure::input(refusal));
     }

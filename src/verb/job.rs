@@ -3,7 +3,7 @@
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
-use search::planner::{Job, PlanSpace, Splits};
+use search::planner::{Job, PlanAnswer, PlanSpace, Splits};
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
@@ -332,6 +332,31 @@ impl JobArguments {
 }
 
 impl Loaded {
+    /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the fastest plan, of ones alike the
+    /// largest, with what that search found. Nothing is searched where nothing is open; where no part has a plan that fits all of it goes away.
+    pub fn settle(
+        &mut self,
+        arguments: &JobArguments,
+        search: impl Fn(&Job<'_>) -> Result<PlanAnswer, Failure>,
+    ) -> Result<Option<PlanAnswer>, Failure> {
+        let choices = self.techniques.choices();
+        if choices.len() < 2 {
+            return Ok(None);
+        }
+        let mut fastest: Option<(f64, usize, PlanAnswer)> = None;
+        for (at, choice) in choices.iter().enumerate() {
+            self.techniques = choice.clone();
+            let found = search(&self.job(arguments))?;
+            let Some(time) = found.best.first().map(|best| best.time.total.0) else { continue };
+            if fastest.as_ref().is_none_or(|(least, ..)| time < *least) {
+                fastest = Some((time, at, found));
+            }
+        }
+        let at = fastest.as_ref().map_or(0, |(_, at, _)| *at);
+        self.techniques = choices[at].clone();
+        Ok(fastest.map(|(.., found)| found))
+    }
+
     /// The job itself.
     pub fn job(&self, arguments: &JobArguments) -> Job<'_> {
         Job {

@@ -7,7 +7,7 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::progress::Progress;
-use crate::verb::job::{JobArguments, PlanArguments, flag};
+use crate::verb::job::{JobArguments, Loaded, PlanArguments, flag};
 use crate::verb::stop;
 use clap::ValueEnum;
 use results::evidence::search_robust;
@@ -104,13 +104,14 @@ pub struct Arguments {
 /// Searches and prints.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let limit = stop::Limit::new(arguments.time_limit)?;
-    let loaded = arguments.job.load(|whole| linked(arguments, whole))?;
-    let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
-    let mut asked = arguments.choices.space()?.with_mixes_of(job.stack);
+    let mut loaded = arguments.job.load(|whole| linked(arguments, whole))?;
+    let mut asked = arguments.choices.space()?.with_mixes_of(&loaded.stack);
     if arguments.map_ranks {
         // The mapping orders the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
+    let settled = settled(arguments, &mut loaded, &asked, &limit)?;
+    let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
     let (space, around) = spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     asked.check_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
@@ -122,15 +123,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.emit == Some(Framework::Piper) {
         return write_instance(arguments, &job);
     }
-    let top = arguments.top.unwrap_or(10).into();
     let progress = Progress::new("searching plans");
-    let teller = Teller::new(&progress);
-    let watch = PlanWatch { stop: &|| limit.reached(), told: &|now| teller.told(now) };
-    let found = match arguments.robust {
-        true => search_robust(&job, &space, top, watch),
-        false => search_plans_watched(&job, &space, top, watch),
+    let mut answer = match settled {
+        Some(answer) => answer,
+        None => searched(arguments, &job, &space, &limit, &progress)?,
     };
-    let mut answer = found.or_input()?;
     let stopped = Stopped::of(&answer, limit.words());
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
@@ -160,6 +157,39 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             answer::give(arguments.format, &record, report::planned)
         }
     }
+}
+
+/// The fastest plans of a space.
+fn searched(
+    arguments: &Arguments,
+    job: &Job<'_>,
+    space: &PlanSpace,
+    limit: &stop::Limit,
+    progress: &Progress,
+) -> Result<PlanAnswer, Failure> {
+    let top = arguments.top.unwrap_or(10).into();
+    let teller = Teller::new(progress);
+    let watch = PlanWatch { stop: &|| limit.reached(), told: &|now| teller.told(now) };
+    let found = match arguments.robust {
+        true => search_robust(job, space, top, watch),
+        false => search_plans_watched(job, space, top, watch),
+    };
+    found.or_input()
+}
+
+/// The fastest plans with the part of the activations that a technique sends away, where it leaves that open.
+fn settled(
+    arguments: &Arguments,
+    loaded: &mut Loaded,
+    asked: &PlanSpace,
+    limit: &stop::Limit,
+) -> Result<Option<PlanAnswer>, Failure> {
+    let cluster = loaded.cluster.clone();
+    let progress = Progress::new("searching plans with every part that may go away");
+    loaded.settle(&arguments.job, |job| {
+        let (space, _) = spaces(arguments.emit, arguments.everything, job, &cluster, asked);
+        searched(arguments, job, &space, limit, &progress)
+    })
 }
 
 /// Writes the job's graph as a problem for Piper.

@@ -170,3 +170,24 @@ fn adapters_are_beside_products_of_every_layer_or_refused() {
     let twice = call(&["galore,rank=512,rank=256"]).refusal();
     assert!(twice.contains("rank is given twice"), "{twice}");
 }
+
+#[test]
+fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
+    let first = |verb: &'static str, technique: &'static str| {
+        let job =
+            [verb, "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "16"];
+        let fixed =
+            ["--sequence-length", "4096", "--tensor", "2", "--pipeline", "1", "--format", "json", "--technique", technique];
+        let answer = coplace(&[&job[..], &fixed].concat()).json();
+        match verb {
+            "plan" => (answer["plans"][0]["step_s"].as_f64().unwrap(), answer["techniques"][0]["technique"].clone()),
+            _ => (answer["result"]["plan"]["step_s"].as_f64().unwrap(), answer["job"]["techniques"][0]["technique"].clone()),
+        }
+    };
+    let (open, chosen) = first("plan", "memo");
+    assert_eq!(first("evaluate", "memo"), (open, chosen.clone()));
+    let parts = ["memo,fraction=0", "memo,fraction=0.25", "memo,fraction=0.5", "memo,fraction=0.75", "memo,fraction=1"];
+    let given: Vec<f64> = parts.map(|part| first("plan", part).0).to_vec();
+    // Neither end is the best here: what goes away hides behind part of a layer's time.
+    assert!(given.iter().all(|time| open <= *time) && given[0] > open && given[4] > open, "{open} {chosen} {given:?}");
+}

@@ -58,6 +58,9 @@ impl FromStr for Allowance {
     }
 }
 
+/// Parts in which a technique's own choice of what goes away is tried: MEMO's alpha is in eighths (Zhao et al., SIGMOD 2025, section 4).
+const PARTS: u32 = 8;
+
 impl Technique {
     /// The technique's file.
     #[must_use]
@@ -196,6 +199,21 @@ impl Techniques {
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Technique> {
         self.0.iter()
+    }
+
+    /// What they may be where one of them leaves open what part of the activations goes away: every eighth of it, all first. One choice, themselves, where
+    /// nothing is open.
+    #[must_use]
+    pub fn choices(&self) -> Vec<Self> {
+        let Some(open) = self.iter().position(Technique::is_adaptive) else { return vec![self.clone()] };
+        let of = |part: u32| {
+            let fraction = f64::from(part) / f64::from(PARTS);
+            let choose = |(at, technique): (usize, &Technique)| {
+                if at == open { technique.with("fraction", fraction) } else { technique.clone() }
+            };
+            self.iter().enumerate().map(choose).collect()
+        };
+        (0..=PARTS).rev().map(of).collect()
     }
 
     /// The same with what the user allows.
