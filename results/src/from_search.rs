@@ -225,14 +225,7 @@ pub fn bound_by(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String>, St
 /// # Errors
 /// As [`bound_by`].
 pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entry, StepError> {
-    let mut entry = Entry { chip: chip_line(job.chip), ..Entry::without_design(label) };
-    entry.node = job.chip.node().map(|node| node.to_string());
-    // A chip whose die is not disclosed has neither area nor price.
-    if let Ok(figures) = Figures::of(job.chip) {
-        entry.area_mm2 = Some(figures.area.0);
-        entry.cost_usd = figures.cost_usd;
-    }
-    entry.peak_power_w = Some(sim::hardware::sustained_power(job.chip).peak().0);
+    let mut entry = of_chip(Entry { chip: chip_line(job.chip), ..Entry::without_design(label) }, job.chip);
     match &evaluation.outcome {
         Ok(ranked) => {
             let plan = row(job, ranked);
@@ -251,8 +244,20 @@ pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entr
     Ok(entry)
 }
 
+/// The entry with its chip's process, area, cost and power.
+pub(crate) fn of_chip(mut entry: Entry, chip: &Accelerator) -> Entry {
+    entry.node = chip.node().map(|node| node.to_string());
+    // A chip whose die is not disclosed has neither area nor price.
+    if let Ok(figures) = Figures::of(chip) {
+        entry.area_mm2 = Some(figures.area.0);
+        entry.cost_usd = figures.cost_usd;
+    }
+    entry.peak_power_w = Some(sim::hardware::sustained_power(chip).peak().0);
+    entry
+}
+
 /// A chip in words.
-fn chip_line(c: &Accelerator) -> String {
+pub(crate) fn chip_line(c: &Accelerator) -> String {
     let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| bytes(level.capacity));
     let arrays = u64::from(c.tensor.cores) * u64::from(c.tensor.arrays_per_core);
     let clock =

@@ -1,6 +1,7 @@
 //! Keeps and shows: run records, the store of designs, comparisons, validation against measured data, figures and
 //! text. It never decides: what is best is settled by `search`.
 
+pub mod answers;
 pub mod baseline;
 pub mod calculon;
 pub mod chakra;

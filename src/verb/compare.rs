@@ -4,21 +4,25 @@ mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
+use results::answers::{self, Answer};
+use results::page::Subject;
 use results::run::{self, Run};
 use results::sweep;
 use std::path::PathBuf;
 
-/// Compare the best designs and the baselines of run directories, or what each freedom of a search is worth
+/// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or what each freedom of a search is worth
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
+    coplace evaluate llama3-8b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 32 --format json > h100.json && \
+coplace compare h100.json\n  \
     coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\
     JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\", \"throughput_tokens_per_s\",\n\
     \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \"bound_by\", \"note\"}]}, as `comparison` in record.json;\n\
-    the first entry is the first run's best design, the notes say where another run's work differs from the first's. With --freedoms:\n\
+    the first entry is the first run's best design or the first answer, the notes say where another's work differs from the first's. With --freedoms:\n\
     {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct Arguments {
-    /// Run directories that `coplace search` or `coplace sweep` wrote; with --freedoms models
-    #[arg(required = true, value_name = "DIR")]
+    /// Run directories that `coplace search` or `coplace sweep` wrote, or files of what `evaluate` or `plan` printed with --format json; with --freedoms models
+    #[arg(required = true, value_name = "DIR|FILE.json")]
     directories: Vec<PathBuf>,
     /// For each model what the chip alone, the plan alone and both are worth over the reference chip under an expert's placement, beside Bayesian
     /// optimisation of the chip alone with as many evaluations
@@ -61,7 +65,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             format: arguments.format,
         });
     }
-    let comparison = run::compare(&read(&arguments.directories)?);
+    let files = arguments.directories.iter().filter(|path| path.is_file()).count();
+    let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
+        None => answers::compare(&answers(&arguments.directories)?),
+        Some(directory) if files > 0 => {
+            return Err(failure::input(format!(
+                "{}: is no file, as others are; give runs alone, or answers alone: coplace evaluate --chip {} --format json is the run's",
+                directory.display(),
+                directory.display()
+            )));
+        }
+        Some(_) => run::compare(&read(&arguments.directories)?),
+    };
     answer::give(arguments.format, &Versioned::first(&comparison), |_| {
         if comparison.entries.iter().all(|e| e.plan.is_none()) {
             return "No design of these runs runs the model.\n".to_owned();
@@ -70,13 +85,25 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
+/// Reads kept answers. Two files of the same name are told apart by their paths.
+fn answers(files: &[PathBuf]) -> Result<Vec<Answer>, Failure> {
+    let name = |file: &PathBuf| file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let names: Vec<String> = files.iter().map(name).collect();
+    let of = |(file, name): (&PathBuf, &String)| {
+        let unique = names.iter().filter(|other| *other == name).count() < 2;
+        let label = if unique { name.clone() } else { file.display().to_string() };
+        Ok(Answer { label, subject: Subject::read(file).or_input()? })
+    };
+    files.iter().zip(&names).map(of).collect()
+}
+
 /// Reads run directories. Two of the same name are told apart by their paths.
 pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, Failure> {
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {
         if directory.is_file() {
             let cure =
-                "give directories that coplace search or coplace sweep wrote; coplace evaluate shows a chip or a plan by itself";
+                "give directories that coplace search or coplace sweep wrote; coplace compare takes answers of evaluate and plan";
             return Err(failure::input(format!("{}: is a file, not a run; {cure}", directory.display())));
         }
         runs.push(sweep::read(directory).or_input()?);

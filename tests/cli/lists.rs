@@ -1,6 +1,6 @@
 //! `coplace list`: text and JSON name the same things.
 
-use crate::support::coplace;
+use crate::support::{coplace, coplace_in};
 
 fn names(what: &str) -> Vec<String> {
     let json = coplace(&["list", what, "--format", "json"]).json();
@@ -75,4 +75,35 @@ fn techniques_are_listed_with_their_parameters() {
     assert_eq!(of("galore")["parameters"]["period"]["default"], 200.0);
     assert!(of("ms-bp")["parameters"].as_object().unwrap().is_empty());
     assert!(coplace(&["list", "techniques"]).result().contains("per_layer=0, period=200, rank=hidden / 4"));
+}
+
+#[test]
+fn answers_of_two_chips_stand_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = |file: &str, chip: &str, fabric: &str, batch: &str| {
+        let job = ["evaluate", "llama3-8b", "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", batch];
+        let answer = coplace(&[&job[..], &["--sequence-length", "4096", "--format", "json"]].concat()).result();
+        std::fs::write(dir.path().join(file), &answer).unwrap();
+        serde_json::from_str::<serde_json::Value>(&answer).unwrap()["result"]["plan"].clone()
+    };
+    let (h100, mi300x) = (keep("h100.json", "h100", "nvlink4_node", "32"), keep("mi300x.json", "mi300x", "mi300x_400g", "32"));
+    keep("more.json", "h100", "nvlink4_node", "64");
+    let compared = coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json", "more.json", "--format", "json"]).json();
+    let entries = compared["entries"].as_array().unwrap();
+    for (entry, plan) in entries.iter().zip([&h100, &mi300x]) {
+        assert_eq!(
+            (&entry["step_time_s"], &entry["mfu"], &entry["energy_per_step_j"]),
+            (&plan["step_s"], &plan["mfu"], &plan["energy_j"])
+        );
+        assert_eq!((&entry["peak_memory_gib"], &entry["note"]), (&plan["peak_gib"], &serde_json::Value::Null));
+    }
+    assert_eq!((&entries[0]["label"], entries[0]["area_mm2"].is_null()), (&"h100".into(), false));
+    assert_eq!(entries[2]["note"], "differs from the first: 64 sequences per step");
+    let text = coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json"]).result();
+    assert!(text.contains("8 x mi300x: ") && text.contains("mi300x_400g, megatron_core"), "{text}");
+    let mixed = coplace_in(dir.path(), &["compare", "h100.json", "."]).refusal();
+    assert!(mixed.contains("give runs alone, or answers alone"), "{mixed}");
+    std::fs::write(dir.path().join("cut.json"), "{\"plans\": [").unwrap();
+    let cut = coplace_in(dir.path(), &["compare", "h100.json", "cut.json"]).refusal();
+    assert!(cut.contains("cut.json: EOF while parsing"), "{cut}");
 }
