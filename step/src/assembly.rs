@@ -7,6 +7,7 @@ use super::arrangement::{Alike, Arrangement, DEVICE_KINDS, KINDS};
 use super::chunk::{Chunk, exposed_gathers, launching};
 use super::contention::{Communication, Window};
 use super::network::Network;
+use super::parameter_copies::ParameterCopies;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::sends::{ExposedSends, Sends};
 use super::staged::Staged;
@@ -32,6 +33,8 @@ pub struct Exchanges {
     /// In every micro-batch: weights gathered (ZeRO-3) and gradients scattered (ZeRO-2 and -3) for one unit (a layer or an end) of each kind of
     /// chunk.
     pub units: [(Communication, Communication); KINDS],
+    /// In every micro-batch: weights and gradients that live away from the device.
+    pub copies: Option<ParameterCopies>,
     /// Once per step, by kind of device.
     pub devices: [Exchange; DEVICE_KINDS],
     /// The sum of a tied embedding's two gradients.
@@ -130,6 +133,7 @@ impl Assembly {
         exchanges: &Exchanges,
         sends: &Sends,
     ) -> Self {
+        let profile = &exchanges.beside(profile, stack);
         let (pieces, units) = (arrangement.pieces(profile), arrangement.units(profile));
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.kinds() {
@@ -151,6 +155,7 @@ impl Assembly {
         sends: &Sends,
     ) -> Self {
         let Some(mixes) = policies.chunks() else { return Self::new(arrangement, stack, profile, exchanges, sends) };
+        let profile = &exchanges.beside(profile, stack);
         let units = arrangement.units(profile);
         let chunk = |kind: usize, piece: PieceProfile| {
             let piece = beside(sends, stack, piece);
@@ -287,9 +292,9 @@ impl Assembly {
         let mut windows = [Window::default(); 2];
         self.held(alike, |chunk, count| {
             let (f, r, b) = (&chunk.piece.forward, &chunk.piece.recompute, &chunk.piece.backward);
-            let forward = Window { time: chunk.forward, ports: f.ports, copies: [Seconds::ZERO, f.copying] };
+            let forward = Window { time: chunk.forward, ports: f.ports, copies: f.copies.each_way() };
             let (time, ports) = (chunk.recompute + chunk.backward, r.ports + b.ports);
-            let backward = Window { time, ports, copies: [b.copying, Seconds::ZERO] };
+            let backward = Window { time, ports, copies: b.copies.each_way() };
             for (window, one) in windows.iter_mut().zip([forward, backward]) {
                 *window = *window + one * count;
             }

@@ -104,8 +104,8 @@ pub fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
     let ([forward, backward], [launch, launch_back]) = (busy(piece), launching(stack, piece));
     let [forward, backward] = [forward.max(launch), backward.max(launch_back)];
     [
-        Window { time: forward, ports: f.ports, copies: [Seconds::ZERO, f.copying] },
-        Window { time: backward, ports: r.ports + b.ports, copies: [b.copying, Seconds::ZERO] },
+        Window { time: forward, ports: f.ports, copies: f.copies.each_way() },
+        Window { time: backward, ports: r.ports + b.ports, copies: b.copies.each_way() },
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Energy of a step over all devices: every kernel of every micro-batch, what runs again included; copies to and from the host; the optimizer's
+//! Energy of a step over all devices: every kernel of every micro-batch, what runs again included; copies to and from the host and storage; the optimizer's
 //! update; and static power for as long as the step takes.
 //!
 //! What the network's links and switches and the hosts take is not modelled, nor is what a chip draws beyond its static power while it waits.
@@ -62,6 +62,7 @@ pub fn step_energy_of(
     for end in [&profile.leading_segment, &profile.trailing_segment].into_iter().flatten() {
         copies += chip.copy_energy(&end.graph, plan.activations.first());
     }
+    copies += planned.parameter_copy_energy(chip, model.layers);
     let model_once = model_once.plus(profile.head);
     let kernels = model_once.forward.energy + model_once.recompute.energy + model_once.backward.energy;
     Ok(StepEnergy {

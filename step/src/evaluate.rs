@@ -92,7 +92,7 @@ impl<N: Network> Step<'_, N> {
     /// What the degrees ask of the network and of the update.
     pub fn exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> Exchanges {
         let (pieces, units) = (arrangement.pieces(self.profile), arrangement.units(self.profile));
-        let mut exchanges = Exchanges { tied: self.tied(chip), ..Exchanges::default() };
+        let mut exchanges = Exchanges { tied: self.tied(chip), copies: self.parameter_copies(chip), ..Exchanges::default() };
         for Alike { kind, counts, .. } in arrangement.devices() {
             let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();
             let (parameters, experts) = (sum(|p| p.parameters), sum(|p| p.expert_parameters));

@@ -15,6 +15,7 @@ use super::arrangement::{Arrangement, DEVICE_KINDS};
 use super::assembly::{Assembly, Exchanges};
 use super::chunk::busy;
 use super::evaluate::{Step, passes};
+use super::least::loads;
 use super::memory::{DeviceMemory, usable, with_fullest_experts};
 use super::memory_account::{Account, Holding, MemoryProfile, StageRoom};
 use super::need::Need;
@@ -59,6 +60,14 @@ impl Shape {
         let [kept, host, storage, working] = self.memory.layer();
         let [_, layer, _] = self.loads(stack);
         LayerCost { kept, host, storage, working, time: layer.forward + layer.backward }
+    }
+
+    /// The time of [`Self::layer`] where weights or gradients live away from the device: with their copies under these degrees. None where none do.
+    #[must_use]
+    pub fn layer_beside(&self, degrees: &Degrees, stack: &SoftwareStack) -> Option<Seconds> {
+        degrees.exchanges.copies?;
+        let [_, layer, _] = loads(&degrees.exchanges.beside(&self.profile, stack), stack);
+        Some(layer.forward + layer.backward)
     }
 
     /// How long a layer's forward and its backward pass are busy, with what runs again.
@@ -415,7 +424,7 @@ fn place(schedule: Schedule) -> usize {
 }
 
 impl Degrees {
-    /// Whether data-parallel ranks exchange weights or gradients in every micro-batch.
+    /// Whether data-parallel ranks exchange weights or gradients in every micro-batch. Only then do they share what they copy to where these live.
     fn gathers(&self) -> bool {
         self.arrangement.layout.reduces_every_micro_batch()
     }

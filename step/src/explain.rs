@@ -4,6 +4,7 @@ use super::copied::Copied;
 use super::evaluate::{Step, step_time_of};
 use super::execute::detail::KernelDetail;
 use super::keeps::layers_under;
+use super::parameter_copies::PieceCopies;
 use super::profile::{PassProfile, PieceProfile};
 use super::{ChipTimes, StepError, StepTime, TrainingPlan, lowered};
 use sim::cost::Bound;
@@ -99,7 +100,9 @@ pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Trai
     let graph = lowered(model, plan, chip.stack())?;
     let profile = chip.profile_of(model, &graph, fabric, plan)?;
     let time = step_time_of(chip, model, fabric, plan, &profile)?;
-    let (assembly, _) = Step { fabric, plan, profile: &profile }.assembly(chip, model)?;
+    let (assembly, exchanges) = Step { fabric, plan, profile: &profile }.assembly(chip, model)?;
+    let profile = exchanges.beside(&profile, chip.stack());
+    let moved = exchanges.copies.unwrap_or_default().pieces;
     let arrangement = &assembly.arrangement;
     let slowest = assembly.slowest();
     let stage = slowest.map_or(0, |alike| alike.from);
@@ -117,7 +120,8 @@ pub fn explain(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &Trai
             SegmentKind::Head => vec![(&profile.head, if alone { held[0] } else { held[2] }, first)],
         };
         for (piece, count, policy) in runs.into_iter().filter(|(_, count, _)| *count > 0) {
-            let run = Run { segment, piece, count, policy, fabric };
+            let moved = moved[segment.kind as usize];
+            let run = Run { segment, piece, count, policy, fabric, moved };
             passes.extend(run.passes(chip)?);
             run.classify(chip, arrangement.micro_batches, &mut classes)?;
         }
@@ -138,6 +142,8 @@ struct Run<'a> {
     /// Times per micro-batch.
     count: u64,
     fabric: &'a Fabric,
+    /// Weights and gradients that live away from the device.
+    moved: PieceCopies,
 }
 
 impl Run<'_> {
@@ -146,9 +152,10 @@ impl Run<'_> {
         let (segment, piece) = (self.segment, self.piece);
         let treatment = self.policy.treatment_under(&segment.graph, chip.stack().replay());
         let copied = Copied::of(&treatment, &segment.graph);
+        let PieceCopies { weights, gradients, .. } = self.moved;
         let again = &treatment.recompute;
-        let backward = self.detail(chip, again, &piece.recompute.plus(piece.backward), copied)?;
-        let forward = chip.details(&segment.forward(), self.fabric, &piece.forward, copied)?;
+        let backward = self.detail(chip, again, &piece.recompute.plus(piece.backward), copied + weights + gradients)?;
+        let forward = chip.details(&segment.forward(), self.fabric, &piece.forward, copied + weights)?;
         Ok([self.pass("forward".to_owned(), &piece.forward, forward), backward])
     }
 

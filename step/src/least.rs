@@ -4,7 +4,7 @@
 use super::chunk::{apart_by, busy, exposed_gathers, launching};
 use super::contention::Window;
 use super::evaluate::Step;
-use super::profile::PieceProfile;
+use super::profile::{PieceProfile, StepProfile};
 use super::sends::Sends;
 use super::{ChipTimes, Evaluator, Shape, SoftwareStack, TrainingPlan};
 use sim::units::Seconds;
@@ -35,22 +35,28 @@ pub struct LayerGathers {
 }
 
 impl Shape {
-    /// The loads of the embedding, of a layer and of the head. Any number of layers with either end or none take as much together, or more: in every
+    /// The loads of the embedding, of a layer and of the head, but for copies of weights and gradients that live away from the device: how much these
+    /// are depends on the degrees. Any number of layers with either end or none take as much together, or more: in every
     /// pass the device's or the host's work, whichever is longer in a layer, adds up.
     #[must_use]
     pub fn loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
-        let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
-        let passes = |piece: &PieceProfile| {
-            let ([f, b], [launch, launch_back], [input, weight]) = (busy(piece), launching(stack, piece), apart_by(stack, piece));
-            [[f, launch], [b, launch_back], input, weight]
-        };
-        let longer = passes(pieces[1]).map(|[device, host]| usize::from(host > device));
-        pieces.map(|piece| {
-            let of = passes(piece);
-            let [forward, backward, input, weight] = [0, 1, 2, 3].map(|pass| of[pass][longer[pass]]);
-            PieceLoad { forward, backward, apart: [input, weight] }
-        })
+        loads(&self.profile, stack)
     }
+}
+
+/// [`Shape::loads`] of a profile.
+pub(super) fn loads(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
+    let pieces = [&profile.embedding, &profile.layer, &profile.head];
+    let passes = |piece: &PieceProfile| {
+        let ([f, b], [launch, launch_back], [input, weight]) = (busy(piece), launching(stack, piece), apart_by(stack, piece));
+        [[f, launch], [b, launch_back], input, weight]
+    };
+    let longer = passes(pieces[1]).map(|[device, host]| usize::from(host > device));
+    pieces.map(|piece| {
+        let of = passes(piece);
+        let [forward, backward, input, weight] = [0, 1, 2, 3].map(|pass| of[pass][longer[pass]]);
+        PieceLoad { forward, backward, apart: [input, weight] }
+    })
 }
 
 impl Evaluator<'_> {

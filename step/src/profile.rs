@@ -3,6 +3,8 @@
 
 use super::SoftwareStack;
 use super::contention::PortTimes;
+use super::copied::LinkTimes;
+use super::parameter_copies::AwayPieces;
 use serde::{Deserialize, Serialize};
 use sim::units::{Bytes, Joules, Seconds};
 use std::sync::Arc;
@@ -34,8 +36,8 @@ pub struct PassProfile {
     pub expert: Seconds,
     /// Copies to or from the host that nothing hides.
     pub offload: Seconds,
-    /// Copies to or from the host, hidden ones too.
-    pub copying: Seconds,
+    /// Copies to and from the host and storage, hidden ones too.
+    pub copies: LinkTimes,
     /// How long its collectives, hidden ones too, have the ports.
     pub ports: PortTimes,
     /// Energy of its kernels, static power apart; none where they are bounded only.
@@ -64,7 +66,7 @@ impl PassProfile {
             context: self.context + other.context,
             expert: self.expert + other.expert,
             offload: self.offload + other.offload,
-            copying: self.copying + other.copying,
+            copies: self.copies.plus(other.copies),
             ports: self.ports + other.ports,
             energy: self.energy + other.energy,
             unproven: self.unproven + other.unproven,
@@ -93,7 +95,7 @@ impl PassProfile {
             context: self.context * n,
             expert: self.expert * n,
             offload: self.offload * n,
-            copying: self.copying * n,
+            copies: self.copies.times(n),
             ports: self.ports * n,
             energy: self.energy * n,
             unproven: self.unproven * n,
@@ -130,6 +132,17 @@ impl PieceProfile {
     pub(super) fn bounded_as_a_whole(&mut self) {
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.backward.weight = self.backward.busy();
+    }
+
+    /// Lets its passes wait for what nothing hides of their copies: of these, as much as there is other work beside them, the stack's fraction is hidden.
+    pub(super) fn wait_for_copies(&mut self, stack: &SoftwareStack) {
+        (self.forward.offload, self.backward.offload) = (Seconds::ZERO, Seconds::ZERO);
+        let exposed = |copies: LinkTimes, busy: Seconds| {
+            let copying = copies.longest();
+            copying - copying.min(busy) * stack.overlap.host
+        };
+        self.forward.offload = exposed(self.forward.copies, self.forward.busy());
+        self.backward.offload = exposed(self.backward.copies, self.backward.busy() + self.recompute.busy());
     }
 
     /// Two pieces one after the other.
@@ -184,6 +197,8 @@ pub struct StepProfile {
     pub tied_parameters: u64,
     /// Bytes between two pieces on one device.
     pub boundary: Bytes,
+    /// Weights and gradients that live away from the device.
+    pub(super) away: Option<AwayPieces>,
     /// Bytes of a weight as products read it.
     pub weight_bytes: Bytes,
     /// Bytes of a weight's gradient.

@@ -2,9 +2,10 @@
 
 use super::chip_times::{Cost, Fidelity};
 use super::contention::{Communication, PortTimes, Window};
-use super::copied::Copied;
+use super::copied::{Copied, LinkTimes};
 use super::lowering::lowered;
 use super::network::Network;
+use super::parameter_copies::AwayPieces;
 use super::profile::LayerProfile;
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
 use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, Pass};
@@ -67,8 +68,8 @@ impl StepWork {
 #[derive(Debug, Clone)]
 pub(super) struct PieceWork {
     passes: PassesWork,
-    /// One way between device and host.
-    copy: Option<Seconds>,
+    /// What copies one way take of the link to the host and of storage.
+    copy: [Seconds; 2],
     parameters: u64,
     expert_parameters: u64,
     frozen: u64,
@@ -85,12 +86,9 @@ impl PieceWork {
         let (parameters, expert_parameters, frozen) = (self.parameters, self.expert_parameters, self.frozen);
         let [recompute, backward] = [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
         let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen };
-        if let Some(copy) = self.copy {
-            let exposed = |busy: Seconds| copy - copy.min(busy) * chip.stack().overlap.host;
-            piece.forward.offload = exposed(piece.forward.busy());
-            piece.backward.offload = exposed(piece.backward.busy() + piece.recompute.busy());
-            (piece.forward.copying, piece.backward.copying) = (copy, copy);
-        }
+        piece.forward.copies = LinkTimes::out_of_device(self.copy);
+        piece.backward.copies = LinkTimes::into_device(self.copy);
+        piece.wait_for_copies(chip.stack());
         match (&self.passes, chip.fidelity()) {
             (_, Fidelity::Exact) => {}
             (PassesWork::Streamed(_), _) => piece.backward.weight += piece.backward.offload,
@@ -316,6 +314,7 @@ impl ChipTimes {
             }),
             tied_parameters: graph.segment(SegmentKind::Head).map_or(0, |s| s.tied_parameters),
             boundary: layer_segment.boundary_bytes,
+            away: AwayPieces::of(graph),
             weight_bytes: per.weight,
             gradient_bytes: per.gradient,
             leading_segment: with_layers(SegmentKind::Embedding, model.list.leading.is_empty()),
@@ -340,7 +339,7 @@ impl ChipTimes {
             let treatment = policy.treatment_under(&segment.graph, self.stack().replay());
             self.piece(segment, &treatment, Some(forward)).priced(self, network)
         };
-        let uncopied = |pass: PassProfile| PassProfile { offload: Seconds::ZERO, copying: Seconds::ZERO, ..pass };
+        let uncopied = |pass: PassProfile| PassProfile { offload: Seconds::ZERO, copies: LinkTimes::default(), ..pass };
         let forward = uncopied(known.layer.forward);
         let first = plan.activations.first();
         let layer = again(&known.layer_segment, forward, first)?;

@@ -363,15 +363,25 @@ impl Stages<'_, '_> {
         [best, stays].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))
     }
 
+    /// A layer under every policy beside what weights and gradients that live away from the device leave of its links.
+    fn points(&self) -> Vec<MixPoint> {
+        let all = self.layers.points.iter().zip(&self.layers.shapes);
+        all.map(|(point, shape)| match shape.layer_beside(self.degrees, self.search.job.stack) {
+            Some(time) => MixPoint { time: time.0, ..*point },
+            None => *point,
+        })
+        .collect()
+    }
+
     /// The same with so much away from the device at most.
     fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
         let rooms = evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
         let chunks = Evaluator::chunks(self.degrees, schedule, m);
-        let stages = rooms.iter().enumerate();
+        let (points, stages) = (self.points(), rooms.iter().enumerate());
         let of_stage = stages.map(|(device, room)| MixQuestion {
-            points: &self.layers.points,
+            points: &points,
             layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
             depth: room.depth.max(1.0),
             room: room.layers.0,

@@ -67,10 +67,17 @@ impl ParameterTensors {
         extra
     }
 
-    /// Bytes that an update copies over each link, both ways: gradients there, weights back; from storage also states and back.
+    /// Bytes that an update copies over each link, both ways: gradients to where the states are, weights back; from storage also states and back.
+    /// The host updates what lives in its memory where it is: gradients that every micro-batch has sent there are not copied again, and weights that
+    /// every micro-batch fetches from there are not copied back. What lives in storage the update reads and writes there.
     fn moved(&self, widths: &Widths) -> [(Link, Bytes); 2] {
         let all = self.statics(widths).own;
         let (weight, gradient) = (widths.per.weight.0, widths.per.gradient.0);
+        let total = |p: &super::PlacedBytes| p.device.per_device() + p.host.per_device() + p.nvme.per_device();
+        let hosted = |p: &super::PlacedBytes| p.host.per_device() as f64 / total(p).max(1) as f64;
+        // Of gradients that are used up one after the other none are counted on the device.
+        let made = (all.exchanged.per_device() * gradient).max(1) as f64;
+        let hosted_gradients = (all.gradients.host.per_device() as f64 / made).min(1.0);
         let of = |away: Away| {
             let held = |placed: &super::PlacedBytes| match away {
                 Away::Host => placed.host.per_device(),
@@ -80,11 +87,11 @@ impl ParameterTensors {
             if states == 0 {
                 return Bytes::ZERO;
             }
-            let total = |p: &super::PlacedBytes| p.device.per_device() + p.host.per_device() + p.nvme.per_device();
             let share = states as f64 / (total(&all.states) + total(&all.masters)).max(1) as f64;
             let numbers = all.updated.per_device() as f64 * share;
+            let copied = numbers * (weight as f64 * (1.0 - hosted(&all.weights)) + gradient as f64 * (1.0 - hosted_gradients));
             let twice = if away == Away::Nvme { 2 * states } else { 0 };
-            Bytes((numbers * (weight + gradient) as f64) as u64 + twice)
+            Bytes(copied as u64 + twice)
         };
         [(Link::Host, of(Away::Host)), (Link::Storage, of(Away::Nvme))]
     }
