@@ -182,7 +182,7 @@ mod tests {
     use sim::pipeline::Schedule;
     use workloads::footprint::{Optimizer, Precision};
     use workloads::training::Attention;
-    use workloads::{ActivationPolicy, Batch, Layout};
+    use workloads::{ActivationPolicy, Batch, Layout, Technique};
 
     fn plan(sequence_length: u64) -> TrainingPlan {
         TrainingPlan {
