@@ -5,8 +5,7 @@ use coplace_workloads as workloads;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use workloads::{
-    ActivationPolicy, Lowering, Model, OpId, Segment, SegmentKind, Technique, Techniques, TensorPlaces, TokenShare,
-    TrainingGraph,
+    ActivationPolicy, Lowering, Model, OpId, Segment, SegmentKind, Technique, Techniques, TensorPlaces, TokenShare, TrainingGraph,
 };
 
 fn training(name: &str) -> (Model, TrainingGraph) {

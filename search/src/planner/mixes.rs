@@ -9,20 +9,18 @@
 
 use super::PlanPart;
 use super::found::{Candidate, Found};
+use super::layer_policies::{policy_of, preset_policies};
 use super::search::Search;
 use super::space::default_policies;
-use crate::memory::{
-    CopyLinks, CopyRate, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice,
-    TensorIndex,
-};
+use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix};
 use rayon::prelude::*;
 use sim::kernel::{Kernel, Link, Transfer};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use step::{ChipTimes, Degrees, Evaluator, Lowered, MixKind, Need, Recent, Sends, Shape, StepError, TrainingPlan};
-use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies, TensorPlaces, TokenShare};
+use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies};
 
 /// Plans mixed between two looks at the fastest.
 const ROUND: usize = 16;
@@ -248,7 +246,11 @@ impl Search<'_> {
             (MixKind::PerStage, Some(layer)) if layer.units() == 1 => self.choices(chip, layer, &none),
             _ => Vec::new(),
         };
-        let others = named.into_iter().chain(chosen).filter(|policy| *policy != ActivationPolicy::None);
+        let presets = match self.mixes {
+            MixKind::PerStage => preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity()),
+            _ => Vec::new(),
+        };
+        let others = named.into_iter().chain(chosen).chain(presets).filter(|policy| *policy != ActivationPolicy::None);
         others.for_each(|policy| {
             if !policies.contains(&policy) {
                 policies.push(policy);
@@ -313,18 +315,6 @@ impl Search<'_> {
     }
 }
 
-/// A choice by the names of its tensors.
-fn policy_of(layer: &LayerTensors, choice: &LayerChoice) -> ActivationPolicy {
-    let name = |t: usize| layer.tensors[t].name.strip_prefix("layer.").unwrap_or(&layer.tensors[t].name).to_owned();
-    let names = |tensors: &[TensorIndex]| tensors.iter().map(|t| name(t.0)).collect::<BTreeSet<String>>();
-    let (host, storage) = (names(&choice.offloaded), names(&choice.stored));
-    let kept = layer.choices(choice.operators);
-    let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| name(t));
-    let device = device.filter(|name| !host.contains(name) && !storage.contains(name) && name != "input").collect();
-    let share = choice.share.as_ref().map(|(t, share)| TokenShare { tensors: BTreeSet::from([name(t.0)]), ..share.clone() });
-    ActivationPolicy::Tensors(TensorPlaces { host, storage, device, share })
-}
-
 /// The stages of a plan whose policies are chosen.
 struct Stages<'s, 'a> {
     search: &'s Search<'a>,
@@ -352,6 +342,11 @@ impl Stages<'_, '_> {
         let capacity = self.search.evaluator.capacity();
         let staying = Need { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
         let best = self.mixed_within(capacity);
+        // Where the mix is not proven one policy for all stages may be faster, as is one that a named technique has.
+        let best = match best {
+            Some(best) if best.gap <= 0.0 => Some(best),
+            best => faster(best, self.alike()),
+        };
         // Chunks of a device hold different numbers of micro-batches, which a mix does not know: what it sends away may cost more than it gains.
         let (schedule, m) = self.run;
         let places = Evaluator::chunks(self.degrees, schedule, m);
@@ -359,8 +354,24 @@ impl Stages<'_, '_> {
         if best.is_some() && !apart || staying == capacity {
             return best;
         }
-        let stays = self.mixed_within(staying);
-        [best, stays].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))
+        faster(faster(best, self.mixed_within(staying)), self.alike())
+    }
+
+    /// The fastest policy for the layers of all stages, if one fits.
+    fn alike(&self) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let evaluator = &self.search.evaluator;
+        let chunks = Evaluator::chunks(self.degrees, schedule, m);
+        let mut order: Vec<usize> = (0..self.layers.points.len()).collect();
+        order.sort_by(|a, b| self.layers.points[*a].time.total_cmp(&self.layers.points[*b].time));
+        order.into_iter().find_map(|at| {
+            let run = |layers: u64| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
+            let policies = StagePolicies::of_chunks(chunks.iter().map(|(layers, _)| run(*layers)).collect());
+            let shape = self.shape(&policies)?;
+            let fits = evaluator.lack(evaluator.need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
+            // What a better mix gains is not known here.
+            fits.then(|| self.timed(policies, &shape, 0.0)).flatten()
+        })
     }
 
     /// The same with so much away from the device at most.
@@ -455,6 +466,13 @@ impl Stages<'_, '_> {
         }
         self.timed(best.0, &best.1, 0.0)
     }
+}
+
+/// The plan that takes less, with the larger of both gaps.
+fn faster(a: Option<StagedPlan>, b: Option<StagedPlan>) -> Option<StagedPlan> {
+    let gap = a.iter().chain(&b).map(|plan| plan.gap).fold(0.0, f64::max);
+    let best = [a, b].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))?;
+    Some(StagedPlan { gap, ..best })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 mod fastest;
 mod fault;
 mod found;
+mod layer_policies;
 mod loads;
 mod lots;
 mod mapped;

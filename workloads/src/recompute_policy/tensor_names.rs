@@ -117,7 +117,9 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
     let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
     let (rest, lists_of): (Vec<&str>, Vec<&str>) = parts.split('+').partition(|part| part.starts_with("rest"));
     if let Some(other) = rest.iter().find(|part| **part != REST) {
-        return Err(bad(format!("`{other}`: the tokens that do not go away stay, or run again: leave it out, or write `{REST}`")));
+        return Err(bad(format!(
+            "`{other}`: the tokens that do not go away stay, or run again: leave it out, or write `{REST}`"
+        )));
     }
     let recomputed = !rest.is_empty();
     let mut share: Option<TokenShare> = None;
@@ -127,7 +129,8 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
         let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
             bad(format!("`{written}`: the part of the tokens that goes away must be above 0 and below 1: write `{name}*0.5`"))
         })?;
-        let known = share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
+        let known =
+            share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
         if known.millionths != millionths as u32 {
             let first = f64::from(known.millionths) / WHOLE as f64;
             return Err(bad(format!("`{written}`: all tensors that go away in part go in the same part, the first in {first}")));
@@ -139,7 +142,9 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
         return Err(bad(format!("`{name}` stays on the device whole: a part is of what goes away (offload, nvme)")));
     }
     if recomputed && share.is_none() {
-        return Err(bad(format!("`{REST}` is of tensors of which a part goes away: write `offload(NAME*0.5)+{REST}`, or leave it out")));
+        return Err(bad(format!(
+            "`{REST}` is of tensors of which a part goes away: write `offload(NAME*0.5)+{REST}`, or leave it out"
+        )));
     }
     device.remove(INPUT);
     Ok(TensorPlaces { host, storage, device, share })
