@@ -14,7 +14,7 @@ use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
-use step::{DeviceMemory, LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps};
+use step::{DeviceMemory, LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps, usable};
 use workloads::{ActivationPolicy, Techniques};
 
 /// A memory technique, and what was allowed of it.
@@ -314,7 +314,7 @@ pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
 /// How much of a device's memory would be enough, so that what is printed is no less, and the flag that leaves it.
 fn enough(job: &Job<'_>, need: Bytes) -> String {
     let up = (need.gib() * HUNDREDTHS).ceil() / HUNDREDTHS;
-    let usable = DeviceMemory::of(job.chip).hbm;
+    let usable = usable(job.stack, DeviceMemory::of(job.chip).hbm);
     let flag = usable.0.checked_sub(need.0).filter(|_| job.headroom > Bytes::ZERO).map_or_else(String::new, |left| {
         format!(" (--headroom-gib {:.2})", (Bytes(left).gib() * HUNDREDTHS).floor() / HUNDREDTHS)
     });

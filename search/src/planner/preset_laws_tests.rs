@@ -9,7 +9,7 @@ use proptest::test_runner::RngSeed;
 use sim::hardware::HostLink;
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, BytesPerSecond};
-use step::{DeviceMemory, MixKind};
+use step::{DeviceMemory, MixKind, SoftwareStack};
 use workloads::memory::Preset;
 use workloads::{ActivationPolicy, Technique, Techniques};
 
@@ -118,22 +118,28 @@ proptest! {
 proptest! {
     #![proptest_config(config(24))]
     #[test]
-    fn what_would_be_enough_is_and_a_byte_less_is_not(case in case(), best in any::<bool>(), planned in any::<bool>()) {
+    fn what_would_be_enough_is_and_a_byte_less_is_not(
+        mut case in case(),
+        [best, planned, ample] in any::<[bool; 3]>(),
+    ) {
+        case.host.1 *= if ample { 1e4 } else { 1.0 };
         let hardware = case.hardware();
         let space = if best { mixed(&case.space()) } else { case.space() };
         let techniques: Techniques = planned.then(|| "planned-addresses".parse().unwrap()).into_iter().collect();
-        let usable = DeviceMemory::of(&hardware.chip).hbm;
+        let usable = step::usable(&SoftwareStack::load(case.stack).unwrap(), DeviceMemory::of(&hardware.chip).hbm);
         let of = |headroom: Bytes| {
             let job = Job { headroom, techniques: &techniques, ..hardware.job(64, case.sequence, 0.0) };
             search_plans(&job, &space, 1).unwrap()
         };
-        // With next to nothing no plan fits.
-        let none = of(usable.saturating_sub(Bytes(1 << 20)));
+        // With nothing no plan fits.
+        let none = of(DeviceMemory::of(&hardware.chip).hbm);
         prop_assert!(none.best.is_empty());
         let Some(enough) = none.enough.filter(|enough| *enough <= usable) else { return Ok(()) };
         let there = of(usable.saturating_sub(enough));
         prop_assert!(!there.best.is_empty(), "{enough:?} {:?}", there.nearest);
+        // A host that is too small for all layers under one policy may be large enough for some of them: then less may do.
+        let ample = case.host.1 > 1e3 || !best;
         let less = of(usable.saturating_sub(enough) + Bytes(1));
-        prop_assert!(less.best.is_empty(), "{enough:?}: {}", less.best[0].plan.activations.first());
+        prop_assert!(!ample || less.best.is_empty(), "{enough:?}: {}", less.best[0].plan.activations.first());
     }
 }

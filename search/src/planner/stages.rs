@@ -60,7 +60,8 @@ impl Stages<'_, '_> {
     }
 
     /// The policies under which every stage needs least of its device, what they send away fitting, and what they lack together. Of a stage's layers all
-    /// follow one: whatever the largest working set, no mix keeps less than that of its policies which keeps least.
+    /// follow one: whatever the largest working set, no mix keeps less than that of its policies which keeps least. (Where the host holds too little for
+    /// that of all layers, some may follow it: less would do then.)
     pub(super) fn least(&self) -> Option<(Bytes, StagePolicies)> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
