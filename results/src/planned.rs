@@ -12,8 +12,9 @@ use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
+use sim::units::Bytes;
 use std::collections::BTreeMap;
-use step::{LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps};
+use step::{DeviceMemory, LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps, usable};
 use workloads::{ActivationPolicy, Techniques};
 
 /// A memory technique, and what was allowed of it.
@@ -302,16 +303,26 @@ impl Counts {
 pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
     answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
         (Some((plan, why)), _) => {
-            let least = match why.class {
-                MemoryClass::Host | MemoryClass::Storage => String::new(),
-                _ => format!("; {:.2} GiB for plans would be enough", why.need.gib()),
-            };
+            let least = answer.enough.map_or_else(String::new, |need| enough(job, need));
             format!("no plan fits; the nearest, {}, lacks: {why}{least}{}", one_line(plan), cure(job, plan, why))
         }
         (None, Some(error)) => error.to_string(),
         (None, None) => "the space holds no plan".to_owned(),
     })
 }
+
+/// How much of a device's memory would be enough, so that what is printed is no less, and the flag that leaves it.
+fn enough(job: &Job<'_>, need: Bytes) -> String {
+    let up = (need.gib() * HUNDREDTHS).ceil() / HUNDREDTHS;
+    let usable = usable(job.stack, DeviceMemory::of(job.chip).hbm);
+    let flag = usable.0.checked_sub(need.0).filter(|_| job.headroom > Bytes::ZERO).map_or_else(String::new, |left| {
+        format!(" (--headroom-gib {:.2})", (Bytes(left).gib() * HUNDREDTHS).floor() / HUNDREDTHS)
+    });
+    format!("; {up:.2} GiB for plans would be enough{flag}")
+}
+
+/// Figures of memory are printed in hundredths of a GiB.
+const HUNDREDTHS: f64 = 100.0;
 
 /// What would make room: devices, where the job's cannot hold the model whatever the plan.
 fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {

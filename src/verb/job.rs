@@ -226,8 +226,9 @@ pub struct PlanArguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
     pub zero: Option<Vec<u8>>,
     /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b), tensors:offload(a)+device(b) with the
-    /// operators' own names; `best` for what is fastest in every stage, tensor by tensor, whether the stack's framework can run it or not; separated by
-    /// `;` [default: none, selective, full; and as different from stage to stage as the stack's framework can]
+    /// operators' own names (`a*0.5`: a part of its tokens; with `+rest(recompute)` behind it the others run again); `best` for what is fastest in
+    /// every stage, tensor by tensor, whether the stack's framework can run it or not; separated by `;` [default: none, selective, full; and as
+    /// different from stage to stage as the stack's framework can]
     #[arg(long, value_name = "LIST", value_delimiter = ';')]
     pub recompute: Option<Vec<String>>,
     /// Pipeline schedules to choose from; plans of one stage run none of them

@@ -58,7 +58,7 @@ pub struct Arguments {
     job: JobArguments,
     #[command(flatten)]
     choices: PlanArguments,
-    /// Plans to list [default: 10]
+    /// Plans to list, besides the fastest that the stack's framework can run where it is none of them [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     top: Option<u16>,
     /// List plans by the bad end of their step's 90 % interval: the plan that is fastest if the model is as wrong about each as it has been about

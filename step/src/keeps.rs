@@ -67,7 +67,13 @@ fn of_layer(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareSt
     let named =
         |id: &TensorId, less: Bytes| graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes.saturating_sub(less)));
     let whole = |id: &TensorId| named(id, Bytes::ZERO);
-    let moved = |id: &TensorId| named(id, staying(id).unwrap_or_default());
+    let partial = |id: &TensorId| {
+        let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(id))?;
+        graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.moved(t.bytes)))
+    };
+    let moved = |id: &TensorId| named(id, partial(id).unwrap_or_default());
+    // Of one whose other tokens run again they are rebuilt.
+    let again_rest = |id: &TensorId| partial(id).filter(|_| staying(id).is_none()).and_then(|rest| Some((whole(id)?.0, rest)));
     let rest = |id: &TensorId| Some((whole(id)?.0, staying(id)?));
     let hosted = treatment.offloaded.difference(&treatment.stored);
     let elsewhere = |id: &TensorId| treatment.kept.contains(id) || treatment.offloaded.contains(id);
@@ -79,7 +85,7 @@ fn of_layer(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareSt
         device: treatment.kept.iter().filter_map(whole).chain(treatment.offloaded.iter().filter_map(rest)).collect(),
         host: hosted.filter_map(moved).collect(),
         storage: treatment.stored.iter().filter_map(moved).collect(),
-        rebuilt: rebuilt.map(|t| (short(&t.name), t.bytes)).collect(),
+        rebuilt: rebuilt.map(|t| (short(&t.name), t.bytes)).chain(treatment.offloaded.iter().filter_map(again_rest)).collect(),
         again: again.map(|op| short(&op.name)).collect(),
     }
 }

@@ -67,7 +67,8 @@ impl Lowered<'_> {
             let treatment = policy.treatment_under(&segment.graph, chip.stack().replay());
             copies |= treatment.offloaded_bytes(&segment.graph) > Bytes::ZERO;
             let whole = (!treatment.recompute.is_empty()).then(|| segment.backward(&treatment.recompute));
-            Again { whole, repeats: [treatment.recomputed_share(), if segment.second_backward { 2.0 } else { 1.0 }] }
+            // Where nothing goes away no tokens do, and all of it runs again.
+            Again { whole, repeats: [1.0, if segment.second_backward { 2.0 } else { 1.0 }] }
         });
         Ok((!copies).then_some(Untimed { shape, again }))
     }

@@ -8,7 +8,7 @@ use super::network::Network;
 use super::parameter_copies::AwayPieces;
 use super::profile::LayerProfile;
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
-use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, Pass};
+use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, OpId, Pass};
 use sim::units::Seconds;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -376,8 +376,26 @@ impl ChipTimes {
             parameters: exchanged.sharded.saturating_add(exchanged.replicated),
             expert_parameters: exchanged.expert,
             frozen: segment.parameters.per_device().saturating_sub(exchanged.per_device()),
-            repeats: [treatment.recomputed_share(), if twice { 2.0 } else { 1.0 }],
+            repeats: [self.again_share(segment, treatment), if twice { 2.0 } else { 1.0 }],
         }
+    }
+
+    /// How much of what runs again does: all of it, but for operators that run again for a part of the tokens only. Of several parts the mean by what
+    /// the operators' kernels take.
+    fn again_share(&mut self, segment: &Segment, treatment: &Treatment) -> f64 {
+        let shares: Vec<(OpId, f64)> = treatment.recompute.iter().map(|id| (id, treatment.again_share(id))).collect();
+        let Some(first) = shares.first().map(|(_, share)| *share) else { return 1.0 };
+        if shares.iter().all(|(_, share)| *share == first) {
+            return first;
+        }
+        let (mut all, mut again) = (0.0, 0.0);
+        for (id, share) in shares {
+            let Some(operator) = segment.graph.operators.get(id.index()) else { continue };
+            let kernels = operator.forward.iter().map(|step| &step.kernel);
+            let time: f64 = kernels.filter(|k| !matches!(k, Kernel::Collective(_))).map(|k| self.cost(k).time.0).sum();
+            (all, again) = (all + time, again + share * time);
+        }
+        if all > 0.0 { again / all } else { 1.0 }
     }
 
     fn streamed_passes(&mut self, segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> [PassWork; 3] {

@@ -4,6 +4,7 @@
 mod away;
 mod bad_input;
 mod book;
+mod enough;
 mod experts;
 mod explain;
 mod help;

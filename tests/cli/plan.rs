@@ -214,9 +214,19 @@ fn what_every_stage_keeps_is_chosen_and_told() {
     assert!(best["plans"][0]["plan"]["activations"].is_array());
     let text = with(&["--stack", "ideal", "--recompute", "best"]).result();
     assert!(text.contains("What its layers keep\n") && text.contains("by stage, "), "{text}");
-    // Megatron-LM recomputes the first layers of every chunk, as many in each: that comes first under its stack.
+    // Megatron-LM recomputes the first layers of every chunk, as many in each: slower than what it cannot run, and said below the list.
     let megatron = with(&["--stack", "megatron", "--recompute", "best", "--format", "json"]).json();
-    assert!(megatron["plans"][0]["cannot_run"].is_null() && megatron["plans"][1]["cannot_run"].is_string());
+    let plans = megatron["plans"].as_array().unwrap();
+    let steps: Vec<f64> = plans.iter().map(|plan| plan["step_s"].as_f64().unwrap()).collect();
+    assert!(steps.is_sorted() && plans[0]["cannot_run"].is_string(), "{steps:?}");
+    let runs = plans.iter().position(|plan| plan["cannot_run"].is_null()).unwrap();
+    let text = with(&["--stack", "megatron", "--recompute", "best"]).result();
+    assert!(text.contains(&format!("The fastest of these that it can run is {}: ", runs + 1)), "{text}");
+    // By the bad ends of their intervals the same.
+    let robust = with(&["--stack", "megatron", "--recompute", "best", "--robust", "--format", "json"]).json();
+    let plans = robust["plans"].as_array().unwrap();
+    let ends: Vec<f64> = plans.iter().map(|plan| plan["evidence"]["step_interval_s"][1].as_f64().unwrap()).collect();
+    assert!(ends.is_sorted() && plans.iter().any(|plan| plan["cannot_run"].is_null()), "{ends:?}");
     let written = with(&["--stack", "megatron", "--emit", "megatron"]).result();
     assert!(written.contains("--recompute-method block"), "{written}");
 }

@@ -65,22 +65,19 @@ pub(super) fn by_policies(recipe: &Recipe<'_>) -> TrainingPlan {
         let plain = &training.segment(SegmentKind::Layer)?.graph;
         let applied = places.apply(recipe.model, training.clone(), 1).ok()?;
         let layer = &applied.segment(SegmentKind::Layer)?.graph;
-        let own = |policy: &ActivationPolicy| -> Option<ActivationPolicy> {
+        let own = |policy: &ActivationPolicy| -> ActivationPolicy {
             let wanted = policy.treatment_under(layer, recipe.stack.replay());
             let known = [policy.clone(), ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
             let same = |known: &ActivationPolicy| {
                 differences(plain, &wanted, &known.treatment_under(plain, recipe.stack.replay())).is_empty()
             };
-            let said = known.into_iter().find(same);
-            // Tokens of which a part runs again are no policy.
-            let whole = wanted.partly.as_ref().is_none_or(|partly| !partly.recomputed);
-            said.or_else(|| whole.then(|| ActivationPolicy::of_treatment(plain, &wanted)))
+            known.into_iter().find(same).unwrap_or_else(|| ActivationPolicy::of_treatment(plain, &wanted))
         };
         Some(match &plan.activations {
-            StagePolicies::Alike(policy) => StagePolicies::Alike(own(policy)?),
+            StagePolicies::Alike(policy) => StagePolicies::Alike(own(policy)),
             StagePolicies::ByChunk(chunks) => {
-                let run = |run: &LayerRun| Some(LayerRun { layers: run.layers, policy: own(&run.policy)? });
-                StagePolicies::of_chunks(chunks.iter().map(|mix| mix.iter().map(run).collect()).collect::<Option<_>>()?)
+                let run = |run: &LayerRun| LayerRun { layers: run.layers, policy: own(&run.policy) };
+                StagePolicies::of_chunks(chunks.iter().map(|mix| mix.iter().map(run).collect()).collect())
             }
         })
     };
@@ -155,7 +152,10 @@ pub(super) fn maxtext_names(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> O
 fn differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treatment) -> Vec<String> {
     let place = |treatment: &Treatment, id: TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(&id));
-        let part = partly.map_or_else(String::new, |partly| format!(" for {} of its tokens", partly.fraction()));
+        let part = partly.map_or_else(String::new, |partly| {
+            let rest = if partly.recomputed { ", the others again" } else { "" };
+            format!(" for {} of its tokens{rest}", partly.fraction())
+        });
         let there = match (treatment.stored.contains(&id), treatment.offloaded.contains(&id), treatment.kept.contains(&id)) {
             (true, ..) => "on NVMe",
             (_, true, _) => "in host memory",

@@ -358,6 +358,11 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     plan.activations = "tensors:offload(attention.core.out*0.5)+device(mlp.gate_up.gate)".parse().unwrap();
     let lacking = MAXTEXT.lacking(1, &plan);
     assert!(lacking.contains("attention.core.out in host memory for 0.5 of its tokens"), "{lacking}");
+    let again = "tensors:offload(attention.core.out*0.5)+rest(recompute)";
+    plan.activations = again.parse().unwrap();
+    for lacking in [MAXTEXT.lacking(1, &plan), CORE.lacking(0, &plan)] {
+        assert!(lacking.contains("attention.core.out in host memory for 0.5 of its tokens, the others again"), "{lacking}");
+    }
     let stored = TrainingPlan { activations: "tensors:nvme(attention.core.out)".parse().unwrap(), ..plan };
     assert!(CORE.lacking(0, &stored).contains("attention.core.out on NVMe"), "{}", CORE.lacking(0, &stored));
 }
@@ -380,6 +385,8 @@ fn torch_counts_the_products_of_a_layer() {
         "{}",
         of("custom:offload(context)").1
     );
+    let again = of("tensors:offload(attention.core.out*0.5)+rest(recompute)").1;
+    assert!(again.contains("for 0.5 of the tokens, the others run again: a checkpoint is of all tokens"), "{again}");
     let norms = of("tensors:device(attention.norm.out)").1;
     assert!(norms.contains("that the dispatcher does not tell apart: attention.norm"), "{norms}");
 }

@@ -117,4 +117,7 @@ fn selective(recipe: &Recipe<'_>, policy: &ActivationPolicy, lines: &mut Lines) 
         !offloaded.is_empty(),
         &format!("sent away from the device: {}; this policy keeps them there (torch.autograd.graph.save_on_cpu moves all that a region saves)", tensors(offloaded)),
     );
+    let part = treatment.partly.as_ref().filter(|partly| partly.recomputed).map(workloads::graph::Partly::fraction);
+    let words = |part| format!("for {part} of the tokens, the others run again: a checkpoint is of all tokens");
+    lines.lack(part.is_some(), &part.map(words).unwrap_or_default());
 }

@@ -17,7 +17,7 @@ fn bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
     table.interval_of(Quantity::StepTime, &facts).high * ranked.time.total.0
 }
 
-/// The plans of least step at the bad end of its interval, best first. No interval ends below the predicted time, so that a plan which is predicted
+/// The plans of least step at the bad end of its interval, best first; the best that the stack's framework can run is one of them, or follows them. No interval ends below the predicted time, so that a plan which is predicted
 /// to be slower than the best one's bad end cannot be better: plans are looked at until those are all that is left, or a thousand, or the watch stops it.
 ///
 /// # Errors
@@ -26,19 +26,17 @@ pub fn search_robust(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWa
     let mut wanted = (top * MORE).min(MOST);
     loop {
         let mut answer = search_plans_watched(job, space, wanted, watch)?;
-        let slowest = answer.best.iter().map(|ranked| ranked.time.total.0).fold(0.0, f64::max);
-        let mut ends: Vec<(bool, f64, RankedPlan)> = std::mem::take(&mut answer.best)
-            .into_iter()
-            .map(|ranked| (job.cannot_run(&ranked.plan).is_some(), bad_end(job, &ranked), ranked))
-            .collect();
-        let found = ends.len();
-        ends.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let settled = answer.stopped.is_some()
-            || ends.first().is_none_or(|(_, end, _)| slowest >= *end)
-            || found < wanted
-            || wanted == MOST;
+        let mut ends: Vec<(f64, RankedPlan)> =
+            std::mem::take(&mut answer.best).into_iter().map(|ranked| (bad_end(job, &ranked), ranked)).collect();
+        // One that the framework can run may follow those that are wanted: of what is between, nothing is known.
+        let slowest = ends.get(wanted.saturating_sub(1)).map_or(f64::INFINITY, |(_, last)| last.time.total.0);
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let settled = answer.stopped.is_some() || ends.first().is_none_or(|(end, _)| slowest >= *end) || wanted == MOST;
         if settled {
-            answer.best = ends.into_iter().map(|(.., ranked)| ranked).take(top).collect();
+            // The best that the framework can run is listed, whatever its place.
+            let runs = ends.iter().position(|(_, ranked)| job.cannot_run(&ranked.plan).is_none()).filter(|place| *place >= top);
+            let last = runs.map(|place| ends.remove(place));
+            answer.best = ends.into_iter().take(top).chain(last).map(|(_, ranked)| ranked).collect();
             return Ok(answer);
         }
         wanted = (wanted * MORE).min(MOST);

@@ -119,10 +119,13 @@ fn proven(answer: &Planned) -> String {
                 is beyond the thousand fastest.\n"
             .to_owned();
     }
-    let plans = "Under this model no plan of the space is faster than the first that";
-    let runs =
-        if answer.plans.iter().any(|row| row.cannot_run.is_some()) { "the software's framework can run" } else { "is listed" };
-    let mut text = format!("{plans} {runs}: those that were not timed are ruled out by their bounds.\n");
+    let runs = match runnable(&answer.plans) {
+        Some(place) if place > 0 => format!(", and none that the software's framework can run is faster than {}", place + 1),
+        _ => String::new(),
+    };
+    let mut text = folded(&format!(
+        "Under this model no plan of the space is faster than the first{runs}: those that were not timed are ruled out by their bounds."
+    ));
     if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
         let near = if gap > 0.0 { format!("; stages' mixes are within {} of their best", percent(gap)) } else { String::new() };
         let _ = writeln!(
@@ -180,6 +183,26 @@ const PLAN_COLUMNS: [&str; 20] = [
 /// Those that a narrow screen leaves out last.
 const KEPT: [&str; 14] =
     ["t", "p", "d", "c", "e", "v", "micro-batch", "ZeRO", "recompute", "step s", "tokens/s", "MFU", "GiB", "mapped s"];
+
+/// The place of the fastest plan of the list that the software's framework can run.
+fn runnable(rows: &[PlanRow]) -> Option<usize> {
+    rows.iter().position(|row| row.cannot_run.is_none())
+}
+
+/// Which plan of the list is the fastest that the software's framework can run, where it is not the first.
+fn fastest_runnable(rows: &[PlanRow]) -> String {
+    let Some(first) = rows.first().filter(|row| row.cannot_run.is_some()) else { return String::new() };
+    let Some(place) = runnable(rows) else { return folded("It can run none of these.") };
+    let row = &rows[place];
+    let step = |row: &PlanRow| row.mapped_step_s.unwrap_or(row.step_s);
+    let slower = step(row) / step(first) - 1.0;
+    folded(&format!(
+        "The fastest of these that it can run is {}: {} per step, {} slower than the first.",
+        place + 1,
+        seconds(Seconds(step(row))),
+        percent(slower)
+    ))
+}
 
 /// Why the software's framework cannot run some of the plans, each reason once.
 fn cannot_run(rows: &[PlanRow]) -> String {
@@ -239,6 +262,7 @@ fn plans(rows: &[PlanRow]) -> String {
         let _ = writeln!(text, "All of them: {}.", common.join(", "));
     }
     text.push_str(&cannot_run(rows));
+    text.push_str(&fastest_runnable(rows));
     text.push_str(LEGEND);
     if mapped {
         text.push_str(

@@ -165,7 +165,9 @@ pub fn fastest_by_ilp(
     let added = Seconds(policy.extra.0 + links.stalls(Away { host: host.0, storage: storage.0 }, policy.extra.0));
     let bound = solution.stats().best_bound.map_or(0.0, |bound| bound * longest).min(added.0);
     let stash = policy.stash.saturating_sub(host + storage);
-    Ok(Some((LayerChoice { stash, host, storage, added, operators: chosen, offloaded, stored, share: None }, Seconds(bound))))
+    let again = policy.extra;
+    let choice = LayerChoice { stash, host, storage, again, added, operators: chosen, offloaded, stored, share: None };
+    Ok(Some((choice, Seconds(bound))))
 }
 
 /// Fastest operators within the stash budget (in units), or with a time limit the smallest stash.

@@ -72,14 +72,29 @@ proptest! {
         // Parts of tensors are away as far as their tokens go: a choice has what it says.
         for choice in &front.choices {
             let part = |t: &TensorIndex| match &choice.share {
-                Some((of, share)) if of == t => share.moved(layer.tensors[t.0].bytes),
+                Some((of, share)) if of.contains(t) && !share.recomputed => share.moved(layer.tensors[t.0].bytes),
                 _ => layer.tensors[t.0].bytes,
             };
-            let sum = |tensors: &[TensorIndex]| tensors.iter().map(part).sum::<Bytes>();
+            let again = choice.share.as_ref().filter(|(_, share)| share.recomputed);
+            let less = again.map_or(Bytes::ZERO, |(of, share)| {
+                let all: Bytes = of.iter().map(|t| layer.tensors[t.0].bytes).sum();
+                all.saturating_sub(share.moved(all))
+            });
+            let sum = |tensors: &[TensorIndex]| match tensors.iter().map(part).sum::<Bytes>() {
+                Bytes(0) => Bytes(0),
+                all => all.saturating_sub(less),
+            };
             prop_assert_eq!((choice.host, choice.storage), (sum(&choice.offloaded), sum(&choice.stored)));
-            prop_assert_eq!(choice.stash + choice.host + choice.storage, layer.policy(choice.operators).stash);
+            let retained = layer.policy(choice.operators).stash;
+            let extra = layer.policy(choice.operators).extra;
+            if again.is_some() {
+                // All tokens have what those that run again start from, and none runs more again than they do.
+                prop_assert!(choice.stash + choice.host + choice.storage >= retained && choice.again <= extra);
+            } else {
+                prop_assert_eq!((choice.stash + choice.host + choice.storage, choice.again), (retained, extra));
+            }
             let away = Away { host: choice.host.0, storage: choice.storage.0 };
-            let extra = layer.policy(choice.operators).extra.0;
+            let extra = choice.again.0;
             prop_assert!((choice.added.0 - extra - link.stalls(away, extra)).abs() <= 1e-9);
         }
         if let (Some((found, bound)), Some(wanted)) = (found, wanted) {

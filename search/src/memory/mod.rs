@@ -26,6 +26,7 @@ mod mix;
 #[cfg(test)]
 mod mix_tests;
 mod offload;
+mod rest;
 mod scarce;
 mod segment;
 mod space;

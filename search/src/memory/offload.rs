@@ -5,12 +5,14 @@
 //! `max((1 - h) c, c - h busy)` of a copy of `c` seconds beside a pass that is busy for so long, of which the stack hides the share `h` of what fits.
 //! That depends on the bytes copied only, not on which tensors they are, and rises with them and with what runs again. So if parts of tensors could be
 //! copied, every choice would be no better than one with the rerun set of a point of the front without a host: no more retained, no more run again, and
-//! no more copied for the same bytes on the device. That is the bound ([`LayerFront::bound`]). The choices of the front copy whole tensors, as many bytes
+//! no more copied for the same bytes on the device. Where a part of the tokens runs again only ([`super::rest`]), no better than one on a line between two
+//! such points. That is the bound ([`LayerFront::bound`]). The choices of the front copy whole tensors, as many bytes
 //! as add up to just enough, and the part of the tokens of one more: what a pass just hides, and what just leaves a budget on the device.
 //!
 //! Storage is behind the same link as the host's memory: what goes there takes no less than storage takes for it, and shares the link with the rest.
 
 use super::layer::{LayerError, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
+use super::rest::{self, with_rest_again};
 use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
@@ -107,11 +109,13 @@ impl CopyLinks {
     }
 
     /// Seconds that the copies of so many bytes take at least, wherever they go and without what precedes the first of them.
-    fn least(&self, bytes: u64, rerun: f64) -> Option<f64> {
-        let rates = [self.host, self.storage].into_iter().flatten().map(|rate| rate.per_byte);
-        // What goes to storage passes the link to the host, where there is one.
-        let rate = self.host.map(|rate| rate.per_byte).or_else(|| rates.reduce(f64::min))?;
-        Some(self.waits(rate * bytes as f64, rerun))
+    pub(super) fn least(&self, bytes: f64, rerun: f64) -> Option<f64> {
+        Some(self.waits(self.least_rate()? * bytes, rerun))
+    }
+
+    /// Seconds per byte that it takes at least. What goes to storage passes the link to the host, where there is one.
+    pub(super) fn least_rate(&self) -> Option<f64> {
+        self.host.or(self.storage).map(|rate| rate.per_byte)
     }
 }
 
@@ -124,6 +128,8 @@ pub struct LayerChoice {
     pub host: Bytes,
     /// Bytes kept in storage per micro-batch in flight.
     pub storage: Bytes,
+    /// Seconds of what runs again.
+    pub again: Seconds,
     /// Seconds that reruns and copies add to the layer's passes.
     pub added: Seconds,
     /// The operators run again.
@@ -132,8 +138,8 @@ pub struct LayerChoice {
     pub offloaded: Vec<TensorIndex>,
     /// The tensors that go to storage.
     pub stored: Vec<TensorIndex>,
-    /// Of these the one of which a part of the tokens goes only, and that part.
-    pub share: Option<(TensorIndex, TokenShare)>,
+    /// Of these those of which a part of the tokens goes only, and that part; where the rest runs again, `operators` is for the rest.
+    pub share: Option<(Vec<TensorIndex>, TokenShare)>,
 }
 
 /// The choices of a layer.
@@ -167,8 +173,9 @@ impl LayerFront {
         let mut choices: Vec<LayerChoice> = alone.collect();
         if let Some(links) = &links {
             let most = exact.first().map_or(0, |policy| policy.stash.0);
-            let copied: Vec<(LayerChoice, Kind)> =
+            let mut copied: Vec<(LayerChoice, Kind)> =
                 exact.iter().flat_map(|policy| with_copies(space, policy, links, most)).collect();
+            copied.extend(with_rest_again(space, &exact, links));
             for kind in [Kind::Host, Kind::Both, Kind::Storage] {
                 let copied: Vec<LayerChoice> =
                     copied.iter().filter(|(_, other)| *other == kind).map(|(choice, _)| choice.clone()).collect();
@@ -194,21 +201,17 @@ impl LayerFront {
         fits.min_by(|a, b| a.added.0.total_cmp(&b.added.0).then(away(a).cmp(&away(b))))
     }
 
-    /// Seconds that no choice of no more than `budget` bytes on the device adds less than, even if parts of tensors were copied.
+    /// Seconds that no choice of no more than `budget` bytes on the device adds less than, even if parts of tensors were copied
+    /// and a part of the tokens ran again only.
     #[must_use]
     pub fn bound(&self, budget: Bytes) -> Option<Seconds> {
-        let of = |policy: &RecomputePolicy| match policy.stash.saturating_sub(budget).0 {
-            0 => Some(policy.extra.0),
-            // A choice may copy less than the latency's worth, but no less than this.
-            over => Some(policy.extra.0 + self.links.as_ref()?.least(over, policy.extra.0)?),
-        };
-        self.exact.iter().filter_map(of).reduce(f64::min).map(Seconds)
+        rest::bound(&self.exact, self.links.as_ref(), budget)
     }
 }
 
 /// Where what goes away goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Host,
     /// To both at once, as much to storage as takes no longer.
     Both,
@@ -221,7 +224,7 @@ struct Sent {
     away: Away,
     host: Vec<TensorIndex>,
     storage: Vec<TensorIndex>,
-    share: Option<(TensorIndex, TokenShare)>,
+    share: Option<(Vec<TensorIndex>, TokenShare)>,
 }
 
 impl Sent {
@@ -232,6 +235,7 @@ impl Sent {
             stash: policy.stash.saturating_sub(Bytes(away.all())),
             host: Bytes(away.host),
             storage: Bytes(away.storage),
+            again: policy.extra,
             added: Seconds(policy.extra.0 + waits),
             operators: policy.operators,
             offloaded: host,
@@ -317,7 +321,7 @@ impl Retained<'_> {
                 sent.away.host += moved;
                 sent.host.push(TensorIndex(t));
             }
-            sent.share = share.map(|share| (TensorIndex(t), share));
+            sent.share = share.map(|share| (vec![TensorIndex(t)], share));
         }
         // Of both there is something in both places.
         (sent.away.all() > 0 && (kind != Kind::Both || sent.away.storage > 0 && sent.away.host > 0)).then_some(sent)

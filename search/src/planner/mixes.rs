@@ -9,20 +9,18 @@
 
 use super::PlanPart;
 use super::found::{Candidate, Found};
+use super::layer_policies::{policy_of, preset_policies};
 use super::search::Search;
 use super::space::default_policies;
-use crate::memory::{
-    CopyLinks, CopyRate, LayerChoice, LayerFront, LayerTensors, MixPoint, MixQuestion, RecomputeSpace, StageMix, TensorChoice,
-    TensorIndex,
-};
+use super::stages::Stages;
+use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
 use rayon::prelude::*;
 use sim::kernel::{Kernel, Link, Transfer};
-use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use step::{ChipTimes, Degrees, Evaluator, Lowered, MixKind, Need, Recent, Sends, Shape, StepError, TrainingPlan};
-use workloads::{ActivationPolicy, LayerMix, LayerRun, Segment, SegmentKind, StagePolicies, TensorPlaces, TokenShare};
+use step::{ChipTimes, Degrees, Lowered, MixKind, Recent, Shape, StepError, TrainingPlan};
+use workloads::{ActivationPolicy, Segment, SegmentKind, StagePolicies};
 
 /// Plans mixed between two looks at the fastest.
 const ROUND: usize = 16;
@@ -30,16 +28,13 @@ const ROUND: usize = 16;
 /// Policies of a space that mixes may have by their names, at most.
 const NAMED: usize = 32;
 
-/// Times that a stage's room is made smaller because its mix, spread over its chunks, needs more than was reckoned with.
-const TRIES: usize = 8;
-
 /// A lot's layer under every policy that a mix may have.
 pub(super) struct Layers {
-    policies: Vec<ActivationPolicy>,
-    shapes: Vec<Shape>,
-    points: Vec<MixPoint>,
+    pub(super) policies: Vec<ActivationPolicy>,
+    pub(super) shapes: Vec<Shape>,
+    pub(super) points: Vec<MixPoint>,
     /// Everything kept.
-    none: Shape,
+    pub(super) none: Shape,
 }
 
 /// How mixes were decided.
@@ -61,10 +56,10 @@ pub(super) struct Looked {
 }
 
 /// A plan with what its stages keep.
-struct StagedPlan {
-    policies: StagePolicies,
-    time: f64,
-    gap: f64,
+pub(super) struct StagedPlan {
+    pub(super) policies: StagePolicies,
+    pub(super) time: f64,
+    pub(super) gap: f64,
 }
 
 /// By lot, its layer under every policy; none where it cannot be lowered.
@@ -132,7 +127,26 @@ impl Search<'_> {
             at += round.len();
             self.standing.done(round.len(), 0, found.limit_of(1));
         }
+        if found.best.is_empty() && !self.standing.stopped() {
+            self.least(&open, &known, found);
+        }
         mixed
+    }
+
+    /// Of plans of which none fits notes what they lack at least, whatever their stages keep.
+    fn least(&self, open: &[Candidate], known: &Known, found: &mut Found) {
+        let lacking = |chip: &mut ChipTimes, candidate: &Candidate| {
+            let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
+            let least = self.stages(chip, layers, candidate, |stages| stages.least())?;
+            Some((least.0, *candidate, least.1))
+        };
+        let all = open.par_iter().map_init(|| self.chip.clone(), lacking).flatten();
+        if let Some((lack, candidate, policies)) = all
+            .min_by_key(|(lack, candidate, _)| (*lack, candidate.family, candidate.lot, candidate.division, candidate.schedule))
+        {
+            let policy = self.remember(policies);
+            found.lacking(lack, Candidate { policy, ..candidate });
+        }
     }
 
     /// Adds a lot's plans with policies by stage that are faster than `limit` and the fastest found.
@@ -224,12 +238,22 @@ impl Search<'_> {
 
     /// A plan with the best policies for every stage; `None` where none fits.
     fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
+        let block = self.mixes == MixKind::Block;
+        self.stages(chip, layers, candidate, |stages| if block { stages.block() } else { stages.mixed() })
+    }
+
+    /// What is found of the stages of a plan.
+    fn stages<T>(
+        &self,
+        chip: &mut ChipTimes,
+        layers: &Layers,
+        candidate: &Candidate,
+        of: impl FnOnce(&Stages<'_, '_>) -> Option<T>,
+    ) -> Option<T> {
         let plan = self.plan(*candidate);
         let degrees = self.degrees_of(chip, &layers.none, candidate, &plan)?;
         let sends = self.evaluator.sends(chip, &layers.none, &plan);
-        let stages =
-            Stages { search: self, layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()) };
-        if self.mixes == MixKind::Block { stages.block() } else { stages.mixed() }
+        of(&Stages { search: self, layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()) })
     }
 
     /// A lot's layer under every policy.
@@ -248,7 +272,11 @@ impl Search<'_> {
             (MixKind::PerStage, Some(layer)) if layer.units() == 1 => self.choices(chip, layer, &none),
             _ => Vec::new(),
         };
-        let others = named.into_iter().chain(chosen).filter(|policy| *policy != ActivationPolicy::None);
+        let presets = match self.mixes {
+            MixKind::PerStage => preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity()),
+            _ => Vec::new(),
+        };
+        let others = named.into_iter().chain(chosen).chain(presets).filter(|policy| *policy != ActivationPolicy::None);
         others.for_each(|policy| {
             if !policies.contains(&policy) {
                 policies.push(policy);
@@ -313,160 +341,6 @@ impl Search<'_> {
     }
 }
 
-/// A choice by the names of its tensors.
-fn policy_of(layer: &LayerTensors, choice: &LayerChoice) -> ActivationPolicy {
-    let name = |t: usize| layer.tensors[t].name.strip_prefix("layer.").unwrap_or(&layer.tensors[t].name).to_owned();
-    let names = |tensors: &[TensorIndex]| tensors.iter().map(|t| name(t.0)).collect::<BTreeSet<String>>();
-    let (host, storage) = (names(&choice.offloaded), names(&choice.stored));
-    let kept = layer.choices(choice.operators);
-    let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| name(t));
-    let device = device.filter(|name| !host.contains(name) && !storage.contains(name) && name != "input").collect();
-    let share = choice.share.as_ref().map(|(t, share)| TokenShare { tensors: BTreeSet::from([name(t.0)]), ..share.clone() });
-    ActivationPolicy::Tensors(TensorPlaces { host, storage, device, share })
-}
-
-/// The stages of a plan whose policies are chosen.
-struct Stages<'s, 'a> {
-    search: &'s Search<'a>,
-    layers: &'s Layers,
-    degrees: &'s Degrees,
-    sends: &'s Sends,
-    /// Schedule and micro-batches.
-    run: (Schedule, u64),
-}
-
-impl Stages<'_, '_> {
-    /// The shape under policies by stage.
-    fn shape(&self, policies: &StagePolicies) -> Option<Shape> {
-        let known: Vec<(&ActivationPolicy, &Shape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
-        Shape::mixed(policies, &known).ok()
-    }
-
-    fn timed(&self, policies: StagePolicies, shape: &Shape, gap: f64) -> Option<StagedPlan> {
-        let time = self.search.evaluator.simulate_under(&policies, shape, self.degrees, self.sends, self.run).ok()?;
-        Some(StagedPlan { policies, time: time.0, gap })
-    }
-
-    /// Every stage with its best mix.
-    fn mixed(&self) -> Option<StagedPlan> {
-        let capacity = self.search.evaluator.capacity();
-        let staying = Need { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
-        let best = self.mixed_within(capacity);
-        // Chunks of a device hold different numbers of micro-batches, which a mix does not know: what it sends away may cost more than it gains.
-        let (schedule, m) = self.run;
-        let places = Evaluator::chunks(self.degrees, schedule, m);
-        let apart = places.iter().any(|(_, device)| places.iter().filter(|(_, other)| other == device).count() > 1);
-        if best.is_some() && !apart || staying == capacity {
-            return best;
-        }
-        let stays = self.mixed_within(staying);
-        [best, stays].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))
-    }
-
-    /// A layer under every policy beside what weights and gradients that live away from the device leave of its links.
-    fn points(&self) -> Vec<MixPoint> {
-        let all = self.layers.points.iter().zip(&self.layers.shapes);
-        all.map(|(point, shape)| match shape.layer_beside(self.degrees, self.search.job.stack) {
-            Some(time) => MixPoint { time: time.0, ..*point },
-            None => *point,
-        })
-        .collect()
-    }
-
-    /// The same with so much away from the device at most.
-    fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
-        let (schedule, m) = self.run;
-        let evaluator = &self.search.evaluator;
-        let rooms = evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
-        let chunks = Evaluator::chunks(self.degrees, schedule, m);
-        let (points, stages) = (self.points(), rooms.iter().enumerate());
-        let of_stage = stages.map(|(device, room)| MixQuestion {
-            points: &points,
-            layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
-            depth: room.depth.max(1.0),
-            room: room.layers.0,
-            kept: room.loss.map(|loss| loss.0),
-            host: away.host.0,
-            storage: away.storage.0,
-        });
-        let mut questions: Vec<MixQuestion<'_>> = of_stage.collect();
-        let mut mixes: Vec<Option<StageMix>> = vec![None; rooms.len()];
-        for _ in 0..TRIES {
-            for (mix, question) in mixes.iter_mut().zip(&questions).filter(|(mix, _)| mix.is_none()) {
-                *mix = Some(question.best()?);
-            }
-            let policies = self.spread(&chunks, &mixes);
-            let shape = self.shape(&policies)?;
-            let mut fits = true;
-            for (device, need) in evaluator.needs(&shape, self.degrees, schedule, m).into_iter().enumerate() {
-                if evaluator.lack(need) > Bytes::ZERO {
-                    fits = false;
-                    let mix = mixes[device].take()?;
-                    let over = evaluator.over(need);
-                    questions[device] = questions[device].tightened(&mix, over.device.0, [over.host.0, over.storage.0]);
-                }
-            }
-            if fits {
-                let gap = |mix: &StageMix| (mix.time - mix.bound) / mix.time.max(f64::MIN_POSITIVE);
-                let gap = mixes.iter().flatten().map(gap).fold(0.0, f64::max);
-                return self.timed(policies, &shape, gap);
-            }
-        }
-        None
-    }
-
-    /// The mixes of stages over their chunks, every chunk with its share of each policy, what keeps least first.
-    fn spread(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
-        let mut found: Vec<LayerMix> = vec![Vec::new(); chunks.len()];
-        for (device, mix) in mixes.iter().enumerate() {
-            let mut counts = mix.as_ref().map_or_else(Vec::new, |mix| mix.counts.clone());
-            counts.sort_by_key(|(at, _)| (self.layers.points[*at].kept, *at));
-            let mut left: Vec<(usize, u64)> = chunks
-                .iter()
-                .enumerate()
-                .filter(|(_, (_, on))| *on as usize == device)
-                .map(|(place, (layers, _))| (place, *layers))
-                .collect();
-            let mut layers = counts.iter().flat_map(|(at, count)| std::iter::repeat_n(*at, *count as usize));
-            while left.iter().any(|(_, room)| *room > 0) {
-                for (place, room) in left.iter_mut().filter(|(_, room)| *room > 0) {
-                    let Some(at) = layers.next() else {
-                        *room = 0;
-                        continue;
-                    };
-                    *room -= 1;
-                    found[*place].push(LayerRun { layers: 1, policy: self.layers.policies[at].clone() });
-                }
-            }
-        }
-        StagePolicies::of_chunks(found)
-    }
-
-    /// The first layers of every chunk run again, as few as fit.
-    fn block(&self) -> Option<StagedPlan> {
-        let (schedule, m) = self.run;
-        let split = self.degrees.split();
-        let evaluator = &self.search.evaluator;
-        let of = |count: u64| {
-            let policies = StagePolicies::of_block(count, &split);
-            let shape = self.shape(&policies)?;
-            let need = evaluator.need(&shape, self.degrees, schedule, m);
-            (evaluator.lack(need) == Bytes::ZERO).then_some((policies, shape))
-        };
-        let most = (0..split.chunks).map(|place| split.layers(place)).max()?;
-        let (mut low, mut high) = (0, most);
-        let mut best = of(most)?;
-        while low + 1 < high {
-            let middle = low + (high - low) / 2;
-            match of(middle) {
-                Some(found) => (best, high) = (found, middle),
-                None => low = middle,
-            }
-        }
-        self.timed(best.0, &best.1, 0.0)
-    }
-}
-
 #[cfg(test)]
 #[path = "mixes_tests.rs"]
 mod tests;
@@ -474,3 +348,7 @@ mod tests;
 #[cfg(test)]
 #[path = "laws_tests.rs"]
 mod laws;
+
+#[cfg(test)]
+#[path = "preset_laws_tests.rs"]
+mod preset_laws;

@@ -13,6 +13,7 @@
 mod fastest;
 mod fault;
 mod found;
+mod layer_policies;
 mod loads;
 mod lots;
 mod mapped;
@@ -25,6 +26,7 @@ mod search;
 mod settle;
 mod space;
 mod splits;
+mod stages;
 mod stopped;
 #[cfg(test)]
 mod tests;
@@ -214,6 +216,8 @@ pub struct PlanAnswer {
     pub mixed: Option<Mixed>,
     /// Of the plans that do not fit, the one that lacks least.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
+    /// Bytes of a device's memory for plans with which that one would fit; none where the host's memory or storage lacks as well.
+    pub enough: Option<Bytes>,
 }
 
 impl<'a> Job<'a> {

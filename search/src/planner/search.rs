@@ -49,7 +49,8 @@ pub(super) struct Search<'a> {
     pub least: OnceLock<Vec<f64>>,
 }
 
-/// The `top` fastest plans of `space` for a job. Where the fastest is one that the stack's framework cannot run, the fastest that it can comes first.
+/// The `top` fastest plans of `space` for a job, fastest first. Where the stack's framework cannot run the first, the fastest that it can is among them, or
+/// follows them.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -81,8 +82,10 @@ pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch:
     };
     if let Some(first) = first {
         answer.best.retain(|other| other.plan != first.plan);
-        answer.best.insert(0, first);
         answer.best.truncate(top);
+        let place = answer.best.partition_point(|other| other.time.total.0 <= first.time.total.0);
+        answer.best.insert(place, first);
+        answer.best.truncate(top.max(place + 1));
     }
     Ok(answer)
 }
@@ -401,6 +404,7 @@ impl<'a> Search<'a> {
             stopped: None,
             refusal: found.refusal,
             nearest: None,
+            enough: None,
             splits: tried.splits,
             splits_tried: tried.tried,
             split_tolerance: None,
@@ -420,7 +424,11 @@ impl<'a> Search<'a> {
             // Of what does not fit no time is asked for.
             let chip = &mut chip.at(Fidelity::Peak);
             let shape = self.job.shape(chip, &plan)?;
-            if let Attempt::OverCapacity(why, _) = self.job.attempt(chip, &shape, &plan)? {
+            if let Attempt::OverCapacity(why, memory) = self.job.attempt(chip, &shape, &plan)? {
+                let away = |s: &step::StageMemory| {
+                    s.fits_host(memory.host_capacity).and_then(|()| s.fits_storage(memory.storage_capacity)).is_ok()
+                };
+                answer.enough = memory.stages.iter().all(away).then_some(why.need);
                 answer.nearest = Some((plan, why));
             }
         }

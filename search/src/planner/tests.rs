@@ -272,7 +272,8 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
                 assert!(one.time.total.0 <= other * (1.0 + 1e-9), "{:?}", one.plan);
             }
         }
-        assert!(wide.best.len() == 3 && (!uneven || wide.splits > 0));
+        // The fastest that the framework runs may follow those that were asked for.
+        assert!((3..=4).contains(&wide.best.len()) && (!uneven || wide.splits > 0));
         assert!(wide.plans >= even.plans && wide.plans > narrow.plans, "{} {} {}", wide.plans, even.plans, narrow.plans);
         assert_eq!(wide.plans, full.plans(&job).len());
         assert_eq!(wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused, wide.plans);
@@ -433,7 +434,7 @@ fn headroom_is_left_free() {
 }
 
 #[test]
-fn what_the_framework_cannot_run_is_not_the_first() {
+fn plans_are_listed_by_time_and_one_that_the_framework_can_run_is_among_them() {
     let hardware = Hardware::new("llama2-7b");
     let job = hardware.job(8, 32, 4096);
     let offload = "custom:offload(qkv_proj)".parse().unwrap();
@@ -442,9 +443,11 @@ fn what_the_framework_cannot_run_is_not_the_first() {
     let answer = search_plans(&job, &space, 4).unwrap();
     let full = search_plans(&job, &PlanSpace { activations: Some(vec![ActivationPolicy::Full]), ..space.clone() }, 1).unwrap();
     let lacks: Vec<bool> = answer.best.iter().map(|ranked| job.cannot_run(&ranked.plan).is_some()).collect();
-    assert!(!lacks[0] && lacks[1..].contains(&true), "{lacks:?}");
-    assert_eq!(answer.best[0].time.total, full.best[0].time.total);
-    assert!(answer.best[1].time.total < answer.best[0].time.total, "offloading is hidden: {lacks:?}");
+    assert!(lacks[0], "offloading is hidden: {lacks:?}");
+    assert!(answer.best.is_sorted_by(|a, b| a.time.total <= b.time.total));
+    let runs = lacks.iter().position(|lacks| !lacks).unwrap();
+    assert_eq!(answer.best[runs].time.total, full.best[0].time.total);
+    assert!(lacks.len() == 4 || lacks.len() == 5 && runs == 4, "{lacks:?}");
     // Where nothing can be run the list is as it is.
     let policies = space.activations.map(|mut list| list.drain(..1).collect());
     let none = search_plans(&job, &PlanSpace { activations: policies, ..space }, 2).unwrap();

@@ -94,9 +94,10 @@ impl Preset {
     /// Whether its rules can be.
     ///
     /// # Errors
-    /// No rules, one that does nothing or two things that exclude each other, an operator that no model has, a gate that says `exact` of what is not.
+    /// Neither rules nor planned addresses, a rule that does nothing or two things that exclude each other, an operator that no model has, a gate that says
+    /// `exact` of what is not.
     pub(crate) fn check_rules(&self) -> Result<(), TechniqueError> {
-        if self.rules.is_empty() {
+        if self.rules.is_empty() && !self.planned_addresses {
             return Err(self.wrong("has no [[rule]]: add one, with a class and what is done to it".into()));
         }
         for (at, rule) in (1..).zip(&self.rules) {

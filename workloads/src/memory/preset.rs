@@ -149,17 +149,22 @@ impl Preset {
     /// Whether it does no more than decide which saved activations are kept, and where: what a policy of recomputation and offload says as well.
     #[must_use]
     pub fn only_places(&self) -> bool {
+        self.decides_places() && !self.planned_addresses && self.rules.iter().all(|rule| rule.slice.is_none())
+    }
+
+    /// Whether it decides which saved activations are kept, and where, and what else it does is about where these lie: buffers on the device, addresses.
+    #[must_use]
+    pub fn decides_places(&self) -> bool {
         let places = |rule: &Rule<Amount, Amount>| {
             let further = rule.read_by.is_some()
                 || rule.representation.is_some()
-                || rule.slice.is_some()
                 || rule.adapter.is_some()
                 || rule.copy_bytes.is_some()
                 || rule.stock.is_some();
             rule.class == TensorClass::SavedActivations && !rule.frozen && !further
         };
-        let further = self.planned_addresses || self.second_backward.is_some() || self.decomposed_every.is_some();
-        self.gate == Gate::Exact && !further && self.rules.iter().all(places)
+        let further = self.second_backward.is_some() || self.decomposed_every.is_some();
+        self.gate == Gate::Exact && !further && !self.rules.is_empty() && self.rules.iter().all(places)
     }
 
     /// Whether a text names it: by its name, or by the path of its file.

@@ -42,19 +42,13 @@ impl Treatment {
             });
             return all;
         };
+        let partly = Partly { tensors: moved, ..partly.clone() };
         if partly.recomputed {
-            // What the tokens that stay need to run again.
             let whole: BTreeSet<TensorId> = host.difference(partial).copied().collect();
-            all.recompute = keeping(graph, &device, &whole).recompute;
+            return all.rest_again(graph, &device, &whole, partly);
         }
-        all.partly = Some(Partly { tensors: moved, ..partly.clone() });
+        all.partly = Some(partly);
         all
-    }
-
-    /// The part of the tokens for which what runs again does.
-    #[must_use]
-    pub fn recomputed_share(&self) -> f64 {
-        self.partly.as_ref().filter(|partly| partly.recomputed).map_or(1.0, |partly| 1.0 - partly.fraction())
     }
 
     /// Bytes of a tensor that a backward pass has to have brought back or rebuilt: all but what has stayed of it.

@@ -20,7 +20,7 @@
 //! | `save_dot_except_logits_ffn1` | these less the MLP's first products (Paxml) |
 //! | any of MaxText's and Paxml's with `_offloaded` | the same tensors in host memory |
 //! | `custom:offload(a,b)+device(c)` | the tensors named, in host memory or on the device |
-//! | `tensors:offload(a,b)+nvme(c)+device(d)` | the same by the operators' own names for their results (`attention.core.out`): every choice that there is; `a*0.25` sends a quarter of a tensor's tokens away and keeps the others |
+//! | `tensors:offload(a,b)+nvme(c)+device(d)` | the same by the operators' own names for their results (`attention.core.out`): every choice that there is; `a*0.25` sends a quarter of a tensor's tokens away and keeps the others, or with `+rest(recompute)` behind it runs them again (MEMO) |
 //!
 //! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. To name it there adds nothing, and is how a list of
 //! nothing else is written: `custom:device(decoder_layer_input)`, which is `full` but that it runs again what is needed only, whatever the replay. A tensor that is named but that neither
@@ -316,9 +316,7 @@ impl ActivationPolicy {
             }
             Self::Custom { host, device } => with_inputs(resolve(device), resolve(host)),
             Self::Tensors(places) => {
-                let mut treatment = with_inputs(by_name(graph, &places.device), by_name(graph, &places.away()));
-                places.settle(graph, &mut treatment);
-                treatment
+                places.settle(graph, with_inputs(by_name(graph, &places.device), by_name(graph, &places.away())))
             }
         }
     }

@@ -19,7 +19,7 @@ pub struct TensorPlaces {
     pub storage: BTreeSet<String>,
     /// On the device, besides the layer's input.
     pub device: BTreeSet<String>,
-    /// Of those in host memory and in storage the ones of which only a part of the tokens goes; the others stay on the device.
+    /// Of those in host memory and in storage the ones of which only a part of the tokens goes; the others stay on the device, or run again.
     pub share: Option<TokenShare>,
 }
 
@@ -30,6 +30,8 @@ pub struct TokenShare {
     pub tensors: BTreeSet<String>,
     /// The part, in millionths: above none and below all of them.
     pub millionths: u32,
+    /// Whether the other tokens are dropped and run again (MEMO's token-wise recomputation), not kept.
+    pub recomputed: bool,
 }
 
 impl TokenShare {
@@ -38,7 +40,7 @@ impl TokenShare {
     pub fn of(tensor: &str, bytes: Bytes, part: Bytes) -> Option<Self> {
         let millionths = (u128::from(part.0) * u128::from(WHOLE)).div_ceil(u128::from(bytes.0.max(1)));
         let millionths = u32::try_from(millionths).ok().filter(|m| (1..WHOLE).contains(&u64::from(*m)))?;
-        Some(Self { tensors: BTreeSet::from([tensor.to_owned()]), millionths })
+        Some(Self { tensors: BTreeSet::from([tensor.to_owned()]), millionths, recomputed: false })
     }
 
     /// Of a tensor's bytes those that go.
@@ -50,18 +52,22 @@ impl TokenShare {
 
 impl TensorPlaces {
     /// What they mean for a layer whose treatment keeps those of all lists.
-    pub(super) fn settle(&self, graph: &OperatorGraph, treatment: &mut Treatment) {
-        let of = |names: &BTreeSet<String>| -> BTreeSet<TensorId> {
-            by_name(graph, names).intersection(&treatment.offloaded).copied().collect()
-        };
-        let stored = of(&self.storage);
-        let partly = self.share.as_ref().map(|share| Partly {
-            tensors: of(&share.tensors),
-            millionths: share.millionths,
-            recomputed: false,
-        });
-        treatment.stored = stored;
-        treatment.partly = partly.filter(|partly| !partly.tensors.is_empty());
+    pub(super) fn settle(&self, graph: &OperatorGraph, mut treatment: Treatment) -> Treatment {
+        if let Some(share) = &self.share {
+            let named = by_name(graph, &share.tensors);
+            let tensors: BTreeSet<TensorId> = named.intersection(&treatment.offloaded).copied().collect();
+            let partly = Partly { tensors, millionths: share.millionths, recomputed: share.recomputed };
+            if partly.recomputed && !partly.tensors.is_empty() {
+                // What else is kept is there for the tokens that run again as well.
+                let device = by_name(graph, &self.device).union(&treatment.kept).copied().collect();
+                let away: BTreeSet<TensorId> = by_name(graph, &self.away()).union(&treatment.offloaded).copied().collect();
+                treatment = treatment.rest_again(graph, &device, &away.difference(&named).copied().collect(), partly);
+            } else {
+                treatment.partly = Some(partly).filter(|partly| !partly.tensors.is_empty());
+            }
+        }
+        treatment.stored = by_name(graph, &self.storage).intersection(&treatment.offloaded).copied().collect();
+        treatment
     }
 
     /// Those that go away.
@@ -73,6 +79,9 @@ impl TensorPlaces {
 /// The name of what enters a layer, without the layer's own.
 const INPUT: &str = "input";
 
+/// How a policy says that the tokens that do not go away run again.
+const REST: &str = "rest(recompute)";
+
 /// The tensors of the graph's layers that have one of these names.
 pub(crate) fn by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeSet<TensorId> {
     let mut layers = layers_in(graph);
@@ -82,7 +91,7 @@ pub(crate) fn by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeS
     layers.iter().flat_map(of_layer).collect()
 }
 
-/// A policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)`.
+/// A policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)+rest(recompute)`.
 pub(crate) fn written(places: &TensorPlaces) -> String {
     let name = |name: &String| match places.share.as_ref().filter(|share| share.tensors.contains(name)) {
         Some(share) => format!("{name}*{}", f64::from(share.millionths) / WHOLE as f64),
@@ -97,20 +106,31 @@ pub(crate) fn written(places: &TensorPlaces) -> String {
     if parts.is_empty() {
         parts.push(format!("device({INPUT})"));
     }
+    if places.share.as_ref().is_some_and(|share| share.recomputed) {
+        parts.push(REST.to_owned());
+    }
     format!("tensors:{}", parts.join("+"))
 }
 
 /// Reads what [`written`] writes, its prefix left out.
 pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
     let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
+    let (rest, lists_of): (Vec<&str>, Vec<&str>) = parts.split('+').partition(|part| part.starts_with("rest"));
+    if let Some(other) = rest.iter().find(|part| **part != REST) {
+        return Err(bad(format!(
+            "`{other}`: the tokens that do not go away stay, or run again: leave it out, or write `{REST}`"
+        )));
+    }
+    let recomputed = !rest.is_empty();
     let mut share: Option<TokenShare> = None;
-    let [host, mut device, storage] = lists(text, parts, ["offload", "device", "nvme"], |written| {
+    let [host, mut device, storage] = lists(text, &lists_of.join("+"), ["offload", "device", "nvme"], |written| {
         let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
         let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
         let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
             bad(format!("`{written}`: the part of the tokens that goes away must be above 0 and below 1: write `{name}*0.5`"))
         })?;
-        let known = share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32 });
+        let known =
+            share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
         if known.millionths != millionths as u32 {
             let first = f64::from(known.millionths) / WHOLE as f64;
             return Err(bad(format!("`{written}`: all tensors that go away in part go in the same part, the first in {first}")));
@@ -120,6 +140,11 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
     })?;
     if let Some(name) = share.iter().flat_map(|share| &share.tensors).find(|name| device.contains(*name)) {
         return Err(bad(format!("`{name}` stays on the device whole: a part is of what goes away (offload, nvme)")));
+    }
+    if recomputed && share.is_none() {
+        return Err(bad(format!(
+            "`{REST}` is of tensors of which a part goes away: write `offload(NAME*0.5)+{REST}`, or leave it out"
+        )));
     }
     device.remove(INPUT);
     Ok(TensorPlaces { host, storage, device, share })
@@ -187,10 +212,20 @@ impl ActivationPolicy {
                 tensors.iter().filter_map(|t| layer.tensors.get(t.index())?.name.strip_prefix("layer.").map(str::to_owned));
             named.collect::<BTreeSet<_>>()
         };
-        let (away, mut device, storage) = (names(&treatment.offloaded), names(&treatment.kept), names(&treatment.stored));
+        let (mut away, mut device, mut storage) = (names(&treatment.offloaded), names(&treatment.kept), names(&treatment.stored));
         device.remove(INPUT);
-        let share = treatment.partly.as_ref().filter(|partly| !partly.recomputed);
-        let share = share.map(|partly| TokenShare { tensors: names(&partly.tensors), millionths: partly.millionths });
+        let share = treatment.partly.as_ref().map(|partly| TokenShare {
+            tensors: names(&partly.tensors),
+            millionths: partly.millionths,
+            recomputed: partly.recomputed,
+        });
+        if let Some(none) = share.as_ref().filter(|share| share.millionths == 0) {
+            // No token goes away: all stay, or run again.
+            away.retain(|name| !none.tensors.contains(name));
+            storage.retain(|name| !none.tensors.contains(name));
+            device.extend(none.tensors.iter().filter(|_| !none.recomputed).cloned());
+        }
+        let share = share.filter(|share| share.millionths > 0);
         let host = away.difference(&storage).cloned().collect();
         Self::Tensors(TensorPlaces { host, storage, device, share })
     }

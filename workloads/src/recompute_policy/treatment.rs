@@ -1,6 +1,7 @@
 //! What a policy means for one segment: where each tensor is between the passes, and what runs again.
 
-use crate::graph::{OperatorGraph, Partly, RecomputeSet, TensorId};
+use super::keeping;
+use crate::graph::{OpId, OperatorGraph, Partly, RecomputeSet, TensorId};
 use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
@@ -20,11 +21,41 @@ pub struct Treatment {
     /// Of these, those of which a part of the tokens only is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partly: Option<Partly>,
+    /// Of the operators that run again those that do for all tokens, where others do only for the tokens that do not go away. Without such others it is
+    /// empty.
+    #[serde(default, skip_serializing_if = "RecomputeSet::is_empty")]
+    pub throughout: RecomputeSet,
 }
 
 impl Treatment {
     pub(crate) fn bytes<'a>(graph: &OperatorGraph, tensors: impl IntoIterator<Item = &'a TensorId>) -> Bytes {
         tensors.into_iter().filter_map(|t| graph.tensors.get(t.index())).map(|t| t.bytes).sum()
+    }
+
+    /// The same where the tokens of which `partly`'s tensors do not go away run again: what they need for it, and what is kept for that besides. `device`
+    /// and `whole` are the tensors kept there, and those sent away whole.
+    pub(crate) fn rest_again(
+        mut self,
+        graph: &OperatorGraph,
+        device: &BTreeSet<TensorId>,
+        whole: &BTreeSet<TensorId>,
+        partly: Partly,
+    ) -> Self {
+        let rest = keeping(graph, device, whole);
+        self.throughout = std::mem::replace(&mut self.recompute, rest.recompute);
+        self.kept.extend(rest.kept);
+        self.offloaded.extend(rest.offloaded);
+        self.partly = Some(partly);
+        self
+    }
+
+    /// The part of the tokens for which an operator of [`Self::recompute`] runs again.
+    #[must_use]
+    pub fn again_share(&self, operator: OpId) -> f64 {
+        match &self.partly {
+            Some(partly) if partly.recomputed && !self.throughout.contains(operator) => 1.0 - partly.fraction(),
+            _ => 1.0,
+        }
     }
 
     /// Bytes kept on the device per piece and micro-batch in flight.
@@ -58,6 +89,7 @@ impl Treatment {
     #[must_use]
     pub fn rebuilt_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let rebuilt = graph.tensors.iter().filter(|t| t.saved && !self.kept.contains(&t.id) && !self.offloaded.contains(&t.id));
-        rebuilt.map(|t| t.bytes).sum::<Bytes>() + self.offloaded_bytes(graph)
+        let rest = self.partly.as_ref().filter(|partly| partly.recomputed).map_or(Bytes::ZERO, |partly| partly.not_moved(graph));
+        rebuilt.map(|t| t.bytes).sum::<Bytes>() + self.offloaded_bytes(graph) + rest
     }
 }

@@ -1,0 +1,154 @@
+//! Choices of which a part of the tokens goes away and the rest runs again, as MEMO (Zhao et al. 2025, section 4.1) treats a layer.
+//!
+//! Of two points of the front without a host, one that runs nothing or little again and one that runs more, some tokens follow the first and the others
+//! the second. What both retain is there for all tokens, on the device or away; what the first retains besides goes away for its tokens. So a layer's
+//! copies are just as long as its passes hide them, and nothing stays for that.
+//!
+//! Such a choice retains no less than the line between both points has, for the seconds that it runs again: the lower convex hull of the front bounds
+//! them all ([`bound`]).
+
+use super::layer::{OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
+use super::offload::{Away, CopyLinks, CopyRate, Kind, LayerChoice, lower_hull};
+use super::space::RecomputeSpace;
+use sim::units::{Bytes, Seconds};
+use workloads::TokenShare;
+
+/// Parts in a whole of the tokens that go (MEMO's alpha is in eighths).
+const PARTS: u32 = 8;
+
+/// Millionths in a whole.
+const WHOLE: u32 = 1_000_000;
+
+/// Points of the front without a host between which tokens are shared, at most.
+const CORNERS: usize = 8;
+
+/// Choices between two points of the front.
+struct Between<'a> {
+    space: &'a RecomputeSpace,
+    links: &'a CopyLinks,
+    /// What tokens that go away follow.
+    first: &'a RecomputePolicy,
+    /// What the others follow.
+    rest: &'a RecomputePolicy,
+    /// Retained of all tokens.
+    whole: Vec<usize>,
+    /// Retained of those that go.
+    part: Vec<usize>,
+}
+
+/// The choices between corners of the front without a host.
+pub(super) fn with_rest_again(space: &RecomputeSpace, exact: &[RecomputePolicy], links: &CopyLinks) -> Vec<(LayerChoice, Kind)> {
+    let corners = corners(exact);
+    let step = corners.len().div_ceil(CORNERS).max(1);
+    // Both ends are among them.
+    let mut few: Vec<&RecomputePolicy> = corners.iter().step_by(step).copied().collect();
+    few.extend(corners.last().copied().filter(|last| !few.contains(last)));
+    let mut found = Vec::new();
+    for first in &few {
+        for rest in few.iter().filter(|rest| first.extra < rest.extra && first.operators.is_subset(rest.operators)) {
+            let retained = |policy: &RecomputePolicy| retained(space, policy.operators);
+            let whole = retained(rest);
+            let part = retained(first).into_iter().filter(|t| !whole.contains(t)).collect();
+            found.extend(Between { space, links, first, rest, whole, part }.choices());
+        }
+    }
+    found
+}
+
+/// Tensors with bytes that a policy retains.
+fn retained(space: &RecomputeSpace, operators: OperatorSet) -> Vec<usize> {
+    let tensors = &space.layer().tensors;
+    let choices = space.layer().choices(operators);
+    (0..choices.len()).filter(|t| choices[*t] == TensorChoice::Keep && tensors[*t].bytes.0 > 0).collect()
+}
+
+/// The corners of the front's lower convex hull, least retained first.
+fn corners(exact: &[RecomputePolicy]) -> Vec<&RecomputePolicy> {
+    let points: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
+    lower_hull(&points).into_iter().filter_map(|at| exact.iter().nth_back(at)).collect()
+}
+
+impl Between<'_> {
+    fn bytes(&self, tensors: &[usize]) -> u64 {
+        tensors.iter().map(|t| self.space.layer().tensors[*t].bytes.0).sum()
+    }
+
+    fn choices(&self) -> Vec<(LayerChoice, Kind)> {
+        let (whole, part) = (self.bytes(&self.whole), self.bytes(&self.part));
+        let mut found = Vec::new();
+        for (kind, rate) in [(Kind::Host, self.links.host), (Kind::Storage, self.links.storage)] {
+            let Some(rate) = rate.filter(|_| part > 0) else { continue };
+            for away in [false, true] {
+                let besides = if away { whole } else { 0 };
+                let eighths = (1..PARTS).map(|eighth| f64::from(eighth) / f64::from(PARTS));
+                let fractions = eighths.chain(self.just_hidden(&rate, besides, part)).map(|f| (f * f64::from(WHOLE)) as u32);
+                let fractions = fractions.filter(|millionths| (1..WHOLE).contains(millionths));
+                found.extend(fractions.map(|millionths| (self.choice(kind, away, millionths), kind)));
+            }
+        }
+        found
+    }
+
+    /// The parts of the tokens whose copies a pass just hides, with so many bytes besides.
+    fn just_hidden(&self, rate: &CopyRate, besides: u64, part: u64) -> [f64; 2] {
+        let (besides, part) = (rate.latency + rate.per_byte * besides as f64, rate.per_byte * part as f64);
+        // The more tokens go, the less runs again beside their copies.
+        let less = self.rest.extra.0 - self.first.extra.0;
+        [(self.links.forward - besides) / part, (self.links.backward + self.rest.extra.0 - besides) / (part + less)]
+    }
+
+    fn choice(&self, kind: Kind, away: bool, millionths: u32) -> LayerChoice {
+        let name = |t: &usize| self.space.layer().tensors[*t].name.clone();
+        let share = TokenShare { tensors: self.part.iter().map(name).collect(), millionths, recomputed: true };
+        let moved = share.moved(Bytes(self.bytes(&self.part))).0;
+        let whole = self.bytes(&self.whole);
+        let (stays, goes) = if away { (0, whole + moved) } else { (whole, moved) };
+        let mut sent: Vec<TensorIndex> = self.part.iter().copied().map(TensorIndex).collect();
+        sent.extend(self.whole.iter().filter(|_| away).copied().map(TensorIndex));
+        sent.sort();
+        let there = if kind == Kind::Storage { Away { host: 0, storage: goes } } else { Away { host: goes, storage: 0 } };
+        let rest = 1.0 - f64::from(millionths) / f64::from(WHOLE);
+        let again = self.first.extra.0 + rest * (self.rest.extra.0 - self.first.extra.0);
+        let (offloaded, stored) = if kind == Kind::Storage { (Vec::new(), sent) } else { (sent, Vec::new()) };
+        LayerChoice {
+            stash: Bytes(stays),
+            host: Bytes(there.host),
+            storage: Bytes(there.storage),
+            again: Seconds(again),
+            added: Seconds(again + self.links.stalls(there, again)),
+            operators: self.rest.operators,
+            offloaded,
+            stored,
+            share: Some((self.part.iter().copied().map(TensorIndex).collect(), share)),
+        }
+    }
+}
+
+/// Seconds that no choice of no more than `budget` bytes on the device adds less than, whatever parts of tensors are copied and whatever part of the
+/// tokens runs again.
+///
+/// What runs again for so many seconds retains no less than the hull of the front does. Along an edge of it what is added is linear but for three
+/// corners: where nothing is left to copy, and where the copies are as long as a pass.
+pub(super) fn bound(exact: &[RecomputePolicy], links: Option<&CopyLinks>, budget: Bytes) -> Option<Seconds> {
+    let alone = exact.iter().filter(|policy| policy.stash <= budget).map(|policy| policy.extra.0);
+    let Some(links) = links else { return alone.reduce(f64::min).map(Seconds) };
+    let added = |stash: f64, extra: f64| match stash - budget.as_f64() {
+        over if over <= 0.0 => Some(extra),
+        // A choice may copy less than the latency's worth, but no less than this.
+        over => Some(extra + links.least(over, extra)?),
+    };
+    let corners = corners(exact);
+    let ends = corners.iter().filter_map(|policy| added(policy.stash.as_f64(), policy.extra.0));
+    let inside = corners.windows(2).flat_map(|pair| {
+        let (stash, extra) = (pair[0].stash.as_f64(), pair[0].extra.0);
+        let (more, less) = (pair[1].stash.as_f64() - stash, extra - pair[1].extra.0);
+        let over = stash - budget.as_f64();
+        let rate = links.least_rate().unwrap_or(0.0);
+        let nothing = -over / more;
+        let forward = (links.forward - rate * over) / (rate * more);
+        let backward = (links.backward + extra - rate * over) / (rate * more + less);
+        let at = [nothing, forward, backward].into_iter().filter(|at| (0.0..=1.0).contains(at));
+        at.filter_map(|at| added(stash + at * more, extra - at * less)).collect::<Vec<_>>()
+    });
+    alone.chain(ends).chain(inside).reduce(f64::min).map(Seconds)
+}

@@ -1,0 +1,217 @@
+//! The stages of a plan, each with the policies for its layers that are fastest in its own memory.
+
+use super::mixes::{Layers, StagedPlan};
+use super::search::Search;
+use crate::memory::{MixPoint, MixQuestion, StageMix};
+use sim::pipeline::Schedule;
+use sim::units::Bytes;
+use step::{Degrees, Evaluator, Need, Sends, Shape};
+use workloads::{ActivationPolicy, LayerMix, LayerRun, StagePolicies};
+
+/// Times that a stage's room is made smaller because its mix, spread over its chunks, needs more than was reckoned with.
+const TRIES: usize = 8;
+
+/// The stages of a plan whose policies are chosen.
+pub(super) struct Stages<'s, 'a> {
+    pub(super) search: &'s Search<'a>,
+    pub(super) layers: &'s Layers,
+    pub(super) degrees: &'s Degrees,
+    pub(super) sends: &'s Sends,
+    /// Schedule and micro-batches.
+    pub(super) run: (Schedule, u64),
+}
+
+impl Stages<'_, '_> {
+    /// The shape under policies by stage.
+    fn shape(&self, policies: &StagePolicies) -> Option<Shape> {
+        let known: Vec<(&ActivationPolicy, &Shape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
+        Shape::mixed(policies, &known).ok()
+    }
+
+    fn timed(&self, policies: StagePolicies, shape: &Shape, gap: f64) -> Option<StagedPlan> {
+        let time = self.search.evaluator.simulate_under(&policies, shape, self.degrees, self.sends, self.run).ok()?;
+        Some(StagedPlan { policies, time: time.0, gap })
+    }
+
+    /// Every stage with its best mix.
+    pub(super) fn mixed(&self) -> Option<StagedPlan> {
+        let capacity = self.search.evaluator.capacity();
+        let staying = Need { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
+        let best = self.mixed_within(capacity);
+        // Where the mix is not proven one policy for all stages may be faster, as is one that a named technique has.
+        let best = match best {
+            Some(best) if best.gap <= 0.0 => Some(best),
+            best => faster(best, self.alike()),
+        };
+        // Chunks of a device hold different numbers of micro-batches, which a mix does not know: what it sends away may cost more than it gains.
+        let (schedule, m) = self.run;
+        let places = Evaluator::chunks(self.degrees, schedule, m);
+        let apart = places.iter().any(|(_, device)| places.iter().filter(|(_, other)| other == device).count() > 1);
+        if best.is_some() && !apart || staying == capacity {
+            return best;
+        }
+        let best = faster(faster(best, self.mixed_within(staying)), self.alike());
+        best.or_else(|| {
+            // What lacks least may be just what fits.
+            let (_, policies) = self.least().filter(|(lack, _)| *lack == Bytes::ZERO)?;
+            let shape = self.shape(&policies)?;
+            self.timed(policies, &shape, 1.0)
+        })
+    }
+
+    /// The policies under which every stage needs least of its device, what they send away fitting, and what they lack together. Of a stage's layers all
+    /// follow one: whatever the largest working set, no mix keeps less than that of its policies which keeps least. (Where the host holds too little for
+    /// that of all layers, some may follow it: less would do then.)
+    pub(super) fn least(&self) -> Option<(Bytes, StagePolicies)> {
+        let (schedule, m) = self.run;
+        let evaluator = &self.search.evaluator;
+        let chunks = Evaluator::chunks(self.degrees, schedule, m);
+        let run = |layers: u64, at: usize| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
+        let mut least: Vec<Option<(Need, usize)>> = Vec::new();
+        for at in 0..self.layers.points.len() {
+            let alike = StagePolicies::of_chunks(chunks.iter().map(|(layers, _)| run(*layers, at)).collect());
+            let needs = evaluator.needs(&self.shape(&alike)?, self.degrees, schedule, m);
+            least.resize(needs.len(), None);
+            for (least, need) in least.iter_mut().zip(needs) {
+                let over = evaluator.over(need);
+                let fits_away = over.host == Bytes::ZERO && over.storage == Bytes::ZERO;
+                if fits_away && least.is_none_or(|(other, _)| need.device < other.device) {
+                    *least = Some((need, at));
+                }
+            }
+        }
+        let least: Vec<(Need, usize)> = least.into_iter().collect::<Option<_>>()?;
+        let of = |(layers, device): &(u64, u32)| run(*layers, least[*device as usize].1);
+        let policies = StagePolicies::of_chunks(chunks.iter().map(of).collect());
+        let shape = self.shape(&policies)?;
+        Some((evaluator.lack(evaluator.need(&shape, self.degrees, schedule, m)), policies))
+    }
+
+    /// The fastest policy for the layers of all stages, if one fits.
+    fn alike(&self) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let evaluator = &self.search.evaluator;
+        let chunks = Evaluator::chunks(self.degrees, schedule, m);
+        let points = self.points();
+        let mut order: Vec<usize> = (0..points.len()).collect();
+        order.sort_by(|a, b| points[*a].time.total_cmp(&points[*b].time));
+        order.into_iter().find_map(|at| {
+            let run = |layers: u64| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
+            let policies = StagePolicies::of_chunks(chunks.iter().map(|(layers, _)| run(*layers)).collect());
+            let shape = self.shape(&policies)?;
+            let fits = evaluator.lack(evaluator.need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
+            // What a better mix gains is not known here.
+            fits.then(|| self.timed(policies, &shape, 0.0)).flatten()
+        })
+    }
+
+    /// A layer under every policy beside what weights and gradients that live away from the device leave of its links.
+    fn points(&self) -> Vec<MixPoint> {
+        let all = self.layers.points.iter().zip(&self.layers.shapes);
+        all.map(|(point, shape)| match shape.layer_beside(self.degrees, self.search.job.stack) {
+            Some(time) => MixPoint { time: time.0, ..*point },
+            None => *point,
+        })
+        .collect()
+    }
+
+    /// The same with so much away from the device at most.
+    fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let evaluator = &self.search.evaluator;
+        let rooms = evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
+        let chunks = Evaluator::chunks(self.degrees, schedule, m);
+        let (points, stages) = (self.points(), rooms.iter().enumerate());
+        let of_stage = stages.map(|(device, room)| MixQuestion {
+            points: &points,
+            layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
+            depth: room.depth.max(1.0),
+            room: room.layers.0,
+            kept: room.loss.map(|loss| loss.0),
+            host: away.host.0,
+            storage: away.storage.0,
+        });
+        let mut questions: Vec<MixQuestion<'_>> = of_stage.collect();
+        let mut mixes: Vec<Option<StageMix>> = vec![None; rooms.len()];
+        for _ in 0..TRIES {
+            for (mix, question) in mixes.iter_mut().zip(&questions).filter(|(mix, _)| mix.is_none()) {
+                *mix = Some(question.best()?);
+            }
+            let policies = self.spread(&chunks, &mixes);
+            let shape = self.shape(&policies)?;
+            let mut fits = true;
+            for (device, need) in evaluator.needs(&shape, self.degrees, schedule, m).into_iter().enumerate() {
+                if evaluator.lack(need) > Bytes::ZERO {
+                    fits = false;
+                    let mix = mixes[device].take()?;
+                    let over = evaluator.over(need);
+                    questions[device] = questions[device].tightened(&mix, over.device.0, [over.host.0, over.storage.0]);
+                }
+            }
+            if fits {
+                let gap = |mix: &StageMix| (mix.time - mix.bound) / mix.time.max(f64::MIN_POSITIVE);
+                let gap = mixes.iter().flatten().map(gap).fold(0.0, f64::max);
+                return self.timed(policies, &shape, gap);
+            }
+        }
+        None
+    }
+
+    /// The mixes of stages over their chunks, every chunk with its share of each policy, what keeps least first.
+    fn spread(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
+        let mut found: Vec<LayerMix> = vec![Vec::new(); chunks.len()];
+        for (device, mix) in mixes.iter().enumerate() {
+            let mut counts = mix.as_ref().map_or_else(Vec::new, |mix| mix.counts.clone());
+            counts.sort_by_key(|(at, _)| (self.layers.points[*at].kept, *at));
+            let mut left: Vec<(usize, u64)> = chunks
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, on))| *on as usize == device)
+                .map(|(place, (layers, _))| (place, *layers))
+                .collect();
+            let mut layers = counts.iter().flat_map(|(at, count)| std::iter::repeat_n(*at, *count as usize));
+            while left.iter().any(|(_, room)| *room > 0) {
+                for (place, room) in left.iter_mut().filter(|(_, room)| *room > 0) {
+                    let Some(at) = layers.next() else {
+                        *room = 0;
+                        continue;
+                    };
+                    *room -= 1;
+                    found[*place].push(LayerRun { layers: 1, policy: self.layers.policies[at].clone() });
+                }
+            }
+        }
+        StagePolicies::of_chunks(found)
+    }
+
+    /// The first layers of every chunk run again, as few as fit.
+    pub(super) fn block(&self) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let split = self.degrees.split();
+        let evaluator = &self.search.evaluator;
+        let of = |count: u64| {
+            let policies = StagePolicies::of_block(count, &split);
+            let shape = self.shape(&policies)?;
+            let need = evaluator.need(&shape, self.degrees, schedule, m);
+            (evaluator.lack(need) == Bytes::ZERO).then_some((policies, shape))
+        };
+        let most = (0..split.chunks).map(|place| split.layers(place)).max()?;
+        let (mut low, mut high) = (0, most);
+        let mut best = of(most)?;
+        while low + 1 < high {
+            let middle = low + (high - low) / 2;
+            match of(middle) {
+                Some(found) => (best, high) = (found, middle),
+                None => low = middle,
+            }
+        }
+        self.timed(best.0, &best.1, 0.0)
+    }
+}
+
+/// The plan that takes less, with the larger of both gaps.
+fn faster(a: Option<StagedPlan>, b: Option<StagedPlan>) -> Option<StagedPlan> {
+    let gap = a.iter().chain(&b).map(|plan| plan.gap).fold(0.0, f64::max);
+    let best = [a, b].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))?;
+    Some(StagedPlan { gap, ..best })
+}

@@ -1,0 +1,22 @@
+//! What `plan` says would be enough where nothing fits.
+
+use crate::support::coplace;
+
+/// What is printed as enough, given back as what is left free, is enough: by name and tensor by tensor.
+#[test]
+fn the_memory_that_is_said_to_be_enough_is() {
+    let job = "plan llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 8 --sequence-length 32768 \
+               --tensor 8 --zero 0 --top 1 --format json";
+    for recompute in ["none;selective;full", "best"] {
+        let with = |headroom: &str| {
+            let more = ["--recompute", recompute, "--headroom-gib", headroom];
+            coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>()).json()
+        };
+        let none = with("76");
+        let why = none["why"].as_str().unwrap();
+        let flag = why.split_once("(--headroom-gib ").and_then(|(_, rest)| rest.split_once(')')).unwrap().0;
+        assert!(!with(flag)["plans"].as_array().unwrap().is_empty(), "{recompute}: {why}");
+        let less = format!("{:.2}", flag.parse::<f64>().unwrap() + 0.01);
+        assert!(with(&less)["plans"].as_array().unwrap().is_empty(), "{recompute}: {less} of {why}");
+    }
+}
