@@ -4,16 +4,17 @@
 //! [`super::step_time_of`], which plays schedules event by event, and [`super::Evaluator`], which times them in closed form.
 
 use super::arrangement::{Alike, Arrangement, DEVICE_KINDS, KINDS};
+use super::away::{ParameterCopies, PieceCopies};
 use super::chunk::{Chunk, exposed_gathers, launching};
 use super::contention::{Communication, Window};
 use super::network::Network;
-use super::parameter_copies::ParameterCopies;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
 use super::sends::{ExposedSends, Sends};
 use super::staged::Staged;
 use super::{SoftwareStack, StepTime};
 use sim::pipeline::{EndedPipeline, PassesTime, RowPipeline};
 use sim::units::Seconds;
+use std::borrow::Cow;
 use workloads::StagePolicies;
 
 /// What a device exchanges once per step for the parameters that it holds, and their update.
@@ -39,6 +40,34 @@ pub struct Exchanges {
     pub devices: [Exchange; DEVICE_KINDS],
     /// The sum of a tied embedding's two gradients.
     pub tied: Seconds,
+}
+
+impl PieceCopies {
+    /// The piece with these copies beside those of its activations.
+    fn beside(&self, piece: &mut PieceProfile, stack: &SoftwareStack, bounded: bool) {
+        let before = piece.backward.offload;
+        piece.forward.copies = piece.forward.copies.plus(self.passes[0]);
+        piece.backward.copies = piece.backward.copies.plus(self.passes[1]);
+        piece.wait_for_copies(stack);
+        if bounded {
+            piece.backward.weight += piece.backward.offload - before;
+        }
+    }
+}
+
+impl Exchanges {
+    /// The profile with the copies of weights and gradients that live away from the device.
+    pub(super) fn beside<'p>(&self, profile: &'p StepProfile, stack: &SoftwareStack) -> Cow<'p, StepProfile> {
+        let Some(ParameterCopies { pieces: [embedding, layer, head], bounded }) = &self.copies else {
+            return Cow::Borrowed(profile);
+        };
+        let mut profile = profile.clone();
+        embedding.beside(&mut profile.embedding, stack, *bounded);
+        layer.beside(&mut profile.layer, stack, *bounded);
+        head.beside(&mut profile.head, stack, *bounded);
+        profile.by_policy.iter_mut().for_each(|known| layer.beside(&mut known.layer, stack, *bounded));
+        Cow::Owned(profile)
+    }
 }
 
 /// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's

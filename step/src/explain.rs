@@ -1,10 +1,10 @@
 //! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
 
+use super::away::PieceCopies;
 use super::copied::Copied;
 use super::evaluate::{Step, step_time_of};
 use super::execute::detail::KernelDetail;
 use super::keeps::layers_under;
-use super::parameter_copies::PieceCopies;
 use super::profile::{PassProfile, PieceProfile};
 use super::{ChipTimes, StepError, StepTime, TrainingPlan, lowered};
 use sim::cost::Bound;

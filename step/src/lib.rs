@@ -6,6 +6,7 @@
 mod addresses;
 mod arrangement;
 mod assembly;
+mod away;
 pub mod calibrate;
 mod chip_times;
 mod chunk;

@@ -1,9 +1,9 @@
 //! Laws of the copies of weights and gradients that live away from the device.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use crate::away::ParameterCopies;
 use crate::evaluator::{Evaluator, Recent, Shape};
 use crate::memory::DeviceMemory;
-use crate::parameter_copies::ParameterCopies;
 use crate::technique_tests::plan;
 use crate::{ChipTimes, Fidelity, SoftwareStack, Step, StepTime, TrainingPlan, lowered, step_time};
 use proptest::prelude::*;

@@ -2,9 +2,9 @@
 //! data-parallel ranks there are.
 
 use super::SoftwareStack;
+use super::away::AwayPieces;
 use super::contention::PortTimes;
 use super::copied::LinkTimes;
-use super::parameter_copies::AwayPieces;
 use serde::{Deserialize, Serialize};
 use sim::units::{Bytes, Joules, Seconds};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
 
+use super::away::AwayPieces;
 use super::chip_times::{Cost, Fidelity};
 use super::contention::{Communication, PortTimes, Window};
 use super::copied::{Copied, LinkTimes};
 use super::lowering::lowered;
 use super::network::Network;
-use super::parameter_copies::AwayPieces;
 use super::profile::LayerProfile;
 use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
 use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, OpId, Pass};

@@ -75,7 +75,9 @@ fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
     let mut child = command.spawn().unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let line = told.by_ref().find(|line| line.contains("best ")).unwrap();
-    assert!(line.contains("searching plans [") && line.contains(" plans evaluated, ") && line.contains(" a second"), "{line}");
+    // Which part of the search it is in after two seconds depends on the machine.
+    let parts = [" plans evaluated, ", "schedules played, ", "other splits of the layers, ", "what stages keep, "];
+    assert!(line.contains("searching plans [") && parts.iter().any(|part| line.contains(part)), "{line}");
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let rest: Vec<String> = told.collect();
