@@ -68,6 +68,24 @@ fn what_the_rest_needs_is_kept_for_all_tokens() {
 }
 
 #[test]
+fn the_rest_runs_again_beside_techniques_too() {
+    let (model, plain) = training("llama2-7b");
+    let policy = "tensors:offload(attention.core.log_sum_exp,attention.core.out,mlp.gated.out*0.25)+rest(recompute)";
+    let policy = policy.parse::<ActivationPolicy>().unwrap();
+    let alone = policy.treatment(&layer(&plain).graph);
+    assert!(!alone.recompute.is_empty());
+    // What the first sends away goes away anyway, what the second runs again does so anyway.
+    for name in ["offload-attn-proj", "recompute-layernorm", "zero-offload"] {
+        let techniques: Techniques = [name.parse::<Technique>().unwrap()].into_iter().collect();
+        let applied = techniques.apply(&model, plain.clone(), 1).unwrap();
+        let beside = policy.treatment(&layer(&applied).graph);
+        assert_eq!(beside.recompute, alone.recompute, "{name}");
+        assert_eq!((&beside.throughout, &beside.partly), (&alone.throughout, &alone.partly), "{name}");
+        assert_eq!((&beside.kept, &beside.offloaded), (&alone.kept, &alone.offloaded), "{name}");
+    }
+}
+
+#[test]
 fn a_rest_of_nothing_is_none() {
     assert!(error("tensors:offload(input)+rest(recompute)").contains("write `offload(NAME*0.5)+rest(recompute)`"));
     assert!(error("tensors:offload(input*0.5)+rest(keep)").contains("leave it out, or write `rest(recompute)`"));

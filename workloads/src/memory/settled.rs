@@ -34,17 +34,15 @@ impl Treatment {
             true => all.offloaded.clone(),
             false => self.stored.intersection(&all.offloaded).copied().collect(),
         };
-        let moved: BTreeSet<TensorId> = partial.iter().filter(|t| all.offloaded.contains(t)).copied().collect();
-        let Some(partly) = settled.partly.as_ref().filter(|_| !moved.is_empty()) else {
-            all.partly = self.partly.and_then(|own| {
-                let tensors: BTreeSet<TensorId> = own.tensors.intersection(&all.offloaded).copied().collect();
-                (!tensors.is_empty()).then_some(Partly { tensors, ..own })
-            });
-            return all;
+        // What the techniques send away in part goes before what the policy does.
+        let moved = |partly: &Partly| {
+            let tensors: BTreeSet<TensorId> = partly.tensors.intersection(&all.offloaded).copied().collect();
+            (!tensors.is_empty()).then(|| Partly { tensors, ..partly.clone() })
         };
-        let partly = Partly { tensors: moved, ..partly.clone() };
+        let partly = settled.partly.as_ref().and_then(&moved).or_else(|| self.partly.as_ref().and_then(&moved));
+        let Some(partly) = partly else { return all };
         if partly.recomputed {
-            let whole: BTreeSet<TensorId> = host.difference(partial).copied().collect();
+            let whole: BTreeSet<TensorId> = host.difference(&partly.tensors).copied().collect();
             return all.rest_again(graph, &device, &whole, partly);
         }
         all.partly = Some(partly);
