@@ -326,7 +326,9 @@ fn binds(binds: &Binds) -> String {
 }
 
 fn signed(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.digits$}"))
+    // What is rounded to nothing has no sign of its own.
+    let rounded = |value: f64| (value * 10_f64.powi(digits as i32)).round() == 0.0;
+    value.map_or_else(|| "-".to_owned(), |value| format!("{:+.digits$}", if rounded(value) { 0.0 } else { value }))
 }
 
 /// Columns of each of several models: its name, with its tokens where two have one name.

@@ -252,6 +252,8 @@ pub(crate) fn of_chip(mut entry: Entry, chip: &Accelerator) -> Entry {
         entry.area_mm2 = Some(figures.area.0);
         entry.cost_usd = figures.cost_usd;
     }
+    // A die that was measured is as large as it is.
+    entry.area_mm2 = chip.published.die_area.map(|area| area.0).or(entry.area_mm2);
     // A chip that was built is held down to what its maker states.
     let modelled = sim::hardware::sustained_power(chip).peak().0;
     entry.peak_power_w = Some(chip.published.tdp.map_or(modelled, |tdp| modelled.min(tdp.0)));

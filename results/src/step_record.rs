@@ -80,6 +80,9 @@ pub struct ChipRecord {
     pub hbm_gib: f64,
     /// Its read bandwidth in GB/s.
     pub hbm_gb_per_s: f64,
+    /// What its maker holds it down to, in W; nothing where that is not published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tdp_w: Option<f64>,
 }
 
 /// A cluster.
@@ -228,6 +231,7 @@ impl ChipRecord {
             peak_tflop_per_s: peak.map(|p| p.0 / 1e12),
             hbm_gib: chip.memory_capacity().gib(),
             hbm_gb_per_s: chip.hbm.read_bandwidth.0 / 1e9,
+            tdp_w: chip.published.tdp.map(|tdp| tdp.0),
         }
     }
 }

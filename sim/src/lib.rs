@@ -18,3 +18,9 @@ pub mod scalar_fit;
 pub mod schedule;
 pub mod status;
 pub mod units;
+
+/// Whether a network is sold with other built-in chips than this one. Chips of files, and those that a search makes, are at home in any.
+#[must_use]
+pub fn is_foreign(fabric: &network::Fabric, chip: &hardware::Accelerator) -> bool {
+    !fabric.may_join(&chip.name) && hardware::template_names().contains(&chip.name.as_str())
+}

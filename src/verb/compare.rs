@@ -65,6 +65,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             format: arguments.format,
         });
     }
+    if let Some(missing) = arguments.directories.iter().find(|path| !path.exists()) {
+        return Err(failure::input(format!(
+            "{}: no such file or directory; give run directories, or what evaluate or plan printed with --format json",
+            missing.display()
+        )));
+    }
     let files = arguments.directories.iter().filter(|path| path.is_file()).count();
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
         None => answers::compare(&answers(&arguments.directories)?),

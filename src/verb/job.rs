@@ -145,8 +145,8 @@ pub struct JobArguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub sequence_length: Option<u64>,
-    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on H100, H200, B200,
-    /// GB200, B300 and GB300, megatron otherwise]
+    /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on
+    /// GPUs of 2022 and later (H100 to GB300, MI300, Gaudi), megatron otherwise]
     #[arg(long)]
     pub stack: Option<String>,
     /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...;

@@ -423,7 +423,7 @@ fn notes(question: &Question, id: DesignId, (row, complete): (&DesignRow, bool))
     if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
         let left = most.0 - row.area_mm2;
         let why = match complete {
-            true => "no larger chip of the study's lists is better; finer lists may use them",
+            true => "no larger chip of the study's lists is better by more than the proof says; finer lists may use them",
             false => "the search stopped before it had looked at all larger chips",
         };
         notes.push(format!("Of {:.1} mm² {left:.1} ({:.0} %) are left: {why}.", most.0, 100.0 * left / most.0));

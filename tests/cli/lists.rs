@@ -47,7 +47,8 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
         coplace(&[&fixed[..], fabric].concat())
     };
     let refused = job(&[]).refusal();
-    for part in ["--fabric is missing", "h100_80gb_sxm is sold with", "\n  nvlink4_node", "\n  eos_ndr400x8"] {
+    for part in ["--fabric is missing", "h100_80gb_sxm is sold with", "\n  nvlink4_node", "at most 8 devices", "\n  eos_ndr400x8"]
+    {
         assert!(refused.contains(part), "{part}: {refused}");
     }
     assert!(!refused.contains("tpu_v4_ici") && !refused.contains("h200_400g"), "{refused}");
@@ -106,4 +107,17 @@ fn answers_of_two_chips_stand_side_by_side() {
     std::fs::write(dir.path().join("cut.json"), "{\"plans\": [").unwrap();
     let cut = coplace_in(dir.path(), &["compare", "h100.json", "cut.json"]).refusal();
     assert!(cut.contains("cut.json: EOF while parsing"), "{cut}");
+}
+
+#[test]
+fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
+    let job = ["evaluate", "llama3-8b", "--devices", "8", "--global-batch", "64", "--sequence-length", "4096"];
+    let text = |chip: &'static str, fabric: &'static str| {
+        let text = coplace(&[&job[..], &["--chip", chip, "--fabric", fabric]].concat()).result();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(text("mi300x", "mi300x_400g").contains("above the 750 W that its maker holds it to"));
+    assert!(!text("h100", "nvlink4_node").contains("that its maker holds it to"));
+    // What joins other chips is like nothing that was measured.
+    assert!(text("h100", "phaze_flat").contains("never measured: cluster h100_80gb_sxm on phaze_flat"));
 }

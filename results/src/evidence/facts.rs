@@ -36,7 +36,7 @@ impl Facts {
     pub fn new(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
         Self {
             chip: Kind { name: chip.name.clone(), kind: chip_kind(chip).to_owned() },
-            fabric: Kind { name: fabric.name.clone(), kind: fabric_kind(fabric) },
+            fabric: Kind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },
             stack: Kind { name: stack.name.clone(), kind: stack_kind(stack) },
             mechanisms: mechanisms(model, plan, fabric.fast_domain()),
             chips: u32::try_from(plan.layout.devices()).unwrap_or(u32::MAX),
@@ -48,7 +48,11 @@ fn chip_kind(chip: &Accelerator) -> &'static str {
     if chip.library.is_some() { "library" } else { "arrays" }
 }
 
-fn fabric_kind(fabric: &Fabric) -> String {
+/// The topologies of the tiers; a network that is sold with other chips is like none that was measured.
+fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
+    if sim::is_foreign(fabric, chip) {
+        return "of other chips".to_owned();
+    }
     let tier = |topology: &Topology| match topology {
         Topology::Torus { .. } => "torus",
         Topology::Matrix(_) => "links",

@@ -93,11 +93,23 @@ fn step(answer: &Evaluated, result: &StepRecord) -> String {
         ("MFU", percent(plan.mfu)),
         ("memory", format!("{:.2} of {:.2} GiB", plan.peak_gib, result.capacity_gib)),
         ("energy", energy(&result.energy)),
-        ("mean power", format!("{} per device", power_of_ten_rate(result.energy.mean_power_per_device_w, "W"))),
+        ("mean power", mean_power(answer, &result.energy)),
     ];
     lines.extend(super::evidence::of_plan(plan));
     text.push_str(&fields(&lines));
     text
+}
+
+/// The mean power; what no chip of this kind takes is said to be the model's error.
+fn mean_power(answer: &Evaluated, energy: &EnergyRecord) -> String {
+    let mean = energy.mean_power_per_device_w;
+    let over = answer.job.chip.tdp_w.filter(|tdp| mean > *tdp).map_or_else(String::new, |tdp| {
+        format!(
+            ", above the {tdp:.0} W that its maker holds it to: energy is overrated by {} at least",
+            percent(mean / tdp - 1.0)
+        )
+    });
+    format!("{} per device{over}", power_of_ten_rate(mean, "W"))
 }
 
 fn energy(energy: &EnergyRecord) -> String {

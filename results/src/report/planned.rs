@@ -152,7 +152,7 @@ fn proven(answer: &Planned) -> String {
 /// What the letters of the table are.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
     alike: plans of the same t, p, d, c, e that differ in v, layers, ranks or in which tensors are kept, about as fast and as large, not listed.\n\
-    ranks: which axis fills the devices first, second and third. layers: those of each model chunk\n\
+    ranks: which axis fills the devices first, second and third. layers: those of each model chunk \
     where they are not equal (5+4x6+3: 5, then 4 six times, then 3).\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 

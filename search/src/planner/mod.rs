@@ -89,12 +89,11 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// What is assumed of the model, and of a network that is sold with other chips. Chips of files, and those that a search makes, are at home in any.
+    /// What is assumed of the model, and of a network that is sold with other chips.
     #[must_use]
     pub fn assumptions(&self) -> Vec<String> {
         let (fabric, chip) = (self.fabric, self.chip);
-        let built_in = sim::hardware::template_names().contains(&chip.name.as_str());
-        let foreign = (built_in && !fabric.may_join(&chip.name)).then(|| {
+        let foreign = sim::is_foreign(fabric, chip).then(|| {
             let joins = fabric.joins.join(", ");
             format!("{} is a network of {joins}, not of {}: its links are taken as they are", fabric.name, chip.name)
         });

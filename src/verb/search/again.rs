@@ -94,11 +94,20 @@ pub fn fabric_missing(given: &[OsString]) -> Option<Failure> {
     if words.get(1) != Some(&"plan") || is_given("--fabric") {
         return None;
     }
-    let chip = input::chip(chip_named(&words)?).ok()?.accelerator.name;
+    let chip = match input::chip(chip_named(&words)?) {
+        Ok(chip) => chip.accelerator.name,
+        Err(fault) => return Some(fault),
+    };
     let own = Fabric::names().into_iter().filter_map(|name| Fabric::template(name).ok());
     let own: Vec<String> = own
         .filter(|fabric| fabric.joins.contains(&chip))
-        .map(|fabric| format!("\n  {:<24}  {}", fabric.name, fabric.description))
+        .map(|fabric| {
+            let most = match fabric.devices() {
+                u32::MAX => String::new(),
+                devices => format!("; at most {devices} devices"),
+            };
+            format!("\n  {:<24}  {}{most}", fabric.name, fabric.description)
+        })
         .collect();
     let known = match &*own {
         [] => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),

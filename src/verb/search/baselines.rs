@@ -59,10 +59,7 @@ pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) 
     }
     // One by one: each is a search for a plan.
     let of = |(label, chip): &(String, Accelerator)| {
-        let entry = conversion::entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()?;
-        // A die that was measured is as large as it is.
-        let published = chip.published.die_area.map(|area| area.0);
-        Ok::<Entry, Failure>(Entry { area_mm2: published.or(entry.area_mm2), ..entry })
+        conversion::entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()
     };
     let built = chips.par_iter().with_max_len(1).map(of).collect::<Result<Vec<_>, _>>()?;
     entries.extend(built);
