@@ -301,7 +301,7 @@ impl<'a> DesignSearch<'a> {
                 SolveStatus::from_bounds(least, *value)
             }
             (_, Some(bound)) => SolveStatus::Gap { lower_bound: bound, upper_bound: f64::INFINITY },
-            _ => SolveStatus::Infeasible { why: self.nearest_miss(&designs) },
+            _ => SolveStatus::Infeasible { why: self.nearest_miss(&designs, &outside) },
         };
         Ok(DesignAnswer { designs, boxes, front, best, status, outside, counts: answer.counts })
     }
@@ -400,7 +400,7 @@ impl<'a> DesignSearch<'a> {
     }
 
     /// The rejection that lacks least, for the user whose model fits nowhere.
-    fn nearest_miss(&self, designs: &[DesignOutcome]) -> String {
+    fn nearest_miss(&self, designs: &[DesignOutcome], outside: &Outside) -> String {
         let rejection = |design: &'_ DesignOutcome| match &design.outcome {
             Outcome::Infeasible { evaluation } => {
                 let why = evaluation.last()?.outcome.as_ref().err()?;
@@ -409,10 +409,7 @@ impl<'a> DesignSearch<'a> {
             _ => None,
         };
         let nearest = designs.iter().filter_map(|d| Some((rejection(d)?, d.id))).min_by_key(|((lacking, _), _)| *lacking);
-        nearest.map_or_else(
-            || "the space holds no chip within its limits".into(),
-            |((_, why), id)| format!("{why} (on {})", self.space.words(id)),
-        )
+        nearest.map_or_else(|| outside.words(), |((_, why), id)| format!("{why} (on {})", self.space.words(id)))
     }
 }
 

@@ -134,6 +134,24 @@ impl Outside {
         self.refusal.get_or_insert(why);
     }
 
+    /// What the limits leave out, for a space of which they leave nothing.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let kinds = [
+            (self.area, "outside the limits of area (max_area_mm2)"),
+            (self.power, "over the power at their lowest clock too (max_power_w)"),
+            (self.cost, "over the cost, or of none that is known (max_cost_usd)"),
+            (self.hbm, "outside the limits of memory (min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s)"),
+            (self.refused, "no chips"),
+        ];
+        let parts: Vec<String> =
+            kinds.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} are {why}")).collect();
+        match &*parts {
+            [] => "the space holds no chip within its limits".to_owned(),
+            _ => format!("the space holds no chip within its limits: of its combinations {}; widen the limit", parts.join(", ")),
+        }
+    }
+
     /// All of them.
     #[must_use]
     pub fn total(&self) -> usize {
