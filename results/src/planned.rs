@@ -327,7 +327,8 @@ const HUNDREDTHS: f64 = 100.0;
 /// What would make room: devices, where the job's cannot hold the model whatever the plan.
 fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     let least = job.least_devices();
-    if least > job.devices.into() {
+    // More than anybody has: a device has no room for a part of it.
+    if least > job.devices.into() && least <= u32::MAX.into() {
         let node = u64::from(job.fabric.fast_domain().max(1));
         let whole = if node < least { least.next_multiple_of(node) } else { least };
         let nodes = if whole > least { format!(" (whole nodes of {node})") } else { String::new() };

@@ -136,7 +136,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
     if let (Some(nvme), false, false) = (&arguments.job.nvme, answer.best.is_empty(), answer.best.iter().any(stored)) {
         tracing::warn!(
-            "--nvme {nvme}: no plan of the list keeps anything there; with --recompute best or a --technique plans may"
+            "--nvme {nvme}: no plan of the list keeps anything there; {}",
+            match arguments.job.technique.is_empty() {
+                true => "with --recompute best or a --technique plans may",
+                false =>
+                    "what the techniques given leave open is chosen without it, which is faster; a part can be given (fraction, to_nvme)",
+            }
         );
     }
     progress.phase("mapping ranks to links");

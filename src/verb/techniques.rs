@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Context-parallel width
     #[arg(long, value_name = "C", default_value_t = 1, value_parser = at_most(1 << 16))]
     context: u32,
+    /// Expert-parallel width, of models with experts
+    #[arg(long, value_name = "E", default_value_t = 1, value_parser = at_most(1 << 16))]
+    expert: u32,
     /// ZeRO stage
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
     zero: u8,
@@ -140,6 +143,7 @@ fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &Softwa
         pipeline: arguments.pipeline,
         data: arguments.data,
         context: arguments.context,
+        expert: arguments.expert,
         sequence_parallel: arguments.tensor > 1,
         zero: ZeroStage::from_number(arguments.zero.into()).unwrap_or_default(),
         ..Layout::default()

@@ -191,3 +191,43 @@ fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
     // Neither end is the best here: what goes away hides behind part of a layer's time.
     assert!(given.iter().all(|time| open <= *time) && given[0] > open && given[4] > open, "{open} {chosen} {given:?}");
 }
+
+#[test]
+fn megatron_s_techniques_are_its_policies() {
+    let step = |more: &[&str]| {
+        let plan =
+            [&["evaluate", "llama2-7b"][..], &CLUSTER, &["1", "--micro-batch", "2", "--zero", "1", "--format", "json"], more];
+        let answer = coplace(&plan.concat()).json();
+        let plan = &answer["result"]["plan"];
+        [&plan["step_s"], &plan["peak_gib"], &plan["parts_s"]["recompute"]].map(|figure| figure.as_f64().unwrap())
+    };
+    for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
+        let as_policy = step(&["--recompute", policy]);
+        assert_eq!(as_policy, step(&["--recompute", "none", "--technique", technique]), "{technique}");
+        assert!(as_policy[2] > 0.0);
+    }
+}
+
+#[test]
+fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
+    let of = |expert: &'static str| {
+        let job = [
+            "techniques",
+            "mixtral-8x7b",
+            "--chip",
+            "h100",
+            "--fabric",
+            "nvlink4_node",
+            "--data",
+            "8",
+            "--sequence-length",
+            "2048",
+        ];
+        let answer =
+            coplace(&[&job[..], &["--expert", expert, "--technique", "megatron-full", "--format", "json"]].concat()).json();
+        answer["rows"][0]["result"]["need_gib"].as_f64().unwrap()
+    };
+    assert!(of("8") < 0.5 * of("1"), "{} {}", of("8"), of("1"));
+    let none = ["techniques", "llama2-7b", "--chip", "h100", "--fabric", "nvlink4_node", "--data", "8", "--expert", "8"];
+    assert!(coplace(&none).refusal().contains("the expert-parallel degree is 8"));
+}

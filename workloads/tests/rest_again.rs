@@ -90,6 +90,8 @@ fn a_rest_of_nothing_is_none() {
     assert!(error("tensors:offload(input)+rest(recompute)").contains("write `offload(NAME*0.5)+rest(recompute)`"));
     assert!(error("tensors:offload(input*0.5)+rest(keep)").contains("leave it out, or write `rest(recompute)`"));
     assert!(error("custom:offload(context)+rest(recompute)").contains("rest"));
+    assert!(error("tensors:offload(mlp.gated.out,mlp.gated.out*0.5)").contains("`mlp.gated.out` is named twice"));
+    assert!(error("tensors:offload(input*0.5)+rest(recompute)+rest(recompute)").contains("given twice"));
 }
 
 proptest! {

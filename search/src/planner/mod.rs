@@ -278,7 +278,9 @@ impl<'a> Job<'a> {
         let stored = if memory.stored_master && per.master > Bytes::ZERO { Bytes::ZERO } else { per.weight };
         let gradient = if memory.gradients_persist { per.gradient } else { Bytes::ZERO };
         let least = (stored + per.master + per.state + gradient) * self.model.parameters();
-        least.0.div_ceil(usable(self.stack, self.memory().hbm).0.max(1)).max(1)
+        // What the framework takes it takes of every device.
+        let framework = Bytes::from_gib(memory.context_gib);
+        least.0.div_ceil(usable(self.stack, self.memory().hbm).saturating_sub(framework).0.max(1)).max(1)
     }
 
     /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.

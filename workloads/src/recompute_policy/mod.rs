@@ -268,7 +268,14 @@ impl ActivationPolicy {
     #[must_use]
     pub fn treatment_under(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
         let alone = self.treatment_alone(graph, replay);
-        if graph.settled.is_empty() { alone } else { alone.settled(graph) }
+        if graph.settled.is_empty() {
+            return alone;
+        }
+        let settled = alone.settled(graph);
+        // A technique that keeps what `full` or `selective` does is run as they are.
+        let whole = replay == Replay::WholeRegion && settled.offloaded.is_empty() && settled.partly.is_none();
+        let known = [Self::Full, Self::Selective].into_iter().filter(|_| whole).map(|known| known.treatment_alone(graph, replay));
+        known.into_iter().find(|known| known.kept == settled.kept).unwrap_or(settled)
     }
 
     /// Without techniques.

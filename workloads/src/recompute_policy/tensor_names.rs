@@ -121,6 +121,9 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
             "`{other}`: the tokens that do not go away stay, or run again: leave it out, or write `{REST}`"
         )));
     }
+    if rest.len() > 1 {
+        return Err(bad(format!("`{REST}` is given twice: give it once")));
+    }
     let recomputed = !rest.is_empty();
     let mut share: Option<TokenShare> = None;
     let [host, mut device, storage] = lists(text, &lists_of.join("+"), ["offload", "device", "nvme"], |written| {
@@ -174,7 +177,13 @@ pub(crate) fn lists<T: Ord + Display + Clone, const N: usize>(
                     cure: format!("`{name}` is in two places: name it once"),
                 });
             }
-            found[at].insert(name);
+            if !found[at].insert(name.clone()) {
+                return Err(WorkloadError::BadRecompute {
+                    what: "policy",
+                    name: text.to_owned(),
+                    cure: format!("`{name}` is named twice: name it once"),
+                });
+            }
         }
     }
     Ok(found)
