@@ -119,5 +119,5 @@ fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
     assert!(text("mi300x", "mi300x_400g").contains("above the 750 W that its maker holds it to"));
     assert!(!text("h100", "nvlink4_node").contains("that its maker holds it to"));
     // What joins other chips is like nothing that was measured.
-    assert!(text("h100", "phaze_flat").contains("never measured: cluster h100_80gb_sxm on phaze_flat"));
+    assert!(text("h100", "phaze_flat").contains("never measured: fabric phaze_flat, cluster h100_80gb_sxm on phaze_flat"));
 }

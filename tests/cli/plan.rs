@@ -285,7 +285,7 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
     assert!(
         text.contains(
-            "; use at least 40 devices (whole nodes of 8): fewer than 37 cannot hold the parameters with their optimizer states"
+            "; use at least 40 devices (whole nodes of 8): fewer than 38 cannot hold the parameters with their optimizer states"
         ),
         "{text}"
     );
