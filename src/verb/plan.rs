@@ -124,10 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return write_instance(arguments, &job);
     }
     let progress = Progress::new("searching plans");
-    let mut answer = match settled {
-        Some(answer) => answer,
-        None => searched(arguments, &job, &space, &limit, &progress)?,
-    };
+    let mut answer = settled.map_or_else(|| searched(arguments, &job, &space, &limit, &progress), Ok)?;
     let stopped = Stopped::of(&answer, limit.words());
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {

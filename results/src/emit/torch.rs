@@ -74,8 +74,7 @@ fn selective(recipe: &Recipe<'_>, policy: &ActivationPolicy, lines: &mut Lines) 
     let saved = |of: &[&OperatorNode], wanted: Operator| -> Vec<usize> {
         (0..of.len()).filter(|at| Operator::of(of[*at]) == wanted && held(&of[*at])).collect()
     };
-    let sums = of(&[Operator::Sum]);
-    let (saved_products, saved_sums) = (saved(&products, Operator::Product), saved(&sums, Operator::Sum));
+    let (saved_products, saved_sums) = (saved(&products, Operator::Product), saved(&of(&[Operator::Sum]), Operator::Sum));
     let numbers = |of: &[usize]| of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let names = |of: &mut dyn Iterator<Item = String>| of.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
     let sets = |of: String| if of.is_empty() { "set()".to_owned() } else { format!("{{{of}}}") };
