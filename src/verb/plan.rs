@@ -126,10 +126,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new("searching plans");
     let mut answer = settled.map_or_else(|| searched(arguments, &job, &space, &limit, &progress), Ok)?;
     let stopped = Stopped::of(&answer, limit.words());
-    // What every plan is refused for is a rule of the model or the fabric. That nothing fits is a result.
+    // What every plan is refused for is a rule of the model or the fabric. That nothing fits the chip is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input(refusal));
     }
+    unmet_budget(&arguments.job, &job, &answer)?;
     let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
     if let (Some(nvme), false, false) = (&arguments.job.nvme, answer.best.is_empty(), answer.best.iter().any(stored)) {
         tracing::warn!(
@@ -159,6 +160,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             answer::give(arguments.format, &record, report::planned)
         }
     }
+}
+
+/// A budget that no plan meets is the user's to mend: why, and the smallest that would do.
+pub fn unmet_budget(arguments: &JobArguments, job: &Job<'_>, answer: &PlanAnswer) -> Result<(), Failure> {
+    if job.headroom == Bytes::ZERO || !answer.best.is_empty() || answer.stopped.is_some() || answer.nearest.is_none() {
+        return Ok(());
+    }
+    let why = Planned::new(job, &arguments.model, answer, &[]).why.unwrap_or_default();
+    Err(failure::input(format!("--headroom-gib {}: {why}", arguments.headroom_gib)))
 }
 
 /// The fastest plans of a space.

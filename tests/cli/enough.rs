@@ -10,13 +10,18 @@ fn the_memory_that_is_said_to_be_enough_is() {
     for recompute in ["none;selective;full", "best"] {
         let with = |headroom: &str| {
             let more = ["--recompute", recompute, "--headroom-gib", headroom];
-            coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>()).json()
+            coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>())
         };
-        let none = with("76");
-        let why = none["why"].as_str().unwrap();
+        // A budget that no plan meets is the user's to mend.
+        let why = with("76").refusal();
+        assert!(why.starts_with("error: --headroom-gib 76: no plan fits; the nearest, "), "{why}");
         let flag = why.split_once("(--headroom-gib ").and_then(|(_, rest)| rest.split_once(')')).unwrap().0;
-        assert!(!with(flag)["plans"].as_array().unwrap().is_empty(), "{recompute}: {why}");
+        assert!(!with(flag).json()["plans"].as_array().unwrap().is_empty(), "{recompute}: {why}");
         let less = format!("{:.2}", flag.parse::<f64>().unwrap() + 0.01);
-        assert!(with(&less)["plans"].as_array().unwrap().is_empty(), "{recompute}: {less} of {why}");
+        assert!(with(&less).refusal().contains("no plan fits"), "{recompute}: {less} of {why}");
+        let evaluate: Vec<&str> = job.split_whitespace().map(|word| if word == "plan" { "evaluate" } else { word }).collect();
+        let evaluate = evaluate.into_iter().filter(|word| !["--top", "1"].contains(word));
+        let other = coplace(&evaluate.chain(["--recompute", recompute, "--headroom-gib", "76"]).collect::<Vec<_>>()).refusal();
+        assert_eq!(other, why, "{recompute}");
     }
 }

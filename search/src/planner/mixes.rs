@@ -130,6 +130,8 @@ impl Search<'_> {
         if found.best.is_empty() && !self.standing.stopped() {
             self.least(&open, &known, found);
         }
+        mixed.tried +=
+            self.nearby_mixes(&self.chip, |plan: &Candidate| known.get(&(plan.family, plan.lot))?.as_ref(), found);
         mixed
     }
 
@@ -171,12 +173,15 @@ impl Search<'_> {
                 found.rank(Candidate { time: staged.time, policy, ..candidate }, self.length);
             }
         }
-        let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(Shape::proven));
+        let layers = layers.flatten();
+        let here = |plan: &Candidate| layers.as_ref().filter(|_| (plan.family as usize, plan.lot as usize) == place);
+        self.nearby_mixes(chip, here, found);
+        let proven = layers.is_none_or(|layers| layers.shapes.iter().all(Shape::proven));
         Looked { proven, gap }
     }
 
     /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
-    fn remember(&self, policies: StagePolicies) -> u32 {
+    pub(super) fn remember(&self, policies: StagePolicies) -> u32 {
         let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         mixes.push(policies);
         (self.policies.len() + mixes.len() - 1) as u32
@@ -237,7 +242,7 @@ impl Search<'_> {
     }
 
     /// A plan with the best policies for every stage; `None` where none fits.
-    fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
+    pub(super) fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
         let block = self.mixes == MixKind::Block;
         self.stages(chip, layers, candidate, |stages| if block { stages.block() } else { stages.mixed() })
     }

@@ -146,6 +146,28 @@ fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
     }
 }
 
+/// Where the layers may be split in other ways, moving a few is tried for mixes too: the plan found is no slower than with the even split, nor than
+/// with any split whose ends hold up to two layers more or less.
+#[test]
+fn layers_are_moved_between_chunks_that_keep_different_things() {
+    let hardware = Hardware::new("llama3-70b", "megatron");
+    let job = hardware.job(32, 32_768, 0.0);
+    let space = |splits| PlanSpace { splits, ..mixed(&one(4, 7, Schedule::OneForwardOneBackward)) };
+    let found = search_once(&job, &space(None), 1, PlanWatch::NONE).unwrap();
+    let best = &found.best[0];
+    hold(&job, best);
+    assert!(best.plan.activations.alike().is_none(), "the stages keep different things");
+    let now = best.plan.layout.chunk_split(job.model.layers).unwrap();
+    let near = |a: u64, b: u64| a.abs_diff(b) <= 2;
+    let of = best.plan.layout.splits(job.model.layers).filter(|split| near(split.first, now.first) && near(split.last, now.last));
+    let ends: Vec<_> = of.filter(|split| split.longer_from <= 1 && split.first * split.last > 0).map(|split| split.ends()).collect();
+    assert!(ends.len() > 8, "{ends:?}");
+    let listed = search_once(&job, &space(Some(Splits::Listed(ends))), 1, PlanWatch::NONE).unwrap();
+    assert!(seconds(&found) <= seconds(&listed) * (1.0 + 1e-9), "{} {}: {now}", seconds(&found), seconds(&listed));
+    let even = search_once(&job, &space(Some(Splits::Listed(vec![None]))), 1, PlanWatch::NONE).unwrap();
+    assert!(seconds(&found) < seconds(&even) * (1.0 - 1e-4), "{} {}", seconds(&found), seconds(&even));
+}
+
 /// A link to the host without end makes what is kept free; one without rate leaves what runs again.
 #[test]
 fn the_link_to_the_host_decides_what_is_offloaded() {

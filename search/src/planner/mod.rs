@@ -17,6 +17,7 @@ mod layer_policies;
 mod loads;
 mod lots;
 mod mapped;
+mod mix_splits;
 mod mixes;
 mod near;
 mod neighbours;

@@ -195,21 +195,32 @@ impl PlanSpace {
         Self { mixes: self.mixes.or(usual), ..self }
     }
 
-    /// Whether a layer of the job's model has every tensor that the policies of the space name.
+    /// Whether a layer of the job's model has every tensor that the policies of the space name, and its chip every place that they send one to.
     ///
     /// # Errors
-    /// The first name that none has, with those that there are.
+    /// The first name that none has, with those that there are; a policy that needs a host or storage that the chip's file does not have.
     pub fn check_names(&self, job: &Job<'_>) -> Result<(), StepError> {
-        let policies = self.activations.iter().flatten();
-        let named: Vec<_> = policies.filter(|policy| matches!(policy, ActivationPolicy::Tensors { .. })).collect();
-        if named.is_empty() {
+        let policies: Vec<_> = self.activations.iter().flatten().collect();
+        if policies.is_empty() {
             return Ok(());
         }
         let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
         let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
         let training = lowered(job.model, &plan, job.stack)?;
-        let layer = training.segment(SegmentKind::Layer).map(|layer| &layer.graph);
-        layer.map_or(Ok(()), |layer| named.into_iter().try_for_each(|policy| Ok(policy.check_names(layer)?)))
+        let Some(layer) = training.segment(SegmentKind::Layer).map(|layer| &layer.graph) else { return Ok(()) };
+        policies.into_iter().try_for_each(|policy| {
+            policy.check_names(layer)?;
+            let goes = policy.treatment_under(layer, job.stack.replay());
+            let (stored, hosted) = (!goes.stored.is_empty(), goes.offloaded.len() > goes.stored.len());
+            let lacking = [(hosted && job.chip.host.is_none(), "host"), (stored && job.chip.storage.is_none(), "storage")];
+            match lacking.into_iter().find(|(lacks, _)| *lacks) {
+                Some((_, table)) => Err(StepError::Hardware(format!(
+                    "--recompute {policy}: sends tensors to what {} has none of: {table}; give the chip's file its [{table}], or another policy",
+                    job.chip.name
+                ))),
+                None => Ok(()),
+            }
+        })
     }
 
     /// How far what is kept may differ from stage to stage.
