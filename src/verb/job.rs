@@ -461,7 +461,7 @@ impl PlanArguments {
                         rest.replace(',', ";")
                     )))
                 }
-                None => text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute {text}: {e}"))),
+                None => text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute: {e}"))),
             }
         };
         let schedule = |name: &ScheduleName| match name {

@@ -157,8 +157,14 @@ fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &Softwa
     layout.check(model, &batch).or_input()?;
     let asked = stack.precision(precision(arguments.precision, chip)?);
     let precision = if arguments.no_master { Precision { gradient: asked.operand, master: None, ..asked } } else { asked };
-    let activations: ActivationPolicy =
-        arguments.recompute.parse().map_err(|e| failure::input(format!("--recompute {}: {e}", arguments.recompute)))?;
+    let activations: ActivationPolicy = match arguments.recompute.as_str() {
+        "best" => {
+            return Err(failure::input(
+                "--recompute best: `plan`, `evaluate` and `search` choose it; name one policy here, as `full`",
+            ));
+        }
+        policy => policy.parse().map_err(|e| failure::input(format!("--recompute: {e}")))?,
+    };
     Ok(TrainingPlan {
         layout,
         batch,

@@ -358,6 +358,14 @@ fn what_is_offloaded_must_fit_into_the_hosts_memory() {
     small[3] = String::leak(chip.display().to_string());
     let none = coplace(&small).result();
     assert!(none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"), "{none}");
+    // A chip without a host has nowhere to send it, nor to storage without any.
+    for (policy, table) in [("custom:offload(decoder_layer_input)", "host"), ("tensors:nvme(input)", "storage")] {
+        let mut nowhere = call(&["--recompute", policy]);
+        nowhere[3] = if table == "host" { "phaze_tpuv4" } else { "a100_80gb_sxm" };
+        let message = coplace(&nowhere).refusal();
+        let why = format!("sends tensors to what {} has none of: {table}; give the chip's file its [{table}]", nowhere[3]);
+        assert!(message.contains(policy) && message.contains(&why), "{message}");
+    }
 }
 
 #[test]

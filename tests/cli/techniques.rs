@@ -2,6 +2,7 @@
 
 use crate::away::CLUSTER;
 use crate::support::coplace;
+use std::collections::BTreeSet;
 
 fn evaluate(more: &[&str]) -> Vec<String> {
     let call = ["evaluate", "llama2-7b"]
@@ -230,4 +231,21 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
     assert!(of("8") < 0.5 * of("1"), "{} {}", of("8"), of("1"));
     let none = ["techniques", "llama2-7b", "--chip", "h100", "--fabric", "nvlink4_node", "--data", "8", "--expert", "8"];
     assert!(coplace(&none).refusal().contains("the expert-parallel degree is 8"));
+}
+
+/// Policies that a technique makes one are one plan of the list.
+#[test]
+fn what_a_technique_has_settled_is_listed_once() {
+    let job = "plan llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --top 6 --format json";
+    let layouts = |technique: &[&str]| {
+        let answer = coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).json();
+        let plans = answer["plans"].as_array().unwrap().clone();
+        let policies: BTreeSet<String> = plans.iter().map(|plan| plan["plan"]["activations"].to_string()).collect();
+        (plans.iter().map(|plan| plan["plan"]["layout"].to_string()).collect::<BTreeSet<_>>().len(), plans.len(), policies)
+    };
+    let (different, all, policies) = layouts(&["--technique", "megatron-full"]);
+    assert_eq!((different, all, policies.len()), (6, 6, 1), "{policies:?}");
+    // What a technique leaves open stays so.
+    let (_, _, policies) = layouts(&["--technique", "lora", "--allow", "lora", "--headroom-gib", "50"]);
+    assert!(policies.len() > 1, "{policies:?}");
 }

@@ -130,8 +130,7 @@ impl Search<'_> {
         if found.best.is_empty() && !self.standing.stopped() {
             self.least(&open, &known, found);
         }
-        mixed.tried +=
-            self.nearby_mixes(&self.chip, |plan: &Candidate| known.get(&(plan.family, plan.lot))?.as_ref(), found);
+        mixed.tried += self.nearby_mixes(&self.chip, |plan: &Candidate| known.get(&(plan.family, plan.lot))?.as_ref(), found);
         mixed
     }
 

@@ -160,7 +160,8 @@ fn layers_are_moved_between_chunks_that_keep_different_things() {
     let now = best.plan.layout.chunk_split(job.model.layers).unwrap();
     let near = |a: u64, b: u64| a.abs_diff(b) <= 2;
     let of = best.plan.layout.splits(job.model.layers).filter(|split| near(split.first, now.first) && near(split.last, now.last));
-    let ends: Vec<_> = of.filter(|split| split.longer_from <= 1 && split.first * split.last > 0).map(|split| split.ends()).collect();
+    let ends: Vec<_> =
+        of.filter(|split| split.longer_from <= 1 && split.first * split.last > 0).map(|split| split.ends()).collect();
     assert!(ends.len() > 8, "{ends:?}");
     let listed = search_once(&job, &space(Some(Splits::Listed(ends))), 1, PlanWatch::NONE).unwrap();
     assert!(seconds(&found) <= seconds(&listed) * (1.0 + 1e-9), "{} {}: {now}", seconds(&found), seconds(&listed));

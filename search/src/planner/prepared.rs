@@ -96,7 +96,7 @@ impl<'a> Prepared<'a> {
     /// # Errors
     /// A chip that the cost model cannot use; a model that cannot be lowered in any way that the space has.
     pub fn new(job: Job<'a>, space: &PlanSpace) -> Result<Self, StepError> {
-        let (families, policies) = (space.families(&job), space.policies());
+        let (families, policies) = (space.families(&job), space.policies_under(&job));
         let open = space.open_policies(&policies);
         let schedules = Arc::new(Memo::new(Limits { steps: SCHEDULE_STEPS, ..Limits::default() }, MEMO_CAPACITY));
         let chip = ChipTimes::new(job.chip, job.stack)?.at(Fidelity::Peak);

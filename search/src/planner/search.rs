@@ -180,7 +180,7 @@ impl<'a> Within<'a> {
 
 impl<'a> Search<'a> {
     fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
-        let (families, policies) = (space.families(job), space.policies());
+        let (families, policies) = (space.families(job), space.policies_under(job));
         let open = space.open_policies(&policies);
         let chip = ChipTimes::new(job.chip, job.stack)?;
         Ok(Self {

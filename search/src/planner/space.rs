@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use step::{MixKind, SoftwareStack, StepError, TrainingPlan, lowered};
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::recompute_policy::NamedTensor;
+use workloads::recompute_policy::{NamedTensor, Treatment};
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, SegmentKind, ZeroStage};
 
@@ -231,6 +231,36 @@ impl PlanSpace {
     /// The policies of the space.
     pub(crate) fn policies(&self) -> Vec<ActivationPolicy> {
         self.activations.clone().unwrap_or_else(default_policies)
+    }
+
+    /// The policies of the space, of those that a job's techniques make one the first: what they have settled is so under each.
+    pub(super) fn policies_under(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
+        let policies = self.policies();
+        if job.techniques.is_empty() {
+            return policies;
+        }
+        let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
+        // With tensor parallelism a layer has operators more.
+        let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
+        let graphs: Vec<_> = layouts
+            .into_iter()
+            .filter_map(|layout| {
+                let plan = job.plan(layout, batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
+                lowered(job.model, &plan, job.stack).ok()
+            })
+            .collect();
+        let treats = |policy: &ActivationPolicy| -> Vec<Treatment> {
+            let segments = graphs.iter().flat_map(|graph| &graph.segments);
+            segments.map(|segment| policy.treatment_under(&segment.graph, job.stack.replay())).collect()
+        };
+        let mut seen = Vec::new();
+        let new = |policy: &ActivationPolicy| {
+            let treatments = treats(policy);
+            let new = graphs.is_empty() || !seen.contains(&treatments);
+            seen.push(treatments);
+            new
+        };
+        policies.into_iter().filter(new).collect()
     }
 
     /// Of policies, those under which layers may be split as is fastest; the others go with divisions of even splits only.

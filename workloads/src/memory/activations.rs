@@ -353,6 +353,11 @@ impl<'a> Rewriting<'a> {
             }
             Representation::GroupScalars { groups } => {
                 let groups = self.rank(op, *groups, width)?;
+                if width % groups != 0 {
+                    let why = format!("{groups} groups do not divide the dimension of {}, {width} on one device", op.name);
+                    let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
+                    return Err(self.refused(why, &format!("use {below}, or another divisor of {width}")));
+                }
                 let size = bytes(rows * groups);
                 let reduce = pass(Function::Mul, Direction::Forward, elements, tensor.bytes, size);
                 let expand = pass(Function::Mul, Direction::Backward, elements, size, tensor.bytes);

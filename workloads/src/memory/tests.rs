@@ -343,6 +343,8 @@ fn what_cannot_be_is_refused_with_its_reason() {
     );
     assert!(refused("galore,per_layer=1", 2).contains("with updates per layer"));
     assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));
+    assert!(refused("velora,groups=3", 1).contains("3 groups do not divide the dimension of"));
+    assert!(refused("velora,groups=3", 1).ends_with("use 2, or another divisor of 4096"), "{}", refused("velora,groups=3", 1));
     assert!(refused("lomo galore", 1).contains("LOMO keeps no states"));
     assert!(refused("galore compact", 1).contains("projected already"));
     for low_rank in ["lora galore,rank=1024", "galore lora", "lora-fa galore-8bit,rank=4"] {
