@@ -71,6 +71,8 @@ fn what_is_wrong_with_a_space_is_named() {
         let message = refused("", flags);
         assert!(message.contains(why), "{flags:?}: {message}");
     }
+    let node = coplace_in(dir.path(), &["search", "opt-350m", "--node", "n28"]).refusal();
+    assert!(node.contains("--node n28: study tpu has hbm_gb_per_s for n16, n3, n4, n5, n6, n7 only; use one of these"), "{node}");
     let phaze =
         |flags: &[&str]| coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).refusal();
     assert!(

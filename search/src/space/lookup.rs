@@ -36,6 +36,12 @@ impl LookUp {
         Ok(Self { by: by.trim().to_owned(), values: found })
     }
 
+    /// Whether something belongs to a value of the other.
+    #[must_use]
+    pub fn has(&self, value: &Setting) -> bool {
+        self.of(value).is_ok()
+    }
+
     /// What belongs to a value of the other.
     ///
     /// # Errors

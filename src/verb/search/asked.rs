@@ -125,6 +125,14 @@ impl Asked {
             },
         };
         for (flag, key, value) in fixed {
+            for of in &spec.dimensions {
+                let Values::LookedUp(looked) = &of.values else { continue };
+                if looked.by == key && !looked.has(&value) {
+                    let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
+                    let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
+                    return Err(failure::input(format!("{flag}: study {name} has {} for {} only; {cure}", of.key, known.join(", "))));
+                }
+            }
             let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
             let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
             match own {
