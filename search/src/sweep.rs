@@ -2,10 +2,9 @@
 //!
 //! What a combination gives depends on its number alone: neither threads nor the order in which combinations are looked at change it.
 
-use crate::design::{Evaluation, Rejection, best_plan};
-use crate::planner::Prepared;
+use crate::design::{Evaluation, Rejection, best_plan_with, rejected};
+use crate::planner::{ChipKernels, Prepared};
 use crate::space::{Built, Combination, Space, Why};
-use sim::status::SolveStatus;
 use sim::units::Seconds;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -46,47 +45,73 @@ impl Sweep<'_> {
     /// # Errors
     /// None that the space's enumeration has not had.
     pub fn look(&self, number: u64) -> Result<Fate, String> {
-        Ok(match self.space.combination(number)? {
-            Combination::NoChip(why) => Fate::NoChip(why),
-            Combination::Outside(why, built) => Fate::Outside(why, built),
-            Combination::Chip(built) => {
-                let evaluation = self.evaluate(&built);
-                Fate::Evaluated(built, Box::new(evaluation))
-            }
-        })
+        let alone = self.look_at(&[number])?;
+        alone.into_iter().next().ok_or_else(|| format!("nothing became of design {number}"))
+    }
+
+    /// [`Self::look`] at several: what is found of the kernels of one serves the next that runs like it ([`Space::alike`]).
+    ///
+    /// # Errors
+    /// As [`Self::look`].
+    pub fn look_at(&self, numbers: &[u64]) -> Result<Vec<Fate>, String> {
+        let combinations: Vec<Combination> =
+            numbers.iter().map(|number| self.space.combination(*number)).collect::<Result<_, _>>()?;
+        let mut kernels = None;
+        let mut evaluations = Vec::with_capacity(combinations.len());
+        for combination in &combinations {
+            evaluations.push(match combination {
+                Combination::Chip(built) => Some(self.evaluate_after(&mut kernels, built)),
+                _ => None,
+            });
+        }
+        let fates = combinations.into_iter().zip(evaluations).map(|(combination, evaluation)| match (combination, evaluation) {
+            (Combination::NoChip(why), _) => Ok(Fate::NoChip(why)),
+            (Combination::Outside(why, built), _) => Ok(Fate::Outside(why, built)),
+            (Combination::Chip(built), Some(evaluation)) => Ok(Fate::Evaluated(built, Box::new(evaluation))),
+            (Combination::Chip(built), None) => Err(format!("{} was not evaluated", built.chip.name)),
+        });
+        fates.collect()
     }
 
     /// A chip under its fastest plan.
     #[must_use]
     pub fn evaluate(&self, built: &Built) -> Evaluation {
+        self.evaluate_after(&mut None, built)
+    }
+
+    /// A chip under its fastest plan; `kernels` are those of the chip before it, and then its own.
+    fn evaluate_after<'b>(&self, kernels: &mut Option<ChipKernels<'b>>, built: &'b Built) -> Evaluation {
         let Some(prepared) = built.fabric.and_then(|fabric| self.prepared.get(fabric)) else {
-            let why = "no chip of the space is on its fabric".to_owned();
-            return Evaluation { status: SolveStatus::Infeasible { why: why.clone() }, outcome: Err(Rejection::Unusable(why)) };
+            return rejected(Rejection::Unusable("no chip of the space is on its fabric".to_owned()));
         };
-        let evaluation = best_plan(prepared, &built.chip);
+        let own = match kernels.take() {
+            Some(before) => before.on(prepared, &built.chip),
+            None => ChipKernels::new(prepared, &built.chip),
+        };
+        let evaluation = match own {
+            Ok(own) => best_plan_with(prepared, kernels.insert(own)),
+            Err(error) => rejected(Rejection::Unusable(error.to_string())),
+        };
         match (&evaluation.outcome, self.max_step) {
-            (Ok(plan), Some(most)) if plan.time.total > most => {
-                let why = Rejection::TooSlow(plan.time.total, most);
-                Evaluation { status: SolveStatus::Infeasible { why: why.to_string() }, outcome: Err(why) }
-            }
+            (Ok(plan), Some(most)) if plan.time.total > most => rejected(Rejection::TooSlow(plan.time.total, most)),
             _ => evaluation,
         }
     }
 }
 
-/// Does `one` for each of the numbers on all of rayon's threads, and has `keep` keep what comes of them, some at a time, on the calling thread. Stops
+/// Does `some` for each group of numbers on all of rayon's threads, and has `keep` keep what comes of them, some at a time, on the calling thread. Stops
 /// at the first error of either; what was kept before stays kept.
 ///
 /// # Errors
-/// The first of `one` or `keep`.
+/// The first of `some` or `keep`.
 pub fn run<T: Send, E: Send>(
-    numbers: impl Iterator<Item = u64> + Send,
-    one: &(dyn Fn(u64) -> Result<T, E> + Sync),
+    groups: impl Iterator<Item = Vec<u64>> + Send,
+    some: &(dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync),
     keep: &mut dyn FnMut(Vec<(u64, T)>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let numbers = Mutex::new(numbers);
+    let groups = Mutex::new(groups);
     let stop = AtomicBool::new(false);
-    let next = || numbers.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
     let (sender, receiver) = sync_channel(WAITING);
     let (next, stop) = (&next, &stop);
     rayon::in_place_scope(move |scope| {
@@ -94,10 +119,10 @@ pub fn run<T: Send, E: Send>(
             let sender = sender.clone();
             scope.spawn(move |_| {
                 while !stop.load(Ordering::Relaxed)
-                    && let Some(number) = next()
+                    && let Some(numbers) = next()
                 {
                     // Nobody listens any more after an error.
-                    if sender.send(one(number).map(|found| (number, found))).is_err() {
+                    if sender.send(some(&numbers).map(|found| numbers.into_iter().zip(found))).is_err() {
                         break;
                     }
                 }
@@ -108,8 +133,8 @@ pub fn run<T: Send, E: Send>(
         let (mut found, mut last) = (Vec::new(), Instant::now());
         loop {
             let ended = match receiver.recv_timeout(PAUSE.saturating_sub(last.elapsed())) {
-                Ok(Ok(one)) => {
-                    found.push(one);
+                Ok(Ok(some)) => {
+                    found.extend(some);
                     false
                 }
                 Ok(Err(error)) => {

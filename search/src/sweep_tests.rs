@@ -59,14 +59,18 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
     let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
     let sweep = Sweep { prepared: &prepared, space: &space, max_step: None };
     let mut fates = Vec::new();
-    let one = |number| sweep.look(number);
-    run(0..space.combinations(), &one, &mut |found| {
+    run(space.alike(), &|numbers| sweep.look_at(numbers), &mut |found| {
         fates.extend(found);
         Ok::<(), String>(())
     })
     .unwrap();
     fates.sort_by_key(|(number, _)| *number);
-    assert_eq!(fates.len(), 48);
+    assert_eq!(fates.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..48).collect::<Vec<_>>());
+    // Chips that differ in their fabric alone are looked at together; what comes of each is what comes of it alone, to the last digit.
+    assert!(space.alike().all(|group| group.len() == fabrics.len()) && fabrics.len() > 1);
+    for (number, fate) in &fates {
+        assert_eq!(format!("{fate:?}"), format!("{:?}", sweep.look(*number).unwrap()), "{number}");
+    }
     let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|(_, fate)| wanted(fate)).count();
     assert_eq!(count(|fate| matches!(fate, Fate::Outside(Why::Area, _))), space.outside.area);
     assert_eq!(count(|fate| matches!(fate, Fate::NoChip(_))), space.outside.refused);
@@ -131,16 +135,17 @@ fn phaze_s_combinations_are_its_space_s() {
 
 #[test]
 fn an_error_of_keeping_stops_the_sweep() {
-    let one = |number: u64| Ok::<u64, String>(number);
+    let alone = |number: u64| vec![number];
+    let all = |numbers: &[u64]| Ok::<Vec<u64>, String>(numbers.to_vec());
     let mut kept = 0;
-    let outcome = run(0..u64::MAX, &one, &mut |found| {
+    let outcome = run((0..u64::MAX).map(alone), &all, &mut |found| {
         kept += found.len();
         if kept > 3000 { Err("the disk is full".to_owned()) } else { Ok(()) }
     });
     assert_eq!(outcome.unwrap_err(), "the disk is full");
     let mut kept = 0;
-    let odd = |number: u64| if number < 5000 { Ok(number) } else { Err("5000".to_owned()) };
-    let outcome = run(0..1 << 40, &odd, &mut |found| {
+    let odd = |numbers: &[u64]| if numbers[0] < 5000 { Ok(numbers.to_vec()) } else { Err("5000".to_owned()) };
+    let outcome = run((0..1 << 40).map(alone), &odd, &mut |found| {
         kept += found.len();
         Ok(())
     });

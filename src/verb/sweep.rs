@@ -214,16 +214,20 @@ impl<'a> Ready<'a> {
     /// Looks at every design that the store lacks.
     fn sweep(&self, store: &mut SweepStore) -> Result<ThisRun, Failure> {
         let (start, sweep) = (Instant::now(), self.all());
-        let (total, shard) = (store.facts().combinations, store.facts().shard());
+        let shard = store.facts().shard();
         let present = store.present().clone();
-        let lacking = (0..total).filter(|number| shard.holds(*number) && !present.has(*number));
-        let (progress, size, before) = (Progress::new("sweeping"), store.facts().size(), present.count());
-        let one = |number: u64| {
-            let fate: Fate = sweep.look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-            SweptRow::new(number, &fate, self.jobs).or_other()
+        let lacking = sweep.space.alike().filter_map(move |mut group| {
+            group.retain(|number| shard.holds(*number) && !present.has(*number));
+            (!group.is_empty()).then_some(group)
+        });
+        let (progress, size, before) = (Progress::new("sweeping"), store.facts().size(), store.present().count());
+        let some = |numbers: &[u64]| {
+            let fates: Vec<Fate> = sweep.look_at(numbers).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+            let rows = numbers.iter().zip(&fates).map(|(number, fate)| SweptRow::new(*number, fate, self.jobs).or_other());
+            rows.collect::<Result<Vec<_>, _>>()
         };
         let mut looked = 0;
-        search::sweep::run(lacking, &one, &mut |found| {
+        search::sweep::run(lacking, &some, &mut |found| {
             let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
             store.keep(&rows).or_unwritable()?;
             looked += rows.len() as u64;

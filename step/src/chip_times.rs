@@ -103,6 +103,16 @@ impl ChipTimes {
         Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, least, schedules })
     }
 
+    /// What is known of a chip for another that runs like it ([`Accelerator::runs_like`]).
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_like(self, chip: &Accelerator) -> Result<Self, StepError> {
+        let Self { stack, fidelity, known, scheduled, least, schedules, .. } = self;
+        let new = Self::sharing(chip, &stack, schedules)?;
+        Ok(Self { fidelity, known, scheduled, least, ..new })
+    }
+
     /// The same chip with kernels bounded from below instead of timed.
     #[must_use]
     pub fn at(&self, fidelity: Fidelity) -> Self {

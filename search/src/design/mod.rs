@@ -10,7 +10,7 @@ mod parts;
 mod problem;
 
 use crate::objective::{Axes, Axis, Objective, Operation, Over};
-use crate::planner::{Fastest, Prepared, RankedPlan};
+use crate::planner::{ChipKernels, Fastest, Prepared, RankedPlan};
 use crate::runner::{self, Counts, Exclusion, Moment, Outcome, Progress, Verdict};
 use crate::space::{DesignId, Outside, Region, Space};
 pub use alone::HardwareAlone;
@@ -20,8 +20,7 @@ use rayon::prelude::*;
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Joules, Seconds};
-use step::OverCapacity;
-use step::TrainingPlan;
+use step::{OverCapacity, StepError, TrainingPlan};
 
 /// A job on a chip.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +88,7 @@ impl Evaluation {
     }
 }
 
-fn rejected(why: Rejection) -> Evaluation {
+pub(crate) fn rejected(why: Rejection) -> Evaluation {
     let status = SolveStatus::Infeasible { why: why.to_string() };
     Evaluation { outcome: Err(why), status }
 }
@@ -97,7 +96,11 @@ fn rejected(why: Rejection) -> Evaluation {
 /// The fastest plan on a chip, unless no plan is below `cutoff` seconds: its value is the step's seconds.
 #[must_use]
 pub fn evaluate(prepared: &Prepared<'_>, chip: &Accelerator, cutoff: f64) -> Verdict<Evaluation> {
-    match prepared.fastest(chip, cutoff) {
+    verdict(prepared.fastest(chip, cutoff))
+}
+
+fn verdict(found: Result<Fastest, StepError>) -> Verdict<Evaluation> {
+    match found {
         Ok(Fastest::Plan(plan, status)) => {
             Verdict::Feasible { value: plan.time.total.0, costs: None, evaluation: Evaluation { outcome: Ok(plan), status } }
         }
@@ -110,7 +113,17 @@ pub fn evaluate(prepared: &Prepared<'_>, chip: &Accelerator, cutoff: f64) -> Ver
 /// The fastest plan on a chip.
 #[must_use]
 pub fn best_plan(prepared: &Prepared<'_>, chip: &Accelerator) -> Evaluation {
-    match evaluate(prepared, chip, f64::INFINITY) {
+    best_of(prepared.fastest(chip, f64::INFINITY))
+}
+
+/// [`best_plan`] with what is known of the chip's kernels.
+#[must_use]
+pub fn best_plan_with(prepared: &Prepared<'_>, kernels: &mut ChipKernels<'_>) -> Evaluation {
+    best_of(prepared.fastest_with(kernels, f64::INFINITY))
+}
+
+fn best_of(found: Result<Fastest, StepError>) -> Evaluation {
+    match verdict(found) {
         Verdict::Feasible { evaluation, .. } | Verdict::Infeasible(evaluation) => evaluation,
         Verdict::Beaten(bound) => rejected(Rejection::Unusable(format!("no plan is below {bound} s per step"))),
     }

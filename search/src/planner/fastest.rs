@@ -108,11 +108,24 @@ impl Prepared<'_> {
     /// # Errors
     /// A chip that the cost model cannot use.
     pub fn fastest(&self, chip: &Accelerator, cutoff: f64) -> Result<Fastest, StepError> {
-        let job = self.job(chip);
-        let mut kernels = ChipKernels::new(self, chip)?;
-        let mut exact = kernels.times.clone();
+        self.fastest_with(&mut ChipKernels::new(self, chip)?, cutoff)
+    }
+
+    /// [`Self::fastest`] with what is known of the chip's kernels.
+    ///
+    /// # Errors
+    /// As [`Self::fastest`].
+    pub fn fastest_with(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Result<Fastest, StepError> {
+        let mut exact = kernels.exact.clone();
+        let found = self.fastest_timed(kernels, &mut exact, cutoff);
+        kernels.exact = exact;
+        found
+    }
+
+    fn fastest_timed(&self, kernels: &mut ChipKernels<'_>, exact: &mut ChipTimes, cutoff: f64) -> Result<Fastest, StepError> {
+        let job = self.job(kernels.chip());
         let all = [self];
-        let mut on = OnChip::new(self, &all, &job, &mut kernels, &LotBounds::default());
+        let mut on = OnChip::new(self, &all, &job, kernels, &LotBounds::default());
         let (mut found, mut gap, mut open) = (Found::default(), 0.0_f64, Vec::new());
         let mut left = f64::INFINITY;
         while let Some(least) = on.waiting.pop() {
@@ -126,7 +139,7 @@ impl Prepared<'_> {
             }
             if look == self.deepest() {
                 let bounds = on.fitting.get(&lot).map(Vec::as_slice);
-                let looked = on.own().lot_fastest(&mut exact, &self.lots[lot], (limit, bounds), &mut found);
+                let looked = on.own().lot_fastest(exact, &self.lots[lot], (limit, bounds), &mut found);
                 gap = gap.max(looked.gap);
                 if !looked.proven {
                     open.push(lot);
@@ -152,7 +165,7 @@ impl Prepared<'_> {
         // What differs by rounding is decided by the last word.
         found.best.retain(|candidate| candidate.time <= first.time * (1.0 + 2.0 * ROUNDING));
         found.nearest = None;
-        let answer = search.answer_on(&mut exact, found, (0, super::splits::Tried::default()), 1)?;
+        let answer = search.answer_on(exact, found, (0, super::splits::Tried::default()), 1)?;
         match answer.best.into_iter().next() {
             Some(best) if best.time.total.0 < cutoff => {
                 let seconds = best.time.total.0;

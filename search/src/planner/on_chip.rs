@@ -89,6 +89,8 @@ impl LotBounds {
 pub struct ChipKernels<'c> {
     chip: &'c Accelerator,
     pub(super) times: ChipTimes,
+    /// The same with what exact plans have asked for.
+    pub(super) exact: ChipTimes,
     /// The same with kernels mapped and nothing scheduled.
     pub(super) mapped: ChipTimes,
     cores: Cores,
@@ -111,7 +113,20 @@ impl<'c> ChipKernels<'c> {
         let times = ChipTimes::sharing(chip, prepared.job.stack, Arc::clone(&prepared.schedules))?;
         let (mapped, cores, table) = (times.at(Fidelity::Mapped), times.cores(), Arc::clone(&prepared.table));
         let (of, streamed, scheduled, passes) = Default::default();
-        Ok(Self { chip, times, mapped, cores, table, of, streamed, scheduled, passes })
+        Ok(Self { chip, exact: times.clone(), times, mapped, cores, table, of, streamed, scheduled, passes })
+    }
+
+    /// What is known of these on another chip: all of it where that runs like this one, nothing otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on<'d>(self, prepared: &Prepared<'_>, chip: &'d Accelerator) -> Result<ChipKernels<'d>, StepError> {
+        if !self.chip.runs_like(chip) {
+            return ChipKernels::new(prepared, chip);
+        }
+        let Self { times, exact, mapped, cores, table, of, streamed, scheduled, passes, .. } = self;
+        let [times, exact, mapped] = [times.of_like(chip)?, exact.of_like(chip)?, mapped.of_like(chip)?];
+        Ok(ChipKernels { chip, times, exact, mapped, cores, table, of, streamed, scheduled, passes })
     }
 
     /// For the kernels of a job on these fabrics.

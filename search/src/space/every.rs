@@ -6,6 +6,9 @@ use sim::hardware::{Accelerator, Setting};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
+/// Combinations that are looked at together at most.
+const TOGETHER: u64 = 16;
+
 /// A dimension with the values that a study lists.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dial {
@@ -67,6 +70,36 @@ impl Space {
     #[must_use]
     pub fn combinations(&self) -> u64 {
         self.dials().iter().map(|dial| dial.values.len() as u64).product()
+    }
+
+    /// Every combination once, those together that differ in what their fabric follows from alone: what runs on their chips takes the same, but for
+    /// collectives. As many as [`TOGETHER`] at most, in the order of their first.
+    pub fn alike(&self) -> impl Iterator<Item = Vec<u64>> + Send + use<> {
+        let free = match &self.kind {
+            // A fabric of the area differs from chip to chip.
+            Kind::Grid(grid) => grid.of_fabrics().unwrap_or_default(),
+            Kind::Phaze(..) => Vec::new(),
+        };
+        let lengths: Vec<u64> = self.dials().iter().map(|dial| dial.values.len().max(1) as u64).collect();
+        let stride = |dial: usize| lengths[dial + 1..].iter().product::<u64>();
+        let (mut together, mut spread) = (1, Vec::new());
+        for dial in free {
+            if together * lengths[dial] <= TOGETHER {
+                together *= lengths[dial];
+                spread.push((stride(dial), lengths[dial]));
+            }
+        }
+        let is_first = {
+            let spread = spread.clone();
+            move |number: &u64| spread.iter().all(|(stride, length)| number / stride % length == 0)
+        };
+        (0..self.combinations()).filter(is_first).map(move |first| {
+            let mut group = vec![first];
+            for &(stride, length) in &spread {
+                group = group.iter().flat_map(|&number| (0..length).map(move |place| number + place * stride)).collect();
+            }
+            group
+        })
     }
 
     /// What a combination is.

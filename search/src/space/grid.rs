@@ -146,15 +146,7 @@ impl Grid {
         if let Err(Unbuilt::Fault(why)) = self.built(0) {
             return Err(why);
         }
-        let mut dimensions = Vec::new();
-        let set: Vec<usize> = self.formulas.set(false).chain(self.formulas.set(true)).collect();
-        for slot in set.into_iter().filter(|slot| self.places[*slot] == Place::Fabric) {
-            let key = &self.formulas.keys()[slot];
-            let why = "a fabric does not follow from the area of a chip; give it values of its own";
-            dimensions.extend(self.formulas.roots(slot).ok_or_else(|| format!("space.dimensions.{key}: {why}"))?);
-        }
-        dimensions.sort_unstable();
-        dimensions.dedup();
+        let dimensions = self.of_fabrics()?;
         let lists: Vec<usize> = dimensions.iter().map(|&dimension| self.formulas.listed()[dimension].len()).collect();
         let (mut known, mut table) = (BTreeMap::new(), BTreeMap::new());
         for places in products(&lists.iter().map(|&length| (0..length).collect()).collect::<Vec<_>>()) {
@@ -178,6 +170,23 @@ impl Grid {
         }
         self.joined = Some(Joined { dimensions, fabrics: table });
         Ok(count as usize)
+    }
+
+    /// The listed dimensions that fabrics follow from.
+    ///
+    /// # Errors
+    /// A fabric that follows from the area.
+    pub(super) fn of_fabrics(&self) -> Result<Vec<usize>, String> {
+        let mut dimensions = Vec::new();
+        let set = self.formulas.set(false).chain(self.formulas.set(true));
+        for slot in set.filter(|slot| self.places[*slot] == Place::Fabric) {
+            let key = &self.formulas.keys()[slot];
+            let why = "a fabric does not follow from the area of a chip; give it values of its own";
+            dimensions.extend(self.formulas.roots(slot).ok_or_else(|| format!("space.dimensions.{key}: {why}"))?);
+        }
+        dimensions.sort_unstable();
+        dimensions.dedup();
+        Ok(dimensions)
     }
 
     /// The fabrics of combinations with some of each dimension's places, where boxes are searched.

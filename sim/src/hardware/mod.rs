@@ -122,6 +122,20 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
+    /// Whether whatever runs on both takes the same time and, but for what they draw at rest, the same energy: they differ in names, areas and what is
+    /// published at most.
+    #[must_use]
+    pub fn runs_like(&self, other: &Self) -> bool {
+        let bare = |chip: &Self| Self {
+            name: String::new(),
+            area_model: other.area_model.clone(),
+            energy: EnergyModel { static_power: Watts(0.0), ..chip.energy },
+            published: Published::default(),
+            ..chip.clone()
+        };
+        bare(self) == bare(other)
+    }
+
     /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock.
     /// `None` where the arrays do not support the type.
     #[must_use]

@@ -130,7 +130,11 @@ impl Asked {
                 if looked.by == key && !looked.has(&value) {
                     let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
                     let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
-                    return Err(failure::input(format!("{flag}: study {name} has {} for {} only; {cure}", of.key, known.join(", "))));
+                    return Err(failure::input(format!(
+                        "{flag}: study {name} has {} for {} only; {cure}",
+                        of.key,
+                        known.join(", ")
+                    )));
                 }
             }
             let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
