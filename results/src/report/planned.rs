@@ -130,7 +130,7 @@ fn proven(answer: &Planned) -> String {
         let near = if gap > 0.0 { format!("; stages' mixes are within {} of their best", percent(gap)) } else { String::new() };
         let _ = writeln!(
             text,
-            "Plans whose layers keep different things were looked for in {} layouts with even or listed splits, for the first of them also with others near{near}.\n\
+            "Plans whose layers keep different things were looked for in {} layouts with even or listed splits and the few near these that are fastest where everything is kept{near}.\n\
              The others take longer even if they keep everything.",
             count(mixed as u64)
         );

@@ -130,7 +130,6 @@ impl Search<'_> {
         if found.best.is_empty() && !self.standing.stopped() {
             self.least(&open, &known, found);
         }
-        mixed.tried += self.nearby_mixes(&self.chip, |plan: &Candidate| known.get(&(plan.family, plan.lot))?.as_ref(), found);
         mixed
     }
 
@@ -172,22 +171,19 @@ impl Search<'_> {
                 found.rank(Candidate { time: staged.time, policy, ..candidate }, self.length);
             }
         }
-        let layers = layers.flatten();
-        let here = |plan: &Candidate| layers.as_ref().filter(|_| (plan.family as usize, plan.lot as usize) == place);
-        self.nearby_mixes(chip, here, found);
-        let proven = layers.is_none_or(|layers| layers.shapes.iter().all(Shape::proven));
+        let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(Shape::proven));
         Looked { proven, gap }
     }
 
     /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
-    pub(super) fn remember(&self, policies: StagePolicies) -> u32 {
+    fn remember(&self, policies: StagePolicies) -> u32 {
         let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         mixes.push(policies);
         (self.policies.len() + mixes.len() - 1) as u32
     }
 
     /// The plans of a lot that do not fit where everything is kept, and would be faster than `limit`, with that time. Besides the splits of the space those
-    /// that the list has.
+    /// that the list has, and the few near the even one that are fastest where everything is kept.
     fn keeping_everything(
         &self,
         chip: &mut ChipTimes,
@@ -208,7 +204,8 @@ impl Search<'_> {
                     let places = |c: &Candidate| (c.family, c.lot, c.division, c.schedule);
                     places(other) == places(&candidate) && other.ends.is_some()
                 });
-                let mut ends: Vec<_> = listed.map(|other| other.ends).chain([None]).collect();
+                let near = self.ends_for_mixes(chip, &shape, &candidate, limit);
+                let mut ends: Vec<_> = listed.map(|other| other.ends).chain([None]).chain(near.into_iter().map(Some)).collect();
                 ends.sort();
                 ends.dedup();
                 open.extend(ends.into_iter().filter_map(|ends| {
@@ -241,7 +238,7 @@ impl Search<'_> {
     }
 
     /// A plan with the best policies for every stage; `None` where none fits.
-    pub(super) fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
+    fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
         let block = self.mixes == MixKind::Block;
         self.stages(chip, layers, candidate, |stages| if block { stages.block() } else { stages.mixed() })
     }

@@ -316,6 +316,26 @@ impl Search<'_> {
         }
     }
 
+    /// Loads with what a plan's chunks and sends take besides.
+    pub(super) fn loads_of_plan(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &Shape,
+        plan: &TrainingPlan,
+        loads: &Loads,
+        sends: &Sends,
+    ) -> Loads {
+        let (chunk, sends_at_least) = (self.evaluator.pass_overhead(&plan.layout), self.evaluator.least_sends(plan, sends));
+        let gathers = self.evaluator.least_gathers(chip, shape, plan);
+        let between = self.evaluator.layer_gathers(chip, shape, plan);
+        Loads {
+            chunk: gathers.map(|time| (chunk + time).0),
+            between: [between.once.map(|time| (chunk + time).0), between.each.map(|time| time.0)],
+            sends: sends_at_least.map(|time| time.0),
+            ..*loads
+        }
+    }
+
     /// The fastest other split of a plan that fits and is faster than `limit`, and how many were evaluated.
     fn best_split(
         &self,
@@ -332,15 +352,7 @@ impl Search<'_> {
         }
         let sends = self.evaluator.sends(shared.chip, shape, plan);
         let (even, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead().0);
-        let (chunk, sends_at_least) = (self.evaluator.pass_overhead(&plan.layout), self.evaluator.least_sends(plan, &sends));
-        let gathers = self.evaluator.least_gathers(shared.chip, shape, plan);
-        let between = self.evaluator.layer_gathers(shared.chip, shape, plan);
-        let loads = Loads {
-            chunk: gathers.map(|time| (chunk + time).0),
-            between: [between.once.map(|time| (chunk + time).0), between.each.map(|time| time.0)],
-            sends: sends_at_least.map(|time| time.0),
-            ..*loads
-        };
+        let loads = self.loads_of_plan(shared.chip, shape, plan, loads, &sends);
         let mut rest = PlanRest { search: self, shared, shape, plan, division: candidate.division, domain };
         let limit = sought.limit;
         let mut splits = match sought.reach {
