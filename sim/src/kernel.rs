@@ -349,6 +349,8 @@ pub enum Link {
     Host,
     /// Device (or host) to storage or back.
     Storage,
+    /// The host's processor to its own memory or back: what it updates there.
+    HostMemory,
 }
 
 /// A copy out of the device's own memory.

@@ -28,7 +28,7 @@ fn model() -> Model {
 fn accelerator([host, storage]: [f64; 2]) -> Accelerator {
     let (rate, capacity) = (|gb: f64| BytesPerSecond(gb * 1e9), Bytes(1 << 50));
     let mut accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
-    accelerator.host = Some(HostLink { bandwidth: rate(host), capacity });
+    accelerator.host = Some(HostLink { bandwidth: rate(host), capacity, memory: None });
     accelerator.storage = Some(Storage { read_bandwidth: rate(storage), write_bandwidth: rate(storage), capacity });
     accelerator
 }
@@ -252,4 +252,24 @@ fn gradients_are_not_copied_to_the_host_again_by_the_update() {
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, Link::Host)), [2.0, 0.0, 0.0]);
     // Gradients are read, weights written, 12 bytes of masters and moments both.
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, Link::Storage)), [0.0, 0.0, 28.0]);
+    // The host's processors stream the same 28 bytes through their memory, wherever they come from.
+    assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, Link::HostMemory)), [28.0; 3]);
+    assert_eq!(moved("adam8bit", Link::HostMemory), 0.0);
+}
+
+#[test]
+fn an_update_on_the_host_takes_as_long_as_its_memory_streams() {
+    let (model, stack) = (model(), SoftwareStack::load("megatron").unwrap());
+    let plan = plan(Layout::default(), 1, INFINITY);
+    let update = |memory: Option<f64>| {
+        let mut accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+        let host = accelerator.host.unwrap();
+        accelerator.host = Some(HostLink { memory: memory.map(BytesPerSecond), ..host });
+        let fabric = Fabric::template("nvlink3_node").unwrap().for_devices(1).unwrap();
+        let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
+        let profile = chip.profile(&model, &fabric, &plan).unwrap();
+        chip.update(&profile, 1_000_000_000).0
+    };
+    let more = update(Some(50e9)) - update(None);
+    assert!((more / (28.0 / 50.0) - 1.0).abs() < 1e-6, "{more}");
 }

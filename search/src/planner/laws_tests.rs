@@ -109,7 +109,7 @@ fn time(plan: &Option<RankedPlan>) -> f64 {
 }
 
 fn link(rate: f64, gib: f64) -> HostLink {
-    HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib) }
+    HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib), memory: None }
 }
 
 /// No later one of these is slower.

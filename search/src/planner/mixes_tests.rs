@@ -180,7 +180,7 @@ fn the_link_to_the_host_decides_what_is_offloaded() {
         // Copies go beside the passes as they do on the stack; nothing else changes.
         seconds(&search_once(&hardware.job(32, 16_384, 45.0), &mixed(&space), 1, PlanWatch::NONE).unwrap())
     };
-    let endless = sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20) };
+    let endless = sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20), memory: None };
     let [free, real] = [endless, host].map(|host| with(Some(host)));
     let still = with(Some(sim::hardware::HostLink { bandwidth: BytesPerSecond(1.0), ..host }));
     let none = with(None);

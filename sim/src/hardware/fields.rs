@@ -34,7 +34,7 @@ const fn field(key: &'static str, unit: &'static str, range: Option<(f64, f64)>,
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [Field; 59] = [
+pub const CHIP: [Field; 60] = [
     field(
         "clock_mhz",
         "MHz",
@@ -73,6 +73,7 @@ pub const CHIP: [Field; 59] = [
     field("memory.*.write_pj_per_byte", "pJ/B", PICOJOULES, "energy of a byte written; the node's where it is left out"),
     field("host.link_gb_per_s", "GB/s", GB_PER_S, "link to the host, each way"),
     field("host.capacity_gib", "GiB", from_to(1.0, MEMORY, 1_073_741_824.0), "the host's memory for a device"),
+    field("host.memory_gb_per_s", "GB/s", GB_PER_S, "the host's processors to their memory, a device's part of it"),
     field("storage.read_gb_per_s", "GB/s", GB_PER_S, "reads from storage"),
     field("storage.write_gb_per_s", "GB/s", GB_PER_S, "writes to storage"),
     field("storage.capacity_gb", "GB", from_to(1.0, limits::LARGEST_STORAGE as f64, 1e9), "storage for a device"),

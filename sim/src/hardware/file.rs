@@ -91,6 +91,7 @@ struct MemoryTable {
 struct HostTable {
     link_gb_per_s: f64,
     capacity_gib: f64,
+    memory_gb_per_s: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -237,7 +238,11 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         },
         on_chip: levels,
         hbm,
-        host: raw.host.as_ref().map(|h| HostLink { bandwidth: gb(h.link_gb_per_s), capacity: Bytes::from_gib(h.capacity_gib) }),
+        host: raw.host.as_ref().map(|h| HostLink {
+            bandwidth: gb(h.link_gb_per_s),
+            capacity: Bytes::from_gib(h.capacity_gib),
+            memory: h.memory_gb_per_s.map(gb),
+        }),
         storage: raw.storage.as_ref().map(|s| Storage {
             read_bandwidth: gb(s.read_gb_per_s),
             write_bandwidth: gb(s.write_gb_per_s),

@@ -65,6 +65,10 @@ pub struct HostLink {
     pub bandwidth: BytesPerSecond,
     /// Host memory at this device's disposal.
     pub capacity: Bytes,
+    /// This device's part of the rate at which the host's processors read and write their memory, where it is known: what an optimizer step there takes
+    /// (ZeRO-Offload, Ren et al. 2021, section 5: the CPU's Adam streams its operands).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<BytesPerSecond>,
 }
 
 /// Storage behind the host.

@@ -195,6 +195,9 @@ fn links(accelerator: &Accelerator, faults: &mut Faults) {
         faults.within("host.link_gb_per_s", host.bandwidth.0 / 1e9, rates(), "remove [host] where there is none");
         let range = capacities(limits::LARGEST_MEMORY, 1_073_741_824.0);
         faults.within("host.capacity_gib", host.capacity.gib(), range, "a link to the host leads to its memory");
+        if let Some(memory) = host.memory {
+            faults.within("host.memory_gb_per_s", memory.0 / 1e9, rates(), "leave it out where it is not known");
+        }
     }
     if let Some(storage) = &accelerator.storage {
         let none = "remove [storage] where there is none";

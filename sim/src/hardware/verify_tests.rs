@@ -118,7 +118,7 @@ fn calibration_scalars_say_what_they_were_fitted_on() {
 #[test]
 fn a_link_without_capacity_is_a_fault() {
     let mut chip = Accelerator::template("tpu_v4").unwrap();
-    chip.host = Some(HostLink { bandwidth: BytesPerSecond(16e9), capacity: Bytes::ZERO });
+    chip.host = Some(HostLink { bandwidth: BytesPerSecond(16e9), capacity: Bytes::ZERO, memory: None });
     let faults: Vec<String> = verify(&chip).iter().map(ToString::to_string).collect();
     assert_eq!(faults, ["host.capacity_gib = 0: must be positive and finite; a link to the host leads to its memory"]);
 }

@@ -97,6 +97,7 @@ impl ChipTimes {
             let name = match copy.link {
                 Link::Host => "copy to or from the host",
                 Link::Storage => "copy to or from storage",
+                Link::HostMemory => "update in the host's memory",
             };
             let kernel = Kernel::Transfer(copy);
             let cost = self.costs(&kernel, fabric).all_cores;

@@ -2,6 +2,7 @@
 
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, Basis, Reader, Representation, Rule};
+use super::slices::contracted;
 use crate::graph::{BackwardChain, Gradient, NARROW, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
 use crate::layer_names::in_layer;
 use sim::kernel::{Contraction, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
@@ -457,7 +458,7 @@ fn shrink(steps: &mut [Step], rows: u64, tokens: u64) {
     let part = |count: u64| (u128::from(count) * u128::from(rows.min(whole)) / u128::from(whole)) as u64;
     for step in steps {
         match &mut step.kernel {
-            Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), tokens.min(c.k)),
+            Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), contracted(tokens, c.k)),
             Kernel::Elementwise(e) if step.label.ends_with("accumulate") => {
                 (e.elements, e.read, e.written) = (part(e.elements), Bytes(part(e.read.0)), Bytes(part(e.written.0)));
             }

@@ -16,12 +16,23 @@ pub(crate) fn cut_kernels(graph: &mut OperatorGraph, chosen: &BTreeSet<OpId>, sl
     }
 }
 
+/// Tokens that a product contracts are filled up with zeros to so many: whole vectors of 16 bytes at one byte per number, so that no library loads them
+/// piece by piece.
+const WHOLE: u64 = 16;
+
+/// Of all `tokens` a part, as many as a product of a weight's gradient contracts for it.
+pub(crate) fn contracted(part: u64, tokens: u64) -> u64 {
+    part.next_multiple_of(WHOLE).min(tokens)
+}
+
 fn cut(step: &mut Step, slices: u64, weights: bool) {
     let Kernel::Contraction(c) = step.kernel else { return };
     let tokens = if weights { c.k } else { c.m };
     let slices = slices.clamp(1, tokens.max(1));
     let each = tokens.div_ceil(slices);
     let batch = c.batch.saturating_mul(slices);
-    step.kernel =
-        Kernel::Contraction(if weights { Contraction { batch, k: each, ..c } } else { Contraction { batch, m: each, ..c } });
+    step.kernel = Kernel::Contraction(match weights {
+        true => Contraction { batch, k: contracted(each, tokens), ..c },
+        false => Contraction { batch, m: each, ..c },
+    });
 }

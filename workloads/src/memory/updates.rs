@@ -59,12 +59,24 @@ impl ParameterTensors {
         for (link, bytes) in [(Link::Host, host), (Link::Storage, nvme)].into_iter().filter(|(_, bytes)| *bytes > 0) {
             add(Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) }), 1.0);
         }
-        for (link, bytes) in self.moved(widths) {
+        for (link, bytes) in self.moved(widths).into_iter().chain([(Link::HostMemory, self.updated_there(widths))]) {
             if bytes > Bytes::ZERO {
                 add(Kernel::Transfer(Transfer { link, bytes }), 1.0);
             }
         }
         extra
+    }
+
+    /// Bytes that the host's processors read and write in their memory for an update of what lives away: states and master weights are read and written,
+    /// gradients read, weights written. What comes from storage passes it likewise.
+    fn updated_there(&self, widths: &Widths) -> Bytes {
+        let all = self.statics(widths).own;
+        let away = |p: &super::PlacedBytes| p.host.per_device() + p.nvme.per_device();
+        let total = |p: &super::PlacedBytes| p.device.per_device() + away(p);
+        let states = away(&all.states) + away(&all.masters);
+        let share = states as f64 / (total(&all.states) + total(&all.masters)).max(1) as f64;
+        let numbers = all.updated.per_device() as f64 * share;
+        Bytes(2 * states + (numbers * (widths.per.weight.0 + widths.per.gradient.0) as f64) as u64)
     }
 
     /// Bytes that an update copies over each link, both ways: gradients to where the states are, weights back; from storage also states and back.

@@ -49,6 +49,8 @@ impl System {
             host: self.host.as_ref().map(|host| HostLink {
                 bandwidth: BytesPerSecond(host.bandwidth.0 * host.efficiency.of_large()),
                 capacity: host.capacity,
+                // What is offloaded is updated by the device there.
+                memory: None,
             }),
             storage: None,
             pairing: Pairing::SameIndex,
