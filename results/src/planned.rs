@@ -359,7 +359,7 @@ pub(crate) fn bare_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         step_s: step,
         mapped_step_s: None,
         tokens_per_s: job.global_batch as f64 * job.sequence_length as f64 / step,
-        mfu: flops.as_f64() / (peak * f64::from(job.devices) * step),
+        mfu: flops.as_f64() * job.share_of_training() / (peak * f64::from(job.devices) * step),
         energy_j: ranked.energy.0,
         peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),
         evidence: None,

@@ -249,3 +249,20 @@ fn what_a_technique_has_settled_is_listed_once() {
     let (_, _, policies) = layouts(&["--technique", "lora", "--allow", "lora", "--headroom-gib", "50"]);
     assert!(policies.len() > 1, "{policies:?}");
 }
+
+/// Of frozen weights no gradients are made: they are no work done. LoRA's products are forward and input gradients, two thirds of training's, and its
+/// adapters; what only places tensors does all of it.
+#[test]
+fn mfu_counts_what_is_done_under_a_technique() {
+    let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --recompute none \
+               --micro-batch 1 --zero 1 --format json";
+    let done = |technique: &[&str]| {
+        let answer = coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).json();
+        let plan = &answer["result"]["plan"];
+        plan["mfu"].as_f64().unwrap() * plan["step_s"].as_f64().unwrap()
+    };
+    let all = done(&[]);
+    let lora = done(&["--technique", "lora,rank=8", "--allow", "lora"]) / all;
+    assert!((0.66..0.70).contains(&lora), "{lora}");
+    assert!((done(&["--technique", "adam8bit", "--allow", "adam8bit"]) / all - 1.0).abs() < 1e-9);
+}

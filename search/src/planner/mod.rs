@@ -58,7 +58,7 @@ use step::{
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
 use workloads::memory::{Facts, TechniqueError};
 use workloads::training::{Attention, Lowering};
-use workloads::{Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
+use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
 
 /// What is to be trained, on what, under which software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
@@ -254,6 +254,22 @@ impl<'a> Job<'a> {
     fn memory(&self) -> DeviceMemory {
         let memory = DeviceMemory::of(self.chip);
         DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
+    }
+
+    /// Of the operations that training the model takes, the part that is done under the job's techniques: gradients of frozen weights are not made, and
+    /// those of sampled tokens or projected ones take less. 1 without techniques; what they add does not count.
+    #[must_use]
+    pub fn share_of_training(&self) -> f64 {
+        if self.techniques.is_empty() {
+            return 1.0;
+        }
+        let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: self.sequence_length };
+        let plan = self.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
+        let flops = |techniques: &Techniques| {
+            let graph = step::lowered(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
+            graph.map_or(1.0, |graph| graph.kernel_flops().as_f64())
+        };
+        (flops(&plan.techniques) / flops(Techniques::none())).min(1.0)
     }
 
     /// Whether the framework can run the chunks of a split.

@@ -79,7 +79,8 @@ impl Case {
     fn hardware(&self) -> Hardware {
         let mut hardware = Hardware::new(self.model, self.stack);
         let (rate, gib) = self.host;
-        hardware.chip.host = Some(HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib), memory: None });
+        hardware.chip.host =
+            Some(HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib), memory: None });
         hardware
     }
 
