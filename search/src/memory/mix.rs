@@ -66,15 +66,35 @@ const TIE: f64 = 1e-12;
 const TOLERANCE: f64 = 1e-9;
 
 impl MixQuestion<'_> {
+    /// Seconds that no mix takes less than, wherever what goes away fits: of the relaxations alone, in no time; none where no mix fits.
+    #[must_use]
+    pub fn least(&self) -> Option<f64> {
+        if self.layers == 0 {
+            return Some(0.0);
+        }
+        let relaxed = |cap: u64| {
+            let (allowed, budget) = self.under(cap);
+            let points = self.priced(&allowed);
+            Rounding::new(&points, self.layers, budget).map(|rounding| rounding.bound * (1.0 - TOLERANCE))
+        };
+        self.caps().into_iter().filter_map(relaxed).reduce(f64::min)
+    }
+
+    /// The largest working sets that a mix may have, least first.
+    fn caps(&self) -> Vec<u64> {
+        let mut caps: Vec<u64> = self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
+        caps.sort_unstable();
+        caps.dedup();
+        caps
+    }
+
     /// The mix that takes least, if any fits.
     #[must_use]
     pub fn best(&self) -> Option<StageMix> {
         if self.layers == 0 {
             return Some(StageMix { counts: Vec::new(), time: 0.0, bound: 0.0 });
         }
-        let mut caps: Vec<u64> = self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
-        caps.sort_unstable();
-        caps.dedup();
+        let caps = self.caps();
         let mut best: Option<StageMix> = None;
         let mut bound = f64::INFINITY;
         let mut scarce: Vec<(f64, Scarce<'_>)> = Vec::new();
@@ -136,6 +156,11 @@ impl MixQuestion<'_> {
 
     /// The best mix of some of the policies that keeps `budget` bytes of one micro-batch at most, wherever the rest goes.
     fn within(&self, allowed: &[usize], budget: f64) -> Option<StageMix> {
+        Rounding::new(&self.priced(allowed), self.layers, budget)?.solve()
+    }
+
+    /// Some of the policies, each of which takes less than those that keep less.
+    fn priced(&self, allowed: &[usize]) -> Vec<Priced> {
         // Of mixes that take the same time the one that copies least.
         let away = |p: &MixPoint| p.host as f64 + p.storage as f64;
         let most = |of: &dyn Fn(&MixPoint) -> f64| allowed.iter().map(|&at| of(&self.points[at])).fold(0.0, f64::max);
@@ -154,7 +179,7 @@ impl MixQuestion<'_> {
             fastest = fastest.min(point.time);
             faster
         });
-        Rounding::new(&points, self.layers, budget)?.solve()
+        points
     }
 }
 

@@ -5,7 +5,10 @@ use super::mix::{MixPoint, StageMix};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
 
 /// Nodes of the branch and bound: where they are used up, what is left is the gap.
-const NODES: u64 = 2_000;
+const NODES: u64 = 200;
+
+/// A mix within so much of the relaxation is taken; what is left is the gap.
+const ENOUGH: f64 = 1e-4;
 
 /// What the solver's sums of a memory may be wrong by, as a share of it.
 const SLACK: f64 = 1e-6;
@@ -97,6 +100,7 @@ impl<'a> Scarce<'a> {
             let (problem, counts) = self.programme(true, slack);
             let mut options = SolveOptions::default();
             options.node_limit = Some(NODES);
+            options.mip_gap = ENOUGH;
             let Ok(outcome) = problem.solve_with(options) else { break };
             let Some(solution) = outcome.solution() else { break };
             if slack == 0.0 {

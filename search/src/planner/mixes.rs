@@ -10,7 +10,7 @@
 use super::PlanPart;
 use super::found::{Candidate, Found};
 use super::layer_policies::{policy_of, preset_policies};
-use super::search::Search;
+use super::search::{SPARE, Search};
 use super::space::default_policies;
 use super::stages::Stages;
 use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
@@ -110,8 +110,9 @@ impl Search<'_> {
                     .entry((candidate.family, candidate.lot))
                     .or_insert_with(|| self.layers(&mut self.chip.clone(), candidate, Cores::All).ok());
             }
+            let listed = found.limit_of(self.length - SPARE);
             let staged = |chip: &mut ChipTimes, candidate: &Candidate| {
-                self.staged(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate)
+                self.staged(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate, listed)
             };
             let staged: Vec<Option<StagedPlan>> = round.par_iter().map_init(|| self.chip.clone(), staged).collect();
             for (candidate, staged) in round.iter().zip(staged) {
@@ -137,7 +138,7 @@ impl Search<'_> {
     fn least(&self, open: &[Candidate], known: &Known, found: &mut Found) {
         let lacking = |chip: &mut ChipTimes, candidate: &Candidate| {
             let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
-            let least = self.stages(chip, layers, candidate, |stages| stages.least())?;
+            let least = self.stages(chip, layers, (candidate, f64::INFINITY), |stages| stages.least())?;
             Some((least.0, *candidate, least.1))
         };
         let all = open.par_iter().map_init(|| self.chip.clone(), lacking).flatten();
@@ -164,7 +165,9 @@ impl Search<'_> {
                 break;
             }
             let layers = layers.get_or_insert_with(|| self.layers(chip, &candidate, Cores::One).ok());
-            let Some(staged) = layers.as_ref().and_then(|layers| self.staged(chip, layers, &candidate)) else { continue };
+            let listed = found.limit_of(self.length - SPARE);
+            let staged = layers.as_ref().and_then(|layers| self.staged(chip, layers, &candidate, listed));
+            let Some(staged) = staged else { continue };
             gap = gap.max(staged.gap);
             if !found.beaten(staged.time, self.length) {
                 let policy = self.remember(staged.policies);
@@ -237,10 +240,10 @@ impl Search<'_> {
         }
     }
 
-    /// A plan with the best policies for every stage; `None` where none fits.
-    fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate) -> Option<StagedPlan> {
+    /// A plan with the best policies for every stage; `None` where none fits, or none is below `limit` seconds.
+    fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate, limit: f64) -> Option<StagedPlan> {
         let block = self.mixes == MixKind::Block;
-        self.stages(chip, layers, candidate, |stages| if block { stages.block() } else { stages.mixed() })
+        self.stages(chip, layers, (candidate, limit), |stages| if block { stages.block() } else { stages.mixed() })
     }
 
     /// What is found of the stages of a plan.
@@ -248,13 +251,13 @@ impl Search<'_> {
         &self,
         chip: &mut ChipTimes,
         layers: &Layers,
-        candidate: &Candidate,
+        (candidate, limit): (&Candidate, f64),
         of: impl FnOnce(&Stages<'_, '_>) -> Option<T>,
     ) -> Option<T> {
         let plan = self.plan(*candidate);
         let degrees = self.degrees_of(chip, &layers.none, candidate, &plan)?;
         let sends = self.evaluator.sends(chip, &layers.none, &plan);
-        of(&Stages { search: self, layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()) })
+        of(&Stages { search: self, layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()), limit })
     }
 
     /// A lot's layer under every policy.

@@ -2,6 +2,7 @@
 
 use super::mixes::{Layers, StagedPlan};
 use super::search::Search;
+use super::splits::ROUNDING;
 use crate::memory::{MixPoint, MixQuestion, StageMix};
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
@@ -19,6 +20,8 @@ pub(super) struct Stages<'s, 'a> {
     pub(super) sends: &'s Sends,
     /// Schedule and micro-batches.
     pub(super) run: (Schedule, u64),
+    /// Seconds that a plan has to be below to be of use.
+    pub(super) limit: f64,
 }
 
 impl Stages<'_, '_> {
@@ -37,6 +40,9 @@ impl Stages<'_, '_> {
     pub(super) fn mixed(&self) -> Option<StagedPlan> {
         let capacity = self.search.evaluator.capacity();
         let staying = Need { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
+        if self.all_beaten() {
+            return None;
+        }
         let best = self.mixed_within(capacity);
         // Where the mix is not proven one policy for all stages may be faster, as is one that a named technique has.
         let best = match best {
@@ -115,15 +121,29 @@ impl Stages<'_, '_> {
         .collect()
     }
 
-    /// The same with so much away from the device at most.
-    fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
+    /// Whether no plan is below the limit in which the layers of a stage take so many seconds of each micro-batch: its passes are a part of the step,
+    /// whatever the other stages do.
+    fn is_beaten(&self, layers: f64) -> bool {
+        layers * self.run.1 as f64 * (1.0 - ROUNDING) >= self.limit
+    }
+
+    /// Whether what the layers of a stage take at least shows that no plan is below the limit.
+    fn all_beaten(&self) -> bool {
+        if self.limit.is_infinite() {
+            return false;
+        }
         let (schedule, m) = self.run;
-        let evaluator = &self.search.evaluator;
-        let rooms = evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
-        let chunks = Evaluator::chunks(self.degrees, schedule, m);
-        let (points, stages) = (self.points(), rooms.iter().enumerate());
-        let of_stage = stages.map(|(device, room)| MixQuestion {
-            points: &points,
+        let (points, chunks) = (self.points(), Evaluator::chunks(self.degrees, schedule, m));
+        let questions = self.questions(&points, &chunks, self.search.evaluator.capacity()).unwrap_or_default();
+        questions.iter().filter_map(MixQuestion::least).any(|least| self.is_beaten(least))
+    }
+
+    /// What every stage asks for its layers with so much away from the device at most; none where one has too little room whatever they keep.
+    fn questions<'p>(&self, points: &'p [MixPoint], chunks: &[(u64, u32)], away: Need) -> Option<Vec<MixQuestion<'p>>> {
+        let (schedule, m) = self.run;
+        let rooms = self.search.evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
+        let of_stage = rooms.iter().enumerate().map(|(device, room)| MixQuestion {
+            points,
             layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
             depth: room.depth.max(1.0),
             room: room.layers.0,
@@ -131,11 +151,23 @@ impl Stages<'_, '_> {
             host: away.host.0,
             storage: away.storage.0,
         });
-        let mut questions: Vec<MixQuestion<'_>> = of_stage.collect();
-        let mut mixes: Vec<Option<StageMix>> = vec![None; rooms.len()];
+        Some(of_stage.collect())
+    }
+
+    /// The same with so much away from the device at most.
+    fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
+        let (schedule, m) = self.run;
+        let evaluator = &self.search.evaluator;
+        let (points, chunks) = (self.points(), Evaluator::chunks(self.degrees, schedule, m));
+        let mut questions = self.questions(&points, &chunks, away)?;
+        let mut mixes: Vec<Option<StageMix>> = vec![None; questions.len()];
         for _ in 0..TRIES {
             for (mix, question) in mixes.iter_mut().zip(&questions).filter(|(mix, _)| mix.is_none()) {
-                *mix = Some(question.best()?);
+                let best = question.best()?;
+                if self.is_beaten(best.bound) {
+                    return None;
+                }
+                *mix = Some(best);
             }
             let policies = self.spread(&chunks, &mixes);
             let shape = self.shape(&policies)?;
@@ -151,7 +183,13 @@ impl Stages<'_, '_> {
             if fits {
                 let gap = |mix: &StageMix| (mix.time - mix.bound) / mix.time.max(f64::MIN_POSITIVE);
                 let gap = mixes.iter().flatten().map(gap).fold(0.0, f64::max);
-                return self.timed(policies, &shape, gap);
+                let staged = self.timed(policies, &shape, gap)?;
+                debug_assert!(
+                    mixes.iter().flatten().all(|mix| mix.time * m as f64 * (1.0 - ROUNDING) <= staged.time),
+                    "a stage's passes are no part of {} s: {mixes:?}",
+                    staged.time
+                );
+                return Some(staged);
             }
         }
         None
