@@ -331,6 +331,8 @@ impl Space {
                 ];
                 let ends = lists
                     .into_iter()
+                    // There is no less than one core, row or MiB.
+                    .filter(|(key, _, value)| *key == "hbm_gib" || *value > 1.0)
                     .filter_map(|(key, list, value)| limits::end(&list, value).map(|largest| (key.to_owned(), value, largest)));
                 ends.collect()
             }
