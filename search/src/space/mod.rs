@@ -9,6 +9,7 @@ mod every;
 mod formula;
 mod grid;
 mod interval;
+mod least;
 mod limits;
 mod lookup;
 mod names;
@@ -23,6 +24,7 @@ pub use every::{Built, Combination, Dial, number, places};
 pub use formula::AREA;
 use grid::LOWERED;
 pub use grid::{FABRIC, Grid, Settings, Single};
+pub use least::Limit;
 pub use limits::{ChipLimits, Figures, Outside, Why};
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
@@ -204,6 +206,12 @@ impl Space {
                 self.chip(id).map(|chip| Single::Chip(Box::new(chip), self.figures[point]))
             }
         }
+    }
+
+    /// Whether its limits are known to leave none of its chips, before any box of chips is looked at.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.points() == 0
     }
 
     /// What its chips may take.
