@@ -173,7 +173,7 @@ fn refusals(dir: &Path) {
     let refused = coplace_in(dir, &sweep("whole", &[])).refusal();
     let of = format!("--out whole: holds {DESIGNS} of {DESIGNS} designs of this sweep; go on with it (--resume)");
     assert!(refused.contains(&of), "{refused}");
-    let other = coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "300"])).refusal();
+    let other = coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "400"])).refusal();
     assert!(other.contains("whole/sweep.sqlite: holds another sweep: question "), "{other}");
     let part = coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).refusal();
     assert!(part.contains("whole/sweep.sqlite: holds another sweep: part 1/1 of its designs"), "{part}");

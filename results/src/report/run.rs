@@ -35,7 +35,7 @@ pub fn run(record: &Record) -> String {
     };
     match &record.best {
         Some(best) => text.push_str(&best_design(best)),
-        None if nothing_tried(&record.certificate) => text.push_str("\nNo chip of this space is within the limits.\n"),
+        None if record.certificate.nothing_tried() => text.push_str("\nNo chip of this space is within the limits.\n"),
         None => text.push_str("\nNo design of this space runs the model.\n"),
     }
     text.push_str(&heading("Proof"));
@@ -169,18 +169,13 @@ pub(super) fn time_shares(shares: &[Share]) -> String {
     fields(&lines)
 }
 
-/// Whether no chip was within the limits.
-fn nothing_tried(c: &Certificate) -> bool {
-    c.designs == c.over_area + c.over_power + c.over_cost + c.outside_hbm + c.no_chip
-}
-
 /// The proof in a sentence and the counts behind it.
 #[must_use]
 pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
-        Proof::Infeasible if nothing_tried(c) => "No design of this space is within the limits: nothing was tried.\n".to_owned(),
+        Proof::Infeasible if c.nothing_tried() => "No design of this space is within the limits: nothing was tried.\n".to_owned(),
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),
