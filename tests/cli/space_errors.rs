@@ -55,7 +55,7 @@ fn what_is_wrong_with_a_space_is_named() {
         ("\"fabric.tier.nvlink.devices\" = [8]", "fabric.tier.nvlink.devices = 8: there is no such table"),
         (
             "\"tensor.rows\" = \"foo(tensor.columns)\"",
-            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no function; there are min, max, ceil, ",
+            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no function of expressions; write plain numbers, ",
         ),
     ] {
         let message = refused(dimensions, &[]);

@@ -39,7 +39,7 @@ pub(super) fn names(text: &str) -> Vec<String> {
 /// The first that is none.
 pub(super) fn known_functions(text: &str) -> Result<(), String> {
     match calls(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
-        Some(called) => Err(format!("{called} is no function; {}", sim::names::hint(called, &FUNCTIONS.join(", "), "there are"))),
+        Some(called) => Err(format!("{called} is no function of expressions; {FORM}")),
         None => Ok(()),
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     fn what_is_called_is_a_function() {
         assert_eq!(known_functions("2 * (a.b + max (c, 3)) + sqrt(4)"), Ok(()));
         let unknown = known_functions("ceil(a) + foo(hbm_stacks)").unwrap_err();
-        assert!(unknown.starts_with("foo is no function; "), "{unknown}");
+        assert!(unknown.starts_with("foo is no function of expressions; write plain numbers, "), "{unknown}");
         assert!(known_functions("a.b(2)").is_err());
     }
 }
