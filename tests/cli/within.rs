@@ -43,7 +43,7 @@ fn limits_that_leave_no_chip_name_what_would_and_write_nothing() {
             &["--study", "smoke", "--min-hbm-gib", "300", "--max-hbm-gib", "20"][..],
             "--min-hbm-gib 300: is more than --max-hbm-gib 20; ",
         ),
-        (&["--study", "s.toml"], "s.toml, line 4: space.min_hbm_gib = 300: is more than space.max_hbm_gib = 20; "),
+        (&["--study", "s.toml"], "s.toml, line 6: space.min_hbm_gib = 300: is more than space.max_hbm_gib = 20; "),
     ] {
         let text = small_study().replace("[space]\n", "[space]\nmin_hbm_gib = 300\nmax_hbm_gib = 20\n");
         std::fs::write(dir.path().join("s.toml"), text).unwrap();
