@@ -159,6 +159,16 @@ impl Entry {
     }
 }
 
+/// A line that says so where areas are of different processes; else nothing.
+pub(crate) fn processes(entries: &[Entry]) -> String {
+    let nodes: BTreeSet<&str> = entries.iter().filter_map(|e| e.node.as_deref()).collect();
+    if nodes.len() < 2 {
+        return String::new();
+    }
+    let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
+    folded(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another."))
+}
+
 impl Comparison {
     /// The first entry's throughput over this entry's: how many times faster the first is. `None` where either
     /// does not run.
@@ -178,11 +188,7 @@ impl Comparison {
         let mut text = fields(&pairs);
         text.push('\n');
         text.push_str(&self.figures().render());
-        let nodes: BTreeSet<&str> = self.entries.iter().filter_map(|e| e.node.as_deref()).collect();
-        if nodes.len() > 1 {
-            let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
-            text.push_str(&folded(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another.")));
-        }
+        text.push_str(&processes(&self.entries));
         text.push_str(&self.sureness());
         for entry in &self.entries {
             if let Some(note) = &entry.note {

@@ -351,7 +351,7 @@ fn steps(explained: &Explained) -> String {
     header.extend((!several).then(|| "tokens/s per mm²".to_owned()));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
-    let mut table = Table::new(header).keep(&["from", "to", "%", "mm²", "limits"]);
+    let mut table = Table::new(header).keep(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill();
     for column in numbers {
         table = table.align(column, Align::Right);
     }
@@ -380,7 +380,7 @@ fn worth(explained: &Explained) -> String {
     header.extend(columns(explained));
     let numbers = 2..header.len();
     header.extend((!several).then(|| "worth, tokens/s".to_owned()));
-    let mut table = Table::new(header);
+    let mut table = Table::new(header).spill();
     for column in numbers {
         table = table.align(column, Align::Right);
     }

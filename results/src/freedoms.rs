@@ -1,7 +1,7 @@
 //! What each freedom of a search is worth: the chip alone, the plan alone, and both at once, beside Bayesian optimisation of the chip alone with at least
 //! as many evaluations as the joint search made, and beside the TPU v4 that was built.
 
-use crate::compare::Entry;
+use crate::compare::{Entry, processes};
 use crate::text::{Align, Table, area, count, fields, folded, heading, rate, significant};
 use serde::Serialize;
 use sim::units::SquareMillimeters;
@@ -26,6 +26,19 @@ pub struct Evaluations {
     pub bayesian: u64,
 }
 
+/// What is asked of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// The model.
+    pub model: String,
+    /// The study.
+    pub study: String,
+    /// The expert's degrees, and who says so.
+    pub expert: String,
+    /// Which of the chips are ideal, and which run as measured ones do.
+    pub chips: String,
+}
+
 /// A model's answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelFreedoms {
@@ -35,6 +48,8 @@ pub struct ModelFreedoms {
     pub study: String,
     /// The expert's degrees, and who says so.
     pub expert: String,
+    /// Which of the chips are ideal, and which run as measured ones do.
+    pub chips: String,
     /// Each of [`FREEDOMS`], in their order; labels are theirs.
     pub entries: Vec<Entry>,
     /// How many times the first one's throughput each has; `null` where either has none.
@@ -71,7 +86,7 @@ impl ModelFreedoms {
     /// From the entries.
     #[must_use]
     pub fn new(
-        (model, study, expert): (String, String, String),
+        Asked { model, study, expert, chips }: Asked,
         entries: [Entry; FREEDOMS.len()],
         evaluations: Evaluations,
         gap: f64,
@@ -79,7 +94,7 @@ impl ModelFreedoms {
         let of = |entry: &Entry| entry.throughput_sequences_per_s.filter(|rate| *rate > 0.0);
         let first = of(&entries[0]);
         let times_first = entries.iter().map(|entry| Some(of(entry)? / first?)).collect();
-        Self { model, study, expert, entries: entries.into(), times_first, evaluations, gap }
+        Self { model, study, expert, chips, entries: entries.into(), times_first, evaluations, gap }
     }
 }
 
@@ -105,6 +120,7 @@ impl Freedoms {
             text.push_str(&heading(&format!("{} on study {}", model.model, model.study)));
             text.push_str(&fields(&[
                 ("expert's plan", model.expert.clone()),
+                ("chips", model.chips.clone()),
                 (
                     "evaluations",
                     format!(
@@ -128,6 +144,7 @@ impl Freedoms {
             }
             text.push('\n');
             text.push_str(&table.render());
+            text.push_str(&processes(&model.entries));
             for entry in model.entries.iter() {
                 if let Some(note) = &entry.note {
                     text.push_str(&folded(&format!("{}: {note}", entry.label)));
@@ -157,7 +174,7 @@ mod tests {
             Entry { throughput_sequences_per_s: rate, ..Entry::without_design(FREEDOMS[at - 1]) }
         });
         ModelFreedoms::new(
-            ("m".into(), "s".into(), "p 1, t 1, d 1".into()),
+            Asked { model: "m".into(), study: "s".into(), expert: "p 1, t 1, d 1".into(), chips: "all are ideal".into() },
             entries,
             Evaluations { joint: 12, bayesian: 32 },
             0.0,

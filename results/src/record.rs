@@ -269,6 +269,12 @@ impl Certificate {
     pub fn relative_gap(best: f64, bound: f64) -> Option<f64> {
         (best > 0.0 && bound.is_finite()).then(|| ((bound - best) / best).max(0.0))
     }
+
+    /// Whether no chip is within the limits: nothing was tried then.
+    #[must_use]
+    pub fn nothing_tried(&self) -> bool {
+        self.designs == self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.no_chip
+    }
 }
 
 impl Record {

@@ -15,15 +15,15 @@ fn errors_name_the_key_the_value_and_the_cure() {
     let zero = text.replace("devices = 1024", "devices = 0");
     assert_eq!(
         Study::parse("s.toml", &zero).unwrap_err().to_string(),
-        "s.toml: cluster.devices = 0: must be from 1 to 1048576; give the accelerators of the cluster"
+        "s.toml, line 17: cluster.devices = 0: must be from 1 to 1048576; give the accelerators of the cluster"
     );
     let nan = text.replace("min_area_fraction = 0.3", "min_area_fraction = nan");
     assert!(Study::parse("s.toml", &nan).unwrap_err().to_string().contains("min_area_fraction = NaN"));
     let from = text.find("recompute = [").unwrap();
     let list = &text[from..=from + text[from..].find(']').unwrap()];
     let best = text.replace(list, "recompute = [\"full\", \"best\"]");
-    assert!(Study::parse("s.toml", &best).unwrap_err().to_string().starts_with(
-        "s.toml: plan.recompute = best: chooses policies stage by stage under even splits of the layers only; write layer_split"
+    assert!(Study::parse("s.toml", &best).unwrap_err().to_string().contains(
+        ": plan.recompute = best: chooses policies stage by stage under even splits of the layers only; write layer_split"
     ));
     let plan = Study::parse("s.toml", &best.replace("layer_split = \"best\"", "layer_split = \"even\"")).unwrap().plan;
     let space = plan.space();

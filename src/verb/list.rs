@@ -277,8 +277,11 @@ fn dimensions(arguments: &Arguments) -> Result<Listing, Failure> {
     let fabric = FabricDocument::load_for(&arguments.fabric, &name).or_input()?;
     let of_fabric = fabric.fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
     let given: Vec<(String, Setting)> = chip.unbuilt(true).fields().into_iter().chain(of_fabric).collect();
-    let mut table =
-        Table::new(["dimension", "there", "unit", "from", "to", "what it is"]).align(2, Align::Left).align(5, Align::Left);
+    let mut table = Table::new(["dimension", "there", "unit", "from", "to", "what it is"])
+        .align(2, Align::Left)
+        .align(5, Align::Left)
+        .keep(&["there", "unit"])
+        .spill();
     let mut entries = Vec::new();
     let mut row = |key: &str, there: Option<&Setting>, field: Option<&Field>| {
         let (unit, meaning) = field.map_or(("", ""), |field| (field.unit, field.meaning));

@@ -7,6 +7,7 @@ use crate::verb::search::{Posed, parts, prepare};
 use crate::verb::sweep::{Ready, ThisRun, claim, facts, words};
 use clap::Parser;
 use results::parts::is_part;
+use results::sweep::STORE;
 use results::sweep::merge::{self, Parts};
 use search::planner::Job;
 use search::shard::Shard;
@@ -46,7 +47,12 @@ pub fn asked_again(words: &[String]) -> Result<Posed, Failure> {
 
 /// Merges, writes the directory, prints what a sweep prints.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if arguments.parts.iter().any(|directory| is_part(directory)) {
+    if let Some(part) = arguments.parts.iter().find(|directory| is_part(directory)) {
+        if let Some(swept) = arguments.parts.iter().find(|directory| !is_part(directory) && directory.join(STORE).exists()) {
+            let (part, swept) = (part.display(), swept.display());
+            let cure = "give the parts of one of them alone";
+            return Err(failure::input(format!("{part}: is a part of a search, and {swept} one of a sweep; {cure}")));
+        }
         return parts::merge(&arguments.parts, &arguments.out, arguments.format);
     }
     let parts = Parts::open(&arguments.parts).or_input()?;

@@ -6,6 +6,7 @@ pub mod baselines;
 pub mod models;
 pub mod parts;
 pub mod question;
+mod within;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -199,6 +200,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         };
         let watch = Watch { stop: &|| limit.reached(), told: &mut told };
         let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
+        let outside = &answer.outside;
+        // Of boxes it is known now only.
+        if search.space.whole().is_some() && outside.total() == search.space.points() && outside.refused < outside.total() {
+            progress.phase("looking for the limits that would leave a chip");
+            return Err(within::nothing_within(&question.name, &arguments.posed.asked, searched.space));
+        }
         progress.phase("explaining the best chip and comparing it");
         times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
         let (asked_with, stopped) = (arguments.posed.words(), limit.words());

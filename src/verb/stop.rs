@@ -1,7 +1,9 @@
-//! When a search over designs or plans stops before its end: a limit of time, or Ctrl-C.
+//! When a search over designs or plans, or a sweep, stops before its end: a limit of time, or Ctrl-C.
 
 use crate::failure::{self, Failure};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a shell says of a program that Ctrl-C has ended: 128 and the signal's number.
@@ -53,5 +55,30 @@ impl Limit {
             return Some("stopped by Ctrl-C".to_owned());
         }
         self.end.filter(|(end, _)| Instant::now() >= *end).map(|(_, seconds)| format!("stopped by --time-limit {seconds}"))
+    }
+}
+
+/// What a sweep has kept: Ctrl-C ends the program at once and says so, for a store loses nothing that it keeps.
+pub struct Kept(Arc<AtomicU64>);
+
+impl Kept {
+    /// From now on; `words` says what so many are.
+    pub fn new(kept: u64, words: impl Fn(u64) -> String + Send + 'static) -> Self {
+        let count = Arc::new(AtomicU64::new(kept));
+        let known = Arc::clone(&count);
+        let handler = move || {
+            // Standard error may be closed; there is nobody to tell then.
+            let _ = writeln!(std::io::stderr(), "stopped by Ctrl-C: {}", words(known.load(Ordering::SeqCst)));
+            std::process::exit(INTERRUPTED);
+        };
+        if let Err(why) = ctrlc::set_handler(handler) {
+            tracing::debug!("no handler for Ctrl-C: {why}");
+        }
+        Self(count)
+    }
+
+    /// So many are kept now.
+    pub fn now(&self, kept: u64) {
+        self.0.store(kept, Ordering::SeqCst);
     }
 }

@@ -6,6 +6,7 @@ use crate::progress::Progress;
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, described, files_of, prepare};
 use crate::verb::slurm::{self, Batch, InParts, State};
+use crate::verb::stop;
 use results::claim::{Claim, ClaimError};
 use results::design::DesignRow;
 use results::record::{self, BestDesign, Record, Versions};
@@ -23,9 +24,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Evaluate every design of a study under its best plan, for maps and sensitivities
+/// What is swept.
+const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face config.json file: one, also of a study for several; a file STUDY.toml \
+     beside it is the study [default: the study's, where it has one]";
+
+/// Evaluate every design of a study under its best plan, for one model: for maps and sensitivities
 #[derive(clap::Args, Clone)]
 #[command(
+    mut_arg("models", |models| models.value_name("MODEL|STUDY.toml").help(OF_ONE)),
+    mut_arg("over", |flag| flag.hide(true)),
+    mut_arg("time_limit", |flag| flag.hide(true)),
+    mut_arg("within", |flag| flag.hide(true)),
+    mut_arg("front", |flag| flag.hide(true)),
     after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep mine.toml\n  coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
     coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n  \
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
@@ -83,10 +93,8 @@ pub struct ThisRun {
 /// Sweeps, or goes on with a sweep.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let arguments = &Arguments { posed: arguments.posed.settled()?, ..arguments.clone() };
-    let asked = &arguments.posed.asked;
-    if asked.time_limit.is_some() || asked.within.is_some() {
-        let cure = "a sweep looks at every design; stop it with Ctrl-C and go on with --resume, or use search";
-        return Err(failure::input(format!("--time-limit, --within: of search alone: {cure}")));
+    if let Some((flag, why)) = arguments.posed.asked.of_search_alone() {
+        return Err(failure::input(format!("{flag}: is of search alone: {why}")));
     }
     let question = Question::of_one(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
@@ -101,10 +109,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let claim = claim(&path)?;
     let mut store = open(claim.path(), &facts, arguments.resume)?;
+    let of = format!("of {} designs are kept in {}; go on with --resume", report::count(facts.size()), path.display());
+    let kept = stop::Kept::new(store.present().count(), move |kept| format!("{} {of}", report::count(kept)));
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
-    let this_run = ready.sweep(&mut store)?;
+    let this_run = ready.sweep(&mut store, &kept)?;
     let answer = match shard {
         Shard::WHOLE => ready.finish(&store, this_run)?,
         _ => part(&store, &question, this_run)?,
@@ -212,7 +222,7 @@ impl<'a> Ready<'a> {
     }
 
     /// Looks at every design that the store lacks.
-    fn sweep(&self, store: &mut SweepStore) -> Result<ThisRun, Failure> {
+    fn sweep(&self, store: &mut SweepStore, kept: &stop::Kept) -> Result<ThisRun, Failure> {
         let (start, sweep) = (Instant::now(), self.all());
         let shard = store.facts().shard();
         let present = store.present().clone();
@@ -232,6 +242,7 @@ impl<'a> Ready<'a> {
             store.keep(&rows).or_unwritable()?;
             looked += rows.len() as u64;
             let (done, seconds) = (store.present().count(), start.elapsed().as_secs_f64());
+            kept.now(done);
             let rate = (done - before) as f64 / seconds;
             let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
             progress.say(

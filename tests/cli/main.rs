@@ -27,3 +27,4 @@ mod support;
 mod sweep;
 mod techniques;
 mod widths;
+mod within;

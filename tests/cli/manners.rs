@@ -30,6 +30,12 @@ fn answers_fit_eighty_columns_and_say_what_they_left_out() {
         assert!(!on_screen("170", &arguments).contains("Left out for want of width"), "{call}");
     }
     assert!(on_screen("80", &["list", "models"]).contains("Left out for want of width: "));
+    // What explains a row is none of what is left out.
+    let dimensions = on_screen("80", &["list", "dimensions"]);
+    assert!(dimensions.lines().all(|line| line.chars().count() <= 80) && !dimensions.contains("Left out"), "{dimensions}");
+    let (_, dies) = dimensions.split_once("\narea.dies ").unwrap();
+    assert!(dies.split_once('\n').unwrap().1.starts_with("    from: 1.00; to: "), "{dies}");
+    assert!(dies.contains("what it is: compute dies that share the area;"), "{dies}");
 }
 
 #[test]

@@ -168,9 +168,6 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     std::fs::write(dir.path().join("tight.toml"), tight).unwrap();
     let text = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).result();
     assert!(text.contains("No design of this space runs the model."), "{text}");
-    let small = ["search", "llama2-7b", "--study", "smoke", "--max-area", "1", "--out", "small", "--format", "json"];
-    let small = coplace_in(dir.path(), &small).json()["certificate"]["why"].as_str().unwrap().to_owned();
-    assert!(small.contains("are outside the limits of area (max_area_mm2)") && !small.contains("power"), "{small}");
     // The reason goes on below where it is wider than a screen.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (_, why) = said.split_once(" because ").unwrap();

@@ -68,6 +68,8 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     let third = part("3/3", "c", &["--share", "best"]).json();
     let lost = merge(&["c", "a", "b"]).refusal();
     assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
+    let swept = merge(&["c", "whole", "a"]).refusal();
+    assert!(swept.contains("c: is a part of a search, and whole one of a sweep; give the parts of one of them alone"), "{swept}");
     // One that hears of nobody has the same.
     part("2/3", "b", &[]).json();
     let merged = merge(&["c", "a", "b"]).json();

@@ -53,6 +53,10 @@ fn what_is_wrong_with_a_space_is_named() {
             "space.dimensions.published.tdp_w: is measured or published of a chip that was built, no choice; remove it",
         ),
         ("\"fabric.tier.nvlink.devices\" = [8]", "fabric.tier.nvlink.devices = 8: there is no such table"),
+        (
+            "\"tensor.rows\" = \"foo(tensor.columns)\"",
+            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no function of expressions; write plain numbers, ",
+        ),
     ] {
         let message = refused(dimensions, &[]);
         assert!(message.contains(why), "{dimensions}: {message}");
@@ -66,10 +70,29 @@ fn what_is_wrong_with_a_space_is_named() {
         ),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
         (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
-        (&["--node", "n2"], "unknown variant `n2`"),
+        (&["--node", "n2"], "--node n2: area.node = n2: unknown variant `n2`"),
+        (&["--set", "clock_mhz=nan"], "error: --set clock_mhz=nan: must be finite; "),
+        (&["--set", "clock_mhz="], "error: --set clock_mhz=: has no value; write --set clock_mhz=VALUE"),
+        (&["--set", "tensor.cores=2.5"], "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating point"),
     ] {
         let message = refused("", flags);
         assert!(message.contains(why), "{flags:?}: {message}");
+    }
+    for (of, by, why) in [
+        ("base_chip = \"tpu_v4\"", "base_chip = \"tpu_v0\"", "s.toml, line 6: space.base_chip: unknown chip `tpu_v0`"),
+        ("max_area_mm2 = 700", "max_area_mm2 = nan", "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and finite"),
+        ("fabric = \"tpu_v4_ici\"", "fabric = \"string\"", "s.toml, line 18: cluster.fabric: unknown fabric `string`"),
+        (
+            "[limits]",
+            "[[workload]]\nmodel = \"opt-350m\"\n[[workload]]\nmodel = \"bert-large\"\nweight = nan\n[limits]",
+            "s.toml, line 35: workload.weight = NaN: must be above 0",
+        ),
+        ("[plan]", "[plan]\nmicro = 1", "The tables and keys of a study, each explained: coplace init FILE.toml"),
+    ] {
+        assert!(RELATIVES.contains(of), "{of}");
+        std::fs::write(dir.path().join("s.toml"), RELATIVES.replace(of, by)).unwrap();
+        let message = coplace_in(dir.path(), &["search", "opt-350m", "--study", "s.toml"]).refusal();
+        assert!(message.contains(why), "{by}: {message}");
     }
     let node = coplace_in(dir.path(), &["search", "opt-350m", "--node", "n28"]).refusal();
     assert!(node.contains("--node n28: study tpu has hbm_gb_per_s for n16, n3, n4, n5, n6, n7 only; use one of these"), "{node}");

@@ -173,7 +173,7 @@ fn refusals(dir: &Path) {
     let refused = coplace_in(dir, &sweep("whole", &[])).refusal();
     let of = format!("--out whole: holds {DESIGNS} of {DESIGNS} designs of this sweep; go on with it (--resume)");
     assert!(refused.contains(&of), "{refused}");
-    let other = coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "300"])).refusal();
+    let other = coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "400"])).refusal();
     assert!(other.contains("whole/sweep.sqlite: holds another sweep: question "), "{other}");
     let part = coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).refusal();
     assert!(part.contains("whole/sweep.sqlite: holds another sweep: part 1/1 of its designs"), "{part}");
@@ -229,6 +229,69 @@ fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
     assert!(killed_at_work > 0, "every process ended before it was killed");
     assert!(kills() != 3 || last["this_run"]["designs"].as_u64().unwrap() < DESIGNS, "nothing was kept: {last}");
     same_exports(dir.path(), "killed");
+}
+
+#[test]
+fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
+    let dir = undisturbed();
+    // As a shell starts it in the background: with Ctrl-C ignored.
+    let coplace = assert_cmd::cargo::cargo_bin!("coplace").display().to_string();
+    let call = format!("trap '' INT; exec {coplace} {}", sweep("stopped", &[]).join(" "));
+    let mut child = Command::new("sh")
+        .current_dir(dir.path())
+        .args(["-c", &call])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (store, start) = (dir.path().join("stopped/sweep.sqlite"), Instant::now());
+    while std::fs::metadata(&store).map_or(0, |at| at.len()) <= 16_384 {
+        assert!(child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(120), "nothing is kept");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    let line = said.lines().last().unwrap();
+    let kept = line.strip_prefix("stopped by Ctrl-C: ").and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(line.ends_with("of 576 designs are kept in stopped; go on with --resume"), "{line}");
+    let rest = coplace_in(dir.path(), &sweep("stopped", &["--resume"])).json();
+    let (kept, rest) = (kept.parse::<u64>().unwrap(), rest["this_run"]["designs"].as_u64().unwrap());
+    // What was kept while the line was written is kept.
+    assert!(kept + rest >= DESIGNS && rest <= DESIGNS, "{kept} {rest}");
+    same_exports(dir.path(), "stopped");
+}
+
+#[test]
+fn what_a_sweep_does_not_take_is_refused_and_not_in_its_help() {
+    let dir = tempfile::tempdir().unwrap();
+    for (call, why) in [
+        (&["sweep", "opt-350m", "--study", "smoke", "--front", "area"][..], "--front area: is of search alone: "),
+        (
+            &["sweep", "opt-350m", "--study", "smoke", "--over", "mean"],
+            "--over mean: is of search alone: a sweep is of one model",
+        ),
+        (&["sweep", "opt-350m", "--study", "smoke", "--within", "1"], "--within 1: is of search alone: "),
+        (
+            &["sweep", "opt-350m", "--study", "smoke", "--time-limit", "1"],
+            "--time-limit 1: is of search alone: stop a sweep with Ctrl-C",
+        ),
+        (
+            &["sweep", "opt-350m", "bert-large", "--study", "smoke"],
+            "MODEL: opt-350m, bert-large: must be one here; name one of them",
+        ),
+        (&["sweep", "--study", "tpu"], "name one of them as MODEL (llama3-70b, for instance)"),
+    ] {
+        let refused = coplace_in(dir.path(), call).refusal();
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert!(crate::support::names(dir.path()).is_empty());
+    let help = coplace_in(dir.path(), &["sweep", "--help"]).result();
+    for absent in ["--over", "--time-limit", "--within", "--front", "several are searched"] {
+        assert!(!help.contains(absent), "{absent}: {help}");
+    }
+    assert!(help.contains("--objective") && help.contains("for one model"), "{help}");
 }
 
 /// Changes a store and resumes it: it is refused by name, or the exports are those of an undisturbed sweep.

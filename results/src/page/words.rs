@@ -149,6 +149,9 @@ pub fn proof(subject: &Subject) -> Vec<String> {
         (Proof::Proven, _) => {
             "Proven: no design of this space, under any plan considered, is better under this model.".to_owned()
         }
+        (Proof::Infeasible, _) if c.nothing_tried() => {
+            "No chip of this space is within the limits: nothing was tried.".to_owned()
+        }
         (Proof::Infeasible, _) => "Proven: no design of this space runs the model.".to_owned(),
         (Proof::Gap, Some(gap)) => format!("No design of this space is better by more than {:.3} %.", gap * 100.0),
         (Proof::Gap, None) => "Not proven: the search stopped before it had a bound.".to_owned(),
@@ -229,6 +232,16 @@ mod tests {
             (run.record.certificate.proof, run.record.certificate.gap) = (Proof::Gap, Some(0.02));
         }
         assert_eq!(proof(&subject)[0], "No design of this space is better by more than 2.000 %.");
+        if let Some(run) = &mut subject.run {
+            let c = &mut run.record.certificate;
+            (c.proof, c.gap, c.over_area) = (Proof::Infeasible, None, 0);
+        }
+        assert_eq!(proof(&subject)[0], "Proven: no design of this space runs the model.");
+        if let Some(run) = &mut subject.run {
+            let c = &mut run.record.certificate;
+            c.over_area = c.designs - c.over_power - c.over_cost - c.outside_hbm - c.no_chip;
+        }
+        assert_eq!(proof(&subject)[0], "No chip of this space is within the limits: nothing was tried.");
         subject.found = None;
         subject.why = Some("stage 0 lacks 3 GiB".into());
         assert_eq!(answer(&subject), ["None: stage 0 lacks 3 GiB."]);

@@ -35,6 +35,7 @@ pub fn run(record: &Record) -> String {
     };
     match &record.best {
         Some(best) => text.push_str(&best_design(best)),
+        None if record.certificate.nothing_tried() => text.push_str("\nNo chip of this space is within the limits.\n"),
         None => text.push_str("\nNo design of this space runs the model.\n"),
     }
     text.push_str(&heading("Proof"));
@@ -174,9 +175,7 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
-        Proof::Infeasible if c.designs == c.over_area + c.over_power + c.over_cost + c.outside_hbm + c.no_chip => {
-            "No design of this space is within the limits: nothing was tried.\n".to_owned()
-        }
+        Proof::Infeasible if c.nothing_tried() => "No design of this space is within the limits: nothing was tried.\n".to_owned(),
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),

@@ -39,6 +39,8 @@ pub struct Table {
     rows: Vec<Vec<String>>,
     /// Heads of columns that are left out last.
     kept: Vec<String>,
+    /// Whether what is left out stands below its row.
+    spills: bool,
 }
 
 impl Table {
@@ -47,7 +49,7 @@ impl Table {
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         let header: Vec<String> = header.into_iter().map(Into::into).collect();
         let align = (0..header.len()).map(|i| if i == 0 { Align::Left } else { Align::Right }).collect();
-        Self { header, align, rows: Vec::new(), kept: Vec::new() }
+        Self { header, align, rows: Vec::new(), kept: Vec::new(), spills: false }
     }
 
     /// Sets how one column leans; columns count from 0, others are ignored.
@@ -63,6 +65,13 @@ impl Table {
     #[must_use]
     pub fn keep(mut self, heads: &[&str]) -> Self {
         self.kept = heads.iter().map(|head| (*head).to_owned()).collect();
+        self
+    }
+
+    /// Where the table is too wide, what it leaves out goes on below each row, `head: cell` by `head: cell`.
+    #[must_use]
+    pub fn spill(mut self) -> Self {
+        self.spills = true;
         self
     }
 
@@ -105,7 +114,7 @@ impl Table {
 
     fn render_within(&self, widest: usize) -> String {
         let mut shown = self.clone();
-        let mut left_out = Vec::new();
+        let mut left_out: Vec<String> = Vec::new();
         while shown.excess(&shown.widths(widest), widest) > 0 && shown.header.len() > 2 {
             let last = shown.header.len() - 1;
             let column = (1..=last).rev().find(|&column| !self.kept.contains(&shown.header[column])).unwrap_or(last);
@@ -113,7 +122,11 @@ impl Table {
             shown.rows.iter_mut().for_each(|row| drop(row.remove(column)));
             left_out.push(shown.header.remove(column));
         }
-        let mut text = shown.whole(widest);
+        if self.spills && !left_out.is_empty() {
+            let below: Vec<String> = self.rows.iter().map(|row| self.below(row, &left_out, widest)).collect();
+            return shown.whole(widest, &below);
+        }
+        let mut text = shown.whole(widest, &[]);
         if !left_out.is_empty() {
             left_out.sort_by_key(|head| self.header.iter().position(|of| of == head));
             let names = left_out.join(", ");
@@ -125,15 +138,24 @@ impl Table {
         text
     }
 
-    /// Every column.
-    fn whole(&self, widest: usize) -> String {
+    /// What a row has of columns that are left out, further in.
+    fn below(&self, row: &[String], left_out: &[String], widest: usize) -> String {
+        let cells =
+            self.header.iter().zip(row).filter(|(head, cell)| left_out.contains(head) && !cell.is_empty() && *cell != "-");
+        let words: Vec<String> = cells.map(|(head, cell)| format!("{head}: {cell}")).collect();
+        if words.is_empty() { String::new() } else { folded_within(&format!("    {}", words.join("; ")), widest) }
+    }
+
+    /// Every column, and something below each row.
+    fn whole(&self, widest: usize, below: &[String]) -> String {
         let widths = self.widths(widest);
         let mut text = String::new();
         self.lines(&mut text, &self.header, &widths);
         let rule: Vec<String> = widths.iter().map(|w| "-".repeat(*w)).collect();
         self.lines(&mut text, &rule, &widths);
-        for row in &self.rows {
+        for (at, row) in self.rows.iter().enumerate() {
             self.lines(&mut text, row, &widths);
+            text.push_str(below.get(at).map_or("", String::as_str));
         }
         text
     }
@@ -375,6 +397,18 @@ mod tests {
         let said: String = text.lines().skip_while(|line| !line.starts_with("Left out")).collect::<Vec<_>>().join(" ");
         assert!(said.starts_with("Left out for want of width: bound by; a wider"), "{said}");
         assert_eq!(table.render_within(170), table.render());
+    }
+
+    #[test]
+    fn what_a_narrow_screen_leaves_out_may_stand_below() {
+        let mut table = Table::new(["dimension", "there", "from", "what it is"]).align(3, Align::Left).spill();
+        table.row(["area.core_memory.local_buffer.capacity_kib", "16384", "0.5", "a memory on the die, an instance of it"]);
+        table.row(["schedule.pairing", "same_index", "", ""]);
+        let text = table.render_within(56);
+        assert!(widest(&text) <= 56 && !text.contains("Left out"), "{text}");
+        assert!(text.contains("\n    from: 0.5; what it is: a memory on the die, an\n"), "{text}");
+        assert!(text.ends_with("\nschedule.pairing                            same_index\n"), "{text}");
+        assert_eq!(table.render_within(170), Table { spills: false, ..table }.render_within(170));
     }
 
     #[test]

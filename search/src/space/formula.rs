@@ -3,16 +3,13 @@
 use super::dimension::{Dimension, Values, circle};
 use super::interval::{Expression, Interval};
 use super::lookup::LookUp;
-use super::names::{braced, names};
+use super::names::{FORM, braced, known_functions, names};
 use exmex::{Express, FlatEx};
 use sim::hardware::Setting;
 use std::collections::BTreeMap;
 
 /// The die's area: known once all other fields are, of use for what grows with it (static power).
 pub const AREA: &str = "area_mm2";
-/// What an expression may have; what stands before a bracket is no name.
-const FORM: &str =
-    "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
 
 /// What a formula says.
 #[derive(Debug, Clone)]
@@ -174,6 +171,7 @@ impl Formulas {
                 None => Err(self.unknown(name)),
             };
         }
+        known_functions(text)?;
         let expression: FlatEx<f64> = exmex::parse(&braced(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
         let mut slots = Vec::new();
         for name in expression.var_names() {

@@ -5,7 +5,7 @@ use super::formula::{Formulas, Slots};
 use super::limits::{ChipLimits, Figures, Outside, Why};
 use super::region::{Order, Region};
 use rayon::prelude::*;
-use sim::hardware::{Accelerator, ChipDocument, HardwareError, Setting};
+use sim::hardware::{Accelerator, ChipDocument, HardwareError, Setting, fields};
 use std::collections::BTreeMap;
 
 /// The begin of the key of a fabric's field.
@@ -388,13 +388,17 @@ impl Grid {
             .collect()
     }
 
-    /// Dimensions of which a chip has the largest or smallest number that is listed.
+    /// Dimensions of which a chip has the largest or smallest number that is listed, and that the field does not end at.
     pub(super) fn at_the_end(&self, point: usize) -> Vec<(String, f64, bool)> {
         let places = self.formulas.places(self.numbered(point));
         let mut found = Vec::new();
         for ((key, values), place) in self.formulas.keys().iter().zip(self.formulas.listed()).zip(places) {
             let Some(numbers) = values.iter().map(Setting::number).collect::<Option<Vec<f64>>>() else { continue };
-            found.extend(super::limits::end(&numbers, numbers[place]).map(|largest| (key.clone(), numbers[place], largest)));
+            let own = fields::find(key).and_then(|field| field.range);
+            let end = super::limits::end(&numbers, numbers[place]);
+            let beyond =
+                end.filter(|largest| own.is_none_or(|(least, most)| numbers[place] != if *largest { most } else { least }));
+            found.extend(beyond.map(|largest| (key.clone(), numbers[place], largest)));
         }
         found
     }

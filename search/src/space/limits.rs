@@ -1,5 +1,6 @@
 //! What chips of a space may take: area, power, dollars.
 
+use super::least::Limit;
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::{Foundry, chip_cost};
 use sim::hardware::{Accelerator, AreaError, area, sustained_power, within_power};
@@ -74,6 +75,14 @@ impl ChipLimits {
         let figures = Figures::of(chip)?;
         let hbm = self.allows_memory(chip, chip, 0.0);
         Ok((figures, self.exceeded(&figures).or_else(|| (!hbm).then_some(Why::Hbm))))
+    }
+
+    /// Limits of which no chip is within both, in words; `called` writes a limit before its value.
+    #[must_use]
+    pub fn contradiction(&self, called: impl Fn(Limit) -> String) -> Option<String> {
+        let (least, most) = (self.min_hbm_gib?, self.max_hbm_gib?);
+        let (below, above) = (called(Limit::LeastHbm), called(Limit::MostHbm));
+        (least > most).then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
     }
 
     /// Whether the limits allow a memory that is no larger and no faster than one chip's, no smaller than another's; both with a hair of `rounding`.

@@ -9,6 +9,7 @@ mod every;
 mod formula;
 mod grid;
 mod interval;
+mod least;
 mod limits;
 mod lookup;
 mod names;
@@ -23,6 +24,7 @@ pub use every::{Built, Combination, Dial, number, places};
 pub use formula::AREA;
 use grid::LOWERED;
 pub use grid::{FABRIC, Grid, Settings, Single};
+pub use least::Limit;
 pub use limits::{ChipLimits, Figures, Outside, Why};
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
@@ -206,6 +208,12 @@ impl Space {
         }
     }
 
+    /// Whether its limits are known to leave none of its chips, before any box of chips is looked at.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.points() == 0
+    }
+
     /// What its chips may take.
     #[must_use]
     pub fn limits(&self) -> &ChipLimits {
@@ -331,6 +339,8 @@ impl Space {
                 ];
                 let ends = lists
                     .into_iter()
+                    // There is no less than one core, row or MiB.
+                    .filter(|(key, _, value)| *key == "hbm_gib" || *value > 1.0)
                     .filter_map(|(key, list, value)| limits::end(&list, value).map(|largest| (key.to_owned(), value, largest)));
                 ends.collect()
             }

@@ -1,5 +1,11 @@
 //! The names in an expression of dimensions: they may hold dots, and be called as a function is.
 
+/// What an expression may have; what stands before a bracket is no name.
+pub(super) const FORM: &str =
+    "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
+/// The functions among it.
+const FUNCTIONS: [&str; 11] = ["min", "max", "ceil", "floor", "round", "sqrt", "ln", "log2", "log10", "exp", "abs"];
+
 /// Whether a letter may be in a name.
 fn in_name(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'
@@ -27,6 +33,25 @@ pub(super) fn names(text: &str) -> Vec<String> {
     names
 }
 
+/// Whether all that stands before a bracket as a function does is one.
+///
+/// # Errors
+/// The first that is none.
+pub(super) fn known_functions(text: &str) -> Result<(), String> {
+    match calls(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
+        Some(called) => Err(format!("{called} is no function of expressions; {FORM}")),
+        None => Ok(()),
+    }
+}
+
+/// What stands before a bracket as a function does.
+fn calls(text: &str) -> Vec<&str> {
+    let pieces = pieces(text);
+    let is_called = |at: usize| pieces[at + 1..].iter().map(|(_, piece)| piece.trim_start()).find(|piece| !piece.is_empty());
+    let called = (0..pieces.len()).filter(|&at| is_called(at).is_some_and(|after| after.starts_with('(')));
+    called.map(|at| pieces[at].1).filter(|piece| piece.starts_with(|letter: char| letter.is_ascii_alphabetic())).collect()
+}
+
 /// Whether an expression has a name.
 pub(super) fn refers(text: &str, name: &str) -> bool {
     pieces(text).into_iter().any(|(named, piece)| named && piece == name)
@@ -35,4 +60,17 @@ pub(super) fn refers(text: &str, name: &str) -> bool {
 /// The expression with its names in braces, so that they may hold dots and be called as a function is.
 pub(super) fn braced(text: &str) -> String {
     pieces(text).into_iter().map(|(named, piece)| if named { format!("{{{piece}}}") } else { piece.to_owned() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_called_is_a_function() {
+        assert_eq!(known_functions("2 * (a.b + max (c, 3)) + sqrt(4)"), Ok(()));
+        let unknown = known_functions("ceil(a) + foo(hbm_stacks)").unwrap_err();
+        assert!(unknown.starts_with("foo is no function of expressions; write plain numbers, "), "{unknown}");
+        assert!(known_functions("a.b(2)").is_err());
+    }
 }

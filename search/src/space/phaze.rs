@@ -70,6 +70,11 @@ impl HardwareSpace {
         area <= self.max_area && (exempt || area >= self.min_area)
     }
 
+    /// Every combination of the grid's values with its largest HBM, within the limits or not.
+    pub(super) fn every<'a>(&self, spec: &'a PhazeGrid) -> impl Iterator<Item = PhazeConfig> + use<'a> {
+        grid(spec, self.hbm.last().copied().unwrap_or_default())
+    }
+
     /// Chips times HBM capacities.
     #[must_use]
     pub fn designs(&self) -> usize {

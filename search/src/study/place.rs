@@ -20,32 +20,37 @@ pub(super) fn place(file: &str, text: &str, why: &str) -> String {
     line(text, key).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
 }
 
-/// The line of a key, from 1, or of the head of its table. Keys and heads of tables stand at the begin of a line; what lists and texts of several
-/// lines hold is none of them.
+/// The same for a key of a table that may stand several times: where it has this value, if anywhere.
+pub(super) fn place_of_value(file: &str, text: &str, key: &str, value: &str) -> String {
+    let number = |text: &str| text.split('#').next().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
+    let same = |written: &str| match (number(written), number(value)) {
+        (Some(written), Some(value)) => written.total_cmp(&value).is_eq() || written == value,
+        _ => false,
+    };
+    let own = lines(text).find(|(_, found, written)| found == key && same(written)).map(|(line, ..)| line);
+    own.or_else(|| line(text, key)).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
+}
+
+/// The line of a key, from 1, or of the head of its table.
 fn line(text: &str, key: &str) -> Option<usize> {
+    lines(text).find(|(_, found, _)| found == key).map(|(line, ..)| line)
+}
+
+/// Lines from 1 with the keys that they set and what stands behind them, and heads of tables. Keys and heads of tables stand at the begin of a line; what lists and texts of several
+/// lines hold is none of them.
+fn lines(text: &str) -> impl Iterator<Item = (usize, String, &str)> {
     let mut table = String::new();
-    for (number, line) in (1..).zip(text.lines()) {
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
         let line = line.trim();
-        let found = match line.strip_prefix('[') {
-            Some(head) if !head.starts_with('[') => {
-                table = plain(head.split(']').next().unwrap_or_default());
-                table.clone()
-            }
-            Some(_) => {
-                table = String::new();
-                continue;
-            }
-            None => match line.split_once('=') {
-                Some((name, _)) if table.is_empty() => plain(name),
-                Some((name, _)) => format!("{table}.{}", plain(name)),
-                None => continue,
-            },
-        };
-        if found == key {
-            return Some(number);
+        if line.starts_with('[') {
+            let head = line.trim_start_matches('[').split(']').next().unwrap_or_default();
+            table = plain(head);
+            return Some((number, table.clone(), ""));
         }
-    }
-    None
+        let (name, value) = line.split_once('=')?;
+        let name = plain(name);
+        Some((number, if table.is_empty() { name } else { format!("{table}.{name}") }, value))
+    })
 }
 
 /// A key without quotes and blanks.
@@ -69,7 +74,7 @@ mod tests {
             ("space.dimensions.area.links", Some(8)),
             ("space.dimensions.tensor.cores", Some(9)),
             ("space.dimensions.memory.hbm.capacity_gib", Some(11)),
-            ("model", Some(13)),
+            ("workload.model", Some(13)),
             ("space.dimensions.clock_mhz", None),
         ] {
             assert_eq!(line(text, key), expected, "{key}");
@@ -77,5 +82,8 @@ mod tests {
         assert_eq!(place("s.toml", text, "space.dimensions.links = [6]: is wrong"), "s.toml, line 7");
         assert_eq!(place("s.toml", text, "space.dimensions.links: is wrong"), "s.toml, line 7");
         assert_eq!(place("s.toml", text, "the devices are too few"), "s.toml");
+        let two = "[[workload]]\nmodel = \"a\"\nweight = 1\n[[workload]]\nmodel = \"b\"\nweight = nan # none\n";
+        assert_eq!(place_of_value("s.toml", two, "workload.weight", "NaN"), "s.toml, line 6");
+        assert_eq!(place_of_value("s.toml", two, "workload.weight", "2"), "s.toml, line 3");
     }
 }

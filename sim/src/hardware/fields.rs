@@ -82,7 +82,12 @@ pub const CHIP: [Field; 60] = [
     field("schedule.collectives_overlap", "", None, "true: collectives run beside kernels"),
     field("area.model", "", None, "phaze_22nm, or unit_areas with what is on the die"),
     field("area.node", "", None, "process of the die: n45, n28, n22, n16, n7, n6, n5, n4 or n3"),
-    field("area.dies", "", COUNT, "compute dies"),
+    field(
+        "area.dies",
+        "",
+        COUNT,
+        "compute dies that share the area; several yield better and cost nothing more here: no die-to-die PHY, no assembly",
+    ),
     field("area.cores", "", COUNT, "cores on the dies, disabled ones included"),
     field("area.array_cell", "", None, "systolic or dot_product"),
     field("area.fp64_units", "", COUNT_OR_NONE, "fp64 units of a core"),

@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::verb::search::baselines::expert_plan;
+use crate::verb::search::baselines::{expert_plan, ideal};
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, prepare};
 use results::baseline::{Degrees, expert_placement};
@@ -15,7 +15,7 @@ use search::design::{DesignAnswer, DesignSearch, Evaluation, HardwareAlone, Watc
 use search::objective::{Axes, Axis};
 use search::planner::{Job, PlanSpace, Prepared};
 use search::runner::Outcome;
-use search::space::DesignId;
+use search::space::{CalibrationChoice, Chips, DesignId};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::status::SolveStatus;
@@ -113,15 +113,37 @@ fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<Mo
     let planned = |at: usize, chip: &Accelerator| {
         conversion::entry(FREEDOMS[at], &Job { chip, ..own }, &best_plan(&ours_on_own, chip)).or_other()
     };
-    let (second, seventh) = (planned(1, &question.reference)?, planned(6, &measured)?);
+    let (second, seventh) = (planned(1, &reference(&question))?, planned(6, &measured)?);
     let fifth = best(FREEDOMS[4], &question, &joint, &jobs)?;
     let gap = match joint.status {
         SolveStatus::Gap { lower_bound, upper_bound } if lower_bound > 0.0 => upper_bound / lower_bound - 1.0,
         _ => 0.0,
     };
-    let named = (question.called.clone(), question.name.clone(), format!("{words}: {source}"));
+    let (model, study, expert) = (question.called.clone(), question.name.clone(), format!("{words}: {source}"));
+    let named = results::freedoms::Asked { model, study, expert, chips: chips(&question) };
     let counts = Evaluations { joint: joint.counts.evaluated, bayesian: evaluations };
     Ok(ModelFreedoms::new(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
+}
+
+/// Whether the space's chips have what is measured of their base.
+fn keeps_calibration(question: &Question) -> bool {
+    matches!(&question.study.space.chips, Chips::Grid(spec) if spec.calibration == CalibrationChoice::Base)
+}
+
+/// The reference chip as the space's chips are: ideal where they are, so that the chip is worth its dimensions and not what was measured of another.
+fn reference(question: &Question) -> Accelerator {
+    let reference = question.reference.clone();
+    if keeps_calibration(question) { reference } else { ideal(reference) }
+}
+
+/// Which chips are ideal.
+fn chips(question: &Question) -> String {
+    let measured = "TPU v4 as measured has what its kernels were fitted to";
+    let reference = &question.reference.name;
+    match keeps_calibration(question) {
+        true => format!("the space's have the calibration of their base, {reference} its own; {measured}"),
+        false => format!("the space's and the reference, {reference}, are ideal: every peak is reached; {measured}"),
+    }
 }
 
 /// The expert's placement on the cluster.
@@ -161,7 +183,7 @@ impl ExpertSide {
             }
         };
         let chips = search(question, &prepared)?;
-        Ok([standing(0, &question.reference)?, bayesian, best(FREEDOMS[3], question, &chips, &jobs)?, standing(5, measured)?])
+        Ok([standing(0, &reference(question))?, bayesian, best(FREEDOMS[3], question, &chips, &jobs)?, standing(5, measured)?])
     }
 }
 

@@ -4,7 +4,7 @@ use super::Asked;
 use crate::failure::{self, Failure};
 use search::design::Aim;
 use search::objective::{Axes, Objective, Operation, Over};
-use search::space::{Chips, Dimension, Values};
+use search::space::{Chips, Dimension, Limit, Values};
 use search::study::Study;
 use sim::hardware::Setting;
 use sim::units::Seconds;
@@ -14,6 +14,24 @@ impl Asked {
     pub fn is_empty(&self) -> bool {
         // How long it may take changes no question.
         Self { time_limit: None, ..self.clone() } == Self::default()
+    }
+
+    /// The first flag given that a sweep, which looks at every design of one model, has no use for, and what to do.
+    pub fn of_search_alone(&self) -> Option<(String, &'static str)> {
+        let every = "a sweep looks at every design; leave it out, or use search";
+        let flags = [
+            (
+                self.time_limit.map(|seconds| format!("--time-limit {seconds}")),
+                "stop a sweep with Ctrl-C and go on with --resume",
+            ),
+            (self.within.map(|within| format!("--within {within}")), every),
+            (self.over.map(|over| format!("--over {}", over.0)), "a sweep is of one model; leave it out"),
+            (
+                self.front.map(|axes| format!("--front {}", axes.0)),
+                "a sweep has every design, of which any front is drawn: coplace pareto DIR --x area, for instance",
+            ),
+        ];
+        flags.into_iter().find_map(|(flag, why)| Some((flag?, why)))
     }
 
     pub(super) fn aim(&self, study: &Study) -> Aim {
@@ -33,20 +51,7 @@ impl Asked {
 
     /// Puts what is asked in the place of what the study says.
     pub(super) fn apply(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
-        let limits = &mut study.space.limits;
-        for (flag, given, limit) in [
-            ("--max-area", self.max_area, &mut limits.max_area_mm2),
-            ("--max-power", self.max_power, &mut limits.max_power_w),
-            ("--max-cost", self.max_cost, &mut limits.max_cost_usd),
-            ("--min-hbm-gib", self.min_hbm_gib, &mut limits.min_hbm_gib),
-            ("--max-hbm-gib", self.max_hbm_gib, &mut limits.max_hbm_gib),
-            ("--min-hbm-bandwidth", self.min_hbm_bandwidth, &mut limits.min_hbm_gb_per_s),
-        ] {
-            if let Some(value) = given {
-                positive(flag, value)?;
-                *limit = Some(value);
-            }
-        }
+        self.limit_chips(name, study)?;
         if let Some(within) = self.within {
             if !(0.0..=100.0).contains(&within) {
                 return Err(failure::input(format!("--within {within}: must be from 0 to 100 percent; 0 proves the best")));
@@ -72,6 +77,39 @@ impl Asked {
         self.fix(name, study)
     }
 
+    /// The flag of a limit, and what it says.
+    fn limit_flag(&self, limit: Limit) -> (&'static str, Option<f64>) {
+        match limit {
+            Limit::Area => ("--max-area", self.max_area),
+            Limit::Power => ("--max-power", self.max_power),
+            Limit::Cost => ("--max-cost", self.max_cost),
+            Limit::LeastHbm => ("--min-hbm-gib", self.min_hbm_gib),
+            Limit::MostHbm => ("--max-hbm-gib", self.max_hbm_gib),
+            Limit::HbmRate => ("--min-hbm-bandwidth", self.min_hbm_bandwidth),
+        }
+    }
+
+    /// How a limit is written before its value: as a flag, or as a key of the study with its line.
+    pub(super) fn limit(&self, name: &str, limit: Limit) -> String {
+        let key = format!("space.{}", limit.key());
+        match self.limit_flag(limit) {
+            (flag, Some(_)) => format!("{flag} "),
+            _ => format!("{}: {key} = ", Study::place(name, &key)),
+        }
+    }
+
+    /// Puts limits of chips in the place of the study's.
+    fn limit_chips(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+        let limits = &mut study.space.limits;
+        for limit in Limit::ALL {
+            if let (flag, Some(value)) = self.limit_flag(limit) {
+                positive(flag, value)?;
+                limit.set(limits, value);
+            }
+        }
+        limits.contradiction(|limit| self.limit(name, limit)).map_or(Ok(()), |why| Err(failure::input(why)))
+    }
+
     /// Whether what is asked of years and energy can be, and is of use.
     fn operation(&self, operation: &Operation) -> Result<(), Failure> {
         let flags =
@@ -93,6 +131,19 @@ impl Asked {
         Ok(())
     }
 
+    /// What is wrong with a dimension, behind the flag that sets it, where one does.
+    pub(super) fn fault(&self, why: &str) -> Option<String> {
+        let of = why.strip_prefix("space.dimensions.")?;
+        let key = of.split([' ', ':']).next()?;
+        let set = self.set.iter().find(|set| set.split_once('=').is_some_and(|(own, _)| own.trim() == key));
+        let flag = set.map(|set| format!("--set {set}")).or_else(|| match (&self.node, self.hbm_stacks) {
+            (Some(node), _) if matches!(key, "area.node" | "energy.node") => Some(format!("--node {node}")),
+            (_, Some(stacks)) if key == "hbm_stacks" => Some(format!("--hbm-stacks {stacks}")),
+            _ => None,
+        })?;
+        Some(format!("{flag}: {of}"))
+    }
+
     /// Fixes dimensions.
     fn fix(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         let mut fixed: Vec<(String, String, Setting)> = Vec::new();
@@ -105,7 +156,12 @@ impl Asked {
                     key.trim()
                 )));
             }
-            fixed.push((format!("--set {text}"), key.trim().to_owned(), setting(value.trim())));
+            let setting = setting(value.trim());
+            if value.trim().is_empty() || setting.number().is_some_and(|number| !number.is_finite()) {
+                let limit = if value.trim().is_empty() { "has no value" } else { "must be finite" };
+                return Err(failure::input(format!("--set {text}: {limit}; write --set {}=VALUE", key.trim())));
+            }
+            fixed.push((format!("--set {text}"), key.trim().to_owned(), setting));
         }
         if let Some(node) = &self.node {
             let (flag, node) = (format!("--node {node}"), Setting::Word(node.to_lowercase()));

@@ -9,7 +9,7 @@ use results::compare::{Comparison, Entry};
 use results::from_search as conversion;
 use search::design::best_plan;
 use search::planner::{Job, PlanSpace, Prepared, Splits};
-use search::space::Chips;
+use search::space::{CalibrationChoice, Chips};
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
 
@@ -47,14 +47,14 @@ pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) 
         entries.push(entry);
     }
     let mut chips = vec![(format!("{name}, our best plan"), reference.clone())];
-    for (built, ideal) in BUILT {
+    chips.extend(ideal_base(question));
+    for (built, with_ideal) in BUILT {
         let chip = Accelerator::template(built).or_other()?;
         if chip.name != reference.name {
             chips.push((called(&chip), chip.clone()));
         }
-        if ideal {
-            let without = Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip };
-            chips.push((format!("{built}, ideal"), without));
+        if with_ideal {
+            chips.push((format!("{built}, ideal"), ideal(chip)));
         }
     }
     // One by one: each is a search for a plan.
@@ -66,6 +66,25 @@ pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) 
     Ok(Comparison { entries })
 }
 
+/// The built-in chip that the space's are relatives of, without what is measured of it, as they are: of chips that were built it is their like. None where
+/// they keep its calibration, where it has none, or where it stands beside every answer so.
+fn ideal_base(question: &Question) -> Option<(String, Accelerator)> {
+    let Chips::Grid(spec) = &question.study.space.chips else { return None };
+    let chip = Accelerator::template(&spec.base_chip).ok().filter(|_| spec.calibration == CalibrationChoice::Ideal)?;
+    let beside = BUILT.iter().any(|(built, ideal)| *ideal && *built == chip.name);
+    (!beside && is_calibrated(&chip)).then(|| (format!("{}, ideal", chip.name), ideal(chip)))
+}
+
+/// A chip without what is measured of it: every peak is reached, at the full clock.
+pub fn ideal(chip: Accelerator) -> Accelerator {
+    Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip }
+}
+
+/// Whether a chip's rates are fitted on measurements.
+fn is_calibrated(chip: &Accelerator) -> bool {
+    chip.calibration != Calibration::default() || chip.sustained_clock_fraction < 1.0
+}
+
 /// An expert's placement is of PHAZE's cluster, or of most of it: on a much smaller or larger one it is no baseline.
 fn placed_here(question: &Question, degrees: Degrees) -> bool {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
@@ -75,8 +94,7 @@ fn placed_here(question: &Question, degrees: Degrees) -> bool {
 
 /// A chip's name, and whether its rates are fitted on measurements.
 fn called(chip: &Accelerator) -> String {
-    let calibrated = chip.calibration != Calibration::default() || chip.sustained_clock_fraction < 1.0;
-    if calibrated { format!("{}, calibrated", chip.name) } else { chip.name.clone() }
+    if is_calibrated(chip) { format!("{}, calibrated", chip.name) } else { chip.name.clone() }
 }
 
 /// The devices, their fabric and the plans of an expert's degrees, layers split evenly; or why there are none.

@@ -1,5 +1,6 @@
 //! What a search is asked: a study, and what is asked otherwise than it says.
 
+use super::within::nothing_within;
 use super::{Asked, Posed};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
@@ -91,32 +92,40 @@ impl Question {
         if question.others.is_empty() {
             return Ok(question);
         }
-        Err(failure::input(format!("MODEL: {}: must be one here; name one of them (search takes several)", question.models())))
+        let (models, first) = (question.models(), &question.called);
+        let cure = format!("name one of them as MODEL ({first}, for instance); search takes several");
+        Err(failure::input(match arguments.models.is_empty() {
+            true => format!("study {}: is for several models ({models}), and one is taken here: {cure}", question.name),
+            false => format!("MODEL: {models}: must be one here; {cure}"),
+        }))
     }
 
     /// A model alone.
     fn of(arguments: &Posed, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
         let asked = &arguments.asked;
         let model = Model::load(&work.model).or_input()?;
-        let of = |key: &str| format!("{name}: {key}");
+        let of = |key: &str| placed(&name, key);
         let stack = input::stack(&study.plan.stack, &[])
             .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
-        let narrowed = study.plan.narrow_to(&stack).map_err(|why| failure::input(of(&format!("plan.{why}"))))?;
+        let narrowed = study.plan.narrow_to(&stack).map_err(|why| failure::input(placed(&name, &format!("plan.{why}"))))?;
         if let Some(change) = narrowed {
             tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
         }
-        let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of("space.reference_chip")))?.accelerator;
+        let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of(reference_key(&study))))?.accelerator;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
         let aim = asked.aim(&study);
         priced(&name, &study, &aim)?;
         let base = base_name(&study, &reference);
         let fault = |e| match &asked.fabric {
             Some(fabric) => failure::input(format!("--fabric {fabric}: {e}")),
-            None => failure::input(format!("{name}: cluster.fabric: {e}")),
+            None => failure::input(format!("{}: {e}", of("cluster.fabric"))),
         };
         let cluster = sim::import::load_fabric(&study.cluster.fabric, base).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
-        let space = space(&name, &study, &reference, base)?;
+        let space = space((&name, asked), &study, &reference, base)?;
+        if space.is_empty() {
+            return Err(nothing_within(&name, asked, &space));
+        }
         let fabrics = fabrics(&name, &study, &space, base, &fabric)?;
         let sequence_length = arguments.sequence_length.or(work.sequence_length).unwrap_or(model.max_sequence);
         // A length that the model cannot be trained at is no fault of the plans.
@@ -353,6 +362,19 @@ fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpe
     Ok(if chosen.is_empty() { study.workloads.clone() } else { chosen })
 }
 
+/// What is wrong with a study, the key first, behind the study's name and the key's line.
+fn placed(name: &str, why: &str) -> String {
+    format!("{}: {why}", Study::place(name, why))
+}
+
+/// The key that names the reference chip: that of the base chip, where it is left out.
+fn reference_key(study: &Study) -> &'static str {
+    match &study.space.chips {
+        Chips::Grid(spec) if spec.base_chip == study.space.reference_chip => "space.base_chip",
+        _ => "space.reference_chip",
+    }
+}
+
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
 fn priced(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
@@ -362,8 +384,11 @@ fn priced(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     }
     let cure = "list one capacity, or use a study in which HBM is a dimension (--study tpu)";
     let list = &grid.hbm_gib;
-    Err(failure::input(format!(
-        "{name}: space.hbm_gib = {list:?}: dollars are asked for, and capacities that change no area are searched as one; {cure}"
+    Err(failure::input(placed(
+        name,
+        &format!(
+            "space.hbm_gib = {list:?}: dollars are asked for, and capacities that change no area are searched as one; {cure}"
+        ),
     )))
 }
 
@@ -375,26 +400,25 @@ fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
     }
 }
 
-fn space(name: &str, study: &Study, reference: &Accelerator, base: &str) -> Result<Space, Failure> {
+fn space((name, asked): (&str, &Asked), study: &Study, reference: &Accelerator, base: &str) -> Result<Space, Failure> {
     let limits = &study.space.limits;
     let spec = match &study.space.chips {
         Chips::Phaze(grid) => {
             let space = Space::phaze(grid, limits, reference).or_input()?;
             if space.hbm.is_empty() {
                 let (list, cure) = (&grid.hbm_gib, "allow one of them, or list another");
-                return Err(failure::input(format!(
-                    "{name}: space.hbm_gib = {list:?}: none is within the limits of HBM; {cure}"
-                )));
+                let why = format!("space.hbm_gib = {list:?}: none is within the limits of HBM; {cure}");
+                return Err(failure::input(placed(name, &why)));
             }
             return Ok(space);
         }
         Chips::Grid(spec) => spec,
     };
-    let document = document(&spec.base_chip).map_err(|e| e.context(format!("{name}: space.base_chip")))?;
+    let document = document(&spec.base_chip).map_err(|e| e.context(placed(name, "space.base_chip")))?;
     let document = document.unbuilt(spec.calibration == CalibrationChoice::Ideal);
     let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.get(key));
-    let fault = |why: String| failure::input(format!("{}: {why}", Study::place(name, &why)));
+    let fault = |why: String| failure::input(asked.fault(&why).unwrap_or_else(|| placed(name, &why)));
     Space::relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
