@@ -4,7 +4,7 @@ use crate::compare::{Comparison, Entry};
 use crate::design::DesignRow;
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Scale, Series, pareto};
 use crate::files::{self, Unwritable, WriteError};
-use crate::front::{FrontAxes, Measured, Quantity, Work};
+use crate::front::{FrontAxes, Means, Measured, Quantity, Work};
 pub use crate::record::RECORD;
 use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, RecordError};
 use crate::store::{self, StoreError};
@@ -274,7 +274,8 @@ impl Run {
             let mut known = vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))];
             let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
             known.extend(
-                baselines.filter_map(|e| Some((e.label.clone(), e.node.as_ref(), entry(e).over(self.mean_of(best, &e.label)?)))),
+                baselines
+                    .filter_map(|e| Some((e.label.clone(), e.node.as_ref(), entry(e).over(&self.means_of(best, &e.label)?)))),
             );
             return known;
         }
@@ -285,17 +286,35 @@ impl Run {
         }
     }
 
-    /// The mean of a baseline's rates over the reference's on all models; `None` where it cannot run one.
-    fn mean_of(&self, best: &BestDesign, label: &str) -> Option<f64> {
-        let rate = |model: &ModelPlan| {
-            let entry = model.comparison.entries.iter().find(|entry| entry.label == label)?;
-            Some((model.share, model.reference_tokens_per_s / entry.throughput_tokens_per_s?))
-        };
-        let rates: Vec<(f64, f64)> = best.models.iter().map(rate).collect::<Option<_>>()?;
+    /// What a baseline does over the reference, by the mean over the models; `None` where it cannot run one.
+    fn means_of(&self, best: &BestDesign, label: &str) -> Option<Means> {
+        let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
+        let runs: Vec<(&ModelPlan, &Entry)> =
+            best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
         let over = if self.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean };
-        let terms: Vec<Term> = rates.iter().map(|(share, _)| Term { share: *share, reference: 1.0 }).collect();
-        let times: Vec<f64> = rates.iter().map(|(_, times)| *times).collect();
-        Some(1.0 / over.value(&terms, &times))
+        // Of each model what the reference has, and what the baseline has.
+        let value = |pair: &dyn Fn(&ModelPlan, &Entry) -> Option<(f64, f64)>| {
+            let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
+            let term = |((model, _), (reference, _)): (&(&ModelPlan, &Entry), &(f64, f64))| Term {
+                share: model.share,
+                reference: *reference,
+            };
+            let terms: Vec<Term> = runs.iter().zip(&pairs).map(term).collect();
+            Some(over.value(&terms, &pairs.iter().map(|(_, own)| *own).collect::<Vec<_>>()))
+        };
+        let tokens = |model: &ModelPlan| model.global_batch_sequences as f64 * model.sequence_tokens as f64;
+        let seconds = |model: &ModelPlan, entry: &Entry| {
+            Some((tokens(model) / model.reference_tokens_per_s, tokens(model) / entry.throughput_tokens_per_s?))
+        };
+        let paid = |model: &ModelPlan, entry: &Entry| {
+            let ((reference, own), watt) = (seconds(model, entry)?, self.work().usd_per_cluster_watt(model.devices)?);
+            Some((reference, entry.cost_usd? * own + watt * entry.energy_per_step_j?))
+        };
+        Some(Means {
+            times_reference: 1.0 / value(&seconds)?,
+            energy_times_reference: value(&|model, entry| Some((model.reference_energy_per_step_j?, entry.energy_per_step_j?))),
+            times_reference_per_usd: value(&paid).map(|value| 1.0 / value),
+        })
     }
 
     /// The chips that its figure names, with their process where it is another than the designs'; and those that it cannot draw.

@@ -163,6 +163,7 @@ fn table(front: &RunFront<'_>, axes: FrontAxes, work: &Work) -> String {
     let columns: Vec<Quantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
     let heads = columns.iter().map(|quantity| match quantity {
         Quantity::Throughput if work.several => "x reference".to_owned(),
+        Quantity::Energy | Quantity::EnergyPerToken if work.several => format!("{} x reference", quantity.words()),
         Quantity::Throughput | Quantity::PerArea | Quantity::PerWatt | Quantity::PerDollar => {
             quantity.unit(work.several).to_owned()
         }

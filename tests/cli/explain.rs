@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The rows of a CSV file whose cells hold no quotes, by column.
-fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
+pub fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
     // Reasons and plans are quoted where they hold commas.

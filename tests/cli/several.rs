@@ -1,0 +1,120 @@
+//! Searches for several models: their fronts, and what reads their runs.
+
+use crate::explain::rows;
+use crate::search::record;
+use crate::support::coplace_in;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Sixteen relatives of one chip; two models each on its own cluster of them.
+const STUDY: &str = r#"
+description = "A test"
+source = "none"
+[space]
+base_chip = "h100_80gb_sxm"
+[space.dimensions]
+hbm_stacks = [3, 5]
+"area.hbm_stacks" = "hbm_stacks"
+"memory.hbm.capacity_gib" = "16 * hbm_stacks"
+"memory.hbm.read_gb_per_s" = "600 * hbm_stacks"
+"memory.hbm.write_gb_per_s" = "600 * hbm_stacks"
+sms = [66, 132]
+"area.cores" = "sms"
+"tensor.cores" = "sms"
+"vector.cores" = "sms"
+clock_mhz = [1200, 1500]
+"tensor.columns" = [16, 32]
+"energy.static_w" = "0.12 * area_mm2"
+[cluster]
+devices = 8
+fabric = "eos_ndr400x8"
+global_batch_sequences = 32
+[plan]
+context_parallel = [1]
+expert_parallel = [1]
+virtual_stages = [1]
+zero = [1]
+schedules = ["1f1b"]
+recompute = ["none", "full"]
+layer_split = "even"
+micro_batch_sequences = [1, 2]
+attention = "fused"
+optimizer = "adam"
+[limits]
+evaluations = 1000
+"#;
+
+const MODELS: [&str; 2] = ["opt-350m", "llama2-7b"];
+/// Years of energy, and dollars of each W over them.
+const YEARS: (&str, f64) = ("3", 3.0 * 8.766 * 0.9 * 1.1 * 0.08);
+
+/// Their rows in sweeps of each model alone, model by model.
+fn swept(dir: &Path) -> [Vec<BTreeMap<String, String>>; 2] {
+    MODELS.map(|model| {
+        coplace_in(dir, &["sweep", model, "--study", "s.toml", "--out", &format!("sweep-{model}")]).result();
+        rows(&std::fs::read_to_string(dir.join(format!("sweep-{model}/sweep.csv"))).unwrap())
+    })
+}
+
+#[test]
+fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    let swept = swept(dir.path());
+    let number = |row: &BTreeMap<String, String>, key: &str| row[key].parse::<f64>().unwrap();
+    // Up to a constant, which the reference decides.
+    let mean = |at: usize, of: &dyn Fn(&BTreeMap<String, String>) -> f64| (of(&swept[0][at]) * of(&swept[1][at])).sqrt();
+    let energy = |row: &BTreeMap<String, String>| number(row, "energy_per_token_j");
+    let paid = |row: &BTreeMap<String, String>| {
+        number(row, "cost_usd") * number(row, "step_time_s") + YEARS.1 / 8.0 * number(row, "energy_per_step_j")
+    };
+    let seconds = |row: &BTreeMap<String, String>| number(row, "step_time_s");
+    let asked: [(&[&str], &str, &dyn Fn(&BTreeMap<String, String>) -> f64, &str); 3] = [
+        (
+            &["--objective", "energy-per-token", "--front", "area"],
+            "energy_times_reference",
+            &energy,
+            "energy per token against area",
+        ),
+        (
+            &["--objective", "per-dollar", "--years", YEARS.0, "--front", "area"],
+            "times_reference_per_usd",
+            &paid,
+            "throughput per USD against area",
+        ),
+        (&["--front", "energy"], "times_reference", &seconds, "throughput against energy"),
+    ];
+    for (flags, column, value, title) in asked {
+        let call = [&["search", MODELS[0], MODELS[1], "--study", "s.toml", "--out", column][..], flags].concat();
+        coplace_in(dir.path(), &call).result();
+        let cost = |at: usize| if flags[1] == "energy" { mean(at, &energy) } else { number(&swept[0][at], "area_mm2") };
+        let all: Vec<(f64, f64)> = (0..swept[0].len())
+            .filter(|at| swept.iter().all(|rows| rows[*at]["outcome"] == "evaluated"))
+            .map(|at| (cost(at), mean(at, value)))
+            .collect();
+        let better = |a: &(f64, f64), b: &(f64, f64)| a != b && a.0 <= b.0 && a.1 <= b.1;
+        let mut front: Vec<(f64, f64)> = all.iter().filter(|own| !all.iter().any(|other| better(other, own))).copied().collect();
+        front.sort_by(|a, b| a.0.total_cmp(&b.0));
+        front.dedup();
+        assert!(front.len() > 1 && front.len() < all.len(), "{column}: {front:?}");
+        let drawn = coplace_in(dir.path(), &["pareto", column, "--out", "figures", "--format", "json"]).json();
+        let found: Vec<f64> = drawn["runs"][0]["front"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[column].as_f64().map(|value| if column.starts_with("times") { 1.0 / value } else { value }).unwrap())
+            .collect();
+        assert_eq!(found.len(), front.len(), "{column}: {front:?}, found {found:?}");
+        let first = found[0];
+        for (found, own) in found.iter().zip(&front) {
+            let [one, other] = [found / own.1, first / front[0].1];
+            assert!((one / other - 1.0).abs() < 1e-9, "{column}: {front:?}, found {found}");
+        }
+        let kept = record(&dir.path().join(column));
+        assert_eq!(kept["front"]["designs"].as_array().unwrap().len(), front.len());
+        let objective = if flags[0] == "--objective" { flags[1] } else { "throughput" };
+        assert_eq!(kept["front"]["quantities"][0], objective);
+        let svg = std::fs::read_to_string(dir.path().join(column).join("pareto.svg")).unwrap();
+        assert!(svg.contains(title) && svg.contains("times the reference"), "{column}: {title}");
+    }
+}
