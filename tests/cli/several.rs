@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Sixteen relatives of one chip; two models each on its own cluster of them.
-const STUDY: &str = r#"
+pub const STUDY: &str = r#"
 description = "A test"
 source = "none"
 [space]
