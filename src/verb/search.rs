@@ -181,7 +181,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
         let (searching, aim) = (Instant::now(), question.aim);
         progress.phase("bounding chips and planning for a first one");
-        let mut grown = ProgressTable::new(aim.objective, searched.scale());
+        let mut grown = ProgressTable::new(aim.objective, searched.scale(), searched.space);
         // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
         let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
         let mut told = |now: Progress, moment: Moment| {
@@ -199,6 +199,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         };
         let watch = Watch { stop: &|| limit.reached(), told: &mut told };
         let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
+        grown.end(&answer);
         progress.phase("explaining the best chip and comparing it");
         times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
         let (asked_with, stopped) = (arguments.posed.words(), limit.words());

@@ -2,7 +2,7 @@
 
 use crate::explain::rows;
 use crate::search::record;
-use crate::support::coplace_in;
+use crate::support::{coplace_in, small_study};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -116,5 +116,35 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
         assert_eq!(kept["front"]["quantities"][0], objective);
         let svg = std::fs::read_to_string(dir.path().join(column).join("pareto.svg")).unwrap();
         assert!(svg.contains(title) && svg.contains("times the reference"), "{column}: {title}");
+    }
+}
+
+#[test]
+fn the_last_line_of_the_gap_over_time_counts_what_the_proof_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    let relatives = ["search", "llama2-7b", "--study", "s.toml", "--max-area", "700", "--objective", "per-watt"];
+    let scarce = ["search", "llama3-70b", "--study", "s.toml", "--devices", "16", "--global-batch", "16"];
+    for call in [&relatives[..], &scarce, &["search", "llama2-7b", "--study", "small.toml"]] {
+        let run = dir.path().join("run");
+        let text = coplace_in(dir.path(), &[call, &["--out", "run"]].concat()).result();
+        let (found, table) = (record(&run), std::fs::read_to_string(run.join("progress.csv")).unwrap());
+        let of = |key: &str| found["certificate"][key].as_u64().unwrap_or(0);
+        let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let (head, last) = (lines.next().unwrap(), lines.next_back().unwrap());
+        let column = |name: &str| last[head.iter().position(|column| *column == name).unwrap()].parse::<u64>().unwrap();
+        let boxes = ["discarded_boxes_peaks", "discarded_boxes_mapped"].map(column).iter().sum::<u64>();
+        let alone = ["peaks", "mapped", "plans"].map(|by| column(&format!("discarded_designs_{by}"))).iter().sum::<u64>();
+        let outside = ["over_area", "over_power", "over_cost", "outside_hbm", "no_chip"].map(of).iter().sum::<u64>();
+        let counted = [column("evaluated"), boxes, boxes + alone, column("infeasible"), column("outside")];
+        assert_eq!(
+            counted,
+            [of("evaluated"), of("pruned_in_boxes"), of("pruned"), of("infeasible"), outside],
+            "{call:?}: {table}"
+        );
+        assert_eq!(counted[0] + counted[2] + counted[3] + counted[4], of("designs"), "{call:?}: {table}");
+        assert!(text.contains("infeasible  outside\n"), "{text}");
+        std::fs::remove_dir_all(&run).unwrap();
     }
 }
