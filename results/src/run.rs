@@ -1,16 +1,17 @@
 //! Run directories: what `search` leaves behind and `compare` and `pareto` read.
 
-use crate::compare::{Comparison, Entry};
+use crate::compare::Entry;
+use crate::compared::over;
 use crate::design::DesignRow;
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Scale, Series, pareto};
 use crate::files::{self, Unwritable, WriteError};
 use crate::front::{FrontAxes, Means, Measured, Quantity, Work};
 pub use crate::record::RECORD;
-use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, RecordError};
+use crate::record::{BestDesign, ModelPlan, Proof, Record, RecordError};
 use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
-use search::objective::{Over, Term};
+use search::objective::Term;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -233,7 +234,14 @@ impl Run {
     /// Whether it is of several models: its throughputs are over a reference's.
     #[must_use]
     pub fn of_several_models(&self) -> bool {
-        self.record.best.as_ref().is_some_and(|best| !best.models.is_empty())
+        // Of one without a design its objective tells: it names the mean.
+        !self.models().is_empty() || self.record.study.objective.ends_with(')')
+    }
+
+    /// Its models on the best design, where they are several.
+    #[must_use]
+    pub fn models(&self) -> &[ModelPlan] {
+        self.record.best.as_ref().map_or(&[], |best| &best.models)
     }
 
     fn proof(&self) -> String {
@@ -287,11 +295,11 @@ impl Run {
     }
 
     /// What a baseline does over the reference, by the mean over the models; `None` where it cannot run one.
-    fn means_of(&self, best: &BestDesign, label: &str) -> Option<Means> {
+    pub(crate) fn means_of(&self, best: &BestDesign, label: &str) -> Option<Means> {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
         let runs: Vec<(&ModelPlan, &Entry)> =
             best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
-        let over = if self.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean };
+        let over = over(self);
         // Of each model what the reference has, and what the baseline has.
         let value = |pair: &dyn Fn(&ModelPlan, &Entry) -> Option<(f64, f64)>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
@@ -418,65 +426,6 @@ pub fn figure(runs: &[Run], axes: FrontAxes) -> Result<Figure, FigureError> {
         references,
         left_out,
     })
-}
-
-/// The best designs and baselines of the runs side by side, the first run's best first. Entries of a run that differs
-/// from the first in model, cluster or batch say so: their throughputs are not of the same work.
-#[must_use]
-pub fn compare(runs: &[Run]) -> Comparison {
-    let several = runs.len() > 1;
-    let mut entries = Vec::new();
-    for run in runs {
-        let mut own = match (&run.record.comparison, &run.record.best) {
-            (Some(comparison), _) => comparison.entries.clone(),
-            (None, Some(best)) => vec![Entry::from_design("best found", &best.design)],
-            (None, None) => vec![Entry::without_design("nothing found")],
-        };
-        if let (Some(first), Some(note)) = (own.first_mut(), unproven(&run.record.certificate)) {
-            first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
-        }
-        let other = runs.first().and_then(|first| difference(first, run));
-        for mut entry in own {
-            if several {
-                entry.label = format!("{}: {}", run.name, entry.label);
-            }
-            entry.note = match (entry.note, &other) {
-                (Some(note), Some(other)) => Some(format!("{note}; {other}")),
-                (note, other) => note.or_else(|| other.clone()),
-            };
-            entries.push(entry);
-        }
-    }
-    Comparison { entries }
-}
-
-/// What the reader must know of a run's best design that is not proven the best.
-fn unproven(certificate: &Certificate) -> Option<String> {
-    match (certificate.proof, certificate.gap) {
-        (Proof::Proven, _) => None,
-        (Proof::Gap, Some(gap)) => Some(format!("not proven the best: a better one is possible by up to {:.3} %", gap * 100.0)),
-        (Proof::Gap, None) => Some("not proven the best: the search stopped before it had a bound".to_owned()),
-        (Proof::Infeasible, _) => {
-            Some(certificate.why.clone().unwrap_or_else(|| "no design of the space runs the model".to_owned()))
-        }
-    }
-}
-
-/// In what the work of two runs differs.
-#[must_use]
-pub fn difference(first: &Run, run: &Run) -> Option<String> {
-    let (a, b) = (&first.record.study, &run.record.study);
-    let mut parts = Vec::new();
-    if (&a.model, a.parameters, a.sequence_tokens) != (&b.model, b.parameters, b.sequence_tokens) {
-        parts.push(format!("model {} with {} tokens per sequence", b.model, count(b.sequence_tokens)));
-    }
-    if (a.devices, &a.fabric) != (b.devices, &b.fabric) {
-        parts.push(format!("{} x {}", count(b.devices), b.fabric));
-    }
-    if a.global_batch_sequences != b.global_batch_sequences {
-        parts.push(format!("{} sequences per step", count(b.global_batch_sequences)));
-    }
-    (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::compare::Comparison;
+use crate::compared::compare;
 use crate::design::Outcome;
 
 fn run(name: &str) -> Run {

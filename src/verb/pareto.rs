@@ -3,6 +3,7 @@
 use super::compare::read;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use results::compared::{difference, on_one_scale};
 use results::design::DesignRow;
 use results::front::{FrontAxes, Measured, Quantity, Work};
 use results::record::FrontRecord;
@@ -76,7 +77,8 @@ struct AxesNamed {
 
 /// Reads the runs, draws, lists.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runs = read(&arguments.directories)?;
+    let mut runs = read(&arguments.directories)?;
+    on_one_scale(&mut runs).map_err(failure::input)?;
     let axes = axes(arguments, &runs)?;
     let out = &arguments.out;
     if out.exists() && !out.is_dir() {
@@ -145,7 +147,7 @@ fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
             continue;
         }
         text.push_str(&format!("{name}: the front of {model}, {}, {} designs\n", axes.words(), front.front.len()));
-        if let Some(note) = runs.first().and_then(|first| run::difference(first, run)) {
+        if let Some(note) = runs.first().and_then(|first| difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
         text.push_str(&table(front, axes, &run.work()));

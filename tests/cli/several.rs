@@ -119,6 +119,88 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
     }
 }
 
+fn searched(dir: &Path, models: &[&str], more: &[&str]) {
+    coplace_in(dir, &[&["search"][..], models, &["--study", "s.toml"], more].concat()).result();
+}
+
+#[test]
+fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    searched(dir.path(), &MODELS, &["--out", "a"]);
+    searched(dir.path(), &MODELS, &["--max-area", "600", "--out", "b"]);
+    searched(dir.path(), &MODELS[..1], &["--out", "alone"]);
+    let compare = |runs: &[&str]| coplace_in(dir.path(), &[&["compare"][..], runs].concat());
+    let text = compare(&["a"]).result();
+    for part in [
+        "Mean over the models\n",
+        "x reference: the geometric mean of the models' throughputs over those of h100_80gb_sxm",
+        "On opt-350m, 2,048 tokens",
+        "On llama2-7b, 4,096 tokens",
+    ] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    assert!(!text.contains("no plan fits"), "{text}");
+    let both = compare(&["a", "b", "--format", "json"]).json();
+    let entries = both["entries"].as_array().unwrap();
+    for run in ["a", "b"] {
+        let found = record(&dir.path().join(run));
+        let entry = entries.iter().find(|entry| entry["label"] == format!("{run}: best found")).unwrap();
+        assert_eq!(entry["times_reference"], found["best"]["design"]["times_reference"]);
+        for (at, model) in MODELS.iter().enumerate() {
+            assert_eq!(both["models"][at]["model"], *model);
+            let on = both["models"][at]["entries"].as_array().unwrap();
+            let own = on.iter().find(|entry| entry["label"] == format!("{run}: best found")).unwrap();
+            assert_eq!(own["throughput_tokens_per_s"], found["best"]["models"][at]["step"]["time"]["tokens_per_s"]);
+        }
+    }
+    // A baseline stands at the mean of what it does with each.
+    let tpu = |entries: &serde_json::Value| {
+        let entries = entries.as_array().unwrap();
+        entries.iter().find(|entry| entry["label"].as_str().unwrap().starts_with("a: tpu_v4, ideal")).unwrap().clone()
+    };
+    let found = record(&dir.path().join("a"));
+    let times = |at: usize| {
+        tpu(&both["models"][at]["entries"])["throughput_tokens_per_s"].as_f64().unwrap()
+            / found["best"]["models"][at]["reference_tokens_per_s"].as_f64().unwrap()
+    };
+    let mean = (times(0) * times(1)).sqrt();
+    assert!((tpu(&both["entries"])["times_reference"].as_f64().unwrap() / mean - 1.0).abs() < 1e-12);
+    for call in [&["compare", "a", "alone"][..], &["pareto", "alone", "a", "--out", "figures"]] {
+        let refused = coplace_in(dir.path(), call).refusal();
+        let why = "a (of opt-350m, llama2-7b) is a run of several models and alone (of opt-350m) of one";
+        assert!(refused.contains(why) && refused.contains("coplace evaluate MODEL --chip a"), "{refused}");
+    }
+    searched(dir.path(), &[MODELS[1], MODELS[0]], &["--out", "others"]);
+    let refused = compare(&["a", "others"]).refusal();
+    assert!(refused.contains("they have no scale in common; give runs of the same models"), "{refused}");
+}
+
+#[test]
+fn means_over_other_references_are_brought_to_one() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    searched(dir.path(), &MODELS, &["--out", "a"]);
+    std::fs::write(dir.path().join("s.toml"), STUDY.replace("[space]\n", "[space]\nreference_chip = \"tpu_v4\"\n")).unwrap();
+    searched(dir.path(), &MODELS, &["--out", "b"]);
+    let runs = coplace_in(dir.path(), &["pareto", "a", "b", "--out", "figures", "--format", "json"]).json()["runs"].clone();
+    let column = |run: usize, key: &str| {
+        let front = runs[run]["front"].as_array().unwrap();
+        front.iter().map(|row| row[key].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    for key in ["times_reference", "energy_times_reference"] {
+        let (own, other) = (column(0, key), column(1, key));
+        assert!(own.len() > 1 && own.len() == other.len());
+        assert!(own.iter().zip(&other).all(|(a, b)| (a / b - 1.0).abs() < 1e-9), "{key}: {own:?}, {other:?}");
+    }
+    assert!((runs[0]["hypervolume"].as_f64().unwrap() - runs[1]["hypervolume"].as_f64().unwrap()).abs() < 1e-9);
+    let best = |run: &str| record(&dir.path().join(run))["certificate"]["best"].as_f64().unwrap();
+    assert!((best("a") / best("b") - 1.0).abs() > 0.1, "the references are alike");
+    searched(dir.path(), &MODELS, &["--over", "mean", "--out", "mean"]);
+    let refused = coplace_in(dir.path(), &["pareto", "a", "mean", "--out", "figures"]).refusal();
+    assert!(refused.contains("(geomean, mean)"), "{refused}");
+}
+
 #[test]
 fn the_last_line_of_the_gap_over_time_counts_what_the_proof_counts() {
     let dir = tempfile::tempdir().unwrap();
