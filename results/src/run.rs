@@ -12,7 +12,7 @@ use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
 use search::objective::Term;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The store's file name.
@@ -261,6 +261,13 @@ impl Run {
         nodes.all(|node| node == first).then_some(first)?
     }
 
+    /// The processes of its designs, in words: `4 nm`, `3 nm, 7 nm`; empty where none is known.
+    #[must_use]
+    pub fn nodes(&self) -> String {
+        let nodes: BTreeSet<&String> = self.designs.iter().filter_map(|row| row.node.as_ref()).collect();
+        nodes.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
     /// The most that its chips may have of a quantity, where the question limits it.
     fn largest(&self, quantity: Quantity) -> Option<f64> {
         let key = match quantity {
@@ -325,16 +332,16 @@ impl Run {
         })
     }
 
-    /// The chips that its figure names, with their process where it is another than the designs'; and those that it cannot draw.
-    fn references(&self, axes: FrontAxes) -> (Vec<Reference>, Vec<String>) {
+    /// The chips that its figure names, with their process where it is another than `common`; and those that it cannot draw.
+    fn references(&self, axes: FrontAxes, common: Option<&String>) -> (Vec<Reference>, Vec<String>) {
         let (mut drawn, mut left_out) = (Vec::new(), Vec::new());
-        for (label, node, measured) in self.known() {
+        for (at, (label, node, measured)) in self.known().into_iter().enumerate() {
             let of = |quantity: Quantity| quantity.of(&measured, &self.work());
             match (of(axes.x), of(axes.y)) {
                 (Some(x), Some(y)) => {
-                    let other = node.filter(|node| Some(*node) != self.node());
+                    let other = node.filter(|node| Some(*node) != common);
                     let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
-                    drawn.push(Reference { label, x, y });
+                    drawn.push(Reference { label, x, y, best: at == 0 });
                 }
                 // What runs nothing is told by the comparison.
                 (None, Some(_)) => left_out.push(label),
@@ -343,6 +350,39 @@ impl Run {
         }
         (drawn, left_out)
     }
+}
+
+/// The chips that a figure of runs names, those of one place once, in the figure's `units`; and those that it cannot draw.
+fn named(
+    runs: &[Run],
+    axes: FrontAxes,
+    common: Option<&String>,
+    units: &dyn Fn(&Run) -> (f64, f64),
+) -> (Vec<Reference>, Vec<String>) {
+    let (mut references, mut left_out): (Vec<Reference>, Vec<String>) = (Vec::new(), Vec::new());
+    for run in runs {
+        let (drawn, not_drawn) = run.references(axes, common);
+        left_out.extend(not_drawn);
+        for r in drawn {
+            let (label, x, y) = (r.label, r.x * units(run).0, r.y * units(run).1);
+            // A chip that stands at the same place in several runs is named once, for all of them.
+            let same =
+                |known: &&mut Reference| !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"));
+            if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
+                continue;
+            }
+            match references.iter_mut().find(same) {
+                Some(known) => known.label = label,
+                None => {
+                    let label = if runs.len() > 1 { format!("{}: {label}", run.name) } else { label };
+                    references.push(Reference { label, x, y, best: r.best });
+                }
+            }
+        }
+    }
+    left_out.sort();
+    left_out.dedup();
+    (references, left_out)
 }
 
 /// One or more runs along the axes of a front. With several, each is a series under its name, and what a run's comparison names is labelled with that
@@ -388,34 +428,17 @@ pub fn figure(runs: &[Run], axes: FrontAxes) -> Result<Figure, FigureError> {
             let places = axes.front(&run.designs, &run.work()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
             (z.words().to_owned(), places.collect())
         };
+        let nodes = Some(run.nodes()).filter(|nodes| node.is_none() && !nodes.is_empty());
+        let name = nodes.map_or_else(|| run.name.clone(), |nodes| format!("{} ({nodes})", run.name));
         Series {
-            name: if several { run.name.clone() } else { String::new() },
+            name: if several { name } else { String::new() },
             points: run.designs.iter().filter_map(point).collect(),
             largest_x: run.largest(axes.x),
             third: axes.z.map(third),
         }
     };
-    let mut references: Vec<Reference> = Vec::new();
-    for run in runs {
-        let (x, y) = (unit(run, axes.x), unit(run, axes.y));
-        for (at, r) in run.references(axes).0.into_iter().enumerate() {
-            let (label, x, y) = (r.label, r.x * x, r.y * y);
-            // A chip that stands at the same place in several runs is named once, for all of them.
-            let same =
-                |known: &&mut Reference| at > 0 && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"));
-            if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
-                continue;
-            }
-            match references.iter_mut().find(same) {
-                Some(known) => known.label = label,
-                None if several => references.push(Reference { label: format!("{}: {label}", run.name), x, y }),
-                None => references.push(Reference { label, x, y }),
-            }
-        }
-    }
-    let mut left_out: Vec<String> = runs.iter().flat_map(|run| run.references(axes).1).collect();
-    left_out.sort();
-    left_out.dedup();
+    let units = |run: &Run| (unit(run, axes.x), unit(run, axes.y));
+    let (references, left_out) = named(runs, axes, node, &units);
     let left_out = (!left_out.is_empty()).then(|| format!("no {} known of {}", axes.x.label(), left_out.join("; ")));
     pareto(&ParetoPlot {
         title: format!("{}: {}", models.join(", "), axes.words()),

@@ -11,6 +11,7 @@ use results::report::{Align, Table, folded, significant};
 use results::run::{self, PARETO, Run};
 use search::pareto::Scales;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Draw one or more runs along the axes of their front and list the designs on it
@@ -140,13 +141,15 @@ fn fronts(runs: &[Run], axes: FrontAxes) -> Vec<RunFront<'_>> {
 /// One table per run: its front, the best along x first.
 fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
     let mut text = String::new();
+    let nodes: BTreeSet<String> = runs.iter().map(Run::nodes).collect();
     for (front, run) in answer.runs.iter().zip(runs) {
         let (name, model) = (front.run, &run.record.study.model);
         if front.front.is_empty() {
             text.push_str(&format!("{name}: no design runs {model}\n\n"));
             continue;
         }
-        text.push_str(&format!("{name}: the front of {model}, {}, {} designs\n", axes.words(), front.front.len()));
+        let of = if nodes.len() > 1 { format!(" of {}", run.nodes()) } else { String::new() };
+        text.push_str(&format!("{name}: the front of {model}, {}, {} designs{of}\n", axes.words(), front.front.len()));
         if let Some(note) = runs.first().and_then(|first| difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
@@ -156,6 +159,9 @@ fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
             text.push_str(&folded(&format!("Hypervolume {covered}; the knee is design {knee}. See --help for both.")));
         }
         text.push('\n');
+    }
+    if nodes.len() > 1 && axes.each().any(|quantity| matches!(quantity, Quantity::Area | Quantity::PerArea)) {
+        text.push_str("Areas are of different processes: a mm² of one is not a mm² of another.\n");
     }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));
     text

@@ -112,8 +112,7 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
         }
         let kept = record(&dir.path().join(column));
         assert_eq!(kept["front"]["designs"].as_array().unwrap().len(), front.len());
-        let objective = if flags[0] == "--objective" { flags[1] } else { "throughput" };
-        assert_eq!(kept["front"]["quantities"][0], objective);
+        assert_eq!(kept["front"]["quantities"][0], kept["certificate"]["objective"]);
         let svg = std::fs::read_to_string(dir.path().join(column).join("pareto.svg")).unwrap();
         assert!(svg.contains(title) && svg.contains("times the reference"), "{column}: {title}");
     }
@@ -199,6 +198,27 @@ fn means_over_other_references_are_brought_to_one() {
     searched(dir.path(), &MODELS, &["--over", "mean", "--out", "mean"]);
     let refused = coplace_in(dir.path(), &["pareto", "a", "mean", "--out", "figures"]).refusal();
     assert!(refused.contains("(geomean, mean)"), "{refused}");
+}
+
+#[test]
+fn runs_of_different_processes_say_them() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    for node in ["n4", "n7"] {
+        searched(dir.path(), &MODELS[..1], &["--node", node, "--out", node]);
+    }
+    let text = coplace_in(dir.path(), &["pareto", "n4", "n7", "--out", "figures"]).result();
+    for part in
+        ["designs of 4 nm\n", "designs of 7 nm\n", "Areas are of different processes: a mm² of one is not a mm² of another."]
+    {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    let svg = std::fs::read_to_string(dir.path().join("figures/pareto.svg")).unwrap();
+    for part in ["n4 (4 nm): Pareto front", "n7 (7 nm): Pareto front", "n4: best found (4 nm)", "n7: best found (7 nm)"] {
+        assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(part), "{part}");
+    }
+    let one = coplace_in(dir.path(), &["pareto", "n4", "n4", "--out", "figures"]).result();
+    assert!(!one.contains(" of 4 nm") && !one.contains("different processes"), "{one}");
 }
 
 #[test]
