@@ -94,8 +94,8 @@ impl Aim {
         self.objective == Objective::PerDollar && self.operation.usd_per_watt() > 0.0
     }
 
-    /// USD of a chip over the years for each second of throughput's inverse: its own for `seconds` of a step, and its part of the `joules` of the step on
-    /// all `devices`.
+    /// What is minimised of a step where energy is paid: the chip's USD times the step's `seconds`, and the USD over the years of a device's part of the
+    /// `joules` of all `devices`.
     #[must_use]
     pub fn paid(&self, cost_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
         cost_usd * seconds + self.operation.usd_per_watt() / devices * joules
