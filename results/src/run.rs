@@ -131,6 +131,9 @@ pub(crate) fn check(directory: &Path, file: &str) -> Result<(), RunError> {
     Ok(Sums::read(directory)?.check(directory, file)?)
 }
 
+/// Of a baseline with a model what the reference has of something, and what it has itself.
+type Pair<'a> = &'a dyn Fn(&ModelPlan, &Entry) -> Option<(f64, f64)>;
+
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
@@ -308,7 +311,7 @@ impl Run {
             best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
         let over = over(self);
         // Of each model what the reference has, and what the baseline has.
-        let value = |pair: &dyn Fn(&ModelPlan, &Entry) -> Option<(f64, f64)>| {
+        let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
             let term = |((model, _), (reference, _)): (&(&ModelPlan, &Entry), &(f64, f64))| Term {
                 share: model.share,

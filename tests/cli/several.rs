@@ -44,12 +44,15 @@ optimizer = "adam"
 evaluations = 1000
 "#;
 
+type Row = BTreeMap<String, String>;
+type Value<'a> = &'a dyn Fn(&Row) -> f64;
+
 const MODELS: [&str; 2] = ["opt-350m", "llama2-7b"];
 /// Years of energy, and dollars of each W over them.
 const YEARS: (&str, f64) = ("3", 3.0 * 8.766 * 0.9 * 1.1 * 0.08);
 
 /// Their rows in sweeps of each model alone, model by model.
-fn swept(dir: &Path) -> [Vec<BTreeMap<String, String>>; 2] {
+fn swept(dir: &Path) -> [Vec<Row>; 2] {
     MODELS.map(|model| {
         coplace_in(dir, &["sweep", model, "--study", "s.toml", "--out", &format!("sweep-{model}")]).result();
         rows(&std::fs::read_to_string(dir.join(format!("sweep-{model}/sweep.csv"))).unwrap())
@@ -61,15 +64,14 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
     let swept = swept(dir.path());
-    let number = |row: &BTreeMap<String, String>, key: &str| row[key].parse::<f64>().unwrap();
+    let number = |row: &Row, key: &str| row[key].parse::<f64>().unwrap();
     // Up to a constant, which the reference decides.
-    let mean = |at: usize, of: &dyn Fn(&BTreeMap<String, String>) -> f64| (of(&swept[0][at]) * of(&swept[1][at])).sqrt();
-    let energy = |row: &BTreeMap<String, String>| number(row, "energy_per_token_j");
-    let paid = |row: &BTreeMap<String, String>| {
-        number(row, "cost_usd") * number(row, "step_time_s") + YEARS.1 / 8.0 * number(row, "energy_per_step_j")
-    };
-    let seconds = |row: &BTreeMap<String, String>| number(row, "step_time_s");
-    let asked: [(&[&str], &str, &dyn Fn(&BTreeMap<String, String>) -> f64, &str); 3] = [
+    let mean = |at: usize, of: Value<'_>| (of(&swept[0][at]) * of(&swept[1][at])).sqrt();
+    let energy = |row: &Row| number(row, "energy_per_token_j");
+    let paid =
+        |row: &Row| number(row, "cost_usd") * number(row, "step_time_s") + YEARS.1 / 8.0 * number(row, "energy_per_step_j");
+    let seconds = |row: &Row| number(row, "step_time_s");
+    let asked: [(&[&str], &str, Value<'_>, &str); 3] = [
         (
             &["--objective", "energy-per-token", "--front", "area"],
             "energy_times_reference",
