@@ -29,6 +29,9 @@ pub struct Entry {
     pub throughput_sequences_per_s: Option<f64>,
     /// Throughput in tokens per second over the whole cluster.
     pub throughput_tokens_per_s: Option<f64>,
+    /// Of several models the mean of their throughputs over the reference's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times_reference: Option<f64>,
     /// Time of one optimizer step in seconds.
     pub step_time_s: Option<f64>,
     /// Between which seconds it lies with 90 % confidence.
@@ -80,6 +83,7 @@ impl Entry {
             cost_usd: row.cost_usd,
             throughput_sequences_per_s: row.throughput_sequences_per_s,
             throughput_tokens_per_s: row.throughput_tokens_per_s,
+            times_reference: row.times_reference,
             step_time_s: row.step_time_s,
             step_interval_s: None,
             grade: None,
@@ -120,6 +124,7 @@ impl Entry {
             cost_usd: None,
             throughput_sequences_per_s: None,
             throughput_tokens_per_s: None,
+            times_reference: None,
             step_time_s: None,
             step_interval_s: None,
             grade: None,
@@ -174,20 +179,35 @@ impl Comparison {
     /// does not run.
     #[must_use]
     pub fn speedup_over(&self, entry: &Entry) -> Option<f64> {
-        let first = self.entries.first()?.throughput_sequences_per_s?;
-        let other = entry.throughput_sequences_per_s?;
+        let rate = |entry: &Entry| entry.throughput_sequences_per_s.or(entry.times_reference);
+        let (first, other) = (rate(self.entries.first()?)?, rate(entry)?);
         (other > 0.0).then(|| first / other)
+    }
+
+    /// Whether its rates are means over several models.
+    fn is_of_several(&self) -> bool {
+        self.entries.iter().any(|entry| entry.times_reference.is_some())
+    }
+
+    /// Whether an entry of it runs.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.entries.iter().any(|entry| entry.plan.is_some() || entry.times_reference.is_some())
     }
 
     /// What each entry is, the table of its figures, one line per entry, and the notes. `first is` says how many times
     /// the entry's throughput the first entry's is.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let what = |e: &Entry| format!("{}; {}", e.chip, e.plan.as_deref().unwrap_or("no plan fits"));
+        let what = |e: &Entry| match (&e.plan, e.times_reference) {
+            (Some(plan), _) => format!("{}; {plan}", e.chip),
+            (None, Some(_)) => e.chip.clone(),
+            (None, None) => format!("{}; no plan fits", e.chip),
+        };
         let pairs: Vec<(&str, String)> = self.entries.iter().map(|e| (e.label.as_str(), what(e))).collect();
         let mut text = fields(&pairs);
         text.push('\n');
-        text.push_str(&self.figures().render());
+        text.push_str(&if self.is_of_several() { self.means() } else { self.figures() }.render());
         text.push_str(&processes(&self.entries));
         text.push_str(&self.sureness());
         for entry in &self.entries {
@@ -231,6 +251,24 @@ impl Comparison {
         };
         let within = |e: &&Entry| e.step_time_s.zip(settled(e)).is_some_and(|(other, settled)| (step..=settled).contains(&other));
         others.iter().filter(within).map(|e| e.label.as_str()).collect()
+    }
+
+    /// The figures of means over several models.
+    fn means(&self) -> Table {
+        let dash = || "-".to_owned();
+        let mut table = Table::new(["design", "area", "node", "x reference", "first is", "peak W", "USD"]);
+        for entry in &self.entries {
+            table.row([
+                entry.label.clone(),
+                entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
+                entry.node.clone().unwrap_or_else(dash),
+                entry.times_reference.map_or_else(dash, |times| significant(times, 4)),
+                self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
+                entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
+                entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
+            ]);
+        }
+        table
     }
 
     fn figures(&self) -> Table {
@@ -280,6 +318,7 @@ mod tests {
             cost_usd: None,
             throughput_sequences_per_s: throughput,
             throughput_tokens_per_s: throughput.map(|t| t * 4096.0),
+            times_reference: None,
             step_time_s: throughput.map(|t| 4096.0 / t),
             step_interval_s: None,
             grade: None,

@@ -298,6 +298,11 @@ design_row! {
     models: Option<String>,
     /// The clock in MHz that the limit of power leaves the chip, where that is below the one it is designed for.
     lowered_clock_mhz: Option<f64>,
+    /// Of a search for several models: their energy per token over the reference's, one over the mean of their tokens per joule over the reference's.
+    energy_times_reference: Option<f64>,
+    /// Of a search for several models that pays their energy: the mean of their throughputs over the reference's, each per USD of a chip and of its
+    /// energy over the years.
+    times_reference_per_usd: Option<f64>,
 }
 
 impl DesignRow {
@@ -346,6 +351,8 @@ impl DesignRow {
             models: None,
             energy_per_token_j: None,
             lowered_clock_mhz: None,
+            energy_times_reference: None,
+            times_reference_per_usd: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::design::DesignRow;
 use crate::from_search::lowered_clock_mhz;
 use crate::record::Share;
-use crate::report::{Align, Table, count, heading, significant};
+use crate::report::{Align, Table, count, folded, heading, significant};
 use crate::step_record::StepRecord;
 use search::design::Evaluation;
 use search::objective::{Over, Term};
@@ -15,6 +15,8 @@ use serde::Serialize;
 
 /// Kernels that are named.
 const KERNELS: usize = 8;
+const OVER_AREA: &str = "over_area";
+const OVER_POWER: &str = "over_power";
 
 /// Why a design is the best of its run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -103,6 +105,8 @@ pub struct StepRow {
     pub to: String,
     /// `within` the limits, `over_area`, `over_power`, `over_cost`, `outside_hbm` or `no_chip`.
     pub limits: &'static str,
+    /// Every limit that it is outside, by the same names; what is over the power is so at its lowest clock too and has the figures of its full one.
+    pub exceeds: Vec<&'static str>,
     /// Why it is no chip, or has no plan.
     pub reason: Option<String>,
     /// Throughput of the best plan, in tokens per second over the whole cluster; of one model.
@@ -207,10 +211,7 @@ impl Subject {
         let rejected = evaluations.iter().find_map(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
         let (limits, refusal) = match &step.fate {
             Fate::NoChip(why) => ("no_chip", Some(why.clone())),
-            Fate::Outside(Why::Area, _) => ("over_area", None),
-            Fate::Outside(Why::Power, _) => ("over_power", None),
-            Fate::Outside(Why::Cost, _) => ("over_cost", None),
-            Fate::Outside(Why::Hbm, _) => ("outside_hbm", None),
+            Fate::Outside(why, _) => (outside(*why), None),
             Fate::Evaluated(..) => ("within", None),
         };
         Some(StepRow {
@@ -218,6 +219,7 @@ impl Subject {
             from: step.from.to_string(),
             to: step.to.to_string(),
             limits,
+            exceeds: step.exceeds.iter().map(|why| outside(*why)).collect(),
             reason: refusal.or(rejected),
             tokens_per_s: rate.filter(|_| single),
             times_reference: rate.filter(|_| !single),
@@ -250,6 +252,16 @@ impl Subject {
         let has = marginal.has / scale;
         let worth = (self.models.len() == 1).then(|| gained / (has * (MORE - 1.0)));
         Some(Worth { resource, has, unit, change: gained / self.own_rate(), tokens_per_s_per_unit: worth })
+    }
+}
+
+/// The name of being outside a limit.
+fn outside(why: Why) -> &'static str {
+    match why {
+        Why::Area => OVER_AREA,
+        Why::Power => OVER_POWER,
+        Why::Cost => "over_cost",
+        Why::Hbm => "outside_hbm",
     }
 }
 
@@ -356,9 +368,10 @@ fn steps(explained: &Explained) -> String {
         table = table.align(column, Align::Right);
     }
     for (at, step) in explained.steps.iter().enumerate() {
-        let said = match (&step.reason, step.limits) {
-            (Some(reason), limits) => format!("{}: {}", limits.replace('_', " "), short(reason)),
-            (None, limits) => limits.replace('_', " "),
+        let limits = if step.exceeds.is_empty() { step.limits.to_owned() } else { step.exceeds.join(", ") }.replace('_', " ");
+        let said = match &step.reason {
+            Some(reason) => format!("{limits}: {}", short(reason)),
+            None => limits,
         };
         let said = step.lowered_clock_mhz.map_or_else(|| said.clone(), |mhz| format!("{said}, at {mhz:.0} MHz"));
         let rate = step.tokens_per_s.or(step.times_reference).map_or_else(|| "-".to_owned(), |rate| significant(rate, 4));
@@ -370,7 +383,13 @@ fn steps(explained: &Explained) -> String {
         row.push(said);
         table.row(row);
     }
-    table.render()
+    let mut text = table.render();
+    if explained.steps.iter().any(|step| step.exceeds.contains(&OVER_POWER)) {
+        text.push_str(&folded(
+            "A chip over the power is so at its lowest clock too: what its line says is at the clock that it is designed for.",
+        ));
+    }
+    text
 }
 
 /// What a tenth more of each resource is worth to a model, or to several over all and to each.
@@ -395,13 +414,16 @@ fn worth(explained: &Explained) -> String {
     table.render()
 }
 
-/// What a square millimetre is worth where it is used best.
+/// What a square millimetre is worth where it is used best: of chips that more area would allow, not of those that other limits forbid.
 fn area(explained: &Explained) -> Option<String> {
+    let allowed = |step: &&StepRow| step.exceeds.iter().all(|limit| *limit == OVER_AREA);
     let worth = |step: &&StepRow| step.tokens_per_s_per_mm2.unwrap_or(f64::NEG_INFINITY);
-    let best = explained.steps.iter().max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
+    let best = explained.steps.iter().filter(allowed).max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
     let per = best.tokens_per_s_per_mm2.filter(|per| *per > 0.0)?;
-    let StepRow { dimension, from, to, .. } = best;
-    Some(format!("A mm² is worth {} tokens/s where it is used best: {dimension} from {from} to {to}.\n", significant(per, 3)))
+    let StepRow { dimension, from, to, exceeds, .. } = best;
+    let beyond = if exceeds.is_empty() { "" } else { ", beyond the area that is allowed" };
+    let per = significant(per, 3);
+    Some(folded(&format!("A mm² is worth {per} tokens/s where it is used best: {dimension} from {from} to {to}{beyond}.")))
 }
 
 /// A reason's first part.

@@ -102,11 +102,9 @@ impl<'a> Searched<'a> {
 
     /// Fills the row of a design that several models run on.
     fn fill_several(&self, row: &mut DesignRow, d: &DesignOutcome, chip: &Accelerator, evaluations: &[Evaluation]) {
-        let terms: Vec<Term> = self.models.iter().map(|m| Term { share: m.share, reference: m.reference.time.0 }).collect();
         let ranked: Vec<&RankedPlan> = evaluations.iter().filter_map(|of| of.outcome.as_deref().ok()).collect();
-        let seconds: Vec<f64> = ranked.iter().map(|ranked| ranked.time.total.0).collect();
         row.outcome = Outcome::Evaluated;
-        row.times_reference = Some(1.0 / self.aim.over.value(&terms, &seconds));
+        self.fill_means(row, &ranked);
         let words = ranked.iter().enumerate().map(|(model, ranked)| {
             let plan = bare_row(&self.job(model, d.id, chip), ranked);
             let times = significant(self.times_reference(model, ranked), 4);
@@ -118,6 +116,26 @@ impl<'a> Searched<'a> {
             .enumerate()
             .map(|(model, ranked)| bare_row(&self.job(model, d.id, chip), ranked).peak_gib)
             .reduce(f64::max);
+    }
+
+    /// Fills in what the plans of several models come to, over the reference's.
+    fn fill_means(&self, row: &mut DesignRow, ranked: &[&RankedPlan]) {
+        let value = |reference: &dyn Fn(&Reference) -> f64, measure: &dyn Fn(&RankedPlan, &SearchedModel<'_>) -> f64| {
+            let terms: Vec<Term> =
+                self.models.iter().map(|m| Term { share: m.share, reference: reference(&m.reference) }).collect();
+            let measures: Vec<f64> = ranked.iter().zip(self.models).map(|(ranked, model)| measure(ranked, model)).collect();
+            self.aim.over.value(&terms, &measures)
+        };
+        let time = |reference: &Reference| reference.time.0;
+        row.times_reference = Some(1.0 / value(&time, &|ranked, _| ranked.time.total.0));
+        row.energy_times_reference = Some(value(&|reference| reference.energy.0, &|ranked, _| ranked.energy.0));
+        row.times_reference_per_usd = row.cost_usd.filter(|_| self.aim.pays_energy()).map(|cost| {
+            let devices = |model: &SearchedModel<'_>| model.jobs.first().map_or(1.0, |job| f64::from(job.devices));
+            let paid = |ranked: &RankedPlan, model: &SearchedModel<'_>| {
+                self.aim.paid(cost, (ranked.time.total.0, ranked.energy.0), devices(model))
+            };
+            1.0 / value(&time, &paid)
+        });
     }
 
     /// Every design of a search, in its order.

@@ -83,9 +83,9 @@ impl Quantity {
             (Self::Area, _) => "mm²",
             (Self::Power, _) => "W",
             (Self::Cost, _) => "USD",
-            (Self::Energy, _) => "kJ per step",
+            (Self::Energy, false) => "kJ per step",
             (Self::Throughput, false) => "sequences/s",
-            (Self::Throughput, true) => "times the reference's, mean over the models",
+            (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => "times the reference's, mean over the models",
             (Self::StepTime, _) => "s",
             (Self::PerArea, false) => "tokens/s per mm²",
             (Self::PerArea, true) => "times the reference's per mm²",
@@ -93,7 +93,7 @@ impl Quantity {
             (Self::PerWatt, true) => "times the reference's per W",
             (Self::PerDollar, false) => "tokens/s per USD",
             (Self::PerDollar, true) => "times the reference's per USD",
-            (Self::EnergyPerToken, _) => "J",
+            (Self::EnergyPerToken, false) => "J",
         }
     }
 
@@ -120,6 +120,7 @@ impl Quantity {
             Self::Area => measured.area_mm2,
             Self::Power => measured.power_w,
             Self::Cost => measured.cost_usd,
+            Self::Energy | Self::EnergyPerToken if work.several => measured.energy_times_reference,
             Self::Energy => measured.energy_j.map(|joules| joules / 1e3),
             Self::Throughput => measured.rate,
             Self::StepTime => {
@@ -128,6 +129,7 @@ impl Quantity {
             }
             Self::PerArea => each(measured.area_mm2),
             Self::PerWatt => each(measured.power_w),
+            Self::PerDollar if work.usd_per_watt > 0.0 && work.several => measured.times_reference_per_usd,
             Self::PerDollar if work.usd_per_watt > 0.0 => each(measured.lifetime_usd(work)),
             Self::PerDollar => each(measured.cost_usd),
             Self::EnergyPerToken => measured.energy_j.map(|joules| joules / work.sequences / work.sequence_tokens),
@@ -157,6 +159,19 @@ pub struct Measured {
     rate: Option<f64>,
     step_s: Option<f64>,
     energy_j: Option<f64>,
+    energy_times_reference: Option<f64>,
+    times_reference_per_usd: Option<f64>,
+}
+
+/// What several models do on a chip over what they do on the reference, by their mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Means {
+    /// Throughput.
+    pub times_reference: f64,
+    /// Energy per token: one over the mean of the tokens per joule.
+    pub energy_times_reference: Option<f64>,
+    /// Throughput per USD of a chip and of its energy over the years, where that is asked for.
+    pub times_reference_per_usd: Option<f64>,
 }
 
 impl Measured {
@@ -165,10 +180,18 @@ impl Measured {
         Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
     }
 
-    /// The same with a mean over several models' rates for one's; one's step and energy are none of it.
+    /// The same with the means over several models for one's; one's step and energy are none of it.
     #[must_use]
-    pub fn over(self, times_reference: f64) -> Self {
-        Self { rate: Some(times_reference), step_s: None, energy_j: None, ..self }
+    pub fn over(self, means: &Means) -> Self {
+        let Means { times_reference, energy_times_reference, times_reference_per_usd } = *means;
+        Self {
+            rate: Some(times_reference),
+            step_s: None,
+            energy_j: None,
+            energy_times_reference,
+            times_reference_per_usd,
+            ..self
+        }
     }
 }
 
@@ -179,7 +202,16 @@ impl From<&DesignRow> for Measured {
             _ => row.bound_sequences_per_s,
         };
         let (area_mm2, power_w, cost_usd) = (Some(row.area_mm2), row.peak_power_w, row.cost_usd);
-        Self { area_mm2, power_w, cost_usd, rate, step_s: row.step_time_s, energy_j: row.energy_per_step_j }
+        Self {
+            area_mm2,
+            power_w,
+            cost_usd,
+            rate,
+            step_s: row.step_time_s,
+            energy_j: row.energy_per_step_j,
+            energy_times_reference: row.energy_times_reference,
+            times_reference_per_usd: row.times_reference_per_usd,
+        }
     }
 }
 
@@ -192,6 +224,7 @@ impl From<&Entry> for Measured {
             rate: entry.throughput_sequences_per_s,
             step_s: entry.step_time_s,
             energy_j: entry.energy_per_step_j,
+            ..Self::default()
         }
     }
 }
@@ -222,6 +255,11 @@ impl Work {
         };
         let (devices, usd_per_watt) = (study.devices as f64, operation.usd_per_watt());
         Self { sequences, sequence_tokens, devices, usd_per_watt, several }
+    }
+
+    /// USD of a device's energy for every W that its cluster of `devices` draws, where energy is paid.
+    pub(crate) fn usd_per_cluster_watt(&self, devices: u64) -> Option<f64> {
+        (self.usd_per_watt > 0.0).then(|| self.usd_per_watt / devices as f64)
     }
 }
 

@@ -8,6 +8,7 @@ pub mod chakra;
 pub mod claim;
 
 pub mod compare;
+pub mod compared;
 pub mod design;
 #[cfg(test)]
 mod documented;

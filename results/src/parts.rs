@@ -22,7 +22,7 @@ pub const DECIDED: &str = "decided.bin";
 /// Every file of a part's directory.
 pub const FILES: [&str; 3] = [SUMS, DECIDED, PART];
 /// The format of both.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Other parts are asked for what they know no more often than this, and for each of them than [`EACH`]: a thousand parts are no load on their disk.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -1,8 +1,10 @@
 //! How the proof of a search grew: the best and the bound over time, and what had been discarded by then.
 
 use crate::report::{Table, count, percent, significant};
+use search::design::DesignAnswer;
 use search::objective::{Objective, Scale};
-use search::runner::{Counts, Moment};
+use search::runner::{Counts, Moment, Outcome, Shown};
+use search::space::Space;
 
 /// A gap smaller by this fraction of itself is worth a line.
 const CLOSER: f64 = 0.2;
@@ -27,6 +29,8 @@ pub struct ProgressRow {
 pub struct ProgressTable {
     objective: Objective,
     scale: Scale,
+    /// Designs of a chip, and those that are outside the space before it is searched.
+    designs: (u64, u64),
     rows: Vec<ProgressRow>,
     last: Option<ProgressRow>,
 }
@@ -34,8 +38,53 @@ pub struct ProgressTable {
 impl ProgressTable {
     /// An empty one.
     #[must_use]
-    pub fn new(objective: Objective, scale: Scale) -> Self {
-        Self { objective, scale, rows: Vec::new(), last: None }
+    pub fn new(objective: Objective, scale: Scale, space: &Space) -> Self {
+        let each = space.hbm.len().max(1) as u64;
+        Self { designs: (each, space.outside.total() as u64 * each), ..Self::of_chips(objective, scale) }
+    }
+
+    /// Of a space whose chips are a design each and all within it.
+    fn of_chips(objective: Objective, scale: Scale) -> Self {
+        Self { objective, scale, designs: (1, 0), rows: Vec::new(), last: None }
+    }
+
+    /// A search's counts of chips as those of designs: each of a chip's memories shares the fate of the largest, but for what its evaluation
+    /// comes to.
+    fn of_designs(&self, counts: &Counts) -> Counts {
+        let (each, outside) = self.designs;
+        let [peaks, mapped, plans] = counts.alone;
+        Counts {
+            in_sets: counts.in_sets.map(|chips| chips * each),
+            alone: [peaks * each, mapped * each, plans * each],
+            excluded: counts.excluded * each + outside,
+            infeasible: counts.infeasible * each,
+            evaluated: counts.valued() + (counts.infeasible + plans) * each,
+            looks: counts.looks,
+        }
+    }
+
+    /// Counts in the last line what the answer has, designs of smaller memories among them: what its certificate says.
+    pub fn end(&mut self, answer: &DesignAnswer) {
+        let mut counts = Counts { excluded: answer.outside.total() as u64 * self.designs.0, ..Counts::default() };
+        let sets = answer.boxes.iter().map(|of| (&of.outcome, of.region.size(), true));
+        for (outcome, size, in_set) in answer.designs.iter().map(|design| (&design.outcome, 1, false)).chain(sets) {
+            match outcome {
+                Outcome::Evaluated { .. } => counts.evaluated += size,
+                Outcome::Infeasible { .. } => {
+                    counts.evaluated += size;
+                    counts.infeasible += size;
+                }
+                Outcome::Pruned { shown, .. } if in_set => counts.in_sets[*shown as usize] += size,
+                Outcome::Pruned { shown, .. } => counts.alone[*shown as usize] += size,
+                Outcome::Open { .. } | Outcome::Excluded(_) => {}
+            }
+        }
+        // Those that plans discard are among the evaluated ones.
+        counts.evaluated += counts.alone[Shown::Plans as usize];
+        if let Some(last) = self.last.as_mut().or(self.rows.last_mut()) {
+            counts.looks = last.counts.looks;
+            last.counts = counts;
+        }
     }
 
     /// The unit of its values.
@@ -49,8 +98,13 @@ impl ProgressTable {
         let (objective, scale) = (self.objective, self.scale);
         let shown = |value: f64| (value > 0.0 && value.is_finite()).then(|| objective.shown(value, scale).0);
         let gap = moment.best.filter(|_| moment.bound > 0.0).map(|best| (best / moment.bound - 1.0).max(0.0));
-        let row =
-            ProgressRow { seconds, best: moment.best.and_then(shown), bound: shown(moment.bound), gap, counts: moment.counts };
+        let row = ProgressRow {
+            seconds,
+            best: moment.best.and_then(shown),
+            bound: shown(moment.bound),
+            gap,
+            counts: self.of_designs(&moment.counts),
+        };
         let worth = match self.rows.last() {
             None => true,
             Some(before) => {
@@ -79,13 +133,14 @@ impl ProgressTable {
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
             "seconds,best,bound,unit,gap,evaluated,discarded_boxes_peaks,discarded_boxes_mapped,discarded_designs_peaks,\
-             discarded_designs_mapped,discarded_designs_plans,outside,looks\n",
+             discarded_designs_mapped,discarded_designs_plans,outside,looks,infeasible\n",
         );
         let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         for row in self.rows() {
             let c = &row.counts;
-            let counts = [c.evaluated, c.in_sets[0], c.in_sets[1], c.alone[0], c.alone[1], c.alone[2], c.excluded, c.looks]
-                .map(|n| n.to_string());
+            let [peaks, mapped, _] = c.in_sets;
+            let [one, other, plans] = c.alone;
+            let counts = [c.valued(), peaks, mapped, one, other, plans, c.excluded, c.looks, c.infeasible].map(|n| n.to_string());
             let (best, bound, gap) = (number(row.best), number(row.bound), number(row.gap));
             text.push_str(&format!("{:.3},{best},{bound},\"{}\",{gap},{}\n", row.seconds, self.unit(), counts.join(",")));
         }
@@ -95,7 +150,7 @@ impl ProgressTable {
     /// For people.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let header = ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "outside"];
+        let header = ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "infeasible", "outside"];
         let mut table = Table::new(header);
         for column in 0..header.len() {
             table = table.align(column, crate::report::Align::Right);
@@ -108,9 +163,10 @@ impl ProgressTable {
                 shown(row.best),
                 shown(row.bound),
                 row.gap.map_or_else(|| "-".to_owned(), percent),
-                count(c.evaluated),
+                count(c.valued()),
                 count(c.in_sets.iter().sum::<u64>()),
                 count(c.alone.iter().sum::<u64>()),
+                count(c.infeasible),
                 count(c.excluded),
             ]);
         }
@@ -124,7 +180,7 @@ mod tests {
 
     #[test]
     fn lines_are_where_something_happened_and_the_last_moment() {
-        let mut table = ProgressTable::new(Objective::Throughput, Scale::Alone { devices: 1.0, tokens: 100.0 });
+        let mut table = ProgressTable::of_chips(Objective::Throughput, Scale::Alone { devices: 1.0, tokens: 100.0 });
         let mut take = |seconds, best, bound, evaluated| {
             table.take(seconds, &Moment { best, bound, counts: Counts { evaluated, ..Counts::default() } });
         };
@@ -144,7 +200,7 @@ mod tests {
             ]
         );
         let csv = table.to_csv();
-        assert!(csv.contains("\n1.000,50,100,\"tokens/s\",1,1,0,0,0,0,0,0,0\n"), "{csv}");
+        assert!(csv.contains("\n1.000,50,100,\"tokens/s\",1,1,0,0,0,0,0,0,0,0\n"), "{csv}");
         assert!(table.to_text().starts_with("In tokens/s:"), "{}", table.to_text());
     }
 }

@@ -239,7 +239,10 @@ pub struct ModelPlan {
     pub sequence_tokens: u64,
     /// Throughput of the reference chip, ideal, under its best plan.
     pub reference_tokens_per_s: f64,
-    /// Throughput over that.
+    /// Energy of its step over the whole cluster, in joules; absent in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_energy_per_step_j: Option<f64>,
+    /// Throughput over the reference's.
     pub times_reference: f64,
     /// Its plan and all that it takes and why: what `evaluate` shows of it.
     pub step: StepRecord,

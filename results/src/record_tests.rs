@@ -94,6 +94,7 @@ pub(crate) fn several() -> Record {
         global_batch_sequences: 256,
         sequence_tokens: 2048,
         reference_tokens_per_s: 1000.0,
+        reference_energy_per_step_j: Some(4e6),
         times_reference: 1.5,
         step: crate::step_record::example(),
         evaluate_with: vec!["--devices".into(), "64".into()],

@@ -1,17 +1,18 @@
 //! Run directories: what `search` leaves behind and `compare` and `pareto` read.
 
-use crate::compare::{Comparison, Entry};
+use crate::compare::Entry;
+use crate::compared::over;
 use crate::design::DesignRow;
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Scale, Series, pareto};
 use crate::files::{self, Unwritable, WriteError};
-use crate::front::{FrontAxes, Measured, Quantity, Work};
+use crate::front::{FrontAxes, Means, Measured, Quantity, Work};
 pub use crate::record::RECORD;
-use crate::record::{BestDesign, Certificate, ModelPlan, Proof, Record, RecordError};
+use crate::record::{BestDesign, ModelPlan, Proof, Record, RecordError};
 use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
-use search::objective::{Over, Term};
-use std::collections::BTreeMap;
+use search::objective::Term;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The store's file name.
@@ -130,6 +131,9 @@ pub(crate) fn check(directory: &Path, file: &str) -> Result<(), RunError> {
     Ok(Sums::read(directory)?.check(directory, file)?)
 }
 
+/// Of a baseline with a model what the reference has of something, and what it has itself.
+type Pair<'a> = &'a dyn Fn(&ModelPlan, &Entry) -> Option<(f64, f64)>;
+
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
@@ -233,7 +237,14 @@ impl Run {
     /// Whether it is of several models: its throughputs are over a reference's.
     #[must_use]
     pub fn of_several_models(&self) -> bool {
-        self.record.best.as_ref().is_some_and(|best| !best.models.is_empty())
+        // Of one without a design its objective tells: it names the mean.
+        !self.models().is_empty() || self.record.study.objective.ends_with(')')
+    }
+
+    /// Its models on the best design, where they are several.
+    #[must_use]
+    pub fn models(&self) -> &[ModelPlan] {
+        self.record.best.as_ref().map_or(&[], |best| &best.models)
     }
 
     fn proof(&self) -> String {
@@ -251,6 +262,13 @@ impl Run {
         let mut nodes = self.designs.iter().map(|row| row.node.as_ref());
         let first = nodes.next()?;
         nodes.all(|node| node == first).then_some(first)?
+    }
+
+    /// The processes of its designs, in words: `4 nm`, `3 nm, 7 nm`; empty where none is known.
+    #[must_use]
+    pub fn nodes(&self) -> String {
+        let nodes: BTreeSet<&String> = self.designs.iter().filter_map(|row| row.node.as_ref()).collect();
+        nodes.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// The most that its chips may have of a quantity, where the question limits it.
@@ -274,7 +292,8 @@ impl Run {
             let mut known = vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))];
             let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
             known.extend(
-                baselines.filter_map(|e| Some((e.label.clone(), e.node.as_ref(), entry(e).over(self.mean_of(best, &e.label)?)))),
+                baselines
+                    .filter_map(|e| Some((e.label.clone(), e.node.as_ref(), entry(e).over(&self.means_of(best, &e.label)?)))),
             );
             return known;
         }
@@ -285,29 +304,47 @@ impl Run {
         }
     }
 
-    /// The mean of a baseline's rates over the reference's on all models; `None` where it cannot run one.
-    fn mean_of(&self, best: &BestDesign, label: &str) -> Option<f64> {
-        let rate = |model: &ModelPlan| {
-            let entry = model.comparison.entries.iter().find(|entry| entry.label == label)?;
-            Some((model.share, model.reference_tokens_per_s / entry.throughput_tokens_per_s?))
+    /// What a baseline does over the reference, by the mean over the models; `None` where it cannot run one.
+    pub(crate) fn means_of(&self, best: &BestDesign, label: &str) -> Option<Means> {
+        let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
+        let runs: Vec<(&ModelPlan, &Entry)> =
+            best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
+        let over = over(self);
+        // Of each model what the reference has, and what the baseline has.
+        let value = |pair: Pair<'_>| {
+            let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
+            let term = |((model, _), (reference, _)): (&(&ModelPlan, &Entry), &(f64, f64))| Term {
+                share: model.share,
+                reference: *reference,
+            };
+            let terms: Vec<Term> = runs.iter().zip(&pairs).map(term).collect();
+            Some(over.value(&terms, &pairs.iter().map(|(_, own)| *own).collect::<Vec<_>>()))
         };
-        let rates: Vec<(f64, f64)> = best.models.iter().map(rate).collect::<Option<_>>()?;
-        let over = if self.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean };
-        let terms: Vec<Term> = rates.iter().map(|(share, _)| Term { share: *share, reference: 1.0 }).collect();
-        let times: Vec<f64> = rates.iter().map(|(_, times)| *times).collect();
-        Some(1.0 / over.value(&terms, &times))
+        let tokens = |model: &ModelPlan| model.global_batch_sequences as f64 * model.sequence_tokens as f64;
+        let seconds = |model: &ModelPlan, entry: &Entry| {
+            Some((tokens(model) / model.reference_tokens_per_s, tokens(model) / entry.throughput_tokens_per_s?))
+        };
+        let paid = |model: &ModelPlan, entry: &Entry| {
+            let ((reference, own), watt) = (seconds(model, entry)?, self.work().usd_per_cluster_watt(model.devices)?);
+            Some((reference, entry.cost_usd? * own + watt * entry.energy_per_step_j?))
+        };
+        Some(Means {
+            times_reference: 1.0 / value(&seconds)?,
+            energy_times_reference: value(&|model, entry| Some((model.reference_energy_per_step_j?, entry.energy_per_step_j?))),
+            times_reference_per_usd: value(&paid).map(|value| 1.0 / value),
+        })
     }
 
-    /// The chips that its figure names, with their process where it is another than the designs'; and those that it cannot draw.
-    fn references(&self, axes: FrontAxes) -> (Vec<Reference>, Vec<String>) {
+    /// The chips that its figure names, with their process where it is another than `common`; and those that it cannot draw.
+    fn references(&self, axes: FrontAxes, common: Option<&String>) -> (Vec<Reference>, Vec<String>) {
         let (mut drawn, mut left_out) = (Vec::new(), Vec::new());
-        for (label, node, measured) in self.known() {
+        for (at, (label, node, measured)) in self.known().into_iter().enumerate() {
             let of = |quantity: Quantity| quantity.of(&measured, &self.work());
             match (of(axes.x), of(axes.y)) {
                 (Some(x), Some(y)) => {
-                    let other = node.filter(|node| Some(*node) != self.node());
+                    let other = node.filter(|node| Some(*node) != common);
                     let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
-                    drawn.push(Reference { label, x, y });
+                    drawn.push(Reference { label, x, y, best: at == 0 });
                 }
                 // What runs nothing is told by the comparison.
                 (None, Some(_)) => left_out.push(label),
@@ -316,6 +353,39 @@ impl Run {
         }
         (drawn, left_out)
     }
+}
+
+/// The chips that a figure of runs names, those of one place once, in the figure's `units`; and those that it cannot draw.
+fn named(
+    runs: &[Run],
+    axes: FrontAxes,
+    common: Option<&String>,
+    units: &dyn Fn(&Run) -> (f64, f64),
+) -> (Vec<Reference>, Vec<String>) {
+    let (mut references, mut left_out): (Vec<Reference>, Vec<String>) = (Vec::new(), Vec::new());
+    for run in runs {
+        let (drawn, not_drawn) = run.references(axes, common);
+        left_out.extend(not_drawn);
+        for r in drawn {
+            let (label, x, y) = (r.label, r.x * units(run).0, r.y * units(run).1);
+            // A chip that stands at the same place in several runs is named once, for all of them.
+            let same =
+                |known: &&mut Reference| !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"));
+            if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
+                continue;
+            }
+            match references.iter_mut().find(same) {
+                Some(known) => known.label = label,
+                None => {
+                    let label = if runs.len() > 1 { format!("{}: {label}", run.name) } else { label };
+                    references.push(Reference { label, x, y, best: r.best });
+                }
+            }
+        }
+    }
+    left_out.sort();
+    left_out.dedup();
+    (references, left_out)
 }
 
 /// One or more runs along the axes of a front. With several, each is a series under its name, and what a run's comparison names is labelled with that
@@ -361,34 +431,17 @@ pub fn figure(runs: &[Run], axes: FrontAxes) -> Result<Figure, FigureError> {
             let places = axes.front(&run.designs, &run.work()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
             (z.words().to_owned(), places.collect())
         };
+        let nodes = Some(run.nodes()).filter(|nodes| node.is_none() && !nodes.is_empty());
+        let name = nodes.map_or_else(|| run.name.clone(), |nodes| format!("{} ({nodes})", run.name));
         Series {
-            name: if several { run.name.clone() } else { String::new() },
+            name: if several { name } else { String::new() },
             points: run.designs.iter().filter_map(point).collect(),
             largest_x: run.largest(axes.x),
             third: axes.z.map(third),
         }
     };
-    let mut references: Vec<Reference> = Vec::new();
-    for run in runs {
-        let (x, y) = (unit(run, axes.x), unit(run, axes.y));
-        for (at, r) in run.references(axes).0.into_iter().enumerate() {
-            let (label, x, y) = (r.label, r.x * x, r.y * y);
-            // A chip that stands at the same place in several runs is named once, for all of them.
-            let same =
-                |known: &&mut Reference| at > 0 && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"));
-            if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
-                continue;
-            }
-            match references.iter_mut().find(same) {
-                Some(known) => known.label = label,
-                None if several => references.push(Reference { label: format!("{}: {label}", run.name), x, y }),
-                None => references.push(Reference { label, x, y }),
-            }
-        }
-    }
-    let mut left_out: Vec<String> = runs.iter().flat_map(|run| run.references(axes).1).collect();
-    left_out.sort();
-    left_out.dedup();
+    let units = |run: &Run| (unit(run, axes.x), unit(run, axes.y));
+    let (references, left_out) = named(runs, axes, node, &units);
     let left_out = (!left_out.is_empty()).then(|| format!("no {} known of {}", axes.x.label(), left_out.join("; ")));
     pareto(&ParetoPlot {
         title: format!("{}: {}", models.join(", "), axes.words()),
@@ -399,65 +452,6 @@ pub fn figure(runs: &[Run], axes: FrontAxes) -> Result<Figure, FigureError> {
         references,
         left_out,
     })
-}
-
-/// The best designs and baselines of the runs side by side, the first run's best first. Entries of a run that differs
-/// from the first in model, cluster or batch say so: their throughputs are not of the same work.
-#[must_use]
-pub fn compare(runs: &[Run]) -> Comparison {
-    let several = runs.len() > 1;
-    let mut entries = Vec::new();
-    for run in runs {
-        let mut own = match (&run.record.comparison, &run.record.best) {
-            (Some(comparison), _) => comparison.entries.clone(),
-            (None, Some(best)) => vec![Entry::from_design("best found", &best.design)],
-            (None, None) => vec![Entry::without_design("nothing found")],
-        };
-        if let (Some(first), Some(note)) = (own.first_mut(), unproven(&run.record.certificate)) {
-            first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
-        }
-        let other = runs.first().and_then(|first| difference(first, run));
-        for mut entry in own {
-            if several {
-                entry.label = format!("{}: {}", run.name, entry.label);
-            }
-            entry.note = match (entry.note, &other) {
-                (Some(note), Some(other)) => Some(format!("{note}; {other}")),
-                (note, other) => note.or_else(|| other.clone()),
-            };
-            entries.push(entry);
-        }
-    }
-    Comparison { entries }
-}
-
-/// What the reader must know of a run's best design that is not proven the best.
-fn unproven(certificate: &Certificate) -> Option<String> {
-    match (certificate.proof, certificate.gap) {
-        (Proof::Proven, _) => None,
-        (Proof::Gap, Some(gap)) => Some(format!("not proven the best: a better one is possible by up to {:.3} %", gap * 100.0)),
-        (Proof::Gap, None) => Some("not proven the best: the search stopped before it had a bound".to_owned()),
-        (Proof::Infeasible, _) => {
-            Some(certificate.why.clone().unwrap_or_else(|| "no design of the space runs the model".to_owned()))
-        }
-    }
-}
-
-/// In what the work of two runs differs.
-#[must_use]
-pub fn difference(first: &Run, run: &Run) -> Option<String> {
-    let (a, b) = (&first.record.study, &run.record.study);
-    let mut parts = Vec::new();
-    if (&a.model, a.parameters, a.sequence_tokens) != (&b.model, b.parameters, b.sequence_tokens) {
-        parts.push(format!("model {} with {} tokens per sequence", b.model, count(b.sequence_tokens)));
-    }
-    if (a.devices, &a.fabric) != (b.devices, &b.fabric) {
-        parts.push(format!("{} x {}", count(b.devices), b.fabric));
-    }
-    if a.global_batch_sequences != b.global_batch_sequences {
-        parts.push(format!("{} sequences per step", count(b.global_batch_sequences)));
-    }
-    (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }
 
 #[cfg(test)]

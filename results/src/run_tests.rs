@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::compare::Comparison;
+use crate::compared::compare;
 use crate::design::Outcome;
 
 fn run(name: &str) -> Run {
@@ -33,12 +35,12 @@ fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
         };
         model.comparison.entries = vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
     }
-    let (drawn, left_out) = several.references(several.front_axes());
+    let (drawn, left_out) = several.references(several.front_axes(), None);
     // Twice as fast with one, half as fast with the other.
     assert_eq!((drawn.len(), drawn[1].label.as_str(), left_out), (2, "tpu_v4", vec!["tpu_v7".to_owned()]));
     assert!((drawn[1].y - 1.0).abs() < 1e-12 && drawn[1].x == 600.0, "{drawn:?}");
     several.record.study.objective = "throughput (mean)".into();
-    assert!((several.references(several.front_axes()).0[1].y - 1.25).abs() < 1e-12);
+    assert!((several.references(several.front_axes(), None).0[1].y - 1.25).abs() < 1e-12);
 }
 
 #[test]

@@ -431,7 +431,10 @@ impl<P: Problem> Run<'_, P> {
                     self.front.insert_by_id(FrontPoint { costs: costs.unwrap_or(node.costs), value, id: node.first });
                     Outcome::Evaluated { value, evaluation }
                 }
-                (Verdict::Infeasible(evaluation), _) => Outcome::Infeasible { evaluation },
+                (Verdict::Infeasible(evaluation), _) => {
+                    self.counts.infeasible += 1;
+                    Outcome::Infeasible { evaluation }
+                }
                 (Verdict::Beaten(bound), Some(rival)) => {
                     self.counts.alone[Shown::Plans as usize] += 1;
                     let bound = bound.max(node.bound);

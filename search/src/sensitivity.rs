@@ -2,7 +2,7 @@
 
 use crate::design::{Evaluation, best_plan};
 use crate::planner::{PlanSpace, Prepared};
-use crate::space::{Built, number, places};
+use crate::space::{Built, Why, number, places};
 use crate::sweep::{Fate, Sweep};
 use rayon::prelude::*;
 use sim::hardware::{Accelerator, Setting};
@@ -23,6 +23,9 @@ pub struct Step {
     pub fate: Fate,
     /// The fastest plan of a chip that is outside the limits.
     pub beyond: Option<Evaluation>,
+    /// Every limit that it is outside, that of [`Fate::Outside`] first. One over the power is so at its lowest clock too: its plan and its figures are at
+    /// the clock that it is designed for.
+    pub exceeds: Vec<Why>,
 }
 
 impl Step {
@@ -66,9 +69,14 @@ pub fn steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<Step>, String> {
             Fate::Outside(_, built) if built.fabric.is_some() => Some(sweep.evaluate(built)),
             _ => None,
         };
+        let mut exceeds = Vec::new();
+        if let Fate::Outside(why, built) = &fate {
+            exceeds.push(*why);
+            exceeds.extend(sweep.space.limits().each_exceeded(&built.figures).filter(|other| other != why));
+        }
         let dial = &dials[at];
         let (from, to) = (dial.values[here[at]].clone(), dial.values[place].clone());
-        Ok(Step { key: dial.key.clone(), from, to, fate, beyond })
+        Ok(Step { key: dial.key.clone(), from, to, fate, beyond, exceeds })
     };
     neighbours.par_iter().with_max_len(1).map(one).collect()
 }

@@ -5,8 +5,9 @@ mod freedoms;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
 use results::answers::{self, Answer};
+use results::compared::compared;
 use results::page::Subject;
-use results::run::{self, Run};
+use results::run::Run;
 use results::sweep;
 use std::path::PathBuf;
 
@@ -18,7 +19,8 @@ coplace compare h100.json\n  \
     coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\
     JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\", \"throughput_tokens_per_s\",\n\
     \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \"bound_by\", \"note\"}]}, as `comparison` in record.json;\n\
-    the first entry is the first run's best design or the first answer, the notes say where another's work differs from the first's. With --freedoms:\n\
+    the first entry is the first run's best design or the first answer, the notes say where another's work differs from the first's. Of runs of several models the\n\
+    entries have \"times_reference\", the mean over the models, and \"models\" has each model's entries. With --freedoms:\n\
     {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct Arguments {
     /// Run directories that `coplace search` or `coplace sweep` wrote, or files of what `evaluate` or `plan` printed with --format json; with --freedoms models
@@ -73,7 +75,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let files = arguments.directories.iter().filter(|path| path.is_file()).count();
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
-        None => answers::compare(&answers(&arguments.directories)?),
+        None => {
+            let comparison = answers::compare(&answers(&arguments.directories)?);
+            return answer::give(arguments.format, &Versioned::first(&comparison), |_| comparison.to_text());
+        }
         Some(directory) if files > 0 => {
             return Err(failure::input(format!(
                 "{}: is no file, as others are; give runs alone, or answers alone: coplace evaluate --chip {} --format json is the run's",
@@ -81,10 +86,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 directory.display()
             )));
         }
-        Some(_) => run::compare(&read(&arguments.directories)?),
+        Some(_) => compared(read(&arguments.directories)?).map_err(failure::input)?,
     };
     answer::give(arguments.format, &Versioned::first(&comparison), |_| {
-        if comparison.entries.iter().all(|e| e.plan.is_none()) {
+        if !comparison.over.runs() {
             return "No design of these runs runs the model.\n".to_owned();
         }
         comparison.to_text()

@@ -3,6 +3,7 @@
 use super::compare::read;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use results::compared::{difference, on_one_scale};
 use results::design::DesignRow;
 use results::front::{FrontAxes, Measured, Quantity, Work};
 use results::record::FrontRecord;
@@ -10,6 +11,7 @@ use results::report::{Align, Table, folded, significant};
 use results::run::{self, PARETO, Run};
 use search::pareto::Scales;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Draw one or more runs along the axes of their front and list the designs on it
@@ -76,7 +78,8 @@ struct AxesNamed {
 
 /// Reads the runs, draws, lists.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runs = read(&arguments.directories)?;
+    let mut runs = read(&arguments.directories)?;
+    on_one_scale(&mut runs).map_err(failure::input)?;
     let axes = axes(arguments, &runs)?;
     let out = &arguments.out;
     if out.exists() && !out.is_dir() {
@@ -138,14 +141,16 @@ fn fronts(runs: &[Run], axes: FrontAxes) -> Vec<RunFront<'_>> {
 /// One table per run: its front, the best along x first.
 fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
     let mut text = String::new();
+    let nodes: BTreeSet<String> = runs.iter().map(Run::nodes).collect();
     for (front, run) in answer.runs.iter().zip(runs) {
         let (name, model) = (front.run, &run.record.study.model);
         if front.front.is_empty() {
             text.push_str(&format!("{name}: no design runs {model}\n\n"));
             continue;
         }
-        text.push_str(&format!("{name}: the front of {model}, {}, {} designs\n", axes.words(), front.front.len()));
-        if let Some(note) = runs.first().and_then(|first| run::difference(first, run)) {
+        let of = if nodes.len() > 1 { format!(" of {}", run.nodes()) } else { String::new() };
+        text.push_str(&format!("{name}: the front of {model}, {}, {} designs{of}\n", axes.words(), front.front.len()));
+        if let Some(note) = runs.first().and_then(|first| difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
         text.push_str(&table(front, axes, &run.work()));
@@ -155,6 +160,9 @@ fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
         }
         text.push('\n');
     }
+    if nodes.len() > 1 && axes.each().any(|quantity| matches!(quantity, Quantity::Area | Quantity::PerArea)) {
+        text.push_str("Areas are of different processes: a mm² of one is not a mm² of another.\n");
+    }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));
     text
 }
@@ -163,6 +171,7 @@ fn table(front: &RunFront<'_>, axes: FrontAxes, work: &Work) -> String {
     let columns: Vec<Quantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
     let heads = columns.iter().map(|quantity| match quantity {
         Quantity::Throughput if work.several => "x reference".to_owned(),
+        Quantity::Energy | Quantity::EnergyPerToken if work.several => format!("{} x reference", quantity.words()),
         Quantity::Throughput | Quantity::PerArea | Quantity::PerWatt | Quantity::PerDollar => {
             quantity.unit(work.several).to_owned()
         }

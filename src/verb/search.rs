@@ -182,7 +182,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
         let (searching, aim) = (Instant::now(), question.aim);
         progress.phase("bounding chips and planning for a first one");
-        let mut grown = ProgressTable::new(aim.objective, searched.scale());
+        let mut grown = ProgressTable::new(aim.objective, searched.scale(), searched.space);
         // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
         let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
         let mut told = |now: Progress, moment: Moment| {
@@ -206,6 +206,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             progress.phase("looking for the limits that would leave a chip");
             return Err(within::nothing_within(&question.name, &arguments.posed.asked, searched.space));
         }
+        grown.end(&answer);
         progress.phase("explaining the best chip and comparing it");
         times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
         let (asked_with, stopped) = (arguments.posed.words(), limit.words());

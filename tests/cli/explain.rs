@@ -1,12 +1,13 @@
 //! `coplace explain`: held against the sweep that has every neighbour.
 
+use crate::several::STUDY;
 use crate::support::coplace_in;
 use crate::sweep::undisturbed;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The rows of a CSV file whose cells hold no quotes, by column.
-fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
+pub fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
     // Reasons and plans are quoted where they hold commas.
@@ -108,4 +109,28 @@ fn changed(dir: &std::path::Path, before: &Value) {
         old.contains("does not say with which words it was asked (an older version wrote it); run the search again"),
         "{old}"
     );
+}
+
+#[test]
+fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    let explained = |out: &str, limits: &[&str]| {
+        let search = ["search", "opt-350m", "--study", "s.toml", "--max-area", "600", "--out", out];
+        coplace_in(dir.path(), &[&search[..], limits].concat()).result();
+        let said = coplace_in(dir.path(), &["explain", out, "--format", "json"]).json();
+        let more = said["steps"].as_array().unwrap().iter().find(|step| step["dimension"] == "sms").unwrap().clone();
+        (more, coplace_in(dir.path(), &["explain", out]).result())
+    };
+    // More area is what twice the SMs need.
+    let (more, text) = explained("area", &[]);
+    assert_eq!((&more["limits"], more["exceeds"].to_string()), (&Value::from("over_area"), "[\"over_area\"]".to_owned()));
+    let named = "where it is used best: sms from 66 to 132, beyond the area that is allowed.\n";
+    assert!(text.contains(named) && !text.contains("over power"), "{text}");
+    // At no clock do they take so little.
+    let (more, text) = explained("power", &["--max-power", "220"]);
+    assert_eq!(more["exceeds"].to_string(), "[\"over_area\",\"over_power\"]");
+    assert_eq!(more["limits"], "over_area");
+    assert!(text.contains("over area, over power") && !text.contains("sms from 66 to 132"), "{text}");
+    assert!(text.contains("A chip over the power is so at its lowest clock too: what its line says is at the clock"), "{text}");
 }

@@ -21,6 +21,7 @@ mod power;
 mod report;
 mod search;
 mod search_parts;
+mod several;
 mod slurm;
 mod space_errors;
 mod support;

@@ -22,6 +22,17 @@ pub(super) struct Entry {
 /// Height of a line of words.
 const LINE: i32 = 17;
 
+/// How far the entries reach downwards, words wrapped to `width`.
+pub(super) fn height(entries: &[Entry], width: i32) -> i32 {
+    let of = |entry: &Entry| LINE * wrapped(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap(entry);
+    entries.iter().map(of).sum()
+}
+
+/// Room below an entry.
+fn gap(entry: &Entry) -> i32 {
+    if entry.joined { 2 } else { 8 }
+}
+
 /// Draws the entries downwards from `at`, words wrapped to `width`, down to `bottom`; what does not fit there is counted
 /// in a last line.
 pub(super) fn draw(canvas: &mut Canvas<'_>, entries: &[Entry], at: Place, width: i32, bottom: i32) {
@@ -39,6 +50,6 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, entries: &[Entry], at: Place, width:
             canvas.text(&line, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
             y += LINE;
         }
-        y += if entry.joined { 2 } else { 8 };
+        y += gap(entry);
     }
 }

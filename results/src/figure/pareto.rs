@@ -10,6 +10,7 @@ use crate::text::count;
 use plotters::style::Color;
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::{HPos, VPos};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 /// A design as a point, in the figure's units.
@@ -45,6 +46,8 @@ pub struct Reference {
     pub x: f64,
     /// Upwards, in the figure's unit.
     pub y: f64,
+    /// Whether it is the best of its run.
+    pub best: bool,
 }
 
 /// What an axis shows.
@@ -101,40 +104,52 @@ fn evaluated(points: &[Point]) -> impl Iterator<Item = (f64, f64)> {
     known.filter_map(|p| p.y.map(|y| (p.x, y))).filter(|p| p.0.is_finite() && p.1.is_finite())
 }
 
-/// Draws one quantity against another.
+/// Draws one quantity against another, as high as its legend needs.
 ///
 /// # Errors
 /// What the drawing library reports.
 pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
-    Canvas::figure(&plot.title, SIZE, |canvas| {
-        let frame = frame(plot);
-        canvas.bold(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
-        canvas.text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
-        frame.draw(canvas);
-        let mut entries = Vec::new();
-        // Rejected designs lie under evaluated ones, and those under every front.
-        for outcomes in [&[Outcome::Pruned, Outcome::Open, Outcome::Infeasible, Outcome::OverArea][..], &[Outcome::Evaluated]] {
-            for outcome in outcomes {
-                entries.extend(designs(canvas, &frame, plot, *outcome));
-            }
+    let needs = Cell::new(0);
+    let draw =
+        |height: u32| Canvas::figure(&plot.title, (SIZE.0, height), |canvas| needs.set(paint(canvas, plot, height as i32)));
+    let figure = draw(SIZE.1)?;
+    match u32::try_from(needs.get()) {
+        Ok(height) if height > SIZE.1 => draw(height),
+        _ => Ok(figure),
+    }
+}
+
+/// Draws all of it and returns how high the surface has to be for its legend.
+fn paint(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 {
+    let frame = frame(plot);
+    canvas.bold(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
+    canvas.text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+    frame.draw(canvas);
+    let mut entries = Vec::new();
+    // Rejected designs lie under evaluated ones, and those under every front.
+    for outcomes in [&[Outcome::Pruned, Outcome::Open, Outcome::Infeasible, Outcome::OverArea][..], &[Outcome::Evaluated]] {
+        for outcome in outcomes {
+            entries.extend(designs(canvas, &frame, plot, *outcome));
         }
-        let mut lines = Vec::new();
-        for i in 0..plot.series.len() {
-            let (line, entry) = front_line(canvas, &frame, plot, i);
-            lines.extend(line);
-            entries.extend(entry);
-        }
-        entries.reverse();
-        if plot.series.iter().all(|s| evaluated(&s.points).next().is_none()) {
-            let middle = ((PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2);
-            canvas.text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
-        }
-        entries.extend(references(canvas, &frame, plot, &lines));
-        let nothing =
-            |words: &String| Entry { mark: Mark::Dot, radius: 0, color: PAPER.to_rgba(), words: words.clone(), joined: false };
-        entries.extend(plot.left_out.iter().map(nothing));
-        legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, SIZE.1 as i32 - 10);
-    })
+    }
+    let mut lines = Vec::new();
+    for i in 0..plot.series.len() {
+        let (line, entry) = front_line(canvas, &frame, plot, i);
+        lines.extend(line);
+        entries.extend(entry);
+    }
+    entries.reverse();
+    if plot.series.iter().all(|s| evaluated(&s.points).next().is_none()) {
+        let middle = ((PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2);
+        canvas.text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
+    }
+    entries.extend(references(canvas, &frame, plot, &lines));
+    let nothing =
+        |words: &String| Entry { mark: Mark::Dot, radius: 0, color: PAPER.to_rgba(), words: words.clone(), joined: false };
+    entries.extend(plot.left_out.iter().map(nothing));
+    let (at, width) = ((PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36);
+    legend::draw(canvas, &entries, at, width, height - 10);
+    at.1 + legend::height(&entries, width) + 10
 }
 
 fn frame(plot: &ParetoPlot) -> Frame {
@@ -297,7 +312,7 @@ fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: 
     }
     // All wide rims before all marks, and a thin one for each: designs that lie close together hide as little as can be of
     // each other and still do not merge.
-    let look = |i: usize| if i == 0 { (Mark::Diamond, 8) } else { (Mark::Square, 5) };
+    let look = |i: usize| if named[i].best { (Mark::Diamond, 8) } else { (Mark::Square, 5) };
     for (i, (at, _)) in labels.iter().enumerate() {
         canvas.mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());
     }

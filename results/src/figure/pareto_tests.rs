@@ -15,7 +15,7 @@ fn more(label: &str) -> Scale {
 }
 
 fn plot(points: Vec<Point>) -> ParetoPlot {
-    let reference = |label: &str, rate| Reference { label: label.into(), x: 278.8, y: rate };
+    let reference = |label: &str, rate| Reference { label: label.into(), x: 278.8, y: rate, best: false };
     ParetoPlot {
         title: "llama2-7b on 1024 devices".into(),
         subtitle: "study phaze; proven".into(),
@@ -127,4 +127,32 @@ fn designs_on_the_front_for_a_third_quantity_have_rings() {
     plot.series[0].third = Some(("power".into(), vec![(100.0, 50.0), (120.0, 40.0)]));
     let svg = pareto(&plot).unwrap().svg().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(svg.contains("on the front for power, 1 design") && svg.contains("Pareto front, 1 design"), "{svg}");
+}
+
+#[test]
+fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
+    let series = |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0)], largest_x: None, third: None };
+    let words = "a chip with a long name that takes two lines of the legend";
+    let reference = |i: i32| Reference {
+        label: format!("{words}, {i}"),
+        x: 100.0 + 20.0 * f64::from(i),
+        y: 50.0 + 3.0 * f64::from(i),
+        best: i == 0 || i == 9,
+    };
+    let references: Vec<Reference> = (0..20).map(reference).collect();
+    let several = ParetoPlot { series: vec![series("one"), series("two")], references, ..plot(vec![]) };
+    let svg = pareto(&several).unwrap().svg().to_owned();
+    let lines = || svg.lines().map(str::trim);
+    assert!(!svg.contains(" more"), "{svg}");
+    for number in 1..=20 {
+        let named =
+            lines().any(|line| line.starts_with(&format!("{number}  a chip")) || line.starts_with(&format!("{number} a chip")));
+        assert!(named && lines().any(|line| line == number.to_string()), "{number}: {svg}");
+    }
+    // What needs no more room has no more.
+    assert!(svg.contains("<svg width=\"1200\"") && !svg.contains("height=\"720\" viewBox"));
+    assert!(pareto(&plot(vec![point(100.0, 50.0)])).unwrap().svg().contains("height=\"720\" viewBox"));
+    // A diamond beside its name and in the plot, for each of two; its rims are two more.
+    let ink = format!("fill=\"#{:02X}{:02X}{:02X}\"", INK.0, INK.1, INK.2);
+    assert_eq!(lines().filter(|line| line.starts_with("<polygon") && line.contains(&ink)).count(), 4, "{svg}");
 }

@@ -124,6 +124,11 @@ pub fn best_design(best: &BestDesign) -> String {
             "throughput",
             row.times_reference.map(|times| format!("{} times the reference's, over the models", significant(times, 4))),
         ),
+        (
+            "energy",
+            row.energy_times_reference
+                .map(|times| format!("{} times the reference's per token, over the models", significant(times, 4))),
+        ),
         ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
         ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
         ("MFU", row.mfu.map(percent)),

@@ -19,7 +19,7 @@ pub const STORE: &str = "sweep.sqlite";
 pub const BESIDE: [&str; 2] = ["sweep.sqlite-wal", "sweep.sqlite-shm"];
 
 /// The version of the store's format that this build writes and reads.
-pub const FORMAT: i64 = 3;
+pub const FORMAT: i64 = 4;
 /// Marks the file as a store of coplace (SQLite's `application_id`): "copl".
 const APPLICATION: i64 = 0x636f_706c;
 

@@ -94,6 +94,13 @@ impl Aim {
         self.objective == Objective::PerDollar && self.operation.usd_per_watt() > 0.0
     }
 
+    /// What is minimised of a step where energy is paid: the chip's USD times the step's `seconds`, and the USD over the years of a device's part of the
+    /// `joules` of all `devices`.
+    #[must_use]
+    pub fn paid(&self, cost_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
+        cost_usd * seconds + self.operation.usd_per_watt() / devices * joules
+    }
+
     pub(super) fn terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
         self.terms_of(workloads, self.objective == Objective::EnergyPerToken)
     }
@@ -303,7 +310,8 @@ impl DesignSearch<'_> {
                     measures[model] = match (self.aim.objective, energy) {
                         (Objective::EnergyPerToken, Some(energy)) => energy,
                         (Objective::PerDollar, Some(energy)) if self.aim.pays_energy() => {
-                            seen.figures.cost_usd.unwrap_or_default() * seconds + self.watt(prepared) * energy
+                            let cost = seen.figures.cost_usd.unwrap_or_default();
+                            self.aim.paid(cost, (seconds, energy), f64::from(prepared.devices()))
                         }
                         _ => line.at(seconds),
                     };

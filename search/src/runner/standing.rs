@@ -1,6 +1,5 @@
 //! Where a search stands.
 
-#[cfg(doc)]
 use super::Shown;
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +27,21 @@ pub struct Counts {
     pub alone: [u64; 3],
     /// Candidates outside limits, or none.
     pub excluded: u64,
-    /// Candidates evaluated, those among [`Shown::Plans`] included.
+    /// Candidates evaluated, those among [`Shown::Plans`] and infeasible ones included.
     pub evaluated: u64,
+    /// Of these, infeasible ones.
+    pub infeasible: u64,
     /// Sets looked at.
     pub looks: u64,
 }
 
 impl Counts {
+    /// Candidates whose exact value was found: neither beaten on the way to it nor infeasible.
+    #[must_use]
+    pub fn valued(&self) -> u64 {
+        self.evaluated.saturating_sub(self.alone[Shown::Plans as usize] + self.infeasible)
+    }
+
     /// Those of two searches.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
@@ -44,6 +51,7 @@ impl Counts {
             alone: sum(self.alone, other.alone),
             excluded: self.excluded + other.excluded,
             evaluated: self.evaluated + other.evaluated,
+            infeasible: self.infeasible + other.infeasible,
             looks: self.looks + other.looks,
         }
     }

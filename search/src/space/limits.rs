@@ -98,14 +98,18 @@ impl ChipLimits {
     /// The first limit that a chip exceeds.
     #[must_use]
     pub fn exceeded(&self, figures: &Figures) -> Option<Why> {
-        if self.max_area_mm2.is_some_and(|most| figures.area.0 > most) {
-            return Some(Why::Area);
-        }
-        if self.max_power_w.is_some_and(|most| figures.peak_power.0 > most) {
-            return Some(Why::Power);
-        }
+        self.each_exceeded(figures).next()
+    }
+
+    /// Every limit of area, power and cost that a chip exceeds.
+    pub fn each_exceeded(&self, figures: &Figures) -> impl Iterator<Item = Why> {
         let dear = |most: f64| figures.cost_usd.is_none_or(|cost| cost > most);
-        self.max_cost_usd.is_some_and(dear).then_some(Why::Cost)
+        let all = [
+            (Why::Area, self.max_area_mm2.is_some_and(|most| figures.area.0 > most)),
+            (Why::Power, self.max_power_w.is_some_and(|most| figures.peak_power.0 > most)),
+            (Why::Cost, self.max_cost_usd.is_some_and(dear)),
+        ];
+        all.into_iter().filter(|(_, exceeds)| *exceeds).map(|(why, _)| why)
     }
 }
 

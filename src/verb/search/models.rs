@@ -101,6 +101,7 @@ pub fn plans(
             global_batch_sequences: job.global_batch,
             sequence_tokens: job.sequence_length,
             reference_tokens_per_s: step.time.tokens_per_s / times_reference,
+            reference_energy_per_step_j: Some(searched.models[model].reference.energy.0),
             times_reference,
             evaluate_with,
             step,

@@ -1,0 +1,253 @@
+//! Runs side by side: for one model by its rates, for several by the mean over them and on each.
+
+use crate::compare::{Comparison, Entry};
+use crate::record::{BestDesign, Certificate, ModelPlan, Proof};
+use crate::report::{folded, heading, percent};
+use crate::run::Run;
+use crate::text::count;
+use search::objective::Over;
+use serde::Serialize;
+
+/// Runs side by side.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// The best designs and the baselines; of several models by the mean over them.
+    #[serde(flatten)]
+    pub over: Comparison,
+    /// The same on each of several models; empty of one alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<OnModel>,
+    /// What the mean is of, in words.
+    #[serde(skip)]
+    scale: String,
+}
+
+/// Runs side by side on one of several models.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OnModel {
+    /// The model.
+    pub model: String,
+    /// Tokens per sequence, of the first run.
+    pub sequence_tokens: u64,
+    /// Its share among the models.
+    pub share: f64,
+    /// The best designs and the baselines, each under its best plan.
+    #[serde(flatten)]
+    pub comparison: Comparison,
+}
+
+/// Puts runs side by side, the first run's best design first. Entries of a run that differs from the first in cluster or batch say so.
+///
+/// # Errors
+/// As [`on_one_scale`].
+pub fn compared(mut runs: Vec<Run>) -> Result<Compared, String> {
+    on_one_scale(&mut runs)?;
+    let first = runs.iter().find(|run| !run.models().is_empty());
+    let Some(first) = first else { return Ok(Compared { over: compare(&runs), models: Vec::new(), scale: String::new() }) };
+    let on = |(at, model): (usize, &ModelPlan)| OnModel {
+        model: model.model.clone(),
+        sequence_tokens: model.sequence_tokens,
+        share: model.share,
+        comparison: beside(&runs, &|run| match run.models().get(at) {
+            Some(own) => own.comparison.entries.clone(),
+            None => nothing(),
+        }),
+    };
+    let scale = format!(
+        "x reference: the {} of the models' throughputs over those of {}, ideal and under its best plan, as {} has them.",
+        if over(first) == Over::Mean { "arithmetic mean" } else { "geometric mean" },
+        first.record.study.reference_chip,
+        first.name,
+    );
+    let over = beside(&runs, &|run| run.record.best.as_ref().map_or_else(nothing, |best| means(run, best)));
+    Ok(Compared { over, models: first.models().iter().enumerate().map(on).collect(), scale })
+}
+
+impl Compared {
+    /// For people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        if self.models.is_empty() {
+            return self.over.to_text();
+        }
+        let mut text = heading("Mean over the models").trim_start().to_owned();
+        text.push_str(&self.over.to_text());
+        text.push_str(&folded(&self.scale));
+        for of in &self.models {
+            let what = format!("On {}, {} tokens, a share of {}", of.model, count(of.sequence_tokens), percent(of.share));
+            text.push_str(&heading(&what));
+            text.push_str(&of.comparison.to_text());
+        }
+        text
+    }
+}
+
+fn nothing() -> Vec<Entry> {
+    vec![Entry::without_design("nothing found")]
+}
+
+/// The best design of a run of several models and its baselines, by the mean over the models.
+fn means(run: &Run, best: &BestDesign) -> Vec<Entry> {
+    let mut entries = vec![Entry::from_design("best found", &best.design)];
+    let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
+    entries.extend(baselines.map(|entry| {
+        let times_reference = run.means_of(best, &entry.label).map(|means| means.times_reference);
+        let chip = Entry { chip: entry.chip.clone(), area_mm2: entry.area_mm2, ..Entry::without_design(&entry.label) };
+        Entry {
+            node: entry.node.clone(),
+            peak_power_w: entry.peak_power_w,
+            cost_usd: entry.cost_usd,
+            times_reference,
+            note: times_reference.is_none().then(|| "has no plan for one of the models".to_owned()),
+            ..chip
+        }
+    }));
+    entries
+}
+
+/// The best designs and baselines of the runs side by side, the first run's best first. Entries of a run that differs
+/// from the first in model, cluster or batch say so: their throughputs are not of the same work.
+#[must_use]
+pub fn compare(runs: &[Run]) -> Comparison {
+    beside(runs, &|run| match (&run.record.comparison, &run.record.best) {
+        (Some(comparison), _) => comparison.entries.clone(),
+        (None, Some(best)) => vec![Entry::from_design("best found", &best.design)],
+        (None, None) => nothing(),
+    })
+}
+
+/// The entries that each run has, the best first, with what a reader must know of it.
+fn beside(runs: &[Run], own: &dyn Fn(&Run) -> Vec<Entry>) -> Comparison {
+    let several = runs.len() > 1;
+    let mut entries = Vec::new();
+    for run in runs {
+        let mut own = own(run);
+        if let (Some(first), Some(note)) = (own.first_mut(), unproven(&run.record.certificate)) {
+            first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
+        }
+        let other = runs.first().and_then(|first| difference(first, run));
+        for mut entry in own {
+            if several {
+                entry.label = format!("{}: {}", run.name, entry.label);
+            }
+            entry.note = match (entry.note, &other) {
+                (Some(note), Some(other)) => Some(format!("{note}; {other}")),
+                (note, other) => note.or_else(|| other.clone()),
+            };
+            entries.push(entry);
+        }
+    }
+    Comparison { entries }
+}
+
+/// What the reader must know of a run's best design that is not proven the best.
+fn unproven(certificate: &Certificate) -> Option<String> {
+    match (certificate.proof, certificate.gap) {
+        (Proof::Proven, _) => None,
+        (Proof::Gap, Some(gap)) => Some(format!("not proven the best: a better one is possible by up to {:.3} %", gap * 100.0)),
+        (Proof::Gap, None) => Some("not proven the best: the search stopped before it had a bound".to_owned()),
+        (Proof::Infeasible, _) => {
+            Some(certificate.why.clone().unwrap_or_else(|| "no design of the space runs the model".to_owned()))
+        }
+    }
+}
+
+/// In what the work of two runs differs.
+#[must_use]
+pub fn difference(first: &Run, run: &Run) -> Option<String> {
+    let (a, b) = (&first.record.study, &run.record.study);
+    let mut parts = Vec::new();
+    if (&a.model, a.parameters, a.sequence_tokens) != (&b.model, b.parameters, b.sequence_tokens) {
+        parts.push(format!("model {} with {} tokens per sequence", b.model, count(b.sequence_tokens)));
+    }
+    if (a.devices, &a.fabric) != (b.devices, &b.fabric) {
+        parts.push(format!("{} x {}", count(b.devices), b.fabric));
+    }
+    if a.global_batch_sequences != b.global_batch_sequences {
+        parts.push(format!("{} sequences per step", count(b.global_batch_sequences)));
+    }
+    (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
+}
+
+/// How a run of several models makes one rate of theirs.
+pub(crate) fn over(run: &Run) -> Over {
+    if run.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean }
+}
+
+/// Holds the rates of runs of several models against one reference: the first run's. Runs of one model each stay as they are.
+///
+/// # Errors
+/// Runs of one model beside runs of several, or of other models, shares or means: their rates have no scale in common. Which they are, and what to do.
+pub fn on_one_scale(runs: &mut [Run]) -> Result<(), String> {
+    let Some(several) = runs.iter().find(|run| run.of_several_models()) else { return Ok(()) };
+    let of = |run: &Run| format!("{} (of {})", run.name, run.record.study.model);
+    if let Some(alone) = runs.iter().find(|run| !run.of_several_models()) {
+        return Err(format!(
+            "{} is a run of several models and {} of one: a mean over a reference's rates and a rate have no unit in common; give runs of one model each, \
+             or runs of the same models; coplace evaluate MODEL --chip {} has one model's rate on its chip",
+            of(several),
+            of(alone),
+            several.name,
+        ));
+    }
+    let Some(first) = runs.iter().find(|run| !run.models().is_empty()).cloned() else { return Ok(()) };
+    let asked = |run: &Run| {
+        let models = run.models().iter().map(|model| (model.model.clone(), format!("{:.9}", model.share)));
+        (over(run), models.collect::<Vec<_>>())
+    };
+    for run in runs.iter_mut().filter(|run| !run.models().is_empty()) {
+        if asked(run) != asked(&first) {
+            return Err(format!(
+                "{} and {} are means over other models, shares or by another mean ({}, {}): they have no scale in common; give runs of the same models in the same \
+                 order, with the same weights and the same --over",
+                of(&first),
+                of(run),
+                over(&first),
+                over(run),
+            ));
+        }
+        rescale(run, &first)?;
+    }
+    Ok(())
+}
+
+/// Holds a run's rates against the reference of another of the same models.
+fn rescale(run: &mut Run, first: &Run) -> Result<(), String> {
+    let pairs: Vec<(&ModelPlan, &ModelPlan)> = run.models().iter().zip(first.models()).collect();
+    // What one reference does comes to the same but for rounding.
+    let same =
+        |(own, other): &(&ModelPlan, &ModelPlan)| (own.reference_tokens_per_s / other.reference_tokens_per_s - 1.0).abs() < 1e-9;
+    if pairs.iter().all(same) {
+        return Ok(());
+    }
+    if over(run) == Over::Mean {
+        return Err(format!(
+            "{} and {} hold their models against other rates of a reference ({}, {}), and an arithmetic mean over one says nothing of the other; \
+             search with --over geomean, or with the same space.reference_chip, cluster and stack",
+            first.name, run.name, first.record.study.reference_chip, run.record.study.reference_chip
+        ));
+    }
+    let mean = |of: &dyn Fn(&ModelPlan, &ModelPlan) -> Option<f64>| {
+        let logarithms: Option<f64> = pairs.iter().map(|(own, other)| Some(own.share * of(own, other)?.ln())).sum();
+        logarithms.map(f64::exp)
+    };
+    let rate = mean(&|own, other| Some(own.reference_tokens_per_s / other.reference_tokens_per_s));
+    let joules = |model: &ModelPlan| {
+        Some(model.reference_energy_per_step_j? / model.global_batch_sequences as f64 / model.sequence_tokens as f64)
+    };
+    let energy = mean(&|own, other| Some(joules(own)? / joules(other)?));
+    let times = |value: &mut Option<f64>, factor: Option<f64>| *value = value.zip(factor).map(|(value, factor)| value * factor);
+    let best = run.record.best.as_mut().map(|best| &mut best.design);
+    for row in run.designs.iter_mut().chain(best) {
+        times(&mut row.times_reference, rate);
+        times(&mut row.times_reference_per_usd, rate);
+        times(&mut row.energy_times_reference, energy);
+    }
+    for (own, other) in run.record.best.iter_mut().flat_map(|best| &mut best.models).zip(first.models()) {
+        own.times_reference *= own.reference_tokens_per_s / other.reference_tokens_per_s;
+        own.reference_tokens_per_s = other.reference_tokens_per_s;
+        let tokens = (own.global_batch_sequences * own.sequence_tokens) as f64;
+        own.reference_energy_per_step_j = joules(other).map(|joules| joules * tokens);
+    }
+    Ok(())
+}
