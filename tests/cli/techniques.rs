@@ -249,3 +249,50 @@ fn what_a_technique_has_settled_is_listed_once() {
     let (_, _, policies) = layouts(&["--technique", "lora", "--allow", "lora", "--headroom-gib", "50"]);
     assert!(policies.len() > 1, "{policies:?}");
 }
+
+/// A plan of one layout, with what it is refused for.
+const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --micro-batch 1 --zero 1";
+
+fn of_one(verb: &str, more: &str) -> crate::support::Called {
+    coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
+}
+
+/// What a sample is made by may not run again, whatever asks for it.
+#[test]
+fn what_is_drawn_at_random_is_not_made_again() {
+    let drawn = "are drawn at random: made again they would be others, as the generator's state is not kept";
+    for technique in ["wta-crs", "rad"] {
+        for policy in ["full", "custom:device(out_proj)", "full;minimal"] {
+            let more = format!("--technique {technique} --allow {technique} --recompute {policy}");
+            let refused = of_one("evaluate", &more).refusal();
+            assert!(refused.contains(drawn) && refused.contains(&format!("{technique} + recompute")), "{more}: {refused}");
+        }
+    }
+    let kept = of_one("evaluate", "--technique wta-crs --allow wta-crs --recompute selective").code;
+    assert_eq!(kept, 0);
+    // Of several policies those are searched that can be.
+    for list in ["", "--recompute full;none;selective", "--recompute best --headroom-gib 27"] {
+        let answer = of_one("plan", &format!("--technique wta-crs --allow wta-crs --format json {list}")).json();
+        let policies = answer["plans"].as_array().unwrap().iter().map(|plan| plan["plan"]["activations"].to_string());
+        let policies: Vec<String> = policies.collect();
+        assert!(!policies.is_empty() && policies.iter().all(|policy| !policy.contains("full")), "{list}: {policies:?}");
+    }
+    // MEMO can send all away, but runs nothing again.
+    let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").json();
+    assert_eq!(answer["job"]["techniques"][1]["technique"], "memo,fraction=1");
+    let refused = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").refusal();
+    assert!(refused.contains(drawn) && refused.contains("wta-crs + memo,fraction=0.5"), "{refused}");
+    let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --recompute full --technique wta-crs";
+    let refused = coplace(&table.split_whitespace().collect::<Vec<_>>()).refusal();
+    assert!(refused.contains(drawn), "{refused}");
+}
+
+#[test]
+fn what_runs_again_is_called_so_whatever_asked_for_it() {
+    for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
+        let more = format!("--technique {technique} --format json");
+        assert_eq!(of_one("evaluate", &more).json()["result"]["plan"]["plan"]["activations"], *policy, "{technique}");
+        let text = of_one("evaluate", &format!("--technique {technique}")).result();
+        assert!(text.contains(&format!("recompute {policy}")), "{text}");
+    }
+}

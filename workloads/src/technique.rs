@@ -6,11 +6,12 @@ use crate::footprint::Precision;
 use crate::memory::Applied;
 use crate::memory::amount::Facts;
 use crate::memory::error::TechniqueError;
-use crate::memory::policy::{Gate, TensorClass};
+use crate::memory::policy::{Gate, Representation, TensorClass};
 use crate::memory::preset::Preset;
 use crate::model::Model;
-use crate::training::{SegmentKind, TrainingGraph};
-use change::{Found, Named, change, stock};
+use crate::recompute_policy::{ActivationPolicy, Replay};
+use crate::training::{Segment, SegmentKind, TrainingGraph};
+use change::{Found, Named, change, drawn_again, stock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -286,6 +287,39 @@ impl Techniques {
             }
         }
         Ok(())
+    }
+
+    /// Whether layers may follow a policy with them: what is drawn at random may not be made again. `training` is what they have made of the model.
+    ///
+    /// # Errors
+    /// A policy, or a technique beside, that runs again what makes a sample of rows.
+    pub fn check_policy(
+        &self,
+        policy: &ActivationPolicy,
+        training: &TrainingGraph,
+        replay: Replay,
+    ) -> Result<(), TechniqueError> {
+        let draws = |technique: &&Technique| {
+            let mut forms = technique.preset.rules.iter().flat_map(|rule| &rule.representation);
+            forms.any(|form| matches!(form, Representation::SampledRows { .. }))
+        };
+        let drawing: Vec<&str> = self.iter().filter(draws).map(|technique| technique.preset.name.as_str()).collect();
+        if drawing.is_empty() {
+            return Ok(());
+        }
+        let of = |segment: &Segment| {
+            let treatment = policy.treatment_under(&segment.graph, replay);
+            treatment.drawn_again(&segment.graph).map(drawn_again)
+        };
+        let Some(why) = training.segments.iter().find_map(of) else { return Ok(()) };
+        Err(match policy {
+            // Of its own it runs nothing again.
+            ActivationPolicy::None => TechniqueError::refused(&self.to_string(), why, "leave one of the techniques out"),
+            _ => {
+                let both = format!("{} + recompute {policy}", drawing.join(" + "));
+                TechniqueError::refused(&both, why, "use --recompute none, or leave the technique out")
+            }
+        })
     }
 
     /// What to say of a run of several data-parallel replicas: what the techniques' own code cannot, although it is counted here.

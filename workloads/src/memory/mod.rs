@@ -7,7 +7,7 @@
 //!
 //! Chance: dropout keeps its mask, and is no operator at all where a model's rate is 0, as most have it. One that runs again makes the same mask, as the
 //! frameworks restore their generators (`preserve_rng_state` of torch's checkpoint, Megatron-LM's tracker); the few bytes of a state are not counted.
-//! A sample of rows is drawn without one: a rule that would make it again is refused.
+//! A sample of rows is drawn without one: a rule, or a policy, that would make it again is refused.
 
 pub(crate) mod activations;
 pub(crate) mod amount;
