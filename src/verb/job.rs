@@ -269,7 +269,11 @@ impl JobArguments {
         if techniques.is_empty() {
             return Ok(techniques);
         }
-        let lowering = Lowering { sequence_length: self.sequence_length.unwrap_or(model.max_sequence), ..Lowering::new(model) };
+        let lowering = Lowering {
+            sequence_length: self.sequence_length.unwrap_or(model.max_sequence),
+            optimizer: self.optimizer.optimizer(),
+            ..Lowering::new(model)
+        };
         let graph = techniques.apply(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
         graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
         let (host, storage) = graph.goes_away();

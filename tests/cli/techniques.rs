@@ -288,6 +288,38 @@ fn what_is_drawn_at_random_is_not_made_again() {
 }
 
 #[test]
+fn techniques_go_with_the_optimizers_that_they_are_about() {
+    let called = |technique: &str, optimizer: &str| {
+        of_one("evaluate", &format!("--technique {technique} --allow {technique} --optimizer {optimizer} --headroom-gib 0"))
+    };
+    for (technique, optimizer, why) in [
+        ("adam8bit", "adafactor", "its states are Adam's, in 8 bits, and the optimizer is adafactor; use --optimizer adam"),
+        ("adam8bit", "momentum", "its states are Adam's"),
+        (
+            "galore",
+            "sgd",
+            "it is about the states that an optimizer keeps of every number, and sgd keeps none; use --optimizer adam",
+        ),
+        ("galore-8bit", "adafactor", "and adafactor keeps none"),
+        (
+            "lomo",
+            "adam8bit",
+            "LOMO is plain gradient descent and keeps no states, and the optimizer is adam8bit; use --optimizer sgd",
+        ),
+        ("adafactor", "momentum", "its states are Adafactor's"),
+    ] {
+        let refused = called(technique, optimizer).refusal();
+        assert!(refused.contains(why) && refused.contains(&format!("technique {technique}: ")), "{refused}");
+    }
+    for (technique, optimizer) in
+        [("adam8bit", "adam"), ("lomo", "adam"), ("lomo", "sgd"), ("adafactor", "adafactor"), ("galore", "momentum")]
+    {
+        let called = called(technique, optimizer);
+        assert_eq!(called.code, 0, "{technique} {optimizer}: {}", called.stderr);
+    }
+}
+
+#[test]
 fn what_runs_again_is_called_so_whatever_asked_for_it() {
     for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
         let more = format!("--technique {technique} --format json");

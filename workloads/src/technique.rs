@@ -2,7 +2,7 @@
 
 mod change;
 
-use crate::footprint::Precision;
+use crate::footprint::{Optimizer, Precision};
 use crate::memory::Applied;
 use crate::memory::amount::Facts;
 use crate::memory::error::TechniqueError;
@@ -322,6 +322,33 @@ impl Techniques {
         })
     }
 
+    /// Whether an optimizer has the states that they are about.
+    fn check_optimizer(&self, optimizer: Optimizer) -> Result<(), TechniqueError> {
+        for Technique { preset, .. } in self.iter() {
+            let refused = |why: String, other: Optimizer| {
+                let cure = format!("use --optimizer {other}, or leave the technique out");
+                Err(TechniqueError::refused(&preset.name, why, cure))
+            };
+            if let Some(of) = preset.optimizers.as_ref().filter(|of| !of.with.contains(&optimizer)) {
+                return refused(
+                    format!("{}, and the optimizer is {optimizer}", of.why),
+                    of.with.first().copied().unwrap_or_default(),
+                );
+            }
+            let narrowed = preset.rules.iter().any(|rule| {
+                let form = rule.representation.as_ref();
+                let of_states =
+                    form.is_some_and(|form| matches!(form, Representation::Quantised { .. } | Representation::Projected { .. }));
+                rule.class == TensorClass::OptimizerStates && of_states
+            });
+            if narrowed && optimizer.states() == 0 {
+                let why = format!("it is about the states that an optimizer keeps of every number, and {optimizer} keeps none");
+                return refused(why, Optimizer::Adam);
+            }
+        }
+        Ok(())
+    }
+
     /// What to say of a run of several data-parallel replicas: what the techniques' own code cannot, although it is counted here.
     ///
     /// # Errors
@@ -347,6 +374,7 @@ impl Techniques {
         }
         let facts = Facts::new(model, &training.lowering);
         self.check(&facts, micro_batches)?;
+        self.check_optimizer(training.lowering.optimizer)?;
         let rules = self.rules(&facts, &training.lowering.precision)?;
         let mut applied = self.applied(&facts)?;
         let mut found = vec![Found::Nothing; rules.len()];

@@ -27,7 +27,7 @@ pub use applied::Applied;
 pub use error::TechniqueError;
 pub use parameters::{PlacedBytes, SegmentStatics, Statics};
 pub use policy::{Away, Gate, TensorClass};
-pub use preset::{OneMicroBatch, Parameter, Preset};
+pub use preset::{OfOptimizers, OneMicroBatch, Parameter, Preset};
 
 #[cfg(test)]
 mod model_tests;
