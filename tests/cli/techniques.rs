@@ -320,6 +320,28 @@ fn techniques_go_with_the_optimizers_that_they_are_about() {
 }
 
 #[test]
+fn a_row_that_cannot_be_is_listed_beside_those_that_can() {
+    let call = |more: &[&str]| {
+        let all = [
+            "techniques",
+            "llama2-7b",
+            "--chip",
+            "a100",
+            "--sequence-length",
+            "2048",
+            "--accumulate",
+            "4",
+            "--technique",
+            "lomo",
+        ];
+        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let text = call(&["--technique", "memo"]).result();
+    assert!(text.contains("\nmemo,fraction=") && text.contains("a gradient is gone before the next micro-batch"), "{text}");
+    assert!(call(&[]).refusal().contains("a gradient is gone before the next micro-batch"));
+}
+
+#[test]
 fn what_runs_again_is_called_so_whatever_asked_for_it() {
     for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
         let more = format!("--technique {technique} --format json");
