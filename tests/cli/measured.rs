@@ -125,3 +125,24 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
         ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "our_node.toml", "--devices", "8", "--global-batch", "64"];
     assert!(coplace_in(dir.path(), &plan).result().contains("our_node"));
 }
+
+/// A tolerance in points of a percentage is no percentage.
+#[test]
+fn points_are_not_percent() {
+    let text = coplace(&["validate", "--techniques"]).result();
+    let line = text.lines().find(|line| line.starts_with("memo_mfu")).unwrap();
+    assert!(line.contains(" 5 points ") && line.matches(" points ").count() == 2, "{line}");
+    let all = coplace(&["validate", "--techniques", "--format", "json"]).json();
+    for figure in all.as_array().unwrap() {
+        let off = figure["predicted"].as_f64().unwrap() - figure["published"].as_f64().unwrap();
+        match figure["tolerance"].as_str().unwrap().strip_suffix(" points") {
+            Some(points) => {
+                assert_eq!(figure["error_points"].as_f64(), Some(off), "{figure}");
+                assert_eq!(figure["within"], off.abs() <= points.parse().unwrap(), "{figure}");
+            }
+            None => {
+                assert!(figure["error_points"].is_null() && figure["tolerance"].as_str().unwrap().ends_with(" %"), "{figure}")
+            }
+        }
+    }
+}
