@@ -180,7 +180,10 @@ pub struct StageRow {
     /// GiB in storage.
     #[serde(default, skip_serializing_if = "nothing")]
     pub storage_gib: f64,
-    /// Where stages have policies of their own, or tensors have been chosen one by one: what this one's layers keep.
+    /// GB written to storage per device and step.
+    #[serde(default, skip_serializing_if = "nothing")]
+    pub storage_written_gb: f64,
+    /// Where stages have policies of their own, tensors have been chosen one by one, or techniques are used: what this one's layers keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keeps: Vec<KeepsRow>,
 }
@@ -368,11 +371,15 @@ pub(crate) fn bare_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),
     }
 }
+        storage_written_gb: 0.0,
 
 /// The stages of a plan as rows.
 pub(crate) fn stages(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
-    let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(stage).collect();
-    if !matches!(ranked.plan.activations.alike(), Some(policy) if !matches!(policy, ActivationPolicy::Tensors { .. })) {
+    let written = |of: &StageMemory| (of.written[0] + of.written[1] * ranked.plan.micro_batches()).as_f64() / 1e9;
+    let row = |memory: &StageMemory| StageRow { storage_written_gb: written(memory), ..stage(memory) };
+    let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(row).collect();
+    let alike = ranked.plan.techniques.is_empty();
+    if !matches!(ranked.plan.activations.alike(), Some(policy) if alike && !matches!(policy, ActivationPolicy::Tensors { .. })) {
         // A plan that has been timed has been lowered.
         let keeps = stage_keeps(job.model, &ranked.plan, job.stack).unwrap_or_default();
         for (row, keeps) in rows.iter_mut().zip(keeps) {

@@ -350,3 +350,47 @@ fn what_runs_again_is_called_so_whatever_asked_for_it() {
         assert!(text.contains(&format!("recompute {policy}")), "{text}");
     }
 }
+
+/// What is written wears storage out, in text as in JSON.
+#[test]
+fn the_wear_of_storage_is_said() {
+    let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --nvme 6.4:1600 --technique ssdtrain,fraction=0.5";
+    let call = |more: &str| coplace(&format!("{table} {more}").split_whitespace().collect::<Vec<_>>());
+    let row = call("--format json").json()["rows"][1]["result"].clone();
+    let (written, years) = (row["storage_written_gb"].as_f64().unwrap(), row["storage_years_per_pb"].as_f64().unwrap());
+    assert!((years - 1e6 * row["step_s"].as_f64().unwrap() / written / (365.0 * 86_400.0)).abs() < 1e-9, "{row}");
+    let text = call("").result();
+    let words: Vec<&str> = text.lines().filter(|line| line.starts_with("ssdtrain")).nth(1).unwrap().split_whitespace().collect();
+    assert!(text.contains("years per PB of endurance (TBW)"), "{text}");
+    assert!((words[1].parse::<f64>().unwrap() / written - 1.0).abs() < 1e-3, "{text}");
+    let one = "--technique ssdtrain,fraction=0.5 --nvme 6.4:1600";
+    let stage = of_one("evaluate", &format!("{one} --format json")).json()["result"]["stages"][0].clone();
+    assert!(stage["storage_written_gb"].as_f64().unwrap() > 0.0, "{stage}");
+    for verb in ["evaluate", "plan"] {
+        assert!(of_one(verb, one).result().contains("GB written to storage per device and step"), "{verb}");
+    }
+    assert!(of_one("evaluate", "--format json").json()["result"]["stages"][0]["storage_written_gb"].is_null());
+}
+
+/// What a layer keeps under a technique is on the device, away, or made again: as many bytes as without.
+#[test]
+fn what_techniques_keep_is_listed_by_tensor() {
+    type Tensors = std::collections::BTreeMap<String, f64>;
+    let layer = |more: &str| -> [Tensors; 3] {
+        let answer = of_one("evaluate", &format!("{more} --format json")).json();
+        let keeps = answer["result"]["stages"][0]["keeps"].clone();
+        assert_eq!(keeps[0]["layers"], 32, "{more}: {keeps}");
+        ["device_mib", "host_mib", "rebuilt_mib"].map(|place| serde_json::from_value(keeps[0][place].clone()).unwrap())
+    };
+    let all = |tensors: &[Tensors; 3]| tensors.iter().flat_map(|place| place.values()).sum::<f64>();
+    // Addresses move no tensor.
+    let plain = layer("--technique planned-addresses --recompute none");
+    assert!(plain[1].is_empty() && plain[2].is_empty() && all(&plain) > 0.0, "{plain:?}");
+    for technique in ["memo,fraction=0.5", "memo,fraction=1", "offload-core-attn", "recompute-mlp"] {
+        let here = layer(&format!("--technique {technique} --recompute none"));
+        assert!((all(&here) - all(&plain)).abs() < 1e-3, "{technique}: {here:?} {plain:?}");
+        assert!(!here[1].is_empty() || !here[2].is_empty(), "{technique}");
+    }
+    let text = of_one("evaluate", "--technique memo,fraction=0.5").result();
+    assert!(text.contains("What its layers keep"), "{text}");
+}
