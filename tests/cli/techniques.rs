@@ -106,7 +106,7 @@ fn plans_have_techniques_and_say_what_was_allowed() {
 fn impossible_techniques_are_refused_with_their_reason() {
     let refusal = |more: &[&str]| called(&evaluate(more)).refusal();
     assert!(refusal(&["--technique", "galor"]).contains("did you mean `galore`?"));
-    assert!(refusal(&["--technique", "ssdtrain"]).contains("[storage]"));
+    assert!(refusal(&["--technique", "ssdtrain"]).contains("give the chip's file its [storage] or --nvme GB_PER_S:GB"));
     assert!(refusal(&["--technique", "memo,fraction=2"]).contains("must be from 0 to 1"));
     assert!(refusal(&["--allow", "lomo"]).contains("not among the techniques"));
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
@@ -121,6 +121,8 @@ fn impossible_techniques_are_refused_with_their_reason() {
     {
         assert!(accumulating.contains(part), "{part}: {accumulating}");
     }
+    // One cure.
+    assert_eq!(accumulating.matches("; use ").count(), 1, "{accumulating}");
 }
 
 #[test]
@@ -393,4 +395,18 @@ fn what_techniques_keep_is_listed_by_tensor() {
     }
     let text = of_one("evaluate", "--technique memo,fraction=0.5").result();
     assert!(text.contains("What its layers keep"), "{text}");
+}
+
+/// What `best` does not decide is said where it is not enough.
+#[test]
+fn addresses_are_a_technique_of_their_own() {
+    let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).refusal();
+    let cure = "best decides no addresses: --technique planned-addresses";
+    assert!(refusal("--recompute best").contains(cure));
+    for more in ["--recompute full", "--recompute best --technique planned-addresses"] {
+        assert!(!refusal(more).contains("best decides no addresses"), "{more}");
+    }
+    let help = coplace(&["plan", "--help"]).stdout;
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("not the addresses: --technique planned-addresses plans them"), "{words}");
 }
