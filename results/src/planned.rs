@@ -1,7 +1,9 @@
 //! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
 
+mod none;
 mod stopped;
 
+pub(crate) use none::why_none;
 pub use stopped::Stopped;
 
 use crate::evidence::EvidenceRecord;
@@ -12,9 +14,8 @@ use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{Schedule, Timeline};
-use sim::units::Bytes;
 use std::collections::BTreeMap;
-use step::{DeviceMemory, LayerKeeps, MemoryClass, NamedBytes, OverCapacity, StageMemory, TrainingPlan, stage_keeps, usable};
+use step::{LayerKeeps, MemoryClass, NamedBytes, StageMemory, TrainingPlan, stage_keeps};
 use workloads::{ActivationPolicy, Techniques};
 
 /// A memory technique, and what was allowed of it.
@@ -180,7 +181,10 @@ pub struct StageRow {
     /// GiB in storage.
     #[serde(default, skip_serializing_if = "nothing")]
     pub storage_gib: f64,
-    /// Where stages have policies of their own, or tensors have been chosen one by one: what this one's layers keep.
+    /// GB written to storage per device and step.
+    #[serde(default, skip_serializing_if = "nothing")]
+    pub storage_written_gb: f64,
+    /// Where stages have policies of their own, tensors have been chosen one by one, or techniques are used: what this one's layers keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keeps: Vec<KeepsRow>,
 }
@@ -299,46 +303,6 @@ impl Counts {
     }
 }
 
-/// Why an answer has no plan; nothing where it has one.
-pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
-    answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
-        (Some((plan, why)), _) => {
-            let least = answer.enough.map_or_else(String::new, |need| enough(job, need));
-            format!("no plan fits; the nearest, {}, lacks: {why}{least}{}", one_line(plan), cure(job, plan, why))
-        }
-        (None, Some(error)) => error.to_string(),
-        (None, None) => "the space holds no plan".to_owned(),
-    })
-}
-
-/// How much of a device's memory would be enough, so that what is printed is no less, and the flag that leaves it.
-fn enough(job: &Job<'_>, need: Bytes) -> String {
-    let up = (need.gib() * HUNDREDTHS).ceil() / HUNDREDTHS;
-    let usable = usable(job.stack, DeviceMemory::of(job.chip).hbm);
-    let flag = usable.0.checked_sub(need.0).filter(|_| job.headroom > Bytes::ZERO).map_or_else(String::new, |left| {
-        format!(" (--headroom-gib {:.2})", (Bytes(left).gib() * HUNDREDTHS).floor() / HUNDREDTHS)
-    });
-    format!("; {up:.2} GiB for plans would be enough{flag}")
-}
-
-/// Figures of memory are printed in hundredths of a GiB.
-const HUNDREDTHS: f64 = 100.0;
-
-/// What would make room: devices, where the job's cannot hold the model whatever the plan.
-fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
-    let least = job.least_devices();
-    // More than anybody has: a device has no room for a part of it.
-    if least > job.devices.into() && least <= u32::MAX.into() {
-        let node = u64::from(job.fabric.fast_domain().max(1));
-        let whole = if node < least { least.next_multiple_of(node) } else { least };
-        let nodes = if whole > least { format!(" (whole nodes of {node})") } else { String::new() };
-        return format!(
-            "; use at least {whole} devices{nodes}: fewer than {least} cannot hold the parameters with their optimizer states"
-        );
-    }
-    Some(why.cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
-}
-
 /// A plan of a job as a row, with how sure it is.
 pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..bare_row(job, ranked) }
@@ -371,8 +335,11 @@ pub(crate) fn bare_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
 
 /// The stages of a plan as rows.
 pub(crate) fn stages(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
-    let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(stage).collect();
-    if !matches!(ranked.plan.activations.alike(), Some(policy) if !matches!(policy, ActivationPolicy::Tensors { .. })) {
+    let written = |of: &StageMemory| (of.written[0] + of.written[1] * ranked.plan.micro_batches()).as_f64() / 1e9;
+    let row = |memory: &StageMemory| StageRow { storage_written_gb: written(memory), ..stage(memory) };
+    let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(row).collect();
+    let alike = ranked.plan.techniques.is_empty();
+    if !matches!(ranked.plan.activations.alike(), Some(policy) if alike && !matches!(policy, ActivationPolicy::Tensors { .. })) {
         // A plan that has been timed has been lowered.
         let keeps = stage_keeps(job.model, &ranked.plan, job.stack).unwrap_or_default();
         for (row, keeps) in rows.iter_mut().zip(keeps) {
@@ -404,6 +371,7 @@ pub(crate) fn stage(memory: &StageMemory) -> StageRow {
         need_gib: memory.need().gib(),
         host_gib: memory.host.gib(),
         storage_gib: memory.storage.gib(),
+        storage_written_gb: 0.0,
         keeps: Vec::new(),
     }
 }

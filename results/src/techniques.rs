@@ -106,6 +106,11 @@ pub struct ClassGib {
 /// Seconds of a year of 365 days.
 const YEAR: f64 = 365.0 * 86_400.0;
 
+/// Years that storage lasts per PB of its endurance (what it can be written in all), where a step writes `written_gb`.
+pub(crate) fn years_per_pb(written_gb: f64, step_s: f64) -> f64 {
+    1e6 * step_s / written_gb / YEAR
+}
+
 impl Comparison {
     /// Tries the lists of techniques, one row each, after the plan without any.
     ///
@@ -186,7 +191,7 @@ fn effect(setting: &Setting<'_>, list: &Techniques, trial: &Trial, none: &Trial)
         longest_sequence_tokens: setting.longest_sequence(list),
         largest_micro_batch_sequences: setting.largest_micro_batch(list),
         storage_written_gb: written / 1e9,
-        storage_years_per_pb: (written > 0.0).then(|| 1e15 * trial.time.total.0 / written / YEAR),
+        storage_years_per_pb: (written > 0.0).then(|| years_per_pb(written / 1e9, trial.time.total.0)),
         notes: trial.notes.clone(),
     }
 }

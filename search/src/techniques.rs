@@ -99,20 +99,21 @@ impl Setting<'_> {
     /// # Errors
     /// As [`Self::attempt`].
     pub fn best_attempt(&self, techniques: &Techniques) -> Result<Trial, StepError> {
-        let choices = techniques.choices();
-        let Some((first, rest)) = choices.split_first() else { return self.attempt(techniques) };
-        let mut best = self.attempt(first)?;
-        for choice in rest {
-            let other = self.attempt(choice)?;
+        let mut tried = techniques.choices().into_iter().map(|choice| self.attempt(&choice));
+        let mut best = tried.next().unwrap_or_else(|| self.attempt(techniques));
+        // What one part is refused for another may not be.
+        for other in tried.flatten() {
             let lacking = |trial: &Trial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
             let key = |trial: &Trial| (lacking(trial), trial.time.total.0);
-            let ((lack, time), (least, shortest)) = (key(&other), key(&best));
+            let (lack, time) = key(&other);
             // A part that takes no longer than one in a thousand more is worth its memory.
-            if lack < least || lack == least && time * EQUAL < shortest {
-                best = other;
+            let better =
+                best.as_ref().map(key).map_or(true, |(least, shortest)| lack < least || lack == least && time * EQUAL < shortest);
+            if better {
+                best = Ok(other);
             }
         }
-        Ok(best)
+        best
     }
 
     /// The longest sequence that fits with these techniques, in steps of 256 tokens; none where that many do not. What the model's positions

@@ -1,11 +1,15 @@
 //! What is to be trained on what, and which plans of it are asked for: what the verbs about plans have in common.
 
+mod precision;
+
+pub use precision::Products;
+pub(super) use precision::precision;
+
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
 use search::planner::{Job, PlanAnswer, PlanSpace, Splits};
 use sim::hardware::Accelerator;
-use sim::kernel::DataType;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
@@ -14,23 +18,6 @@ use workloads::Allowance;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod, Lowering};
 use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, Technique, Techniques, TrainingGraph, ZeroStage};
-
-/// The form of the matrix products.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Products {
-    /// bf16 throughout
-    Bf16,
-    /// fp16 throughout
-    Fp16,
-    /// Matrix products in fp8, the rest in bf16
-    Fp8,
-    /// Matrix products in int8, the rest in bf16
-    Int8,
-    /// Matrix products in MXFP8 (blocks of 32 with a scale), the rest in bf16
-    Mxfp8,
-    /// Matrix products in NVFP4 (4 bits, blocks of 16 with a scale), the rest in bf16
-    Nvfp4,
-}
 
 /// How attention is executed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -227,7 +214,8 @@ pub struct PlanArguments {
     pub zero: Option<Vec<u8>>,
     /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b), tensors:offload(a)+device(b) with the
     /// operators' own names (`a*0.5`: a part of its tokens; with `+rest(recompute)` behind it the others run again); `best` for what is fastest in
-    /// every stage, tensor by tensor, whether the stack's framework can run it or not; separated by `;` [default: none, selective, full; and as
+    /// every stage, tensor by tensor, whether the stack's framework can run it or not (not the addresses: --technique planned-addresses plans them);
+    /// separated by `;` [default: none, selective, full; and as
     /// different from stage to stage as the stack's framework can]
     #[arg(long, value_name = "LIST", value_delimiter = ';')]
     pub recompute: Option<Vec<String>>,
@@ -269,13 +257,18 @@ impl JobArguments {
         if techniques.is_empty() {
             return Ok(techniques);
         }
-        let lowering = Lowering { sequence_length: self.sequence_length.unwrap_or(model.max_sequence), ..Lowering::new(model) };
+        let lowering = Lowering {
+            sequence_length: self.sequence_length.unwrap_or(model.max_sequence),
+            optimizer: self.optimizer.optimizer(),
+            ..Lowering::new(model)
+        };
         let graph = techniques.apply(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
         graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
         let (host, storage) = graph.goes_away();
         for (goes, there, table) in [(host, chip.host.is_some(), "host"), (storage, chip.storage.is_some(), "storage")] {
             if goes && !there {
-                let cure = format!("give the chip's file its [{table}], or leave the technique out");
+                let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
+                let cure = format!("give the chip's file its [{table}]{nvme}, or leave the technique out");
                 return Err(failure::input(format!(
                     "--technique: {techniques} sends tensors to what {} has none of: {table}; {cure}",
                     chip.name
@@ -409,32 +402,6 @@ pub fn flag(key: &str) -> &'static str {
         "devices" => "--devices: ",
         _ => "",
     }
-}
-
-pub(super) fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
-    let Some(products) = products else {
-        let default = if chip.peak(DataType::Bf16).is_none() { Products::Fp16 } else { Products::Bf16 };
-        return precision(Some(default), chip);
-    };
-    let precision = match products {
-        Products::Bf16 => Precision::MIXED_BF16,
-        Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
-        Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
-        Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
-        Products::Mxfp8 => Precision::MIXED_BF16.with_products(DataType::Mxfp8),
-        Products::Nvfp4 => Precision::MIXED_BF16.with_products(DataType::Nvfp4),
-    };
-    if chip.peak(precision.product.unwrap_or(precision.operand)).is_some() {
-        return Ok(precision);
-    }
-    let types = DataType::ALL.into_iter().filter(|t| *t != DataType::Fp32 && chip.peak(*t).is_some());
-    let has: Vec<String> = types.map(|t| t.to_string()).collect();
-    let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
-    Err(failure::input(format!(
-        "--precision {asked}: {} has no matrix products of that type; use {}",
-        chip.name,
-        has.join(" or ")
-    )))
 }
 
 fn splits(list: &[String]) -> Result<Splits, Failure> {

@@ -117,8 +117,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let setting = Setting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
     let answer = progress::shown("trying techniques", || Comparison::new(&setting, &lists)).or_input()?;
-    // One that was asked for by name and cannot be is an error; of all of them some may not be possible.
-    if let Some(why) = answer.rows.iter().find_map(|row| row.refused.as_ref()).filter(|_| !arguments.technique.is_empty()) {
+    // Of several some may not be possible; that none that was asked for is leaves nothing to compare.
+    let asked = answer.rows.iter().skip(1);
+    if let (Some(why), true) =
+        (asked.clone().find_map(|row| row.refused.as_ref()), asked.into_iter().all(|row| row.result.is_none()))
+    {
         return Err(failure::input(why));
     }
     if let Some(directory) = &arguments.out {

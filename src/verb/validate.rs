@@ -24,7 +24,8 @@ use std::path::{Path, PathBuf};
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
     \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent. Of claims: [{\"file\", \"claims\":\n\
-    [{the columns, \"predicted\", \"error_pct\", \"why\"}]}]."
+    [{the columns, \"predicted\", \"error_pct\", \"why\"}], \"row_errors\"}]; error_pct is the mean over a value's numbers, without\n\
+    sign. A value in words, or none, is predicted and not scored."
 )]
 pub struct Arguments {
     /// CSV files of measured data
@@ -114,10 +115,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             Format::Text => answer::words(&text(&reports, &written(arguments, drawn.unwrap_or_default())))?,
         }
     }
-    for report in reports.iter().filter(|report| !report.row_errors.is_empty()) {
-        faults.extend(report.row_errors.iter().take(NAMED).map(ToString::to_string));
-        if let Some(more) = report.row_errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
-            faults.push(format!("{}: {more} more rows are wrong; --format json lists them all", report.file.display()));
+    let measured = reports.iter().map(|report| (&report.file, &report.row_errors));
+    for (file, errors) in measured.chain(claimed.iter().map(|report| (&report.file, &report.row_errors))) {
+        faults.extend(errors.iter().take(NAMED).map(ToString::to_string));
+        if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            faults.push(format!("{}: {more} more rows are wrong; --format json lists them all", file.display()));
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }

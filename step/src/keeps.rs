@@ -28,7 +28,8 @@ pub struct LayerKeeps {
     pub again: Vec<String>,
 }
 
-/// What the layers of every stage keep, by policy.
+/// What the layers of every stage keep, by policy, with what the plan's techniques make of it. Of a technique that leaves its last layers in buffers on the
+/// device these count as the others.
 ///
 /// # Errors
 /// A plan that the model cannot be lowered for, layers that do not divide, mixes of other numbers of layers than the chunks hold.
@@ -37,6 +38,7 @@ pub fn stage_keeps(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) ->
     plan.activations.check(&split)?;
     let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
     let training = TrainingGraph::new(model, &lowering(model, plan, stack))?;
+    let training = plan.techniques.apply(model, training, plan.micro_batches())?;
     let Some(layer) = training.segment(SegmentKind::Layer) else { return Ok(Vec::new()) };
     let policies = plan.activations.distinct();
     let each: Vec<LayerKeeps> = policies.iter().map(|policy| of_layer(&layer.graph, policy, stack)).collect();

@@ -10,11 +10,15 @@ use workloads::{Lowering, Model, TrainingGraph};
 /// A model lowered for a plan, its memory techniques applied.
 ///
 /// # Errors
-/// A plan that the model cannot be lowered for, techniques that cannot be used with it or with each other.
+/// A plan that the model cannot be lowered for, techniques that cannot be used with it, with each other or with what runs again.
 pub fn lowered(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
     let lowering = lowering(model, plan, stack);
     let graph = TrainingGraph::new(&routed(model, plan, stack), &lowering)?;
     let mut graph = plan.techniques.apply(model, graph, plan.micro_batches())?;
+    plan.activations
+        .distinct()
+        .into_iter()
+        .try_for_each(|policy| plan.techniques.check_policy(policy, &graph, stack.replay()))?;
     if let Some(applied) = &mut graph.applied {
         applied.notes.extend(plan.techniques.of_replicas(&Facts::new(model, &lowering), plan.layout.data)?);
     }

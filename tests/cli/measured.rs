@@ -125,3 +125,46 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
         ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "our_node.toml", "--devices", "8", "--global-batch", "64"];
     assert!(coplace_in(dir.path(), &plan).result().contains("our_node"));
 }
+
+/// Published claims that are wrong are named as rows of measured data are; those beside them are answered.
+#[test]
+fn a_wrong_claim_is_named_with_exit_code_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = "system,model,hardware,setting,metric,value,unit,source,confidence\n";
+    let row = |metric: &str, value: &str| format!("LOMO,LLaMA-7B,-,s=512 b=8 AdamW,{metric},{value},GB,x,x\n");
+    let rows = [row("weights", "12.55"), row("weights", "nan"), row("weights", "-5"), row("", "3"), row("weights", "")];
+    std::fs::write(dir.path().join("c.csv"), format!("{head}{}", rows.concat())).unwrap();
+    let called = coplace_in(dir.path(), &["validate", "c.csv"]);
+    assert_eq!(called.code, 2, "{}", called.stderr);
+    for wrong in [
+        "c.csv:3: value = nan: must be a finite number",
+        "c.csv:4: value = -5: must not be negative",
+        "c.csv:5: metric = (empty): must not be empty; fill it in",
+    ] {
+        assert!(called.stderr.contains(wrong) && called.stdout.contains(wrong), "{wrong}: {}", called.stderr);
+    }
+    assert!(called.stdout.contains("12.5513") && !called.stdout.contains(": no quantity"), "{}", called.stdout);
+    std::fs::write(dir.path().join("c.csv"), format!("{head}{}{}", rows[0], rows[4])).unwrap();
+    assert_eq!(coplace_in(dir.path(), &["validate", "c.csv"]).code, 0);
+}
+
+/// A tolerance in points of a percentage is no percentage.
+#[test]
+fn points_are_not_percent() {
+    let text = coplace(&["validate", "--techniques"]).result();
+    let line = text.lines().find(|line| line.starts_with("memo_mfu")).unwrap();
+    assert!(line.contains(" 5 points ") && line.matches(" points ").count() == 2, "{line}");
+    let all = coplace(&["validate", "--techniques", "--format", "json"]).json();
+    for figure in all.as_array().unwrap() {
+        let off = figure["predicted"].as_f64().unwrap() - figure["published"].as_f64().unwrap();
+        match figure["tolerance"].as_str().unwrap().strip_suffix(" points") {
+            Some(points) => {
+                assert_eq!(figure["error_points"].as_f64(), Some(off), "{figure}");
+                assert_eq!(figure["within"], off.abs() <= points.parse().unwrap(), "{figure}");
+            }
+            None => {
+                assert!(figure["error_points"].is_null() && figure["tolerance"].as_str().unwrap().ends_with(" %"), "{figure}")
+            }
+        }
+    }
+}

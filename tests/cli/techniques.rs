@@ -106,7 +106,7 @@ fn plans_have_techniques_and_say_what_was_allowed() {
 fn impossible_techniques_are_refused_with_their_reason() {
     let refusal = |more: &[&str]| called(&evaluate(more)).refusal();
     assert!(refusal(&["--technique", "galor"]).contains("did you mean `galore`?"));
-    assert!(refusal(&["--technique", "ssdtrain"]).contains("[storage]"));
+    assert!(refusal(&["--technique", "ssdtrain"]).contains("give the chip's file its [storage] or --nvme GB_PER_S:GB"));
     assert!(refusal(&["--technique", "memo,fraction=2"]).contains("must be from 0 to 1"));
     assert!(refusal(&["--allow", "lomo"]).contains("not among the techniques"));
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
@@ -121,6 +121,8 @@ fn impossible_techniques_are_refused_with_their_reason() {
     {
         assert!(accumulating.contains(part), "{part}: {accumulating}");
     }
+    // One cure.
+    assert_eq!(accumulating.matches("; use ").count(), 1, "{accumulating}");
 }
 
 #[test]
@@ -265,4 +267,163 @@ fn mfu_counts_what_is_done_under_a_technique() {
     let lora = done(&["--technique", "lora,rank=8", "--allow", "lora"]) / all;
     assert!((0.66..0.70).contains(&lora), "{lora}");
     assert!((done(&["--technique", "adam8bit", "--allow", "adam8bit"]) / all - 1.0).abs() < 1e-9);
+}
+
+/// A plan of one layout, with what it is refused for.
+const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --micro-batch 1 --zero 1";
+
+fn of_one(verb: &str, more: &str) -> crate::support::Called {
+    coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
+}
+
+/// What a sample is made by may not run again, whatever asks for it.
+#[test]
+fn what_is_drawn_at_random_is_not_made_again() {
+    let drawn = "are drawn at random: made again they would be others, as the generator's state is not kept";
+    for technique in ["wta-crs", "rad"] {
+        for policy in ["full", "custom:device(out_proj)", "full;minimal"] {
+            let more = format!("--technique {technique} --allow {technique} --recompute {policy}");
+            let refused = of_one("evaluate", &more).refusal();
+            assert!(refused.contains(drawn) && refused.contains(&format!("{technique} + recompute")), "{more}: {refused}");
+        }
+    }
+    let kept = of_one("evaluate", "--technique wta-crs --allow wta-crs --recompute selective").code;
+    assert_eq!(kept, 0);
+    // Of several policies those are searched that can be.
+    for list in ["", "--recompute full;none;selective", "--recompute best --headroom-gib 27"] {
+        let answer = of_one("plan", &format!("--technique wta-crs --allow wta-crs --format json {list}")).json();
+        let policies = answer["plans"].as_array().unwrap().iter().map(|plan| plan["plan"]["activations"].to_string());
+        let policies: Vec<String> = policies.collect();
+        assert!(!policies.is_empty() && policies.iter().all(|policy| !policy.contains("full")), "{list}: {policies:?}");
+    }
+    // MEMO can send all away, but runs nothing again.
+    let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").json();
+    assert_eq!(answer["job"]["techniques"][1]["technique"], "memo,fraction=1");
+    let refused = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").refusal();
+    assert!(refused.contains(drawn) && refused.contains("wta-crs + memo,fraction=0.5"), "{refused}");
+    let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --recompute full --technique wta-crs";
+    let refused = coplace(&table.split_whitespace().collect::<Vec<_>>()).refusal();
+    assert!(refused.contains(drawn), "{refused}");
+}
+
+#[test]
+fn techniques_go_with_the_optimizers_that_they_are_about() {
+    let called = |technique: &str, optimizer: &str| {
+        of_one("evaluate", &format!("--technique {technique} --allow {technique} --optimizer {optimizer} --headroom-gib 0"))
+    };
+    for (technique, optimizer, why) in [
+        ("adam8bit", "adafactor", "its states are Adam's, in 8 bits, and the optimizer is adafactor; use --optimizer adam"),
+        ("adam8bit", "momentum", "its states are Adam's"),
+        (
+            "galore",
+            "sgd",
+            "it is about the states that an optimizer keeps of every number, and sgd keeps none; use --optimizer adam",
+        ),
+        ("galore-8bit", "adafactor", "and adafactor keeps none"),
+        (
+            "lomo",
+            "adam8bit",
+            "LOMO is plain gradient descent and keeps no states, and the optimizer is adam8bit; use --optimizer sgd",
+        ),
+        ("adafactor", "momentum", "its states are Adafactor's"),
+    ] {
+        let refused = called(technique, optimizer).refusal();
+        assert!(refused.contains(why) && refused.contains(&format!("technique {technique}: ")), "{refused}");
+    }
+    for (technique, optimizer) in
+        [("adam8bit", "adam"), ("lomo", "adam"), ("lomo", "sgd"), ("adafactor", "adafactor"), ("galore", "momentum")]
+    {
+        let called = called(technique, optimizer);
+        assert_eq!(called.code, 0, "{technique} {optimizer}: {}", called.stderr);
+    }
+}
+
+#[test]
+fn a_row_that_cannot_be_is_listed_beside_those_that_can() {
+    let call = |more: &[&str]| {
+        let all = [
+            "techniques",
+            "llama2-7b",
+            "--chip",
+            "a100",
+            "--sequence-length",
+            "2048",
+            "--accumulate",
+            "4",
+            "--technique",
+            "lomo",
+        ];
+        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let text = call(&["--technique", "memo"]).result();
+    assert!(text.contains("\nmemo,fraction=") && text.contains("a gradient is gone before the next micro-batch"), "{text}");
+    assert!(call(&[]).refusal().contains("a gradient is gone before the next micro-batch"));
+}
+
+#[test]
+fn what_runs_again_is_called_so_whatever_asked_for_it() {
+    for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
+        let more = format!("--technique {technique} --format json");
+        assert_eq!(of_one("evaluate", &more).json()["result"]["plan"]["plan"]["activations"], *policy, "{technique}");
+        let text = of_one("evaluate", &format!("--technique {technique}")).result();
+        assert!(text.contains(&format!("recompute {policy}")), "{text}");
+    }
+}
+
+/// What is written wears storage out, in text as in JSON.
+#[test]
+fn the_wear_of_storage_is_said() {
+    let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --nvme 6.4:1600 --technique ssdtrain,fraction=0.5";
+    let call = |more: &str| coplace(&format!("{table} {more}").split_whitespace().collect::<Vec<_>>());
+    let row = call("--format json").json()["rows"][1]["result"].clone();
+    let (written, years) = (row["storage_written_gb"].as_f64().unwrap(), row["storage_years_per_pb"].as_f64().unwrap());
+    assert!((years - 1e6 * row["step_s"].as_f64().unwrap() / written / (365.0 * 86_400.0)).abs() < 1e-9, "{row}");
+    let text = call("").result();
+    let words: Vec<&str> = text.lines().filter(|line| line.starts_with("ssdtrain")).nth(1).unwrap().split_whitespace().collect();
+    assert!(text.contains("years per PB of endurance (TBW)"), "{text}");
+    assert!((words[1].parse::<f64>().unwrap() / written - 1.0).abs() < 1e-3, "{text}");
+    let one = "--technique ssdtrain,fraction=0.5 --nvme 6.4:1600";
+    let stage = of_one("evaluate", &format!("{one} --format json")).json()["result"]["stages"][0].clone();
+    assert!(stage["storage_written_gb"].as_f64().unwrap() > 0.0, "{stage}");
+    for verb in ["evaluate", "plan"] {
+        assert!(of_one(verb, one).result().contains("GB written to storage per device and step"), "{verb}");
+    }
+    assert!(of_one("evaluate", "--format json").json()["result"]["stages"][0]["storage_written_gb"].is_null());
+}
+
+/// What a layer keeps under a technique is on the device, away, or made again: as many bytes as without.
+#[test]
+fn what_techniques_keep_is_listed_by_tensor() {
+    type Tensors = std::collections::BTreeMap<String, f64>;
+    let layer = |more: &str| -> [Tensors; 3] {
+        let answer = of_one("evaluate", &format!("{more} --format json")).json();
+        let keeps = answer["result"]["stages"][0]["keeps"].clone();
+        assert_eq!(keeps[0]["layers"], 32, "{more}: {keeps}");
+        ["device_mib", "host_mib", "rebuilt_mib"].map(|place| serde_json::from_value(keeps[0][place].clone()).unwrap())
+    };
+    let all = |tensors: &[Tensors; 3]| tensors.iter().flat_map(|place| place.values()).sum::<f64>();
+    // Addresses move no tensor.
+    let plain = layer("--technique planned-addresses --recompute none");
+    assert!(plain[1].is_empty() && plain[2].is_empty() && all(&plain) > 0.0, "{plain:?}");
+    for technique in ["memo,fraction=0.5", "memo,fraction=1", "offload-core-attn", "recompute-mlp"] {
+        let here = layer(&format!("--technique {technique} --recompute none"));
+        assert!((all(&here) - all(&plain)).abs() < 1e-3, "{technique}: {here:?} {plain:?}");
+        assert!(!here[1].is_empty() || !here[2].is_empty(), "{technique}");
+    }
+    let text = of_one("evaluate", "--technique memo,fraction=0.5").result();
+    assert!(text.contains("What its layers keep"), "{text}");
+}
+
+/// What `best` does not decide is said where it is not enough.
+#[test]
+fn addresses_are_a_technique_of_their_own() {
+    let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).refusal();
+    let cure = "best decides no addresses: --technique planned-addresses";
+    assert!(refusal("--recompute best").contains(cure));
+    for more in ["--recompute full", "--recompute best --technique planned-addresses"] {
+        assert!(!refusal(more).contains("best decides no addresses"), "{more}");
+    }
+    let help = coplace(&["plan", "--help"]).stdout;
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("not the addresses: --technique planned-addresses plans them"), "{words}");
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sim::kernel::{DataType, Function};
 use sim::units::Bytes;
+use std::fmt;
 
 /// The optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -46,6 +47,19 @@ impl Optimizer {
             Self::Adafactor => Function::Adafactor,
             Self::Adam8bit => Function::Adam8bit,
         }
+    }
+}
+
+impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sgd => "sgd",
+            Self::Momentum => "momentum",
+            Self::Adam => "adam",
+            Self::Adafactor => "adafactor",
+            Self::Adam8bit => "adam8bit",
+            Self::Muon => "muon",
+        })
     }
 }
 

@@ -2,15 +2,16 @@
 
 mod change;
 
-use crate::footprint::Precision;
+use crate::footprint::{Optimizer, Precision};
 use crate::memory::Applied;
 use crate::memory::amount::Facts;
 use crate::memory::error::TechniqueError;
-use crate::memory::policy::{Gate, TensorClass};
+use crate::memory::policy::{Gate, Representation, TensorClass};
 use crate::memory::preset::Preset;
 use crate::model::Model;
-use crate::training::{SegmentKind, TrainingGraph};
-use change::{Found, Named, change, stock};
+use crate::recompute_policy::{ActivationPolicy, Replay};
+use crate::training::{Segment, SegmentKind, TrainingGraph};
+use change::{Found, Named, change, drawn_again, stock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -288,6 +289,66 @@ impl Techniques {
         Ok(())
     }
 
+    /// Whether layers may follow a policy with them: what is drawn at random may not be made again. `training` is what they have made of the model.
+    ///
+    /// # Errors
+    /// A policy, or a technique beside, that runs again what makes a sample of rows.
+    pub fn check_policy(
+        &self,
+        policy: &ActivationPolicy,
+        training: &TrainingGraph,
+        replay: Replay,
+    ) -> Result<(), TechniqueError> {
+        let draws = |technique: &&Technique| {
+            let mut forms = technique.preset.rules.iter().flat_map(|rule| &rule.representation);
+            forms.any(|form| matches!(form, Representation::SampledRows { .. }))
+        };
+        let drawing: Vec<&str> = self.iter().filter(draws).map(|technique| technique.preset.name.as_str()).collect();
+        if drawing.is_empty() {
+            return Ok(());
+        }
+        let of = |segment: &Segment| {
+            let treatment = policy.treatment_under(&segment.graph, replay);
+            treatment.drawn_again(&segment.graph).map(drawn_again)
+        };
+        let Some(why) = training.segments.iter().find_map(of) else { return Ok(()) };
+        Err(match policy {
+            // Of its own it runs nothing again.
+            ActivationPolicy::None => TechniqueError::refused(&self.to_string(), why, "leave one of the techniques out"),
+            _ => {
+                let both = format!("{} + recompute {policy}", drawing.join(" + "));
+                TechniqueError::refused(&both, why, "use --recompute none, or leave the technique out")
+            }
+        })
+    }
+
+    /// Whether an optimizer has the states that they are about.
+    fn check_optimizer(&self, optimizer: Optimizer) -> Result<(), TechniqueError> {
+        for Technique { preset, .. } in self.iter() {
+            let refused = |why: String, other: Optimizer| {
+                let cure = format!("use --optimizer {other}, or leave the technique out");
+                Err(TechniqueError::refused(&preset.name, why, cure))
+            };
+            if let Some(of) = preset.optimizers.as_ref().filter(|of| !of.with.contains(&optimizer)) {
+                return refused(
+                    format!("{}, and the optimizer is {optimizer}", of.why),
+                    of.with.first().copied().unwrap_or_default(),
+                );
+            }
+            let narrowed = preset.rules.iter().any(|rule| {
+                let form = rule.representation.as_ref();
+                let of_states =
+                    form.is_some_and(|form| matches!(form, Representation::Quantised { .. } | Representation::Projected { .. }));
+                rule.class == TensorClass::OptimizerStates && of_states
+            });
+            if narrowed && optimizer.states() == 0 {
+                let why = format!("it is about the states that an optimizer keeps of every number, and {optimizer} keeps none");
+                return refused(why, Optimizer::Adam);
+            }
+        }
+        Ok(())
+    }
+
     /// What to say of a run of several data-parallel replicas: what the techniques' own code cannot, although it is counted here.
     ///
     /// # Errors
@@ -313,6 +374,7 @@ impl Techniques {
         }
         let facts = Facts::new(model, &training.lowering);
         self.check(&facts, micro_batches)?;
+        self.check_optimizer(training.lowering.optimizer)?;
         let rules = self.rules(&facts, &training.lowering.precision)?;
         let mut applied = self.applied(&facts)?;
         let mut found = vec![Found::Nothing; rules.len()];

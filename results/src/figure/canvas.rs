@@ -181,15 +181,21 @@ pub(super) fn text_width(words: &str, size: i32) -> i32 {
     (words.chars().map(em).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 
+/// Words on one line no wider than `width`: cut with an ellipsis where they are.
+pub(super) fn cut(words: &str, size: i32, width: i32) -> String {
+    let mut cut = words.to_owned();
+    if text_width(&cut, size) > width {
+        while text_width(&cut, size) > width - size && cut.pop().is_some() {}
+        cut.push('…');
+    }
+    cut
+}
+
 /// The words broken into lines no wider than `width`; a single word that is wider is cut with an ellipsis.
 pub(super) fn wrapped(words: &str, size: i32, width: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {
-        let mut word = word.to_owned();
-        if text_width(&word, size) > width {
-            while text_width(&word, size) > width - size && word.pop().is_some() {}
-            word.push('…');
-        }
+        let word = cut(word, size, width);
         match lines.last_mut() {
             Some(line) if text_width(&format!("{line} {word}"), size) <= width => {
                 line.push(' ');

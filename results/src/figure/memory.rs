@@ -1,7 +1,7 @@
 //! A device's memory over one step, a line for each pipeline stage that is drawn.
 
 use super::axes::{Axis, Frame};
-use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, TITLE};
+use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, SMALL, TITLE, cut};
 use super::legend::{self, Entry};
 use super::{Figure, FigureError};
 use plotters::style::Color;
@@ -34,7 +34,7 @@ pub fn memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Result<Fig
     let title = "Memory over a step";
     Canvas::figure(title, SIZE, |canvas| {
         canvas.bold(title, (20, 22), TITLE, INK, (HPos::Left, VPos::Top));
-        canvas.text(about, (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        canvas.text(&cut(about, LABEL, SIZE.0 as i32 - 40), (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
         frame.draw(canvas);
         let mut entries = Vec::new();
         let mut entry = |words: String, color| entries.push(Entry { mark: Mark::Line, radius: 8, color, words, joined: true });
@@ -48,7 +48,13 @@ pub fn memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Result<Fig
             canvas.line(ends.to_vec(), INK.to_rgba(), 1);
             entry(format!("{capacity_gib:.1} GiB for the program"), INK.to_rgba());
         }
-        legend::draw(canvas, &entries, (RIGHT + 16, TOP + 8), SIZE.0 as i32 - RIGHT - 24, BOTTOM);
+        let (shown, all) = (stages.len(), timeline.devices.len());
+        let mut top = TOP + 8;
+        if shown < all {
+            canvas.text(&format!("{shown} of {all} stages drawn"), (RIGHT + 16, top), SMALL, GREY, (HPos::Left, VPos::Center));
+            top += 22;
+        }
+        legend::draw(canvas, &entries, (RIGHT + 16, top), SIZE.0 as i32 - RIGHT - 24, BOTTOM);
     })
 }
 
@@ -99,5 +105,9 @@ mod tests {
         let near = memory("a plan", &timeline, 79.2).unwrap();
         assert!(["stage 0", "stage 1", "79.2 GiB"].iter().all(|words| near.svg().contains(words)));
         assert!(!memory("a plan", &timeline, 300.0).unwrap().svg().contains("300.0 GiB"));
+        // What is left out is said.
+        let eight = Timeline { devices: (0..8).map(|stage| device(40.0 - f64::from(stage))).collect(), ..timeline };
+        assert!(!near.svg().contains("stages drawn"));
+        assert!(memory("a plan", &eight, 79.2).unwrap().svg().contains("6 of 8 stages drawn"));
     }
 }

@@ -1,7 +1,7 @@
 //! Techniques side by side: a bar per technique, by class of memory, the device's memory as a line, the step's time beside it.
 
 use super::axes::Axis;
-use super::canvas::{Canvas, GREY, GRID, INK, LABEL, Mark, PALETTE, SMALL, TITLE, text_width};
+use super::canvas::{Canvas, GREY, GRID, INK, LABEL, Mark, PALETTE, SMALL, TITLE, cut};
 use super::legend::{self, Entry};
 use super::{Figure, FigureError};
 use crate::techniques::{Comparison, Row};
@@ -10,6 +10,8 @@ use plotters::style::Color;
 use plotters::style::RGBAColor;
 use plotters::style::text_anchor::{HPos, VPos};
 
+/// The gate of techniques that change nothing of what is trained.
+const EXACT: &str = "exact";
 /// Height of a technique's line.
 const LINE: i32 = 20;
 const TOP: i32 = 104;
@@ -62,25 +64,30 @@ pub fn techniques(answer: &Comparison) -> Result<Figure, FigureError> {
             bar(canvas, row, TOP + LINE * i as i32, &x);
         }
         canvas.line(vec![(x(answer.capacity_gib), TOP - 10), (x(answer.capacity_gib), bottom)], INK.to_rgba(), 2);
-        legend::draw(canvas, &entries(), (RIGHT + 100, TOP), WIDTH - RIGHT - 110, bottom.max(TOP + 240));
+        let lossy = rows.iter().any(|row| row.gate != EXACT);
+        legend::draw(canvas, &entries(lossy), (RIGHT + 100, TOP), WIDTH - RIGHT - 110, bottom.max(TOP + 240));
     })
 }
 
-fn entries() -> Vec<Entry> {
+/// What each mark means; `lossy` where some technique changes what is trained.
+fn entries(lossy: bool) -> Vec<Entry> {
     let entry = |mark, color: RGBAColor, words: &str| Entry { mark, radius: 5, color, words: words.into(), joined: true };
     let mut entries: Vec<Entry> =
         SHOWN.iter().zip(PALETTE).map(|((_, words), color)| entry(Mark::Band, color.to_rgba(), words)).collect();
     entries.push(entry(Mark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
     entries.push(entry(Mark::Line, INK.to_rgba(), "memory for programs"));
+    if lossy {
+        // No mark of its own: the words are in the colour's place.
+        entries.push(entry(Mark::Square, GREY.to_rgba(), "name in grey: changes what is trained"));
+    }
     entries
 }
 
 /// One technique: its name (grey where it changes what is trained), its classes, its step.
 fn bar(canvas: &mut Canvas<'_>, row: &Row, y: i32, x: &impl Fn(f64) -> i32) {
     let Some(result) = &row.result else { return };
-    let mut name = row.technique.clone();
-    while text_width(&name, SMALL) > LEFT - 24 && name.pop().is_some() {}
-    let ink = if row.gate == "exact" { INK } else { GREY };
+    let name = cut(&row.technique, SMALL, LEFT - 24);
+    let ink = if row.gate == EXACT { INK } else { GREY };
     canvas.text(&name, (LEFT - 8, y + LINE / 2), SMALL, ink, (HPos::Right, VPos::Center));
     let mut from = 0.0;
     let mut part = |canvas: &mut Canvas<'_>, gib: f64, color: RGBAColor| {

@@ -43,7 +43,7 @@ pub struct PaperFigure {
     /// How near it must come, in percent of the published value.
     #[serde(default)]
     pub tolerance_percent: Option<f64>,
-    /// How near it must come, in units.
+    /// How near it must come, in units: of a percentage in percentage points.
     #[serde(default)]
     pub tolerance_points: Option<f64>,
     /// Why so near, and what is known about it.
@@ -81,7 +81,9 @@ pub struct Reproduced {
     pub unit: String,
     /// How far off, in percent of the published value.
     pub error_pct: f64,
-    /// What was allowed: percent of the published value, or units.
+    /// How far off in units, where so many are allowed: of a percentage in percentage points. None where the tolerance is a part of the value.
+    pub error_points: Option<f64>,
+    /// What was allowed: percent of the published value, or units, of a percentage `points`.
     pub tolerance: String,
     /// Whether it is within.
     pub within: bool,
@@ -129,7 +131,7 @@ fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result
     };
     let off = predicted - figure.published;
     let (within, tolerance) = match (figure.tolerance_points, figure.tolerance_percent) {
-        (Some(points), _) => (off.abs() <= points, format!("{points} {}", figure.unit)),
+        (Some(points), _) => (off.abs() <= points, format!("{points} {}", points_of(&figure.unit))),
         (None, percent) => {
             let percent = percent.unwrap_or(0.0);
             (off.abs() <= percent / 100.0 * figure.published.abs(), format!("{percent} %"))
@@ -143,6 +145,7 @@ fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result
         predicted,
         unit: figure.unit.clone(),
         error_pct: if off == 0.0 { 0.0 } else { off / figure.published.abs().max(1e-12) * 100.0 },
+        error_points: figure.tolerance_points.map(|_| off),
         tolerance,
         within,
         fitted: figure.fitted,
@@ -151,6 +154,12 @@ fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result
         source: figure.source.clone(),
     })
 }
+/// What a unit's own are called: those of a percentage are no percent of it.
+#[must_use]
+pub fn points_of(unit: &str) -> &str {
+    if unit == "%" { "points" } else { unit }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 /// The claims with their predictions, the errors by paper, and why some have none.
 #[must_use]
 pub fn claims(report: &ClaimReport) -> String {
-    let mut table = Table::new(["system", "model", "setting", "metric", "claimed", "predicted", "unit", "error"]);
+    let mut table = Table::new(["system", "model", "setting", "metric", "claimed", "predicted", "unit", "|error|"]);
     for column in [1, 2, 3, 6] {
         table = table.align(column, Align::Left);
     }
+    table = table.keep(&["claimed", "predicted", "|error|"]);
     let predicted = |c: &&PredictedClaim| !c.predicted.is_empty();
     for PredictedClaim { claim, predicted, error_pct, .. } in report.claims.iter().filter(predicted) {
         let error = error_pct.map_or_else(String::new, |error| format!("{error:.1} %"));
@@ -19,15 +20,21 @@ pub fn claims(report: &ClaimReport) -> String {
     }
     let mut text = format!("{}: published claims\n\n{}", report.file.display(), table.render());
     text.push_str(&by_system(&report.claims));
-    text.push_str(&heading("Not predicted"));
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for claim in &report.claims {
         if let Some(why) = claim.why.as_deref() {
             reasons.entry(why).or_default().push(&claim.claim.id);
         }
     }
+    if !reasons.is_empty() {
+        text.push_str(&heading("Not predicted, or not scored"));
+    }
     for (why, ids) in reasons {
         text.push_str(&folded(&format!("  {why}: {}", ids.join(", "))));
+    }
+    if !report.row_errors.is_empty() {
+        text.push_str(&heading("Rows with faults"));
+        report.row_errors.iter().for_each(|error| text.push_str(&format!("  {error}\n")));
     }
     text
 }

@@ -1,6 +1,6 @@
 //! One plan of one job as text: kernel by kernel where that is asked for, then what it takes and why, so that the summary ends the report.
 
-use super::planned::{keeps, memory, stages_over_a_step};
+use super::planned::{keeps, memory, stages_over_a_step, wear};
 use super::run::time_shares;
 use super::{Align, Table, bytes, count, fields, heading, percent, power_of_ten_rate, rate, seconds, significant};
 use crate::evaluated::Evaluated;
@@ -71,6 +71,7 @@ fn step(answer: &Evaluated, result: &StepRecord) -> String {
     text.push_str(&longest(result));
     text.push_str(&heading("Memory, GiB per device"));
     text.push_str(&memory(&result.stages, Some(result.capacity_gib), Some(result.host_capacity_gib)));
+    text.push_str(&wear(&result.stages, result.plan.step_s));
     text.push_str(&keeps(&result.stages));
     if result.timeline.len() > 1 {
         text.push_str(&heading("Stages over a step, seconds"));

@@ -1,7 +1,7 @@
 //! Published figures beside computed ones as text.
 
 use super::{Align, Table, folded, heading, significant};
-use crate::papers::Reproduced;
+use crate::papers::{Reproduced, points_of};
 
 /// The table, and why some are missed.
 #[must_use]
@@ -22,7 +22,10 @@ pub fn papers(figures: &[Reproduced]) -> String {
             significant(figure.published, 4),
             significant(figure.predicted, 4),
             figure.unit.clone(),
-            format!("{:+.1} %", figure.error_pct),
+            figure.error_points.map_or_else(
+                || format!("{:+.1} %", figure.error_pct),
+                |points| format!("{points:+.1} {}", points_of(&figure.unit)),
+            ),
             figure.tolerance.clone(),
             verdict.to_owned(),
         ]);

@@ -1,7 +1,8 @@
 //! The best plans of fixed hardware as text.
 
 use super::{Align, Table, count, fields, folded, heading, percent, rate, seconds, significant};
-use crate::planned::{PlanRow, Planned, StageRow, part_name, schedule_name};
+use crate::planned::{KeepsRow, PlanRow, Planned, StageRow, part_name, schedule_name};
+use crate::techniques::years_per_pb;
 use crate::timeline::TimelineRow;
 use sim::pipeline::Schedule;
 use sim::units::Seconds;
@@ -38,6 +39,7 @@ pub fn planned(answer: &Planned) -> String {
             text.push_str(&parts(best.step_s, &best.parts_s));
             text.push_str(&heading("Its memory, GiB per device"));
             text.push_str(&memory(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
+            text.push_str(&wear(&answer.stages, best.step_s));
             text.push_str(&keeps(&answer.stages));
             if best.plan.layout.pipeline > 1 && best.plan.schedule == Schedule::ZbV {
                 text.push_str(ZB_V_MEMORY);
@@ -355,9 +357,21 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
     table.render()
 }
 
+/// What is written to storage, and how long it lasts of it; nothing where nothing is.
+pub(super) fn wear(stages: &[StageRow], step_s: f64) -> String {
+    let written = stages.iter().map(|stage| stage.storage_written_gb).fold(0.0, f64::max);
+    if written == 0.0 {
+        return String::new();
+    }
+    let years = years_per_pb(written, step_s);
+    let [written, years] = [written, years].map(|figure| significant(figure, 4));
+    format!("{written} GB written to storage per device and step: for {years} years per PB of endurance (TBW)\n")
+}
+
 /// What the layers of every stage keep, where stages have policies of their own; neighbours that do the same on one line.
 pub(super) fn keeps(stages: &[StageRow]) -> String {
-    if stages.iter().all(|stage| stage.keeps.is_empty()) {
+    let stays = |keeps: &KeepsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
+    if stages.iter().flat_map(|stage| &stage.keeps).all(stays) {
         return String::new();
     }
     let stored = stages.iter().flat_map(|stage| &stage.keeps).any(|keeps| !keeps.storage_mib.is_empty());

@@ -1,6 +1,6 @@
 //! A run of `search` as text: the answer first, then what it rests on.
 
-use super::planned::{keeps, memory, stages_over_a_step};
+use super::planned::{keeps, memory, stages_over_a_step, wear};
 use super::{Align, Table, area, count, fields, folded, heading, percent, rate, seconds, significant};
 use crate::design::DesignRow;
 use crate::front::{Measured, Quantity, Work};
@@ -154,6 +154,7 @@ pub fn best_design(best: &BestDesign) -> String {
     text.push_str(&time_shares(&step.time_shares));
     text.push_str(&heading("Memory, GiB per device"));
     text.push_str(&memory(&step.stages, Some(step.capacity_gib), Some(step.host_capacity_gib)));
+    text.push_str(&wear(&step.stages, step.plan.step_s));
     text.push_str(&keeps(&step.stages));
     if step.timeline.len() > 1 {
         text.push_str(&heading("Stages over a step, seconds"));

@@ -34,6 +34,7 @@ pub fn techniques(answer: &Comparison) -> String {
             "!  more than there is: of the device's memory under need, of the host's and of storage under their names\n",
         );
     }
+    text.push_str(&written(answer));
     let refused: Vec<&Row> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
     if !refused.is_empty() {
         text.push_str(&heading("Refused"));
@@ -47,6 +48,20 @@ pub fn techniques(answer: &Comparison) -> String {
         notes.iter().for_each(|note| text.push_str(&folded(&format!("  {note}"))));
     }
     text
+}
+
+/// What is written to storage, and how long it lasts of it.
+fn written(answer: &Comparison) -> String {
+    let mut table = Table::new(["written to storage", "GB per device and step", "years per PB of endurance (TBW)"]);
+    let mut any = false;
+    for row in &answer.rows {
+        let Some((result, years)) = row.result.as_ref().and_then(|result| Some((result, result.storage_years_per_pb?))) else {
+            continue;
+        };
+        any = true;
+        table.row([row.technique.clone(), significant(result.storage_written_gb, 4), significant(years, 4)]);
+    }
+    if any { format!("\n{}", table.render()) } else { String::new() }
 }
 
 /// Techniques that a job has, one line each, and what throughput is divided by; nothing without any.

@@ -8,6 +8,7 @@ use super::walk::{Broken, SCHEDULES, Walk, broken, schedule_name};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use std::collections::BTreeSet;
+use workloads::memory::TechniqueError;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{Layout, LayoutError, RankOrder, Techniques, ZeroStage};
 
@@ -183,7 +184,11 @@ impl Question<'_> {
         let families = Question { job: &job, ..*self }.families(space);
         let (family, lot) = families.iter().find_map(|family| Some((family, family.lots.first()?)))?;
         let (at, micro_batches) = *lot.pairs.first()?;
-        let why = self.job.no_accumulation(micro_batches)?.to_string();
+        // What cures it is said of the batch.
+        let why = match self.job.no_accumulation(micro_batches)? {
+            TechniqueError::Refused { technique, why, .. } => format!("technique {technique}: {why}"),
+            other => other.to_string(),
+        };
         let rule = broken("global_batch", self.job.global_batch, format!("one micro-batch per replica ({why})"), String::new());
         Some(Broken { obeyed: u32::MAX, rule, layout: family.divisions[at].layout, micro_batch: lot.micro_batch })
     }

@@ -10,8 +10,8 @@
 use super::PlanPart;
 use super::found::{Candidate, Found};
 use super::layer_policies::{policy_of, preset_policies};
+use super::policies::default_policies;
 use super::search::{SPARE, Search};
-use super::space::default_policies;
 use super::stages::Stages;
 use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
 use rayon::prelude::*;
@@ -264,10 +264,16 @@ impl Search<'_> {
     fn layers(&self, chip: &mut ChipTimes, candidate: &Candidate, cores: Cores) -> Result<Layers, StepError> {
         let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan(*candidate) };
         let mut lowered = Lowered::new(self.job.model, &plan, self.job.stack)?;
+        let allowed = |lowered: &Lowered<'_>, policy: &ActivationPolicy| {
+            self.job.techniques.check_policy(policy, lowered.graph(), self.job.stack.replay())
+        };
         let none = lowered.shape(chip, self.job.fabric, &plan)?;
         let mut policies = vec![ActivationPolicy::None];
         let named = match self.mixes {
-            MixKind::Block => vec![ActivationPolicy::Full],
+            MixKind::Block => {
+                allowed(&lowered, &ActivationPolicy::Full)?;
+                vec![ActivationPolicy::Full]
+            }
             // Of very many the front has the better ones.
             _ => self.policies.iter().filter(|_| self.policies.len() <= NAMED).cloned().chain(default_policies()).collect(),
         };
@@ -282,7 +288,7 @@ impl Search<'_> {
         };
         let others = named.into_iter().chain(chosen).chain(presets).filter(|policy| *policy != ActivationPolicy::None);
         others.for_each(|policy| {
-            if !policies.contains(&policy) {
+            if !policies.contains(&policy) && allowed(&lowered, &policy).is_ok() {
                 policies.push(policy);
             }
         });

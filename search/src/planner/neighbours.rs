@@ -1,7 +1,7 @@
 //! The plans one decision away from a plan: what an engineer would try next, and why not to.
 
 use super::search::search_once;
-use super::space::{MOST_CHUNKS, default_policies};
+use super::space::MOST_CHUNKS;
 use super::{Attempt, Job, PlanSpace, PlanWatch, RankedPlan, Splits};
 use sim::pipeline::Schedule;
 use sim::units::{Bytes, Seconds};
@@ -136,7 +136,7 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
     let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
     found.extend(layouts.into_iter().flatten().map(of_layout));
-    for activations in space.activations.clone().unwrap_or_else(default_policies) {
+    for activations in space.policies_under(job) {
         if plan.activations.alike() != Some(&activations) {
             let change = format!("recompute {} -> {activations}", plan.activations);
             found.push((change, TrainingPlan { activations: activations.into(), ..plan.clone() }));

@@ -2,14 +2,14 @@
 
 use super::Job;
 use super::lots::{Division, Family, Lot, LotKey};
+use super::policies::{distinct, every_policy};
 use sim::pipeline::Schedule;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
-use step::{MixKind, SoftwareStack, StepError, TrainingPlan, lowered};
+use std::collections::BTreeMap;
+use step::{MixKind, SoftwareStack, TrainingPlan};
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::recompute_policy::{NamedTensor, Treatment};
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, SegmentKind, ZeroStage};
+use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, ZeroStage};
 
 /// From so many tokens on sequences are split over devices without being asked for (NVIDIA's recipes for Llama 3 70B at 8,192 tokens have two
 /// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
@@ -195,72 +195,9 @@ impl PlanSpace {
         Self { mixes: self.mixes.or(usual), ..self }
     }
 
-    /// Whether a layer of the job's model has every tensor that the policies of the space name, and its chip every place that they send one to.
-    ///
-    /// # Errors
-    /// The first name that none has, with those that there are; a policy that needs a host or storage that the chip's file does not have.
-    pub fn check_names(&self, job: &Job<'_>) -> Result<(), StepError> {
-        let policies: Vec<_> = self.activations.iter().flatten().collect();
-        if policies.is_empty() {
-            return Ok(());
-        }
-        let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
-        let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
-        let training = lowered(job.model, &plan, job.stack)?;
-        let Some(layer) = training.segment(SegmentKind::Layer).map(|layer| &layer.graph) else { return Ok(()) };
-        policies.into_iter().try_for_each(|policy| {
-            policy.check_names(layer)?;
-            let goes = policy.treatment_under(layer, job.stack.replay());
-            let (stored, hosted) = (!goes.stored.is_empty(), goes.offloaded.len() > goes.stored.len());
-            let lacking = [(hosted && job.chip.host.is_none(), "host"), (stored && job.chip.storage.is_none(), "storage")];
-            match lacking.into_iter().find(|(lacks, _)| *lacks) {
-                Some((_, table)) => Err(StepError::Hardware(format!(
-                    "--recompute {policy}: sends tensors to what {} has none of: {table}; give the chip's file its [{table}], or another policy",
-                    job.chip.name
-                ))),
-                None => Ok(()),
-            }
-        })
-    }
-
     /// How far what is kept may differ from stage to stage.
     pub(super) fn mix_kind(&self) -> MixKind {
         self.mixes.unwrap_or(MixKind::None)
-    }
-
-    /// The policies of the space.
-    pub(crate) fn policies(&self) -> Vec<ActivationPolicy> {
-        self.activations.clone().unwrap_or_else(default_policies)
-    }
-
-    /// The policies of the space, of those that a job's techniques make one the first: what they have settled is so under each.
-    pub(super) fn policies_under(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
-        let policies = self.policies();
-        if job.techniques.is_empty() {
-            return policies;
-        }
-        let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
-        // With tensor parallelism a layer has operators more.
-        let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
-        let graphs: Vec<_> = layouts
-            .into_iter()
-            .filter_map(|layout| {
-                let plan = job.plan(layout, batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
-                lowered(job.model, &plan, job.stack).ok()
-            })
-            .collect();
-        let treats = |policy: &ActivationPolicy| -> Vec<Treatment> {
-            let segments = graphs.iter().flat_map(|graph| &graph.segments);
-            segments.map(|segment| policy.treatment_under(&segment.graph, job.stack.replay())).collect()
-        };
-        let mut seen = Vec::new();
-        let new = |policy: &ActivationPolicy| {
-            let treatments = treats(policy);
-            let new = graphs.is_empty() || !seen.contains(&treatments);
-            seen.push(treatments);
-            new
-        };
-        policies.into_iter().filter(new).collect()
     }
 
     /// Of policies, those under which layers may be split as is fastest; the others go with divisions of even splits only.
@@ -450,43 +387,6 @@ impl PlanSpace {
         let splits = if layout.tensor > 1 { among(&self.sequence_parallel, vec![true, false]) } else { vec![false] };
         methods.into_iter().flat_map(|method| splits.iter().map(move |split| (method, *split))).collect()
     }
-}
-
-/// Nothing, the attention core, TorchTitan's choice and everything run again; and all choices of where a layer's tensors go.
-fn every_policy() -> Vec<ActivationPolicy> {
-    let tensors = [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
-    let mut policies =
-        vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::SelectivePerOperator, ActivationPolicy::Full];
-    for choice in 0..3_u32.pow(tensors.len() as u32) {
-        let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
-        let at = |wanted: u32| (0..tensors.len()).filter(|i| place(*i) == wanted).map(|i| tensors[i]).collect::<BTreeSet<_>>();
-        policies.push(ActivationPolicy::Custom { host: at(1), device: at(2) });
-    }
-    policies
-}
-
-/// The policies without those that treat a layer as one before them does.
-fn distinct(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
-    let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
-    let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
-    let training = lowered(job.model, &plan, job.stack).ok();
-    let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else { return policies };
-    let mut seen = Vec::new();
-    let mut new = |policy: &ActivationPolicy| {
-        let treatment = policy.treatment_under(&layer.graph, job.stack.replay());
-        let first = !seen.contains(&treatment);
-        if first {
-            seen.push(treatment);
-        }
-        first
-    };
-    policies.into_iter().filter(|policy| new(policy)).collect()
-}
-
-/// What every framework offers.
-#[must_use]
-pub fn default_policies() -> Vec<ActivationPolicy> {
-    vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full]
 }
 
 #[cfg(test)]

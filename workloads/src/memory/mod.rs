@@ -7,7 +7,7 @@
 //!
 //! Chance: dropout keeps its mask, and is no operator at all where a model's rate is 0, as most have it. One that runs again makes the same mask, as the
 //! frameworks restore their generators (`preserve_rng_state` of torch's checkpoint, Megatron-LM's tracker); the few bytes of a state are not counted.
-//! A sample of rows is drawn without one: a rule that would make it again is refused.
+//! A sample of rows is drawn without one: a rule, or a policy, that would make it again is refused.
 
 pub(crate) mod activations;
 pub(crate) mod amount;
@@ -27,7 +27,7 @@ pub use applied::Applied;
 pub use error::TechniqueError;
 pub use parameters::{PlacedBytes, SegmentStatics, Statics};
 pub use policy::{Away, Gate, TensorClass};
-pub use preset::{OneMicroBatch, Parameter, Preset};
+pub use preset::{OfOptimizers, OneMicroBatch, Parameter, Preset};
 
 #[cfg(test)]
 mod model_tests;

@@ -3,6 +3,7 @@
 use super::amount::{Amount, Facts};
 use super::error::TechniqueError;
 use super::policy::{Adapter, Away, Gate, Place, Representation, Rule, Slice, Stock, TensorClass};
+use crate::footprint::Optimizer;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,6 +62,9 @@ pub struct Preset {
     /// What to say where data-parallel replicas train together and its authors' code cannot.
     #[serde(default)]
     pub one_replica: Option<OneMicroBatch>,
+    /// The optimizers that it goes with, where it does not with all.
+    #[serde(default)]
+    pub optimizers: Option<OfOptimizers>,
     /// Techniques that it cannot be used with, and why.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
@@ -80,6 +84,16 @@ pub struct OneMicroBatch {
     #[serde(default)]
     pub when: Option<Amount>,
     /// The reason.
+    pub why: String,
+}
+
+/// The optimizers that a technique goes with.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfOptimizers {
+    /// These, first the one to use instead of others.
+    pub with: Vec<Optimizer>,
+    /// Why no other.
     pub why: String,
 }
 

@@ -1,5 +1,6 @@
 //! What a policy makes of what techniques have settled about a segment's activations.
 
+use super::activations::SAMPLED;
 use super::policy::Rest;
 use crate::graph::{OperatorGraph, Partly, TensorId, TensorInfo, WHOLE};
 use crate::recompute_policy::{Treatment, keeping};
@@ -47,6 +48,14 @@ impl Treatment {
         }
         all.partly = Some(partly);
         all
+    }
+
+    /// A tensor of which a random sample of rows would be drawn again: the sample is not kept from the forward pass, or not of all tokens.
+    pub(crate) fn drawn_again<'g>(&self, graph: &'g OperatorGraph) -> Option<&'g str> {
+        let in_part = |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
+        let held = |t: &TensorId| self.kept.contains(t) || self.offloaded.contains(t) && !in_part(t);
+        let drawn = graph.tensors.iter().filter(|t| t.saved && !held(&t.id));
+        drawn.into_iter().find_map(|t| t.name.strip_suffix(SAMPLED))
     }
 
     /// Bytes of a tensor that a backward pass has to have brought back or rebuilt: all but what has stayed of it.

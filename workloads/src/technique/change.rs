@@ -98,6 +98,11 @@ fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<Fou
     Ok(rebuilt.max(gone))
 }
 
+/// Why a random sample of a tensor's rows cannot be made again.
+pub(crate) fn drawn_again(of: &str) -> String {
+    format!("rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept")
+}
+
 /// Drops what is made again.
 fn drop_for(graph: &mut OperatorGraph, rule: &Rule, rebuild: Rebuild, technique: &str) -> Result<Found, TechniqueError> {
     let chosen = |id: OpId| rule.at.takes(&graph.operators[id.index()].name);
@@ -111,11 +116,8 @@ fn drop_for(graph: &mut OperatorGraph, rule: &Rule, rebuild: Rebuild, technique:
         Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
     };
     let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
-    if let Some(sample) = dropped.iter().map(name).find(|name| name.ends_with(SAMPLED)) {
-        let of = sample.trim_end_matches(SAMPLED);
-        let why =
-            format!("rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept");
-        return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+    if let Some(of) = dropped.iter().map(name).find_map(|name| name.strip_suffix(SAMPLED)) {
+        return Err(TechniqueError::refused(technique, drawn_again(of), "leave one of the techniques out"));
     }
     let found = if dropped.is_empty() { Found::Nothing } else { Found::Something };
     graph.settled.rebuilt.extend(dropped);

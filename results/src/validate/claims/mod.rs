@@ -7,7 +7,7 @@ mod rules;
 mod text;
 
 use self::text::Between;
-use super::ValidateError;
+use super::{RowError, ValidateError};
 use crate::files::{self, WriteError};
 use crate::papers::{Quantity, Study, studies};
 use serde::Serialize;
@@ -53,7 +53,7 @@ pub struct PredictedClaim {
     pub predicted: String,
     /// Mean of the errors of the value's numbers, sign dropped, in percent; none where either side has no number.
     pub error_pct: Option<f64>,
-    /// Why there is no prediction, or none for a part.
+    /// Why there is no prediction, none for a part, or no error.
     pub why: Option<String>,
 }
 
@@ -64,6 +64,8 @@ pub struct ClaimReport {
     pub file: PathBuf,
     /// Every claim, in the file's order.
     pub claims: Vec<PredictedClaim>,
+    /// Rows with a fault: they are no claims.
+    pub row_errors: Vec<RowError>,
 }
 
 /// A run and what is read off it.
@@ -173,7 +175,7 @@ pub fn claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
     let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
     let studies = studies().map_err(|e| malformed(e.to_string()))?;
-    let mut claims = Vec::new();
+    let (mut claims, mut row_errors) = (Vec::new(), Vec::new());
     for record in reader.records() {
         let record = record.map_err(|e| malformed(e.to_string()))?;
         let cell = |column: &str| place(&header, column).and_then(|at| record.get(at)).unwrap_or_default().to_owned();
@@ -181,9 +183,39 @@ pub fn claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
         let own = cell("id");
         let [system, model, hardware, setting, metric, value, unit, source, confidence] = COLUMNS.map(cell);
         let id = if own.is_empty() { format!("line-{line}") } else { own };
-        claims.push(predicted(Claim { id, system, model, hardware, setting, metric, value, unit, source, confidence }, &studies));
+        let claim = Claim { id, system, model, hardware, setting, metric, value, unit, source, confidence };
+        match fault(&claim) {
+            Some((key, value, limit, cure)) => {
+                let [value, limit, cure] = [value, limit, cure].map(str::to_owned);
+                row_errors.push(RowError {
+                    file: path.into(),
+                    line,
+                    id: Some(claim.id.clone()),
+                    key: key.to_owned(),
+                    value,
+                    limit,
+                    cure,
+                });
+            }
+            None => claims.push(predicted(claim, &studies)),
+        }
     }
-    Ok(ClaimReport { file: path.into(), claims })
+    Ok(ClaimReport { file: path.into(), claims, row_errors })
+}
+
+/// What is wrong with a claim: the column, its value, the limit and the cure. A value may be in the paper's words, or unknown.
+fn fault(claim: &Claim) -> Option<(&'static str, &str, &'static str, &'static str)> {
+    let named = [("system", &claim.system), ("metric", &claim.metric)];
+    if let Some((key, _)) = named.into_iter().find(|(_, cell)| cell.is_empty()) {
+        return Some((key, "(empty)", "must not be empty", "fill it in"));
+    }
+    let number = claim.value.parse::<f64>().ok()?;
+    let cure = "write the paper's number or its words; an empty cell means unknown";
+    match () {
+        () if !number.is_finite() => Some(("value", &claim.value, "must be a finite number", cure)),
+        () if number < 0.0 => Some(("value", &claim.value, "must not be negative", cure)),
+        () => None,
+    }
 }
 
 fn predicted(claim: Claim, studies: &BTreeMap<String, Study>) -> PredictedClaim {
@@ -207,8 +239,9 @@ fn predicted(claim: Claim, studies: &BTreeMap<String, Study>) -> PredictedClaim 
         .collect();
     let written = |number: &Option<f64>| number.map_or_else(|| "?".to_owned(), six_digits);
     let text = numbers.iter().map(written).collect::<Vec<_>>().join(between.sign());
-    let error_pct = claimed.and_then(|(claimed, _)| error(&claimed, &numbers));
-    PredictedClaim { claim, predicted: text, error_pct, why: refused }
+    let error_pct = claimed.as_ref().and_then(|(claimed, _)| error(claimed, &numbers));
+    let words = (claimed.is_none() && !claim.value.is_empty()).then(|| format!("{}: no number to score by", claim.value));
+    PredictedClaim { claim, predicted: text, error_pct, why: refused.or(words) }
 }
 
 /// A number in six digits, without those that say nothing.

@@ -93,10 +93,24 @@ pub(super) fn language_model(name: &str) -> Result<Model, String> {
         Some(("llama" | "llama2", size)) if LLAMA.iter().any(|(known, _)| *known == size) => of_sizes(&LLAMA, "llama2-7b", name),
         Some(("llama", size)) if SMALL_LLAMA.iter().any(|(known, _)| *known == size) => small_llama(name, false),
         _ if ["deit", "swin", "vit", "pvt"].iter().any(|family| plain.starts_with(family)) => {
-            Err(format!("{name}: vision models are not built in"))
+            Err(format!("{name}: of vision models DeiT-Ti and DeiT-S are built in, for Mesa and other presets"))
         }
         _ if plain.starts_with("t5") => Err(format!("{name}: an encoder with a decoder is not built in")),
         _ => Err(format!("{name}: no built-in model")),
+    }
+}
+
+/// The study of a vision model, where there is one: DeiT on images of 224 x 224 (Touvron et al. 2021).
+pub(super) fn vision_study(name: &str, setting: &str) -> Result<Option<&'static str>, String> {
+    let study = match name.to_lowercase().as_str() {
+        "deit-ti" | "deit-tiny" => "mesa_tiny",
+        "deit-s" | "deit-small" => "mesa_small",
+        _ => return Ok(None),
+    };
+    let is_size = |word: &&str| word.split_once('x').is_some_and(|(a, b)| a == b && a.parse::<u32>().is_ok());
+    match setting.split([' ', ',', ';']).find(is_size) {
+        Some(other) if other != "224x224" => Err(format!("{name}: images of {other}; built in is that of 224x224")),
+        _ => Ok(Some(study)),
     }
 }
 

@@ -388,39 +388,59 @@ fn megatron(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
     Ok(several(claim, |setting, _| Ok(ask(of(&base, setting), quantity, claim))))
 }
 
-/// Any other system whose name is a preset's, on a language model: before and after, by the words of the setting.
-fn preset(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
-    let known = |name: &str| name.to_lowercase().replace([' ', '_'], "-");
-    let system = known(&claim.system);
-    let is_preset = |name: &str| workloads::memory::Preset::names().iter().any(|preset| *preset == name);
-    if !is_preset(&system) {
-        return Err(format!("{} is no preset, and the claim is of no run that is modelled", claim.system));
+/// Presets of systems that have other names.
+const SYSTEMS: [(&str, &str); 1] = [("tralgorithm", "proximal-anchor")];
+
+/// The run that a preset's claim is of, without it.
+fn preset_base(claim: &Claim, cells: &str) -> Result<Study, String> {
+    let micro_batch = size(cells, "b");
+    if let Some(study) = models::vision_study(&claim.model, cells)? {
+        return Ok(Study { micro_batch, ..based(study) });
     }
     let model = models::language_model(&claim.model)?;
-    let cells = format!("{} {}", claim.setting, claim.hardware);
-    let (Some(sequence), micro_batch) = (size(&cells, "s").or(tokens(&cells)), size(&cells, "b")) else {
+    let Some(sequence) = size(cells, "s").or(tokens(cells)) else {
         return Err("the sequence's length is not given (s=TOKENS)".to_owned());
     };
     let chip = if cells.to_lowercase().contains("40gb") { "a100_40gb_sxm" } else { "a100_80gb_sxm" };
-    let base = Study {
+    Ok(Study {
         own_model: Some(model),
         sequence: Some(sequence),
         micro_batch,
         chip: Some(chip.to_owned()),
         stack: Some("huggingface".to_owned()),
         ..Study::default()
+    })
+}
+
+/// Any other system whose name is a preset's, or several presets', on a language model or DeiT: before and after, by the words of the setting.
+fn preset(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+    let known = |name: &str| name.to_lowercase().replace([' ', '_'], "-");
+    let system = known(&claim.system);
+    let is_preset = |name: &&str| workloads::memory::Preset::names().iter().any(|preset| preset == name);
+    // Some papers have several.
+    let own: Vec<&str> = match SYSTEMS.iter().find(|(known, _)| *known == system) {
+        Some((_, preset)) => vec![*preset],
+        None => system.split('/').collect(),
     };
+    if !own.iter().all(is_preset) {
+        return Err(format!("{} is no preset, and the claim is of no run that is modelled", claim.system));
+    }
+    let cells = format!("{} {}", claim.setting, claim.hardware);
+    let base = preset_base(claim, &cells)?;
     let rank = size(&cells, "r").map_or_else(String::new, |rank| format!(",rank={rank}"));
     let method = |text: &str| {
         // The longest name in the text: `lora-fa` before `lora`.
         let text = known(text);
+        if own.len() > 1 && text.contains(&system) {
+            return with(&base, &own);
+        }
         let named = workloads::memory::Preset::names().into_iter().filter(|name| text.contains(name.as_str()));
         let named = named.max_by_key(String::len);
         match named {
             Some(name) if rank.is_empty() || !name.contains("lora") => with(&base, &[&name]),
             Some(name) => with(&base, &[&format!("{name}{rank}")]),
             None if ["full", "baseline", "vanilla", "original", "standard"].iter().any(|w| text.contains(w)) => with(&base, &[]),
-            None => with(&base, &[&system]),
+            None => with(&base, &own),
         }
     };
     if claim.metric.contains("ratio") {

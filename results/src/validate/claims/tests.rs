@@ -45,7 +45,11 @@ fn metrics_without_a_setting_of_their_own_and_parts_that_cannot_be_are_told() {
     );
     // 40 layers of 16 x 2 bytes x 2^20 x 5120.
     assert_eq!((all[0].predicted.as_str(), all[1].predicted.as_str()), ("6400", "16"));
-    assert!(all[2].predicted.is_empty() && all[2].why.as_deref().unwrap().contains("vision"));
+    // DeiT is in the reference of papers: the same study.
+    let (whole, narrow) = all[2].predicted.split_once(" -> ").unwrap();
+    assert!(whole.parse::<f64>().unwrap() > 2.0 * narrow.parse::<f64>().unwrap(), "{}", all[2].predicted);
+    let reference = crate::papers::reproduce().unwrap().into_iter().find(|figure| figure.id == "mesa_baseline_small").unwrap();
+    assert_eq!(whole, six_digits(reference.predicted));
     let (before, after) = all[3].predicted.split_once(" -> ").unwrap();
     assert!(before.parse::<f64>().unwrap() > 2.0 * after.parse::<f64>().unwrap(), "{}", all[3].predicted);
     assert!(all[4].why.is_some() && all[4].predicted.is_empty());
@@ -62,4 +66,41 @@ fn what_is_written_has_every_claim_with_its_prediction() {
         "id,system,model,hardware,setting,metric,value,unit,source,confidence,predicted,error_pct,why"
     );
     assert!(text.lines().nth(1).unwrap().starts_with("line-2,PHAZE,all,-,code,x,y,-,z,w,,,"), "{text}");
+}
+
+#[test]
+fn rows_that_are_wrong_are_named() {
+    let rows = "LOMO,LLaMA-7B,-,s=512 b=8 AdamW,weights,nan,GB,x,x\n\
+         LOMO,LLaMA-7B,-,s=512 b=8 AdamW,weights,-5,GB,x,x\n\
+         LOMO,LLaMA-7B,-,s=512 b=8 AdamW,,12.55,GB,x,x\n\
+         LOMO,LLaMA-7B,-,s=512 b=8 AdamW,weights,abc,GB,x,x\n\
+         LOMO,LLaMA-7B,-,s=512 b=8 AdamW,weights,,GB,x,x\n";
+    let report = claims(Path::new("c.csv"), format!("{HEADER}{rows}").as_bytes()).unwrap();
+    let errors: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors[0].starts_with("c.csv:2: value = nan: must be a finite number"), "{}", errors[0]);
+    assert!(errors[1].starts_with("c.csv:3: value = -5: must not be negative"), "{}", errors[1]);
+    assert!(errors[2].starts_with("c.csv:4: metric = (empty): must not be empty"), "{}", errors[2]);
+    // Words of the paper and unknown values are predicted.
+    assert!(report.claims.iter().all(|claim| !claim.predicted.is_empty() && claim.error_pct.is_none()));
+    assert_eq!(report.claims[0].why.as_deref(), Some("abc: no number to score by"));
+    assert_eq!(report.claims[1].why, None);
+}
+
+#[test]
+fn systems_are_known_by_their_presets() {
+    let all = tried(
+        "TRAlgorithm,LLaMA-7B,A100,s=512 b=1,peak memory,,GB,x,x\n\
+         Approx-BP/MS-BP,LLaMA-7B,A100,s=2048 b=8 baseline -> Approx-BP/MS-BP,peak memory,60 -> 50,GB,x,x\n\
+         Approx-BP/MS-BP,ViT-B,A100,b=64,peak memory,,GB,x,x\n\
+         Mesa,DeiT-S,1 GPU,b=128 384x384,train memory,,MB,x,x\n\
+         PHAZE,LLaMA-7B,A100,s=512,peak memory,,GB,x,x\n",
+    );
+    let why = |at: usize| all[at].why.as_deref().unwrap_or_default();
+    assert!(all[0].predicted.parse::<f64>().is_ok(), "{:?}", all[0]);
+    let (before, after) = all[1].predicted.split_once(" -> ").unwrap();
+    assert!(before.parse::<f64>().unwrap() > after.parse::<f64>().unwrap(), "{}", all[1].predicted);
+    assert!(why(2).contains("of vision models DeiT-Ti and DeiT-S are built in"), "{}", why(2));
+    assert!(why(3).contains("images of 384x384"), "{}", why(3));
+    assert!(why(4).contains("PHAZE is no preset"), "{}", why(4));
 }

@@ -1,0 +1,129 @@
+//! The policies of a space: which there are, which a job can follow, which come to the same under its techniques.
+
+use super::{Job, PlanSpace};
+use sim::pipeline::Schedule;
+use std::collections::BTreeSet;
+use step::{StepError, lowered};
+use workloads::recompute_policy::{NamedTensor, Treatment};
+use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, TrainingGraph};
+
+/// Policies that techniques make one.
+struct Alike {
+    treatments: Vec<Treatment>,
+    /// The one that stands for them.
+    policy: ActivationPolicy,
+    /// Whether it means the same without the techniques.
+    own: bool,
+}
+
+impl PlanSpace {
+    /// Whether a layer of the job's model has every tensor that the policies of the space name, and its chip every place that they send one to.
+    ///
+    /// # Errors
+    /// The first name that none has, with those that there are; a policy that needs a host or storage that the chip's file does not have.
+    pub fn check_names(&self, job: &Job<'_>) -> Result<(), StepError> {
+        let policies: Vec<_> = self.activations.iter().flatten().collect();
+        if policies.is_empty() {
+            return Ok(());
+        }
+        let training = graph_of(job, Layout::default())?;
+        let Some(layer) = training.segment(SegmentKind::Layer).map(|layer| &layer.graph) else { return Ok(()) };
+        policies.into_iter().try_for_each(|policy| {
+            policy.check_names(layer)?;
+            let goes = policy.treatment_under(layer, job.stack.replay());
+            let (stored, hosted) = (!goes.stored.is_empty(), goes.offloaded.len() > goes.stored.len());
+            let lacking = [(hosted && job.chip.host.is_none(), "host"), (stored && job.chip.storage.is_none(), "storage")];
+            let Some((_, table)) = lacking.into_iter().find(|(lacks, _)| *lacks) else { return Ok(()) };
+            let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
+            Err(StepError::Hardware(format!(
+                "--recompute {policy}: sends tensors to what {} has none of: {table}; give the chip's file its [{table}]{nvme}, or another policy",
+                job.chip.name
+            )))
+        })
+    }
+
+    /// The policies of the space.
+    pub(crate) fn policies(&self) -> Vec<ActivationPolicy> {
+        self.activations.clone().unwrap_or_else(default_policies)
+    }
+
+    /// The policies of the space that a job's techniques allow; of those that they make one the one that says what they have settled if there is such,
+    /// else the first. All of them where none is allowed: every plan is refused then, with the reason.
+    pub(super) fn policies_under(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
+        let policies = self.policies();
+        if job.techniques.is_empty() {
+            return policies;
+        }
+        // With tensor parallelism a layer has operators more.
+        let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
+        let graphs: Vec<TrainingGraph> = layouts.into_iter().filter_map(|layout| graph_of(job, layout).ok()).collect();
+        let mut open = graphs.clone();
+        open.iter_mut().flat_map(|graph| &mut graph.segments).for_each(|segment| segment.graph.settled = Default::default());
+        let replay = job.stack.replay();
+        let treats = |graphs: &[TrainingGraph], policy: &ActivationPolicy| -> Vec<Treatment> {
+            let segments = graphs.iter().flat_map(|graph| &graph.segments);
+            segments.map(|segment| policy.treatment_under(&segment.graph, replay)).collect()
+        };
+        let allowed =
+            |policy: &&ActivationPolicy| graphs.iter().all(|graph| job.techniques.check_policy(policy, graph, replay).is_ok());
+        let mut found: Vec<Alike> = Vec::new();
+        for policy in policies.iter().filter(allowed) {
+            let treatments = treats(&graphs, policy);
+            let alike = found.iter_mut().find(|other| !graphs.is_empty() && other.treatments == treatments);
+            if alike.as_ref().is_some_and(|alike| alike.own) {
+                continue;
+            }
+            let own = treats(&open, policy) == treatments;
+            match alike {
+                Some(alike) if own => (alike.policy, alike.own) = (policy.clone(), own),
+                Some(_) => {}
+                None => found.push(Alike { treatments, policy: policy.clone(), own }),
+            }
+        }
+        if found.is_empty() { policies } else { found.into_iter().map(|alike| alike.policy).collect() }
+    }
+}
+
+/// A job's model as a layout has it, everything kept.
+fn graph_of(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepError> {
+    let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
+    lowered(job.model, &job.plan(layout, batch, ActivationPolicy::None, Schedule::OneForwardOneBackward), job.stack)
+}
+
+/// Nothing, the attention core, TorchTitan's choice and everything run again; and all choices of where a layer's tensors go.
+pub(super) fn every_policy() -> Vec<ActivationPolicy> {
+    let tensors = [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
+    let mut policies =
+        vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::SelectivePerOperator, ActivationPolicy::Full];
+    for choice in 0..3_u32.pow(tensors.len() as u32) {
+        let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
+        let at = |wanted: u32| (0..tensors.len()).filter(|i| place(*i) == wanted).map(|i| tensors[i]).collect::<BTreeSet<_>>();
+        policies.push(ActivationPolicy::Custom { host: at(1), device: at(2) });
+    }
+    policies
+}
+
+/// The policies without those that treat a layer as one before them does. Of those that techniques make one [`PlanSpace::policies_under`] chooses.
+pub(super) fn distinct(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
+    if !job.techniques.is_empty() {
+        return policies;
+    }
+    let training = graph_of(job, Layout::default()).ok();
+    let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else { return policies };
+    let mut seen = Vec::new();
+    let mut new = |policy: &ActivationPolicy| {
+        let treatment = policy.treatment_under(&layer.graph, job.stack.replay());
+        let first = !seen.contains(&treatment);
+        if first {
+            seen.push(treatment);
+        }
+        first
+    };
+    policies.into_iter().filter(|policy| new(policy)).collect()
+}
+
+/// What every framework offers.
+#[must_use]
+pub fn default_policies() -> Vec<ActivationPolicy> {
+    vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full]
+}

@@ -1,0 +1,54 @@
+//! The number format of a run, by its name.
+
+use crate::failure::{self, Failure};
+use clap::ValueEnum;
+use sim::hardware::Accelerator;
+use sim::kernel::DataType;
+use workloads::footprint::Precision;
+
+/// The form of the matrix products.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Products {
+    /// bf16 throughout
+    Bf16,
+    /// fp16 throughout
+    Fp16,
+    /// Matrix products in fp8, the rest in bf16
+    Fp8,
+    /// Matrix products in int8, the rest in bf16
+    Int8,
+    /// Matrix products in MXFP8 (blocks of 32 with a scale), the rest in bf16
+    Mxfp8,
+    /// Matrix products in NVFP4 (4 bits, blocks of 16 with a scale), the rest in bf16
+    Nvfp4,
+}
+
+/// The format that was asked for, or the chip's usual one.
+///
+/// # Errors
+/// A format that the chip has no matrix products of.
+pub fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
+    let Some(products) = products else {
+        let default = if chip.peak(DataType::Bf16).is_none() { Products::Fp16 } else { Products::Bf16 };
+        return precision(Some(default), chip);
+    };
+    let precision = match products {
+        Products::Bf16 => Precision::MIXED_BF16,
+        Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
+        Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
+        Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
+        Products::Mxfp8 => Precision::MIXED_BF16.with_products(DataType::Mxfp8),
+        Products::Nvfp4 => Precision::MIXED_BF16.with_products(DataType::Nvfp4),
+    };
+    if chip.peak(precision.product.unwrap_or(precision.operand)).is_some() {
+        return Ok(precision);
+    }
+    let types = DataType::ALL.into_iter().filter(|t| *t != DataType::Fp32 && chip.peak(*t).is_some());
+    let has: Vec<String> = types.map(|t| t.to_string()).collect();
+    let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+    Err(failure::input(format!(
+        "--precision {asked}: {} has no matrix products of that type; use {}",
+        chip.name,
+        has.join(" or ")
+    )))
+}
