@@ -99,6 +99,9 @@ impl Sweep<'_> {
     }
 }
 
+/// What becomes of each of some numbers.
+pub type Look<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync + 'a;
+
 /// Does `some` for each group of numbers on all of rayon's threads, and has `keep` keep what comes of them, some at a time, on the calling thread. Stops
 /// at the first error of either; what was kept before stays kept.
 ///
@@ -106,7 +109,7 @@ impl Sweep<'_> {
 /// The first of `some` or `keep`.
 pub fn run<T: Send, E: Send>(
     groups: impl Iterator<Item = Vec<u64>> + Send,
-    some: &(dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync),
+    some: &Look<'_, T, E>,
     keep: &mut dyn FnMut(Vec<(u64, T)>) -> Result<(), E>,
 ) -> Result<(), E> {
     let groups = Mutex::new(groups);

@@ -91,7 +91,7 @@ impl Space {
         }
         let is_first = {
             let spread = spread.clone();
-            move |number: &u64| spread.iter().all(|(stride, length)| number / stride % length == 0)
+            move |number: &u64| spread.iter().all(|(stride, length)| (number / stride).is_multiple_of(*length))
         };
         (0..self.combinations()).filter(is_first).map(move |first| {
             let mut group = vec![first];
