@@ -94,6 +94,16 @@ struct HostTable {
     memory_gb_per_s: Option<f64>,
 }
 
+impl HostTable {
+    fn link(&self) -> HostLink {
+        HostLink {
+            bandwidth: gb(self.link_gb_per_s),
+            capacity: Bytes::from_gib(self.capacity_gib),
+            memory: self.memory_gb_per_s.map(gb),
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StorageTable {
@@ -238,11 +248,7 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         },
         on_chip: levels,
         hbm,
-        host: raw.host.as_ref().map(|h| HostLink {
-            bandwidth: gb(h.link_gb_per_s),
-            capacity: Bytes::from_gib(h.capacity_gib),
-            memory: h.memory_gb_per_s.map(gb),
-        }),
+        host: raw.host.as_ref().map(HostTable::link),
         storage: raw.storage.as_ref().map(|s| Storage {
             read_bandwidth: gb(s.read_gb_per_s),
             write_bandwidth: gb(s.write_gb_per_s),

@@ -181,18 +181,7 @@ impl Asked {
             },
         };
         for (flag, key, value) in fixed {
-            for of in &spec.dimensions {
-                let Values::LookedUp(looked) = &of.values else { continue };
-                if looked.by == key && !looked.has(&value) {
-                    let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
-                    let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
-                    return Err(failure::input(format!(
-                        "{flag}: study {name} has {} for {} only; {cure}",
-                        of.key,
-                        known.join(", ")
-                    )));
-                }
-            }
+            looked_up(&spec.dimensions, name, (&flag, &key, &value))?;
             let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
             let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
             match own {
@@ -209,6 +198,19 @@ impl Asked {
         spec.dimensions.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(())
     }
+}
+
+/// Refuses a value of a dimension for which a look-up of another has nothing.
+fn looked_up(dimensions: &[Dimension], study: &str, (flag, key, value): (&str, &str, &Setting)) -> Result<(), Failure> {
+    for of in dimensions {
+        let Values::LookedUp(looked) = &of.values else { continue };
+        if looked.by == key && !looked.has(value) {
+            let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
+            let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
+            return Err(failure::input(format!("{flag}: study {study} has {} for {} only; {cure}", of.key, known.join(", "))));
+        }
+    }
+    Ok(())
 }
 
 fn setting(text: &str) -> Setting {
