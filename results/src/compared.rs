@@ -55,7 +55,7 @@ pub fn compared(mut runs: Vec<Run>) -> Result<Compared, String> {
     };
     let scale = format!(
         "x reference: the {} of the models' throughputs over those of {}, ideal and under its best plan, as {} has them.",
-        if over(first) == Over::Mean { "arithmetic mean" } else { "geometric mean" },
+        if first.over() == Over::Mean { "arithmetic mean" } else { "geometric mean" },
         first.record.study.reference_chip,
         first.name,
     );
@@ -169,11 +169,6 @@ pub fn difference(first: &Run, run: &Run) -> Option<String> {
     (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }
 
-/// How a run of several models makes one rate of theirs.
-pub(crate) fn over(run: &Run) -> Over {
-    if run.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean }
-}
-
 /// Holds the rates of runs of several models against one reference: the first run's. Runs of one model each stay as they are.
 ///
 /// # Errors
@@ -193,7 +188,7 @@ pub fn on_one_scale(runs: &mut [Run]) -> Result<(), String> {
     let Some(first) = runs.iter().find(|run| !run.models().is_empty()).cloned() else { return Ok(()) };
     let asked = |run: &Run| {
         let models = run.models().iter().map(|model| (model.model.clone(), format!("{:.9}", model.share)));
-        (over(run), models.collect::<Vec<_>>())
+        (run.over(), models.collect::<Vec<_>>())
     };
     for run in runs.iter_mut().filter(|run| !run.models().is_empty()) {
         if asked(run) != asked(&first) {
@@ -202,8 +197,8 @@ pub fn on_one_scale(runs: &mut [Run]) -> Result<(), String> {
                  order, with the same weights and the same --over",
                 of(&first),
                 of(run),
-                over(&first),
-                over(run),
+                first.over(),
+                run.over(),
             ));
         }
         rescale(run, &first)?;
@@ -220,7 +215,7 @@ fn rescale(run: &mut Run, first: &Run) -> Result<(), String> {
     if pairs.iter().all(same) {
         return Ok(());
     }
-    if over(run) == Over::Mean {
+    if run.over() == Over::Mean {
         return Err(format!(
             "{} and {} hold their models against other rates of a reference ({}, {}), and an arithmetic mean over one says nothing of the other; \
              search with --over geomean, or with the same space.reference_chip, cluster and stack",

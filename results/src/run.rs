@@ -1,7 +1,6 @@
 //! Run directories: what `search` leaves behind and `compare` and `pareto` read.
 
 use crate::compare::Entry;
-use crate::compared::over;
 use crate::design::DesignRow;
 use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Scale, Series, pareto};
 use crate::files::{self, Unwritable, WriteError};
@@ -11,7 +10,7 @@ use crate::record::{BestDesign, ModelPlan, Proof, Record, RecordError};
 use crate::store::{self, StoreError};
 use crate::sums::{self, SUMS, Sums, SumsError};
 use crate::text::{count, significant};
-use search::objective::Term;
+use search::objective::{Over, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -146,6 +145,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// How the rates of several models make one.
+    pub(crate) fn over(&self) -> Over {
+        if self.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean }
+    }
+
     /// Writes the run into `directory` (made if need be): the digests, the store, the figure as SVG and PNG, what was found, and last the record, so that a directory
     /// with a record is complete, and one with files of two runs has digests that tell. Everything is encoded and on the disk before the first file
     /// appears under its name. Returns the paths written, the record's first.
@@ -309,7 +313,7 @@ impl Run {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
         let runs: Vec<(&ModelPlan, &Entry)> =
             best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
-        let over = over(self);
+        let over = self.over();
         // Of each model what the reference has, and what the baseline has.
         let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
