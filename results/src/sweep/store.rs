@@ -10,7 +10,7 @@ use super::row::SweptRow;
 use crate::files::{self, Unwritable, WriteError};
 use crate::seal::{BASIS, fnv1a};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The store's file name.
@@ -191,6 +191,9 @@ impl SweepStore {
     /// A store that is missing, truncated, damaged, of another version, or another process's.
     pub fn open(directory: &Path) -> Result<Self, SweepError> {
         let file = directory.join(STORE);
+        if is_cut(&file) {
+            return Err(SweepError::Damaged { file, why: "its end is cut off within a page".into() });
+        }
         let connection = connect(&file)?;
         let damaged = |why: String| SweepError::Damaged { file: file.clone(), why };
         let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
@@ -382,6 +385,17 @@ fn made(file: &Path, facts: &str) -> rusqlite::Result<()> {
     connection.execute("INSERT INTO facts VALUES (0, ?1, ?2)", params![facts, sum])?;
     connection.execute_batch("COMMIT")?;
     connection.close().map_err(|(_, why)| why)
+}
+
+/// Whether a database ends within a page, which SQLite fills up with zeros without a word. With a journal beside it, that has the page.
+fn is_cut(file: &Path) -> bool {
+    let journal = std::fs::metadata(file.with_file_name(BESIDE[0])).map_or(0, |found| found.len());
+    let mut header = [0; 18];
+    let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut header).and_then(|()| file.metadata()));
+    // Bytes 16 and 17 are the page's size, 1 for 65,536 (SQLite, database file format, 1.3.2). What is too short for them is no database.
+    let page = u64::from(u16::from_be_bytes([header[16], header[17]]));
+    let page = if page == 1 { 1 << 16 } else { page };
+    journal == 0 && page > 0 && read.is_ok_and(|found| !found.len().is_multiple_of(page))
 }
 
 /// Opens a database for this process alone.
