@@ -73,7 +73,7 @@ impl Space {
     }
 
     /// Every combination once, those together that differ in what their fabric follows from alone: what runs on their chips takes the same, but for
-    /// collectives. As many as [`TOGETHER`] at most, in the order of their first.
+    /// collectives. Sixteen at most, in the order of their first.
     pub fn alike(&self) -> impl Iterator<Item = Vec<u64>> + Send + use<> {
         let free = match &self.kind {
             // A fabric of the area differs from chip to chip.
