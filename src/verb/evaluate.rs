@@ -24,7 +24,8 @@ use std::path::PathBuf;
     coplace evaluate llama2-7b --chip tpu_v4 --stack ideal --tensor 2 --kernels\n\n\
     Where the arguments leave several plans, the fastest of them that fits is found, as `plan` finds it; time and memory are those of `plan`.\n\
     Without --fabric, --devices and --global-batch the cluster is that of the study phaze.\n\
-    That nothing fits the chip is an answer: it says which stage lacks how much. A --headroom-gib that no plan leaves is an error with the one that would do. Energy on the network's links is not modelled.\n\n\
+    That nothing fits the chip is an answer: it says which stage lacks how much. A --headroom-gib that no plan leaves is an error with the one that\n\
+    would do. Energy on the network's links is not modelled.\n\n\
     JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages, timeline, slowest_stage and\n\
     passes (each with its kernels); the unit is in each key. docs/json.md describes every key."
 )]

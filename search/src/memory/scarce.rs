@@ -5,7 +5,7 @@ use super::mix::{MixPoint, StageMix};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
 
 /// Nodes of the branch and bound: where they are used up, what is left is the gap.
-const NODES: u64 = 600;
+const NODES: u64 = 2_000;
 
 /// A mix within so much of the relaxation is taken; what is left is the gap.
 const ENOUGH: f64 = 1e-4;

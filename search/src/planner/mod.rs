@@ -269,9 +269,10 @@ impl<'a> Job<'a> {
         let plan = self.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
         let flops = |techniques: &Techniques| {
             let graph = step::lowered(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
-            graph.map_or(1.0, |graph| graph.kernel_flops().as_f64())
+            graph.ok().map(|graph| graph.kernel_flops().as_f64())
         };
-        (flops(&plan.techniques) / flops(Techniques::none())).min(1.0)
+        // What cannot be lowered has no plan whose share would be asked for.
+        flops(&plan.techniques).zip(flops(Techniques::none())).map_or(1.0, |(done, all)| (done / all).min(1.0))
     }
 
     /// Whether the framework can run the chunks of a split.

@@ -36,8 +36,8 @@ fn line(text: &str, key: &str) -> Option<usize> {
     lines(text).find(|(_, found, _)| found == key).map(|(line, ..)| line)
 }
 
-/// Lines from 1 with the keys that they set and what stands behind them, and heads of tables. Keys and heads of tables stand at the begin of a line; what lists and texts of several
-/// lines hold is none of them.
+/// Lines from 1 with the keys that they set and what stands behind them, and heads of tables. Keys and heads of tables stand at the begin of a line; what
+/// lists and texts of several lines hold is none of them.
 fn lines(text: &str) -> impl Iterator<Item = (usize, String, &str)> {
     let mut table = String::new();
     (1..).zip(text.lines()).filter_map(move |(number, line)| {

@@ -249,7 +249,7 @@ impl CostModel {
             // The device has no part in it. What the host's memory gives may be unknown: then its work is free.
             Link::HostMemory => {
                 let rate = self.accelerator.host.as_ref().and_then(|link| link.memory).map_or(f64::INFINITY, |rate| rate.0);
-                return KernelCost { bound: Bound::Network, ..KernelCost::network(Seconds(bytes / rate)) };
+                return KernelCost::network(Seconds(bytes / rate));
             }
             Link::Host => self.accelerator.host.as_ref().map(|link| link.bandwidth.0),
             Link::Storage => self.accelerator.storage.as_ref().map(|s| s.read_bandwidth.0.min(s.write_bandwidth.0)),

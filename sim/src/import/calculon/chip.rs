@@ -1,6 +1,6 @@
 //! A system's processor as a chip.
 
-use super::{Engine, System};
+use super::{Engine, Memory, System};
 use crate::files::FileError;
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing};
 use crate::hardware::{PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
@@ -12,6 +12,12 @@ use std::collections::BTreeMap;
 const LANES: u32 = 1 << 16;
 /// The rate of a memory that never limits, in bytes per second: a million times an HBM stack's.
 const NEVER_LIMITS: f64 = 1e18;
+
+/// The second memory as the host's. What is offloaded is updated by the device there.
+fn link(host: &Memory) -> HostLink {
+    let bandwidth = BytesPerSecond(host.bandwidth.0 * host.efficiency.of_large());
+    HostLink { bandwidth, capacity: host.capacity, memory: None }
+}
 
 impl System {
     /// The processor as a chip: engines that reach the stated fraction of their peak whatever the shape, and every operand of a product read
@@ -46,12 +52,7 @@ impl System {
             vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
             on_chip: vec![level("operands", Scope::Core, self.memory.capacity, BytesPerSecond(NEVER_LIMITS), 2)],
             hbm: level("mem1", Scope::Chip, self.memory.capacity, self.memory.bandwidth, 1),
-            host: self.host.as_ref().map(|host| HostLink {
-                bandwidth: BytesPerSecond(host.bandwidth.0 * host.efficiency.of_large()),
-                capacity: host.capacity,
-                // What is offloaded is updated by the device there.
-                memory: None,
-            }),
+            host: self.host.as_ref().map(link),
             storage: None,
             pairing: Pairing::SameIndex,
             exclusivity: Exclusivity::AllCores,
