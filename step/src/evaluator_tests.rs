@@ -138,7 +138,9 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     prop_assert!((simulated.0 / slow.total.0 - 1.0).abs() <= 1e-9, "{plan:?}: {simulated}, {}", slow.total);
     if plan.layout.pipeline > 1 {
         let first: u64 = plan.layout.chunk_layers(model.layers).unwrap().into_iter().step_by(plan.layout.pipeline as usize).sum();
-        let least = evaluator.least_once(&mut chip, &from, plan, first) + evaluator.overhead();
+        let held = Held::first(first);
+        let exchange = evaluator.least_exchange(&chip, &from, plan, held);
+        let least = exchange + evaluator.least_update(&mut chip, &from, plan, held) + evaluator.overhead();
         let once = slow.total - timeline.passes_end;
         let mine = if plan.schedule == Schedule::ZbV { Seconds::ZERO } else { least };
         prop_assert!(mine.0 <= once.0 + 1e-9 * slow.total.0, "{plan:?}: {mine} of {once}");

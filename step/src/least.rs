@@ -105,30 +105,51 @@ impl Evaluator<'_> {
         [exposed.least(), exposed.farther()]
     }
 
-    /// What nothing hides of what the first device exchanges once per step behind its last pass, at least, where it holds so many layers beside the
-    /// embedding: [`Self::least_once`] but for the update, the same on every chip.
+    /// What nothing hides at least of what a device exchanges once per step behind its last pass, the same on every chip. Work hides no more of a
+    /// communication than the stack's share of all of it. More layers are exchanged no faster.
     #[must_use]
-    pub fn least_exchange(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
-        if plan.schedule.splits_backward() {
-            return Seconds::ZERO;
-        }
+    pub fn least_exchange(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan, held: Held) -> Seconds {
         let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
-        let held = profile.embedding.plus(profile.layer.times(layers));
-        let (exchange, overlap) = (step.exchange(chip, held.parameters, held.expert_parameters), &self.stack.overlap);
+        let all = held.of(profile);
+        let (exchange, overlap) = (step.exchange(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
         let late =
             exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
-        late + step.tied(chip)
+        if held.ends == [false; 2] { late } else { late + step.tied(chip) }
     }
 
-    /// What a step takes at least besides its passes and the overhead, where the first device holds so many layers beside the embedding. The last
-    /// backward pass ends on that device, but for zero-bubble schedules: what nothing hides of its exchange follows the last pass whole. Work hides
-    /// no more of a communication than the stack's share of all of it. All updates follow, the longest is no shorter than this device's.
+    /// A device's update of what it holds: a step's last is no shorter.
     #[must_use]
-    pub fn least_once(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan, layers: u64) -> Seconds {
+    pub fn least_update(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan, held: Held) -> Seconds {
         let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
-        let held = profile.embedding.plus(profile.layer.times(layers));
-        let (parameters, experts) = (held.parameters, held.expert_parameters);
-        let update = chip.update(profile, step.share(chip, parameters, experts));
-        self.least_exchange(chip, shape, plan, layers) + update
+        let all = held.of(profile);
+        chip.update(profile, step.share(chip, all.parameters, all.expert_parameters))
+    }
+}
+
+/// What a device holds of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Layers.
+    pub layers: u64,
+    /// The embedding, and the head.
+    pub ends: [bool; 2],
+}
+
+impl Held {
+    /// So many layers beside the embedding.
+    #[must_use]
+    pub fn first(layers: u64) -> Self {
+        Self { layers, ends: [true, false] }
+    }
+
+    /// So many layers between the ends.
+    #[must_use]
+    pub fn inner(layers: u64) -> Self {
+        Self { layers, ends: [false; 2] }
+    }
+
+    fn of(self, profile: &StepProfile) -> PieceProfile {
+        let ends = [&profile.embedding, &profile.head].into_iter().zip(self.ends).filter(|(_, held)| *held);
+        ends.fold(profile.layer.times(self.layers), |all, (end, _)| all.plus(*end))
     }
 }

@@ -65,7 +65,7 @@ pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Recent, 
 pub use exchange::sharing_domain;
 pub use execute::detail::{KernelDetail, Place};
 pub use keeps::{LayerKeeps, NamedBytes, stage_keeps};
-pub use least::{Exposed, LayerGathers, PieceLoad};
+pub use least::{Exposed, Held, LayerGathers, PieceLoad};
 pub use lowering::{lowered, lowering};
 pub use memory::usable;
 pub use memory::{

@@ -7,7 +7,6 @@
 
 use super::found::{Candidate, Found};
 use super::loads::Loads;
-use super::mixes::Looked;
 use super::on_chip::{ChipKernels, Look, LotBounds, OnChip, Waiting};
 use super::prepared::{Prepared, PreparedLot};
 use super::search::Search;
@@ -141,8 +140,8 @@ impl Prepared<'_> {
                 let bounds = on.fitting.get(&lot).map(Vec::as_slice);
                 let looked = on.own().lot_fastest(exact, &self.lots[lot], (limit, bounds), &mut found);
                 gap = gap.max(looked.gap);
-                if !looked.proven {
-                    open.push(lot);
+                if !looked.open.is_empty() {
+                    open.push((lot, looked.open));
                 }
             } else {
                 on.look_further(least, useful);
@@ -178,6 +177,15 @@ impl Prepared<'_> {
     }
 }
 
+/// How good the plans found in a lot are.
+#[derive(Debug, Clone)]
+pub(super) struct LotFastest {
+    /// The policies under which an order of kernels may make passes faster.
+    pub open: Vec<usize>,
+    /// By what share a better plan may be there at most, passes as they are.
+    pub gap: f64,
+}
+
 /// A search among the plans of a job on devices with so much memory.
 pub(super) fn search<'s>(prepared: &'s Prepared<'_>, job: &'s Job<'s>, chip: ChipTimes, memory: DeviceMemory) -> Search<'s> {
     Search {
@@ -189,7 +197,7 @@ pub(super) fn search<'s>(prepared: &'s Prepared<'_>, job: &'s Job<'s>, chip: Chi
         open: Arc::clone(&prepared.open),
         limit: f64::INFINITY,
         shapes: prepared.shapes(),
-        degrees: vec![OnceLock::new(); prepared.families.len()],
+        divided: vec![OnceLock::new(); prepared.families.len()],
         length: 1 + super::search::SPARE,
         uneven: prepared.uneven,
         split_tolerance: prepared.split_tolerance,
@@ -208,7 +216,7 @@ impl Search<'_> {
         lot: &PreparedLot<'_>,
         (limit, bounds): (f64, Option<&[f64]>),
         found: &mut Found,
-    ) -> Looked {
+    ) -> LotFastest {
         let (family, place) = (lot.family, lot.lot);
         let layers = self.job.model.layers;
         let first = self.first_of(family, place);
@@ -222,7 +230,7 @@ impl Search<'_> {
             let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..first_plan.clone() };
             lowered.shape(chip, self.job.fabric, &plan).ok();
         }
-        let (mut proven, mut kept, mut loads) = (true, None, vec![None; order.len()]);
+        let (mut unproven, mut kept, mut loads) = (Vec::new(), None, vec![None; order.len()]);
         for policy in order {
             let activations = &self.policies[policy];
             let limit = limit.min(found.limit_of(1) * (1.0 + ROUNDING));
@@ -238,8 +246,8 @@ impl Search<'_> {
             let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
             let shape = lowered.shape(chip, self.job.fabric, &plan);
             let known = shape.as_ref().ok().map(|shape| Loads::of(shape, self.job.stack));
-            if let Ok(shape) = &shape {
-                proven &= shape.proven();
+            if shape.as_ref().is_ok_and(|shape| !shape.proven()) {
+                unproven.push(policy);
             }
             if *activations == ActivationPolicy::None {
                 kept = known;
@@ -257,7 +265,8 @@ impl Search<'_> {
             more.best.into_iter().for_each(|candidate| found.better(candidate, self.length));
         }
         let mixed = self.mix_lot(chip, (family as usize, place as usize), limit, found);
-        Looked { proven: proven && mixed.proven, gap: mixed.gap.max(self.split_tolerance) }
+        let open = if mixed.proven { unproven } else { (0..self.policies.len()).collect() };
+        LotFastest { open, gap: mixed.gap.max(self.split_tolerance) }
     }
 
     /// A plan of a lot under a policy.

@@ -5,7 +5,8 @@ use sim::pipeline::{ChunkWork, EndedPipeline, RowPipeline, Schedule};
 use sim::units::Seconds;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use step::{Alike, Arrangement, PieceLoad, Shape, SoftwareStack, TrainingPlan};
+use std::ops::RangeInclusive;
+use step::{Alike, Arrangement, Held, PieceLoad, Shape, SoftwareStack, TrainingPlan};
 use workloads::{ChunkSplit, Layout};
 
 /// Seconds of one micro-batch's passes on one device, forward and backward, what nothing hides included.
@@ -54,19 +55,55 @@ impl Loads {
         self.embedding + self.layer * layers as f64 + self.head
     }
 
-    /// Seconds that the passes of a split take at least: each device's, behind the way to it.
-    pub fn bound(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
+    /// Seconds that a split's passes take at least with what devices exchange behind them: `late` is a device's. Every device's passes follow the first
+    /// micro-batch's way to it, and its exchange follows them. The first device's follows the last pass of all, but where gradients of weights run
+    /// apart: before that the last micro-batch goes back to it.
+    pub fn bound(
+        &self,
+        split: &ChunkSplit,
+        (layout, schedule, micro_batches): (&Layout, Schedule, u64),
+        mut late: impl FnMut(Held) -> f64,
+    ) -> f64 {
         let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
-        let waits = !schedule.splits_backward();
-        let device = |alike: Alike| {
-            let ends = [alike.counts[0], alike.counts[2]].map(|count| count as f64);
-            let chunks = f64::from(layout.virtual_stages) * (self.chunk[0] + self.chunk[1]);
-            let work = self.part(arrangement.layers_on(alike.from)) + ends[0] * self.embedding + ends[1] * self.head + chunks;
+        let back = if schedule.splits_backward() { 0.0 } else { 1.0 };
+        let chunks = f64::from(layout.virtual_stages) * (self.chunk[0] + self.chunk[1]);
+        let (mut passes, mut ends, mut first) = (0.0_f64, 0.0_f64, 0.0);
+        for Alike { from, to, counts, .. } in arrangement.devices() {
+            let held = Held { layers: arrangement.layers_on(from), ends: [counts[0] > 0, counts[2] > 0] };
+            let [embedding, head] = held.ends.map(|held| f64::from(u8::from(held)));
+            let work = self.part(held.layers) + embedding * self.embedding + head * self.head + chunks;
             // Of the devices that hold the same the last has the longest way to it.
-            let way = if waits && alike.to > 0 { self.embedding + self.part(split.layers_before(alike.to.into())) } else { 0.0 };
-            way + micro_batches as f64 * work
-        };
-        arrangement.devices().map(device).fold(0.0, f64::max)
+            let before = if to > 0 { Some(split.layers_before(to.into()) as f64) } else { None };
+            let way = |end: f64, layer: f64| before.map_or(0.0, |layers| end + layer * layers);
+            let up = way(self.apart[0].forward, self.apart[1].forward);
+            let around = up + back * (way(self.embedding, self.layer) - up);
+            let (all, late) = (micro_batches as f64 * work, late(held));
+            passes = passes.max(around + all);
+            ends = ends.max(up + all + late);
+            if from == 0 {
+                first = back * late;
+            }
+        }
+        ends.max(passes + first)
+    }
+
+    /// Seconds that no split goes below whose chunks between hold so many layers each, or some of them one more, and whose ends hold `ends` together, the
+    /// first some of `firsts`: each end holds as many as it does at least.
+    fn least_ended(
+        &self,
+        inner: u64,
+        (firsts, ends): (&RangeInclusive<u64>, u64),
+        plan: &TrainingPlan,
+        rest: &mut impl Rest,
+    ) -> f64 {
+        if firsts.is_empty() {
+            return f64::INFINITY;
+        }
+        let (first, last) = (*firsts.start(), ends - firsts.end());
+        let split = ChunkSplit { chunks: plan.layout.chunks(), first, inner, last, ..ChunkSplit::default() };
+        let passes = self.paths(&split, &plan.layout, plan.schedule, plan.micro_batches());
+        let late = if plan.schedule.splits_backward() { 0.0 } else { rest.late(Held::first(first)) };
+        passes + late
     }
 
     /// Seconds that the passes of a split take at least, by paths through their schedule.
@@ -125,7 +162,7 @@ impl Loads {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let v = u64::from(layout.virtual_stages);
         let each = limit / m as f64;
-        let mut splits = Vec::new();
+        let (mut splits, mut known) = (Vec::new(), None);
         for between in layout.betweens(layers) {
             // What a device between works at least, and the ends' devices besides their ends.
             let inner = if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
@@ -140,7 +177,17 @@ impl Loads {
                 continue;
             }
             let ends = layers - between.layers();
-            for first in ends.saturating_sub(last as u64)..=ends.min(first as u64) {
+            let firsts = ends.saturating_sub(last as u64)..=ends.min(first as u64);
+            // Wherever the longer chunks are.
+            let alike = (between.inner, between.longer);
+            let least = match known {
+                Some((other, least)) if other == alike => least,
+                _ => known.insert((alike, self.least_ended(between.inner, (&firsts, ends), plan, rest))).1,
+            };
+            if least >= limit {
+                continue;
+            }
+            for first in firsts {
                 let split = between.split(first, ends - first);
                 splits.extend(self.coarse(split, plan, limit, rest));
             }
@@ -159,13 +206,14 @@ impl Loads {
     /// A split bounded by its devices' work, where that is below a limit.
     fn coarse(&self, split: ChunkSplit, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> Option<Reverse<Bounded>> {
         let (layout, m) = (&plan.layout, plan.micro_batches());
-        let passes = self.bound(&split, layout, plan.schedule, m);
-        if passes >= limit {
+        let first = Held::first(Arrangement::new(*layout, split, plan.schedule, m).layers_on(0));
+        let update = rest.update(first);
+        let bound = self.bound(&split, (layout, plan.schedule, m), |held| rest.late(held)) + update;
+        if bound >= limit {
             return None;
         }
-        let once = rest.once(Arrangement::new(*layout, split, plan.schedule, m).layers_on(0));
-        let bound = passes + once;
-        (bound < limit).then_some(Reverse(Bounded { bound, fine: false, split, once }))
+        let late = if plan.schedule.splits_backward() { 0.0 } else { rest.late(first) };
+        Some(Reverse(Bounded { bound, fine: false, split, once: late + update }))
     }
 
     /// A split bounded by paths through its schedule too, where it may fit.
@@ -233,8 +281,11 @@ impl Eq for Bounded {}
 
 /// What is known of a plan's splits besides their passes.
 pub(super) trait Rest {
-    /// Seconds that a step takes at least besides its passes and the overhead, where the first device holds so many layers.
-    fn once(&mut self, layers: u64) -> f64;
+    /// Seconds of what a device exchanges behind its last pass, at least.
+    fn late(&mut self, held: Held) -> f64;
+
+    /// Seconds of a device's update.
+    fn update(&mut self, held: Held) -> f64;
 
     /// Whether a split may fit.
     fn may_fit(&self, split: ChunkSplit) -> bool;

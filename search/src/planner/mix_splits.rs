@@ -5,7 +5,7 @@ use super::found::Candidate;
 use super::loads::{Loads, Rest};
 use super::search::Search;
 use std::collections::BTreeMap;
-use step::{ChipTimes, Shape, TrainingPlan};
+use step::{ChipTimes, Held, Shape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
 /// [`Rest`] of a plan that keeps everything, whatever the memory.
@@ -14,14 +14,19 @@ struct Kept<'r, 's> {
     chip: &'r mut ChipTimes,
     shape: &'r Shape,
     plan: &'r TrainingPlan,
-    /// By layers on the first device.
-    once: BTreeMap<u64, f64>,
+    /// By what a device holds, what it exchanges, and its update.
+    known: [BTreeMap<Held, f64>; 2],
 }
 
 impl Rest for Kept<'_, '_> {
-    fn once(&mut self, layers: u64) -> f64 {
-        let Self { search, chip, shape, plan, once } = self;
-        *once.entry(layers).or_insert_with(|| search.evaluator.least_once(chip, shape, plan, layers).0)
+    fn late(&mut self, held: Held) -> f64 {
+        let Self { search, chip, shape, plan, known: [late, _] } = self;
+        *late.entry(held).or_insert_with(|| search.evaluator.least_exchange(chip, shape, plan, held).0)
+    }
+
+    fn update(&mut self, held: Held) -> f64 {
+        let Self { search, chip, shape, plan, known: [_, update] } = self;
+        *update.entry(held).or_insert_with(|| search.evaluator.least_update(chip, shape, plan, held).0)
     }
 
     fn may_fit(&self, split: ChunkSplit) -> bool {
@@ -46,7 +51,7 @@ impl Search<'_> {
         let (layers, limit) = (self.job.model.layers, limit - self.evaluator.overhead().0);
         let sends = self.evaluator.sends(chip, shape, &plan);
         let loads = self.loads_of_plan(chip, shape, &plan, &Loads::of(shape, self.job.stack), &sends);
-        let mut rest = Kept { search: self, chip, shape, plan: &plan, once: BTreeMap::new() };
+        let mut rest = Kept { search: self, chip, shape, plan: &plan, known: Default::default() };
         let mut splits = loads.near(layers, &plan, limit, &mut rest);
         let even = plan.layout.chunk_split(layers).ok();
         std::iter::from_fn(|| splits.next(&loads, &plan, limit, &rest))

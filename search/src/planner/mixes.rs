@@ -235,7 +235,7 @@ impl Search<'_> {
 
     fn degrees_of(&self, chip: &mut ChipTimes, shape: &Shape, candidate: &Candidate, plan: &TrainingPlan) -> Option<Degrees> {
         match candidate.ends {
-            None => self.degrees(candidate.family)[candidate.division as usize].as_ref().ok().cloned(),
+            None => self.divided(candidate.family)[candidate.division as usize].degrees.as_ref().ok().cloned(),
             Some(_) => self.evaluator.degrees(chip, shape, plan, self.job.domain(plan)).ok(),
         }
     }

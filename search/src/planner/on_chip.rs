@@ -284,7 +284,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         let mut pass = |program: &Program| self.kernels.pass(self.all, program, fidelity).0;
         let [embedding, layer, head] = passes.each_ref().map(|passes| pass(&passes.forward) + pass(&passes.backward));
         let work = embedding + layer * self.job.model.layers as f64 + head;
-        self.all.iter().map(|on| on.lots[lot].least(work)).fold(f64::INFINITY, f64::min) * (1.0 - ROUNDING)
+        self.all.iter().map(|on| on.lots[lot].least(work, layer)).fold(f64::INFINITY, f64::min) * (1.0 - ROUNDING)
     }
 
     /// The fastest plan of a lot with kernels as fast as they run and memory without end: in seconds, or at least `limit` where it is not below that.
@@ -304,17 +304,19 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         found.limit_of(1).min(limit) * (1.0 - ROUNDING)
     }
 
-    /// Seconds that no plan of these lots goes below whatever the order of its kernels, or `limit` where that is less. The lots' plans are timed with
-    /// every pass at its schedule's bound, as `times` are.
-    pub fn least_of(&self, lots: &[usize], times: &ChipTimes, limit: f64) -> f64 {
+    /// Seconds that no plan of these lots under these policies of theirs goes below whatever the order of its kernels, or `limit` where that is less. The
+    /// plans are timed with every pass at its schedule's bound, as `times` are.
+    pub fn least_of(&self, lots: &[(usize, Vec<usize>)], times: &ChipTimes, limit: f64) -> f64 {
         if lots.is_empty() {
             return limit;
         }
         let mut times = times.clone();
         let search = fastest::search(self.prepared, self.job, times.clone(), self.job.memory());
-        lots.iter().fold(limit, |limit, &lot| {
-            let (mut found, bounds) = (Found::default(), self.fitting.get(&lot).map(Vec::as_slice));
-            let looked = search.lot_fastest(&mut times, &self.prepared.lots[lot], (limit, bounds), &mut found);
+        lots.iter().fold(limit, |limit, (lot, open)| {
+            let (mut found, known) = (Found::default(), self.fitting.get(lot));
+            let mut bounds = vec![f64::INFINITY; search.policies.len()];
+            open.iter().for_each(|&policy| bounds[policy] = known.map_or(0.0, |known| known[policy]));
+            let looked = search.lot_fastest(&mut times, &self.prepared.lots[*lot], (limit, Some(&bounds)), &mut found);
             // Plans above the limit may not have been timed; where some were, one is the fastest.
             limit.min(found.limit_of(1) * (1.0 - looked.gap) * (1.0 - ROUNDING))
         })

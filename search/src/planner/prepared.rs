@@ -17,8 +17,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use step::{
-    ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, KernelTable, Lowered, MixKind, Outlined, Passes, SCHEDULE_STEPS,
-    Shape, StepError, TrainingPlan, Untimed, collective_latency,
+    ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, Held, KernelTable, Lowered, MixKind, Outlined, Passes,
+    SCHEDULE_STEPS, Shape, StepError, TrainingPlan, Untimed, collective_latency,
 };
 use workloads::ActivationPolicy;
 
@@ -70,23 +70,36 @@ pub(super) struct PreparedLot<'a> {
     shape: Shape,
     /// By policy, the shape of its plans but for the times of its passes; none where these are not all that depends on the chip.
     pub outlined: Vec<Option<Outlined>>,
-    /// Lines below which no plan of the lot is; none is above another one in both.
+    /// Lines below which no plan of the lot is; none is above another one in all.
     lines: Vec<Line>,
     /// Multiply-accumulates of a step of all devices, by the type of their operands: every plan of the lot has these.
     macs: Vec<(DataType, f64)>,
 }
 
-/// What a plan's step takes at least: a share of all devices' work for one micro-batch, and so many seconds besides.
+/// What a plan's step takes at least: a share of all devices' work for one micro-batch, and so many seconds besides; and the passes through so many layers,
+/// those of the device that holds most, with what follows them.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 struct Line {
     share: f64,
     besides: f64,
+    layers: f64,
+    busiest: f64,
+}
+
+impl Line {
+    fn least(&self, work: f64, layer: f64) -> f64 {
+        (self.share * work + self.besides).max(self.layers * layer + self.busiest)
+    }
+
+    fn is_below(&self, other: &Self) -> bool {
+        self.share <= other.share && self.besides <= other.besides && self.layers <= other.layers && self.busiest <= other.busiest
+    }
 }
 
 impl PreparedLot<'_> {
-    /// Seconds that no plan of the lot goes below where all devices' work for one micro-batch takes `work` seconds.
-    pub fn least(&self, work: f64) -> f64 {
-        self.lines.iter().map(|line| line.share * work + line.besides).fold(f64::INFINITY, f64::min)
+    /// Seconds that no plan of the lot goes below where all devices' work for one micro-batch takes `work` seconds, of which a layer takes `layer`.
+    pub fn least(&self, work: f64, layer: f64) -> f64 {
+        self.lines.iter().map(|line| line.least(work, layer)).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -272,18 +285,25 @@ fn lower<'a>(
         for &schedule in &family.divisions[division].schedules {
             let plan = family.plan(job, lot, division, &ActivationPolicy::None, schedule);
             let share = least_share(&layout, schedule, m);
-            // A pipeline's first device may hold no layer.
-            let layers = if layout.pipeline == 1 { job.model.layers } else { 0 };
-            let after = evaluator.least_exchange(chip, &shape, &plan, layers).0;
-            lines.push(Line { share, besides: overhead + after });
+            // A pipeline's first device may hold no layer, but one of them holds as many as it holds at least if they are shared out evenly.
+            let first = Held::first(if layout.pipeline == 1 { job.model.layers } else { 0 });
+            let busiest = Held::inner(job.model.layers.div_ceil(layout.pipeline.into()));
+            let after = |held: Held| overhead + evaluator.least_exchange(chip, &shape, &plan, held).0;
+            let besides = if schedule.splits_backward() { overhead } else { after(first) };
+            lines.push(Line { share, besides, layers: (m * busiest.layers) as f64, busiest: after(busiest) });
         }
     }
+    Ok(LoweredLot { lowered, shape, untimed, lines: lowest(lines) })
+}
+
+/// Of lines those that none of the others is below.
+fn lowest(mut lines: Vec<Line>) -> Vec<Line> {
     lines.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-    let mut least = f64::INFINITY;
-    lines.retain(|line| {
-        let kept = line.besides < least;
-        least = least.min(line.besides);
-        kept
-    });
-    Ok(LoweredLot { lowered, shape, untimed, lines })
+    let mut kept: Vec<Line> = Vec::new();
+    for line in lines {
+        if !kept.iter().any(|other| other.is_below(&line)) {
+            kept.push(line);
+        }
+    }
+    kept
 }

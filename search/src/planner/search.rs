@@ -12,7 +12,7 @@ use sim::pipeline::{PassesTime, Schedule};
 use sim::units::{Bytes, Seconds};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use step::{ChipTimes, Degrees, Evaluator, Fidelity, Lowered, MixKind, Recent, Sends, Shape, StepError, TrainingPlan};
+use step::{ChipTimes, Degrees, Evaluator, Fidelity, Held, Lowered, MixKind, Recent, Sends, Shape, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, StagePolicies};
 
 /// Plans kept beyond the list asked for: closed forms and the event simulation round differently, and the simulation decides.
@@ -32,7 +32,7 @@ pub(super) struct Search<'a> {
     /// The shape of each family's first lot on a chip of whatever times, where it is known.
     pub shapes: Vec<Option<&'a Shape>>,
     /// Per family, per division; made when first asked for.
-    pub degrees: Vec<OnceLock<Vec<Result<Degrees, StepError>>>>,
+    pub divided: Vec<OnceLock<Vec<Divided>>>,
     /// Plans that a list holds.
     pub length: usize,
     /// Whether layers may be split otherwise than evenly.
@@ -47,6 +47,14 @@ pub(super) struct Search<'a> {
     pub standing: Standing<'a>,
     /// [`Search::least_of_lot`] of every lot, where a stop has asked for them.
     pub least: OnceLock<Vec<f64>>,
+}
+
+/// What plans of a division have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Divided {
+    pub degrees: Result<Degrees, StepError>,
+    /// Layers of the device that holds most of them, at least, and seconds of what that one exchanges behind its last pass, at least.
+    pub busiest: (u64, f64),
 }
 
 /// The `top` fastest plans of `space` for a job, fastest first. Where the stack's framework cannot run the first, the fastest that it can is among them, or
@@ -188,7 +196,7 @@ impl<'a> Search<'a> {
             evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.memory()),
             chip,
             shapes: Vec::new(),
-            degrees: vec![OnceLock::new(); families.len()],
+            divided: vec![OnceLock::new(); families.len()],
             families: Arc::new(families),
             policies: Arc::new(policies),
             open: Arc::new(open),
@@ -203,13 +211,13 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The degrees of a family's divisions.
-    pub fn degrees(&self, family: u32) -> &[Result<Degrees, StepError>] {
-        self.degrees[family as usize].get_or_init(|| self.make_degrees(family as usize))
+    /// A family's divisions.
+    pub fn divided(&self, family: u32) -> &[Divided] {
+        self.divided[family as usize].get_or_init(|| self.divide(family as usize))
     }
 
     /// From the shape of the family's first lot, of which no time is asked for.
-    fn make_degrees(&self, family: usize) -> Vec<Result<Degrees, StepError>> {
+    fn divide(&self, family: usize) -> Vec<Divided> {
         let known = self.shapes.get(family).copied().flatten();
         let family = &self.families[family];
         let Some(lot) = family.lots.first() else { return Vec::new() };
@@ -223,10 +231,13 @@ impl<'a> Search<'a> {
             Ok(shape) => (0..family.divisions.len())
                 .map(|division| {
                     let plan = plan(division);
-                    self.evaluator.degrees(&mut chip, &shape, &plan, self.job.domain(&plan))
+                    let most = self.job.model.layers.div_ceil(plan.layout.pipeline.into());
+                    let late = self.evaluator.least_exchange(&chip, &shape, &plan, Held::inner(most)).0;
+                    let degrees = self.evaluator.degrees(&mut chip, &shape, &plan, self.job.domain(&plan));
+                    Divided { degrees, busiest: (most, late) }
                 })
                 .collect(),
-            Err(error) => vec![Err(error); family.divisions.len()],
+            Err(error) => vec![Divided { degrees: Err(error), busiest: (0, 0.0) }; family.divisions.len()],
         }
     }
 
@@ -316,7 +327,7 @@ impl<'a> Search<'a> {
             if !division.even && !self.open[at.policy as usize] {
                 continue;
             }
-            let (shape, degrees) = match (shape, &self.degrees(at.family)[place]) {
+            let (shape, degrees) = match (shape, &self.divided(at.family)[place].degrees) {
                 (Ok(shape), Ok(degrees)) => (shape, degrees),
                 (Err(error), _) | (_, Err(error)) => {
                     found.plans += division.schedules.len();

@@ -4,6 +4,7 @@ use super::found::{Candidate, Found};
 use super::search::Search;
 use super::{Job, PlanPart};
 use rayon::prelude::*;
+use sim::pipeline::Schedule;
 use std::sync::Arc;
 use step::{ChipTimes, Fidelity, Lowered, Shape, StepError, TrainingPlan};
 
@@ -86,15 +87,20 @@ impl Search<'_> {
         at
     }
 
+    /// Whether a schedule's closed form is what bounds it: its passes are bounded themselves, and played it may take longer than what they bound. Where
+    /// less of a pass is gradients of inputs and more may be put off, a played schedule may wait for inputs first and run what it has put off later;
+    /// and ZB-V's passes take the next that is ready.
+    pub(super) fn is_bounded(&self, schedule: Schedule) -> bool {
+        self.chip.fidelity() != Fidelity::Exact && schedule.splits_backward()
+    }
+
     fn simulate(&self, shapes: &mut Shapes<'_>, candidate: &Candidate) -> Result<f64, StepError> {
         let plan = self.plan(*candidate);
-        if self.chip.fidelity() != Fidelity::Exact && plan.schedule.splits_backward() {
-            // Where less of a pass is gradients of inputs and more may be put off, a played schedule may wait for inputs first and run what it has put
-            // off later; and ZB-V's passes take the next that is ready. The closed form is the bound.
+        if self.is_bounded(plan.schedule) {
             return Ok(candidate.time);
         }
         let shape = shapes.of(self.job, candidate, &plan)?;
-        let degrees = self.degrees(candidate.family)[candidate.division as usize].as_ref().map_err(Clone::clone)?;
+        let degrees = self.divided(candidate.family)[candidate.division as usize].degrees.as_ref().map_err(Clone::clone)?;
         let sends = self.evaluator.sends(&shapes.chip, &shape, &plan);
         Ok(self.evaluator.simulate(&shape, degrees, &sends, plan.schedule, plan.micro_batches())?.0)
     }

@@ -8,8 +8,8 @@
 //!   least where each device does `1 - 1 / m` of what the one before does: `D / (1 - (1 - 1 / m)^p)`.
 //! - With several chunks per device, or backward passes in two parts, `m D / p` is what remains of it.
 //!
-//! What the first device exchanges once per step, and its update, follow the last pass and are added to a split's bound
-//! ([`step::Evaluator::least_once`]).
+//! What a device exchanges once per step follows its passes, the first device's the last pass of all, and all updates follow: they are added to a
+//! split's bound ([`step::Evaluator::least_exchange`]).
 //!
 //! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
 //! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, with what nothing hides of a chunk's gathered weights, and those below the list, and below the plan's own
@@ -26,7 +26,7 @@ use rayon::prelude::*;
 use sim::pipeline::PassesTime;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
-use step::{ChipTimes, Degrees, Lowered, Recent, Sends, Shape, TrainingPlan};
+use step::{ChipTimes, Degrees, Held, Lowered, Recent, Sends, Shape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
 /// [`Rest`] of a plan of a search.
@@ -40,10 +40,16 @@ struct PlanRest<'r, 's, 'c> {
 }
 
 impl Rest for PlanRest<'_, '_, '_> {
-    fn once(&mut self, layers: u64) -> f64 {
-        let Shared { chip, once, .. } = &mut *self.shared;
-        let known = once.entry((self.division, self.plan.schedule.splits_backward(), layers));
-        *known.or_insert_with(|| self.search.evaluator.least_once(chip, self.shape, self.plan, layers).0)
+    fn late(&mut self, held: Held) -> f64 {
+        let Shared { chip, known: [late, _], .. } = &mut *self.shared;
+        let known = late.entry((self.division, held));
+        *known.or_insert_with(|| self.search.evaluator.least_exchange(chip, self.shape, self.plan, held).0)
+    }
+
+    fn update(&mut self, held: Held) -> f64 {
+        let Shared { chip, known: [_, update], .. } = &mut *self.shared;
+        let known = update.entry((self.division, held));
+        *known.or_insert_with(|| self.search.evaluator.least_update(chip, self.shape, self.plan, held).0)
     }
 
     fn may_fit(&self, split: ChunkSplit) -> bool {
@@ -60,10 +66,19 @@ struct Open {
     share: f64,
     /// Seconds that all chunks' passes of a micro-batch take besides their kernels.
     waiting: f64,
+    /// Passes through a layer of the device that holds most, and seconds of what follows them.
+    busiest: (f64, f64),
     /// Whether every policy for it opens the plan; if not, only plans of the list are.
     usual: bool,
     /// Its splits besides the even one, or the one in its place, which has been evaluated.
     others: u64,
+}
+
+impl Open {
+    /// Seconds that no split of the plan's layers goes below, but for the overhead, where all devices' work for a micro-batch and a layer's take so long.
+    fn least(&self, work: f64, layer: f64) -> f64 {
+        ((work + self.waiting) * self.share).max(self.busiest.0 * layer + self.busiest.1)
+    }
 }
 
 /// Of times that are equal but for rounding, the larger share by which they differ at most.
@@ -77,8 +92,8 @@ struct Shared<'c> {
     chip: &'c mut ChipTimes,
     /// By division and split; none where the split cannot be.
     degrees: BTreeMap<(u32, Option<LayerEnds>), Option<Degrees>>,
-    /// What a step takes at least besides its passes, by division, whether weight gradients are put off, and layers on the first device.
-    once: BTreeMap<(u32, bool, u64), f64>,
+    /// What a device exchanges behind its last pass at least, and its update, by division and what it holds.
+    known: [BTreeMap<(u32, Held), f64>; 2],
 }
 
 impl Shared<'_> {
@@ -165,7 +180,7 @@ impl Search<'_> {
         let (plan, mut chip) = (self.plan(first), self.chip.clone());
         let (Some(loads), true) = (loads, plan.layout.pipeline > 1) else { return 0 };
         let Ok(shape) = Shape::new(&mut chip, self.job.model, self.job.fabric, &plan) else { return 0 };
-        let mut shared = Shared { chip: &mut chip, degrees: BTreeMap::new(), once: BTreeMap::new() };
+        let mut shared = Shared { chip: &mut chip, degrees: BTreeMap::new(), known: Default::default() };
         let sought = Sought { reach: Reach::All, limit: first.time, place: 1, gain: 0.0 };
         let (best, tried) = self.best_split(&mut shared, &shape, &plan, first, loads, sought);
         best.into_iter().for_each(|best| found.better(best, self.length));
@@ -221,7 +236,7 @@ impl Search<'_> {
         let layers = self.job.model.layers;
         let open = self.open_plans(family, lot);
         let overhead = self.evaluator.overhead().0;
-        let mut shared = Shared { chip, degrees: BTreeMap::new(), once: BTreeMap::new() };
+        let mut shared = Shared { chip, degrees: BTreeMap::new(), known: Default::default() };
         // Plans in the order of their bounds: what the first ones are found to take, few others are below.
         let mut order: Vec<(f64, usize, &Open, &Loads)> = Vec::new();
         for (policy, loads) in loads.iter().enumerate() {
@@ -236,7 +251,7 @@ impl Search<'_> {
             let work = loads.all(layers);
             for plan in open.iter().filter(is_open) {
                 tried.splits += plan.others;
-                order.push(((work + plan.waiting) * plan.share + overhead, policy, plan, loads));
+                order.push((plan.least(work, loads.layer) + overhead, policy, plan, loads));
             }
         }
         order.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -270,9 +285,9 @@ impl Search<'_> {
     fn open_plans(&self, family: usize, lot: usize) -> Vec<Open> {
         let mut open = Vec::new();
         let mut counted = (0, 0);
-        let family = &self.families[family];
+        let (divided, family) = (self.divided(family as u32), &self.families[family]);
         for (pair, &(place, m)) in family.lots[lot].pairs.iter().enumerate() {
-            let division = &family.divisions[place];
+            let (division, (most, late)) = (&family.divisions[place], divided[place].busiest);
             if division.layout.pipeline < 2 {
                 continue;
             }
@@ -282,7 +297,8 @@ impl Search<'_> {
             }
             for (schedule, (&kind, &usual)) in division.schedules.iter().zip(&division.open).enumerate() {
                 let (share, pass) = (least_share(&division.layout, kind, m), self.evaluator.pass_overhead(&division.layout));
-                open.push(Open { pair, schedule, share, waiting: 2.0 * pass.0 * chunks as f64, usual, others: counted.1 });
+                let (waiting, busiest) = (2.0 * pass.0 * chunks as f64, ((m * most) as f64, late));
+                open.push(Open { pair, schedule, share, waiting, busiest, usual, others: counted.1 });
             }
         }
         open
@@ -303,13 +319,14 @@ impl Search<'_> {
 
     /// The time of a plan as it has been evaluated; infinite where it does not fit.
     fn known(&self, shape: &Shape, plan: &TrainingPlan, candidate: Candidate, sends: &Sends) -> f64 {
-        let degrees = &self.degrees(candidate.family)[candidate.division as usize];
+        let degrees = &self.divided(candidate.family)[candidate.division as usize].degrees;
         let (Ok(degrees), m) = (degrees, plan.micro_batches()) else { return f64::INFINITY };
         if self.evaluator.lack(self.evaluator.need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
             return f64::INFINITY;
         }
         match self.evaluator.time(&mut Recent::default(), shape, degrees, sends, plan.schedule, m) {
             PassesTime::Exact(time) => time.0,
+            PassesTime::AtLeast(time) if self.is_bounded(plan.schedule) => time.0,
             PassesTime::AtLeast(_) => {
                 self.evaluator.simulate(shape, degrees, sends, plan.schedule, m).map_or(f64::INFINITY, |time| time.0)
             }
@@ -378,6 +395,7 @@ impl Search<'_> {
             }
             tried += 1;
             match trial.time(rest.shared, split.ends()) {
+                Some(PassesTime::AtLeast(time)) if self.is_bounded(plan.schedule) => trial.take(time),
                 Some(PassesTime::Exact(time)) => {
                     debug_assert!(bound + overhead <= time.0 * (1.0 + ROUNDING), "{split}: {bound} and {overhead} above {time}");
                     trial.take(time);

@@ -14,7 +14,11 @@ use workloads::{ActivationPolicy, Batch};
 struct Passes;
 
 impl Rest for Passes {
-    fn once(&mut self, _layers: u64) -> f64 {
+    fn late(&mut self, _held: Held) -> f64 {
+        0.0
+    }
+
+    fn update(&mut self, _held: Held) -> f64 {
         0.0
     }
 
@@ -100,7 +104,7 @@ proptest! {
             let time = pipeline.measure().unwrap().passes_end.0;
             prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
             for split in tried.iter().filter(|split| listed(split) == list) {
-                let busy = loads.bound(split, &layout, schedule, m);
+                let busy = loads.bound(split, (&layout, schedule, m), |_| 0.0);
                 let paths = loads.paths(split, &layout, schedule, m);
                 prop_assert!(busy.max(paths) <= time * (1.0 + 1e-9), "{list:?}: {busy} {paths} {time}");
                 prop_assert!(share <= busy * (1.0 + 1e-9), "{list:?}: {share} {busy}");
@@ -112,7 +116,7 @@ proptest! {
             let each: Vec<(f64, ChunkSplit)> = std::iter::from_fn(|| waiting.next(&loads, &plan, limit, &Passes)).collect();
             prop_assert!(each.is_sorted_by(|a, b| (a.0, a.1) <= (b.0, b.1)));
             let mut found: Vec<ChunkSplit> = each.into_iter().map(|(_, split)| split).collect();
-            let bound = |s: &ChunkSplit| loads.bound(s, &layout, schedule, m).max(loads.paths(s, &layout, schedule, m));
+            let bound = |s: &ChunkSplit| loads.bound(s, (&layout, schedule, m), |_| 0.0).max(loads.paths(s, &layout, schedule, m));
             let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
             found.sort();
             below.sort();
