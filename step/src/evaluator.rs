@@ -79,9 +79,7 @@ impl Shape {
     /// Whether no order of their kernels makes its passes faster.
     #[must_use]
     pub fn proven(&self) -> bool {
-        let pieces = [&self.profile.embedding, &self.profile.layer, &self.profile.head];
-        let proven = |pass: &crate::PassProfile| pass.unproven == Seconds::ZERO;
-        pieces.iter().all(|piece| [&piece.forward, &piece.recompute, &piece.backward].into_iter().all(proven))
+        [&self.profile.embedding, &self.profile.layer, &self.profile.head].into_iter().all(crate::PieceProfile::proven)
     }
 
     /// The shape of a plan.

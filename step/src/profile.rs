@@ -44,6 +44,8 @@ pub struct PassProfile {
     pub energy: Joules,
     /// How much less the pass might take under a better schedule: none where its schedule is proven.
     pub unproven: Seconds,
+    /// The same of its gradients of inputs where they run apart.
+    pub unproven_inputs: Seconds,
 }
 
 impl PassProfile {
@@ -70,6 +72,7 @@ impl PassProfile {
             ports: self.ports + other.ports,
             energy: self.energy + other.energy,
             unproven: self.unproven + other.unproven,
+            unproven_inputs: self.unproven_inputs + other.unproven_inputs,
         }
     }
 
@@ -99,6 +102,7 @@ impl PassProfile {
             ports: self.ports * n,
             energy: self.energy * n,
             unproven: self.unproven * n,
+            unproven_inputs: self.unproven_inputs * n,
         }
     }
 }
@@ -121,6 +125,13 @@ pub struct PieceProfile {
 }
 
 impl PieceProfile {
+    /// Whether no order of kernels makes its passes faster.
+    pub(super) fn proven(&self) -> bool {
+        [&self.forward, &self.recompute, &self.backward]
+            .into_iter()
+            .all(|pass| pass.unproven + pass.unproven_inputs == Seconds::ZERO)
+    }
+
     /// A backward pass of which a bound is known, and one of the gradients of inputs: of the rest, what runs again and what waits for copies, one part
     /// may be more and another less, and all of it may be put off.
     pub(super) fn bounded_but_for_inputs(&mut self) {

@@ -92,6 +92,7 @@ impl PieceWork {
         match (&self.passes, chip.fidelity()) {
             (_, Fidelity::Exact) => {}
             (PassesWork::Streamed(_), _) => piece.backward.weight += piece.backward.offload,
+            (PassesWork::Scheduled(_), Fidelity::Scheduled) if piece.proven() => {}
             (PassesWork::Scheduled(_), Fidelity::Scheduled) => piece.bounded_but_for_inputs(),
             (PassesWork::Scheduled(_), _) => piece.bounded_as_a_whole(),
         }
@@ -251,6 +252,7 @@ impl ScheduledWork {
             let weights = |node: &KernelNode| node.role.gradient == Some(GradientOf::Weights);
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
             once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
+            once.unproven_inputs = inputs.unproven;
         }
         let Some(whole) = &self.whole else {
             return Ok([forward, PassProfile::default(), once]);

@@ -90,16 +90,21 @@ impl Search<'_> {
     /// Whether a schedule's closed form is what bounds it: its passes are bounded themselves, and played it may take longer than what they bound. Where
     /// less of a pass is gradients of inputs and more may be put off, a played schedule may wait for inputs first and run what it has put off later;
     /// and ZB-V's passes take the next that is ready.
-    pub(super) fn is_bounded(&self, schedule: Schedule) -> bool {
-        self.chip.fidelity() != Fidelity::Exact && schedule.splits_backward()
+    pub(super) fn is_bounded(&self, shape: &Shape, schedule: Schedule) -> bool {
+        let bounded = match self.chip.fidelity() {
+            Fidelity::Exact => false,
+            Fidelity::Scheduled => !shape.proven(),
+            Fidelity::Peak | Fidelity::Buffered | Fidelity::Mapped => true,
+        };
+        bounded && schedule.splits_backward()
     }
 
     fn simulate(&self, shapes: &mut Shapes<'_>, candidate: &Candidate) -> Result<f64, StepError> {
         let plan = self.plan(*candidate);
-        if self.is_bounded(plan.schedule) {
+        let shape = shapes.of(self.job, candidate, &plan)?;
+        if self.is_bounded(&shape, plan.schedule) {
             return Ok(candidate.time);
         }
-        let shape = shapes.of(self.job, candidate, &plan)?;
         let degrees = self.divided(candidate.family)[candidate.division as usize].degrees.as_ref().map_err(Clone::clone)?;
         let sends = self.evaluator.sends(&shapes.chip, &shape, &plan);
         Ok(self.evaluator.simulate(&shape, degrees, &sends, plan.schedule, plan.micro_batches())?.0)

@@ -326,7 +326,7 @@ impl Search<'_> {
         }
         match self.evaluator.time(&mut Recent::default(), shape, degrees, sends, plan.schedule, m) {
             PassesTime::Exact(time) => time.0,
-            PassesTime::AtLeast(time) if self.is_bounded(plan.schedule) => time.0,
+            PassesTime::AtLeast(time) if self.is_bounded(shape, plan.schedule) => time.0,
             PassesTime::AtLeast(_) => {
                 self.evaluator.simulate(shape, degrees, sends, plan.schedule, m).map_or(f64::INFINITY, |time| time.0)
             }
@@ -395,7 +395,7 @@ impl Search<'_> {
             }
             tried += 1;
             match trial.time(rest.shared, split.ends()) {
-                Some(PassesTime::AtLeast(time)) if self.is_bounded(plan.schedule) => trial.take(time),
+                Some(PassesTime::AtLeast(time)) if self.is_bounded(shape, plan.schedule) => trial.take(time),
                 Some(PassesTime::Exact(time)) => {
                     debug_assert!(bound + overhead <= time.0 * (1.0 + ROUNDING), "{split}: {bound} and {overhead} above {time}");
                     trial.take(time);

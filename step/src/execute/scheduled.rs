@@ -103,10 +103,11 @@ impl ChipTimes {
         let kernels = scheduled.chosen();
         pass.energy = kernels.iter().map(|cost| cost.energy).sum();
         let makespan = scheduled.makespan();
-        if self.fidelity() == Fidelity::Scheduled {
-            return Ok(PassProfile { device: scheduled.least, ..launched(&scheduled.kernels, network) });
-        }
         pass.unproven = makespan - scheduled.least;
+        if self.fidelity() == Fidelity::Scheduled && pass.unproven > Seconds::ZERO {
+            let unproven = pass.unproven;
+            return Ok(PassProfile { device: scheduled.least, unproven, ..launched(&scheduled.kernels, network) });
+        }
         let exposed = scheduled.exposed();
         pass.device = makespan - exposed.iter().copied().sum::<Seconds>();
         [pass.tensor, pass.context, pass.expert] = exposed;
