@@ -33,6 +33,9 @@ pub fn run(record: &Record) -> String {
             study.name
         ),
     };
+    if record.certificate.robust {
+        text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals.\n");
+    }
     match &record.best {
         Some(best) => text.push_str(&best_design(best)),
         None if record.certificate.nothing_tried() => text.push_str("\nNo chip of this space is within the limits.\n"),
@@ -181,7 +184,7 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven if c.robust => {
-            "Proven: of no design of this space is the fastest plan better at the bad end of its step's 90 % interval.\n"
+            "Proven: of no design of this space is the fastest plan found better at the bad end of its step's 90 % interval.\n"
                 .to_owned()
         }
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
@@ -189,7 +192,7 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
             Some(gap) if c.robust => format!(
-                "Of no design of this space is the fastest plan better by more than {:.3} % at the bad end of its step's 90 % interval.\n",
+                "Of no design of this space is the fastest plan found better by more than {:.3} % at the bad end of its step's 90 % interval.\n",
                 gap * 100.0
             ),
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),
