@@ -66,6 +66,8 @@ pub struct Searched<'a> {
     pub space: &'a Space,
     /// What was asked.
     pub aim: Aim,
+    /// Whether values are of the bad ends of steps' intervals.
+    pub robust: bool,
 }
 
 impl<'a> Searched<'a> {
@@ -150,7 +152,8 @@ impl<'a> Searched<'a> {
         let chip = self.space.chip(d.id)?;
         let figures = self.space.figures(d.id, &chip);
         let job = self.job(0, d.id, &chip);
-        let throughput = speed(self.aim.objective) && !self.several();
+        // Bounds of bad ends are none of predicted steps.
+        let throughput = speed(self.aim.objective) && !self.several() && !self.robust;
         let sequences_per_s =
             |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
         let mut row = DesignRow::undecided(index as i64, dimensions(&chip, &figures));
@@ -298,7 +301,7 @@ pub(crate) fn chip_line(c: &Accelerator) -> String {
 /// The certificate of a search.
 #[must_use]
 pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificate {
-    let (Searched { models, space, aim }, outside) = (searched, &answer.outside);
+    let (Searched { models, space, aim, .. }, outside) = (searched, &answer.outside);
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let designs = answer.designs.iter().map(|design| (&design.outcome, 1));
     let boxes = answer.boxes.iter().map(|of| (&of.outcome, of.region.size()));
@@ -341,6 +344,7 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         outside_hbm: (outside.hbm * each) as u64,
         no_chip: (outside.refused * each) as u64,
         open: count("open"),
+        robust: searched.robust,
         objective: aim.objective.to_string(),
         best: value.and_then(shown).map(|(value, _)| value),
         bound: bound.and_then(shown).map(|(value, _)| value),

@@ -187,6 +187,9 @@ pub struct Certificate {
     pub no_chip: u64,
     /// Not decided before the search stopped.
     pub open: u64,
+    /// Whether a design's value is that of its fastest plan at the bad end of its step's 90 % interval; left out where it is that of the predicted step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub robust: bool,
     /// What is best: `throughput`, `per-dollar`, ...
     pub objective: String,
     /// The best value of the objective, in `unit`.

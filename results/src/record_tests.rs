@@ -29,6 +29,7 @@ fn certificate() -> Certificate {
         evaluated: 10,
         pruned: 40,
         pruned_in_boxes: 0,
+        robust: false,
         infeasible: 5,
         over_area: 3,
         over_power: 0,

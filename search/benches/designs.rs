@@ -62,7 +62,7 @@ fn main() {
         let ready = start.elapsed().as_secs_f64();
         let aim = Aim { evaluations: study.limits.evaluations, ..Aim::default() };
         let prepared = [prepared];
-        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim };
+        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim, robust: None };
         let answer = Watch::nobody(|watch| search.run(watch)).unwrap();
         let seconds = start.elapsed().as_secs_f64();
         let count = |wanted: fn(&Outcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();

@@ -76,7 +76,12 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
     assert_eq!(count(|fate| matches!(fate, Fate::NoChip(_))), space.outside.refused);
     assert!(space.outside.area > 0 && space.outside.refused > 0 && space.points() > 8, "{:?}", space.outside);
     let workloads = [Workload::alone(&prepared)];
-    let searched = DesignSearch { workloads: &workloads, space: &space, aim: Aim { evaluations: usize::MAX, ..Aim::default() } };
+    let searched = DesignSearch {
+        workloads: &workloads,
+        space: &space,
+        aim: Aim { evaluations: usize::MAX, ..Aim::default() },
+        robust: None,
+    };
     let answer = searched.run(Watch { stop: &|| false, told: &mut |_, _| {} }).unwrap();
     let (mut least, mut infeasible) = (f64::INFINITY, 0);
     for (number, fate) in &fates {

@@ -93,7 +93,7 @@ proptest! {
         let prepared = Prepared::new(job, &plans).unwrap();
         let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
         let prepared = [prepared];
-        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim };
+        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim, robust: None };
         let answer = Watch::nobody(|watch| search.run(watch)).unwrap();
         prop_assert_eq!(answer.designs.len(), space.designs());
         let mut front = Front::default();

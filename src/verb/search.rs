@@ -19,13 +19,14 @@ use question::Question;
 pub use question::document;
 use results::claim::Claim;
 use results::design::DesignRow;
+use results::evidence::StepEnds;
 use results::from_search::{self as conversion, Searched};
 use results::front::{FrontAxes, Work};
 use results::progress::ProgressTable;
 use results::record::{self, BestDesign, FrontRecord, Record, Versions};
 use results::report;
 use results::run::{Found, Run};
-use search::design::{DesignAnswer, DesignSearch, Watch};
+use search::design::{DesignAnswer, DesignSearch, Robust, Watch};
 use search::objective::{Axes, Objective, Over, Scale};
 use search::planner::{Job, Prepared, RankedPlan};
 use search::runner::{Moment, Outcome, Progress};
@@ -164,6 +165,10 @@ pub struct Asked {
     /// throughput, none of others]
     #[arg(long, value_name = "AXIS[,AXIS]")]
     front: Option<Named<Axes>>,
+    /// Rank designs by the bad end of their fastest plan's 90 % interval, not by its predicted step: the design that is best if the model is as wrong about
+    /// each as it has been about measured runs like it. Without a front
+    #[arg(long, conflicts_with = "front")]
+    pub robust: bool,
 }
 
 /// Searches, writes the run directory, prints the report.
@@ -228,7 +233,10 @@ pub fn ready<T>(
     let models = models::searched(question, &jobs, &references);
     let workloads = models::workloads(question, &prepared, &references);
     let (space, aim) = (&question.space, question.aim);
-    with(&Searched { models: &models, space, aim }, &DesignSearch { workloads: &workloads, space, aim })
+    let least = if question.robust { models::least_ends(question, &prepared)? } else { Vec::new() };
+    let robust = question.robust.then_some(Robust { ends: &StepEnds, least: &least });
+    let searched = Searched { models: &models, space, aim, robust: question.robust };
+    with(&searched, &DesignSearch { workloads: &workloads, space, aim, robust })
 }
 
 /// What a record says besides the answer.

@@ -19,6 +19,7 @@ mod measured;
 mod plan;
 mod power;
 mod report;
+mod robust;
 mod search;
 mod search_parts;
 mod several;

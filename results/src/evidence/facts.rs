@@ -102,19 +102,30 @@ pub fn mechanisms(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTree
         add(true, &product.to_string());
     }
     for policy in plan.activations.distinct() {
-        add(true, recompute(policy));
-        add(policy.to_string().contains("offload"), "offload");
+        used.extend(keeping(policy));
     }
     for technique in plan.techniques.iter() {
-        add(true, technique.to_string().split(',').next().unwrap_or_default());
+        used.insert(technique.to_string().split(',').next().unwrap_or_default().to_owned());
     }
     used
 }
 
+/// What a policy makes use of.
+pub(super) fn keeping(policy: &ActivationPolicy) -> impl Iterator<Item = String> + use<> {
+    let offload = policy.to_string().contains("offload").then(|| OFFLOAD.to_owned());
+    std::iter::once(recompute(policy).to_owned()).chain(offload)
+}
+
+/// All that policies make use of.
+pub(super) const KEEPING: [&str; 5] = [KEEPS, "recompute-selective", "recompute-full", "recompute-by-tensor", OFFLOAD];
+/// What one makes use of that keeps everything.
+pub(super) const KEEPS: &str = "recompute-none";
+const OFFLOAD: &str = "offload";
+
 /// The kind of recomputation.
 fn recompute(policy: &ActivationPolicy) -> &'static str {
     match policy {
-        ActivationPolicy::None => "recompute-none",
+        ActivationPolicy::None => KEEPS,
         ActivationPolicy::Selective | ActivationPolicy::SelectivePerOperator => "recompute-selective",
         ActivationPolicy::Full => "recompute-full",
         ActivationPolicy::Named { .. } | ActivationPolicy::Custom { .. } | ActivationPolicy::Tensors { .. } => {

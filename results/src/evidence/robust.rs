@@ -1,8 +1,12 @@
-//! Plans by their interval's bad end: a search over many plans finds the one that the model is most wrong about in its favour; one whose like has
+//! Plans and designs by their interval's bad end: a search over many plans finds the one that the model is most wrong about in its favour; one whose like has
 //! been measured to run as predicted may be the better choice.
 
-use super::{Facts, Quantity, Residuals};
-use search::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, search_plans_watched};
+use super::facts::{KEEPING, KEEPS, keeping};
+use super::{Facts, Quantity, Residuals, mechanisms};
+use search::design::BadEnd;
+use search::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, Prepared, RankedPlan, search_plans_watched};
+use sim::hardware::Accelerator;
+use std::collections::BTreeSet;
 use step::StepError;
 
 /// The most plans that are looked at.
@@ -10,11 +14,56 @@ const MOST: usize = 1000;
 /// How many times as many plans as are to be listed are looked at first, and by how much more where they do not settle the order.
 const MORE: usize = 4;
 
+/// The bad ends of the intervals of steps, by the carried table.
+#[derive(Debug, Clone, Copy)]
+pub struct StepEnds;
+
+impl StepEnds {
+    /// No plan of a job's space has its interval's bad end at fewer times its predicted step, on a chip of the same family (its kernels run by the same
+    /// kind of library) that is as little measured: of every layout and schedule with every policy, and with all together that stages may mix.
+    #[must_use]
+    pub fn least(prepared: &Prepared<'_>, chip: &Accelerator) -> f64 {
+        let (job, mut kinds, mut any) = (prepared.job(chip), BTreeSet::new(), None);
+        let kept = kept(prepared);
+        for plan in prepared.layouts() {
+            let mut layout = mechanisms(job.model, &plan, job.fabric.fast_domain());
+            layout.remove(KEEPS);
+            if kinds.insert(layout) {
+                any = Some(plan);
+            }
+        }
+        let Some(plan) = any else { return 1.0 };
+        let facts = Facts::new(job.chip, job.fabric, job.stack, job.model, &plan);
+        let table = Residuals::carried();
+        let end =
+            |mechanisms: BTreeSet<String>| table.interval_of(Quantity::StepTime, &Facts { mechanisms, ..facts.clone() }).high;
+        let all = kinds.iter().flat_map(|layout| kept.iter().map(move |kept| layout | kept));
+        all.map(end).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// The mechanisms of what plans may keep and run again: of every policy, or, where stages have policies of their own, of every choice of all that there are.
+fn kept(prepared: &Prepared<'_>) -> BTreeSet<BTreeSet<String>> {
+    if !prepared.mixes() {
+        return prepared.policies().iter().map(|policy| keeping(policy).collect()).collect();
+    }
+    let choice = |choice: u32| {
+        let taken = KEEPING.iter().enumerate().filter(|(at, _)| choice >> at & 1 == 1);
+        taken.map(|(_, word)| (*word).to_owned()).collect()
+    };
+    (1..1 << KEEPING.len()).map(choice).collect()
+}
+
+impl BadEnd for StepEnds {
+    fn factor(&self, job: &Job<'_>, ranked: &RankedPlan) -> f64 {
+        let facts = Facts::new(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
+        Residuals::carried().interval_of(Quantity::StepTime, &facts).high
+    }
+}
+
 /// A step's seconds at the bad end of its interval.
 fn bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
-    let facts = Facts::new(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
-    let table = Residuals::carried();
-    table.interval_of(Quantity::StepTime, &facts).high * ranked.time.total.0
+    StepEnds.factor(job, ranked) * ranked.time.total.0
 }
 
 /// The plans of least step at the bad end of its interval, best first; the best that the stack's framework can run is one of them, or follows them. No interval ends below the predicted time, so that a plan which is predicted

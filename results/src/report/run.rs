@@ -33,6 +33,9 @@ pub fn run(record: &Record) -> String {
             study.name
         ),
     };
+    if record.certificate.robust {
+        text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals.\n");
+    }
     match &record.best {
         Some(best) => text.push_str(&best_design(best)),
         None if record.certificate.nothing_tried() => text.push_str("\nNo chip of this space is within the limits.\n"),
@@ -180,10 +183,18 @@ pub(super) fn time_shares(shares: &[Share]) -> String {
 pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
+        Proof::Proven if c.robust => {
+            "Proven: of no design of this space is the fastest plan found better at the bad end of its step's 90 % interval.\n"
+                .to_owned()
+        }
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
         Proof::Infeasible if c.nothing_tried() => "No design of this space is within the limits: nothing was tried.\n".to_owned(),
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
+            Some(gap) if c.robust => format!(
+                "Of no design of this space is the fastest plan found better by more than {:.3} % at the bad end of its step's 90 % interval.\n",
+                gap * 100.0
+            ),
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),
             None => "Not proven: the search stopped before it had a bound.\n".to_owned(),
         },
@@ -207,9 +218,11 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
             || !matches!(*key, "  of these, in boxes" | "over the power" | "over the cost" | "outside the HBM" | "no chips")
     });
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
-        pairs.push(("best, bound", format!("{}, {} sequences/s", significant(best, 6), significant(bound, 6))));
+        let at = if c.robust { " at the bad end" } else { "" };
+        pairs.push(("best, bound", format!("{}, {} sequences/s{at}", significant(best, 6), significant(bound, 6))));
     } else if let (Some(best), Some(bound)) = (c.best, c.bound) {
-        pairs.push(("best, bound", format!("{}, {} {}", significant(best, 6), significant(bound, 6), c.unit)));
+        let at = if c.robust { " at the bad end" } else { "" };
+        pairs.push(("best, bound", format!("{}, {} {}{at}", significant(best, 6), significant(bound, 6), c.unit)));
     }
     if let Some(why) = &c.why {
         pairs.push(("because", why.clone()));
@@ -231,6 +244,7 @@ mod tests {
             evaluated: 12,
             pruned: 88_000,
             pruned_in_boxes: 0,
+            robust: false,
             infeasible: 68,
             over_area: 0,
             over_power: 0,

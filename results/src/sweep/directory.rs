@@ -104,6 +104,7 @@ pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) ->
         evaluated: count(Fate::Evaluated),
         pruned: 0,
         pruned_in_boxes: 0,
+        robust: false,
         infeasible: count(Fate::Infeasible),
         over_area: count(Fate::OverArea),
         over_power: count(Fate::OverPower),

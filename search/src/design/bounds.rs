@@ -143,8 +143,8 @@ impl DesignSearch<'_> {
         Some(if self.aim.pays_energy() { 1.0 } else { factor })
     }
 
-    /// What a step's measure is at least on what is seen.
-    fn line(&self, prepared: &Prepared<'_>, seen: &Seen) -> Line {
+    /// What the measure of a model's step is at least on what is seen.
+    fn line(&self, model: usize, prepared: &Prepared<'_>, seen: &Seen) -> Line {
         if self.aim.pays_energy() {
             let (energy, watt) = (self.energy(prepared, seen.small()), self.watt(prepared));
             let factor = seen.figures.cost_usd.unwrap_or_default() + watt * energy.factor;
@@ -152,7 +152,7 @@ impl DesignSearch<'_> {
             return Line { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
         }
         if self.aim.objective != Objective::EnergyPerToken {
-            return Line { besides: 0.0, factor: 1.0 };
+            return Line { besides: 0.0, factor: self.least_factor(model) };
         }
         self.energy(prepared, seen.small())
     }
@@ -190,7 +190,7 @@ impl DesignSearch<'_> {
         let prepared = self.workloads[model].prepared;
         let all: Vec<&Prepared<'_>> = seen.fabrics.iter().map(|fabric| &prepared[*fabric]).collect();
         let (Some(first), Some(kernels)) = (all.first(), kernels) else { return 0.0 };
-        let line = self.line(first, seen);
+        let line = self.line(model, first, seen);
         let cutoff = line.reached(wanted);
         let fidelity = match depth {
             // The plans that fit, timed.
@@ -297,11 +297,12 @@ impl DesignSearch<'_> {
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {
             let prepared = self.prepared(model, id);
-            let line = self.line(prepared, &seen);
+            let line = self.line(model, prepared, &seen);
             let reached = line.reached(self.measure_reached(factor, &measures, model, cutoff));
             match evaluate(prepared, &seen.fast, reached.min(allowed)) {
                 Verdict::Feasible { value: seconds, evaluation, .. } => {
-                    let energy = evaluation.outcome.as_ref().ok().map(|plan| plan.energy.0);
+                    let plan = evaluation.outcome.as_deref().ok();
+                    let energy = plan.map(|plan| plan.energy.0);
                     let slow = self.aim.max_step.filter(|most| seconds > most.0);
                     if let Some(most) = slow {
                         found.push(rejected(Rejection::TooSlow(Seconds(seconds), most)));
@@ -313,7 +314,7 @@ impl DesignSearch<'_> {
                             let cost = seen.figures.cost_usd.unwrap_or_default();
                             self.aim.paid(cost, (seconds, energy), f64::from(prepared.devices()))
                         }
-                        _ => line.at(seconds),
+                        _ => seconds * plan.map_or(1.0, |plan| self.bad_end(prepared, &seen.fast, plan)),
                     };
                     joules.extend(energy);
                     found.push(evaluation);

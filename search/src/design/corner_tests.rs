@@ -83,7 +83,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
     let operation = Operation { years: case.years, ..Operation::default() };
     let aim = Aim { objective: case.objective, operation, axes: case.axes, ..Aim::default() };
-    let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim };
+    let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim, robust: None };
     let mut region = space.whole().unwrap();
     for (which, upper) in &case.halvings {
         let open: Vec<usize> = region.open().collect();

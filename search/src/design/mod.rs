@@ -8,6 +8,7 @@ mod bounds;
 mod climb;
 mod parts;
 mod problem;
+mod robust;
 
 use crate::objective::{Axes, Axis, Objective, Operation, Over};
 use crate::planner::{ChipKernels, Fastest, Prepared, RankedPlan};
@@ -17,6 +18,7 @@ pub use alone::HardwareAlone;
 pub use parts::{Decided, Fate, PartAnswer};
 use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
+pub use robust::{BadEnd, Robust};
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Joules, Seconds};
@@ -185,6 +187,8 @@ pub struct DesignSearch<'a> {
     pub space: &'a Space,
     /// What is asked.
     pub aim: Aim,
+    /// By what steps take at worst, where they are not taken at their predicted times.
+    pub robust: Option<Robust<'a>>,
 }
 
 /// Who is told of a search under way, and may stop it.
@@ -238,10 +242,7 @@ impl DesignAnswer {
     /// The value of a design that was evaluated, in what is minimised; infinite where there is none.
     #[must_use]
     pub fn value(&self, index: usize) -> f64 {
-        match self.designs[index].outcome {
-            Outcome::Evaluated { value, .. } => value,
-            _ => f64::INFINITY,
-        }
+        value_of(&self.designs[index].outcome)
     }
 
     /// Whether every design is decided: nothing stopped the search.
@@ -303,12 +304,12 @@ impl<'a> DesignSearch<'a> {
         for &chip in &front_chips {
             front.push(preferred(&designs, &smaller, chip));
         }
-        let chips = designs.len();
+        // With less HBM no chip is faster than with the most: the first of each speak for all. Of bad ends each does for itself.
+        let chips = if self.robust.is_some() { designs.len() + smaller.len() } else { designs.len() };
         designs.append(&mut smaller);
-        let best = best.map(|at| front[at]);
+        let best = best.map(|at| self.least_bad_end(&designs, &mut front, at));
         let status = match (best.map(|b| &designs[b].outcome), answer.lower_bound) {
             (Some(Outcome::Evaluated { value, .. }), Some(bound)) => {
-                // With less HBM no chip is faster than with the most: the first of each speak for all.
                 let all = designs.iter().take(chips);
                 let least = all.map(|d| self.lower_bound(&d.outcome)).fold(bound, f64::min);
                 SolveStatus::from_bounds(least, *value)
@@ -366,6 +367,8 @@ impl<'a> DesignSearch<'a> {
     /// No plan on this design is better: infinite where there is none.
     fn lower_bound(&self, outcome: &Outcome<Vec<Evaluation>>) -> f64 {
         match outcome {
+            // A bad end is of the plan that was found.
+            Outcome::Evaluated { value, .. } if self.robust.is_some() => *value,
             Outcome::Evaluated { value, evaluation } => {
                 // Of its plans the fastest is taken, whose schedules may be improved by so much.
                 value * self.proven(evaluation)
@@ -385,15 +388,20 @@ impl<'a> DesignSearch<'a> {
         todo.into_par_iter()
             .with_max_len(1)
             .map(|id| {
+                let best = front.first().map_or(f64::INFINITY, |&best| value_of(&largest[best].outcome));
                 let outcome = match &largest[id.point].outcome {
-                    Outcome::Evaluated { .. } if front.contains(&id.point) => match self.evaluate(id, f64::INFINITY) {
-                        Verdict::Feasible { value, evaluation, .. } => Outcome::Evaluated { value, evaluation },
-                        Verdict::Infeasible(evaluation) => Outcome::Infeasible { evaluation },
-                        Verdict::Beaten(bound) => Outcome::Open { bound },
-                    },
+                    outcome @ Outcome::Evaluated { .. }
+                        if front.contains(&id.point) || self.robust.is_some() && self.least_with_less(id, outcome) < best =>
+                    {
+                        match self.evaluate(id, f64::INFINITY) {
+                            Verdict::Feasible { value, evaluation, .. } => Outcome::Evaluated { value, evaluation },
+                            Verdict::Infeasible(evaluation) => Outcome::Infeasible { evaluation },
+                            Verdict::Beaten(bound) => Outcome::Open { bound },
+                        }
+                    }
                     outcome @ Outcome::Evaluated { value, .. } => {
                         let by = self.dominator(largest, front, id.point, *value);
-                        Outcome::Pruned { bound: self.lower_bound(outcome), by, shown: runner::Shown::Plans }
+                        Outcome::Pruned { bound: self.least_with_less(id, outcome), by, shown: runner::Shown::Plans }
                     }
                     outcome => outcome.clone(),
                 };
@@ -423,6 +431,14 @@ impl<'a> DesignSearch<'a> {
         };
         let nearest = designs.iter().filter_map(|d| Some((rejection(d)?, d.id))).min_by_key(|((lacking, _), _)| *lacking);
         nearest.map_or_else(|| outside.words(), |((_, why), id)| format!("{why} (on {})", self.space.words(id)))
+    }
+}
+
+/// The value of a design that was evaluated; infinite where there is none.
+fn value_of(outcome: &Outcome<Vec<Evaluation>>) -> f64 {
+    match outcome {
+        Outcome::Evaluated { value, .. } => *value,
+        _ => f64::INFINITY,
     }
 }
 

@@ -91,7 +91,8 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(Costs, f64)>> {
             if search.aim.max_step.is_some_and(|most| ranked.time.total > most) {
                 return None;
             }
-            seconds.push(ranked.time.total.0);
+            let worst = |robust: Robust<'_>| robust.ends.factor(&search.prepared(model, id).job(&chip), &ranked);
+            seconds.push(ranked.time.total.0 * search.robust.map_or(1.0, worst));
             joules.push(ranked.energy.0);
         }
         let mean = |measures: &[f64], reference: fn(&Reference) -> f64| {
@@ -174,7 +175,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     };
     let workloads: Vec<Workload<'_>> = prepared.iter().map(|prepared| of(prepared)).collect();
     let workloads_alone: Vec<Workload<'_>> = prepared_alone.iter().map(|prepared| of(prepared)).collect();
-    let search = DesignSearch { workloads: &workloads, space: &space, aim: case.aim };
+    let search = DesignSearch { workloads: &workloads, space: &space, aim: case.aim, robust: None };
     let run = |search: DesignSearch<'_>, threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| Watch::nobody(|watch| search.run(watch))).unwrap()
@@ -213,6 +214,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let in_boxes: u64 = one.boxes.iter().map(|of| of.region.size()).sum();
     prop_assert_eq!(one.outside.total() as u64 + one.designs.len() as u64 + in_boxes, space.points() as u64);
     more_power_is_no_slower(&search, &wider)?;
+    bad_ends(&search)?;
     for design in &one.designs {
         match (&design.outcome, truth[design.id.point]) {
             // A hair for schedules whose bounds are kept to a relative rounding.
@@ -225,6 +227,42 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// Steps that may take so many times as long as predicted.
+#[derive(Debug)]
+struct Ends(fn(&TrainingPlan) -> f64);
+
+impl BadEnd for Ends {
+    fn factor(&self, _: &Job<'_>, plan: &RankedPlan) -> f64 {
+        self.0(&plan.plan)
+    }
+}
+
+/// By bad ends the search finds what brute force finds, which is no worse at its bad end than what it finds by predicted steps; and the same where all are
+/// as far off.
+fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
+    if search.aim.objective == Objective::EnergyPerToken || search.aim.pays_energy() {
+        return Ok(());
+    }
+    let plain = DesignSearch { aim: Aim { axes: Axes::one(Axis::None), ..search.aim }, ..*search };
+    let run = |search: DesignSearch<'_>| Watch::nobody(|watch| search.run(watch)).unwrap();
+    let best = |of: &DesignAnswer| of.best.map(|at| of.designs[at].id);
+    let by_steps = best(&run(plain));
+    let (twice, tensor) = (Ends(|_| 2.0), Ends(|plan| if plan.layout.tensor > 1 { 1.25 } else { 3.0 }));
+    let equal = run(DesignSearch { robust: Some(Robust { ends: &twice, least: &[2.0; 2] }), ..plain });
+    prop_assert_eq!(best(&equal), by_steps);
+    let robust = DesignSearch { robust: Some(Robust { ends: &tensor, least: &[1.25; 2] }), ..plain };
+    let (found, truth) = (run(robust), brute_force(&robust));
+    let value = found.best.map(|at| found.value(at));
+    let values = || truth.iter().flatten().map(|(_, value)| *value);
+    prop_assert_eq!(value, values().reduce(f64::min), "the best at its bad end");
+    let chosen_by_steps = by_steps.and_then(|id| truth[id.point]);
+    prop_assert!(value <= chosen_by_steps.map(|(_, value)| value));
+    if let SolveStatus::Gap { lower_bound, .. } = found.status {
+        prop_assert!(values().all(|value| lower_bound <= value * (1.0 + 1e-9)), "{lower_bound}");
+    }
+    in_parts(&robust, &found)
 }
 
 /// What parts have told, by part.
@@ -317,7 +355,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     let prepared = [Prepared::new(job, &study.plan.space()).unwrap()];
     let workloads = [Workload::alone(&prepared)];
     let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
-    let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim });
+    let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim, robust: None });
     // Says no so many times.
     let asked = AtomicUsize::new(0);
     let nodes = runner::Problem::roots(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);

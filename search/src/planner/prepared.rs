@@ -176,6 +176,30 @@ impl<'a> Prepared<'a> {
         self.lots.is_empty()
     }
 
+    /// One plan of every layout and schedule, of whatever micro-batch, that keeps everything: plans differ besides in [`Self::policies`] alone.
+    pub fn layouts(&self) -> impl Iterator<Item = TrainingPlan> + '_ {
+        self.families.iter().flat_map(move |family| {
+            let first = |division: usize| family.lots.iter().find(|lot| lot.pairs.iter().any(|pair| pair.0 == division));
+            let lots = (0..family.divisions.len()).filter_map(move |division| Some((division, first(division)?)));
+            lots.flat_map(move |(division, lot)| {
+                let schedules = family.divisions[division].schedules.iter();
+                schedules.map(move |&schedule| family.plan(&self.job, lot, division, &ActivationPolicy::None, schedule))
+            })
+        })
+    }
+
+    /// What plans keep and run again; where stages may mix it ([`Self::mixes`]), these among others.
+    #[must_use]
+    pub fn policies(&self) -> &[ActivationPolicy] {
+        &self.policies
+    }
+
+    /// Whether stages may keep, send away and run again what is best for each.
+    #[must_use]
+    pub fn mixes(&self) -> bool {
+        self.mixes != MixKind::None
+    }
+
     /// The job's devices.
     #[must_use]
     pub fn devices(&self) -> u32 {

@@ -113,7 +113,7 @@ pub const CHIP: [Field; 60] = [
 ];
 
 /// The fields of a fabric's file that a design may vary, as a study writes them.
-pub const FABRIC: [Field; 23] = [
+pub const FABRIC: [Field; 27] = [
     field("fabric.launch_us", "µs", MICROSECONDS, "starting a collective"),
     field("fabric.tier.*.topology", "", None, "switch, fat_tree, fully_connected, ring or torus"),
     field(
@@ -141,6 +141,10 @@ pub const FABRIC: [Field; 23] = [
     field("fabric.tier.*.line_step_us", "µs", MICROSECONDS, "a step of the protocol of 128-byte lines"),
     field("fabric.tier.*.line_fraction", "", FRACTION, "of the bandwidth, under it"),
     field("fabric.tier.*.line_chunk_us", "µs", MICROSECONDS, "added by every chunk of it"),
+    field("fabric.tier.*.exchange_step_us", "µs", MICROSECONDS, "an all-to-all in bulk, besides its bytes"),
+    field("fabric.tier.*.exchange_fraction", "", FRACTION, "of the bandwidth, by it"),
+    field("fabric.tier.*.exchange_chunk_us", "µs", MICROSECONDS, "added by every chunk of it"),
+    field("fabric.tier.*.exchange_peer_gb_per_s", "GB/s", GB_PER_S, "to each peer of it, under low latency"),
     field("fabric.tier.*.in_network_latency_us", "µs", MICROSECONDS, "a reduction in the switch"),
     field("fabric.tier.*.in_network_fraction", "", FRACTION, "of the bandwidth, by it"),
     field("fabric.tier.*.in_network_chunk_us", "µs", MICROSECONDS, "added by every chunk of it"),

@@ -80,6 +80,7 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
         final_copy: BytesPerSecond(f64::INFINITY),
         low_latency: None,
         line: None,
+        exchange: None,
         ring_step: None,
         group_bandwidth: Vec::new(),
         in_network: None,

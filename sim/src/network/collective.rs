@@ -1,5 +1,7 @@
 //! What a collective costs.
 
+mod exchange;
+
 use super::fabric::Fabric;
 use super::level::{Level, Levels, Spread};
 use crate::kernel::{Collective, CollectiveKind};
@@ -239,6 +241,18 @@ struct Pricer<'a> {
     outer: Option<f64>,
 }
 
+impl Draft {
+    /// Adds a tier's messages, which start after others' and travel at the same time.
+    fn takes(&mut self, demand: &Demand, startup: f64, wire: f64) {
+        self.startup += startup;
+        self.bytes[demand.tier] += demand.bytes;
+        self.fewest[demand.tier] += demand.bytes;
+        if wire > self.bound.1 {
+            self.bound = (demand.tier, wire);
+        }
+    }
+}
+
 impl Pricer<'_> {
     fn rate(&self, level: &Level, topology: impl Fn(&Fabric, &Level) -> f64) -> f64 {
         match self.outer {
@@ -429,24 +443,6 @@ impl Pricer<'_> {
         Some(both)
     }
 
-    /// Every member sends a distinct share to every other; shares for all tiers travel at once.
-    fn direct(&self, levels: &[Level], size: f64) -> Draft {
-        let n = members(levels);
-        let mut demands = [Demand::NONE; MAX_TIERS];
-        for (demand, level) in demands.iter_mut().zip(levels) {
-            let peers = f64::from(level.members - level.members_below);
-            *demand = Demand {
-                tier: level.tier,
-                bytes: size * peers / n,
-                rate: self.rate(level, Fabric::exchange_rate),
-                steps: 1.0,
-                messages: peers - 1.0,
-            };
-        }
-        // A member's share for itself is copied.
-        self.pipelined(Algorithm::Direct, &demands[..levels.len()], self.final_copy(levels, size))
-    }
-
     fn point_to_point(&self, level: &Level, size: f64) -> Draft {
         let rate = self.rate(level, Fabric::pair_rate);
         self.pipelined(Algorithm::PointToPoint, &[Demand { tier: level.tier, bytes: size, rate, steps: 1.0, messages: 0.0 }], 0.0)
@@ -464,6 +460,14 @@ impl Pricer<'_> {
         for d in demands {
             let tier = &self.fabric.tiers[d.tier];
             let nominal = d.bytes * self.flows / d.rate;
+            if let Some(own) = tier.exchange.filter(|_| algorithm == Algorithm::Direct) {
+                let [slow, quick] = self.exchanged(d, own);
+                has_low = true;
+                for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick), (&mut line, slow)] {
+                    draft.takes(d, startup, wire);
+                }
+                continue;
+            }
             let gap = tier.low_latency.map_or(0.0, |l| l.step.0) * d.messages.max(0.0);
             let slow = (d.steps * tier.step.0 + gap, ramped(nominal / tier.achieved_fraction, tier.chunk.0));
             let quick = tier.low_latency.map_or(slow, |l| (d.steps * l.step.0 + gap, nominal / l.fraction));
@@ -471,12 +475,7 @@ impl Pricer<'_> {
             has_low |= tier.low_latency.is_some();
             has_line |= tier.line.is_some();
             for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick), (&mut line, lines)] {
-                draft.startup += startup;
-                draft.bytes[d.tier] += d.bytes;
-                draft.fewest[d.tier] += d.bytes;
-                if wire > draft.bound.1 {
-                    draft.bound = (d.tier, wire);
-                }
+                draft.takes(d, startup, wire);
             }
         }
         bulk.transfer = bulk.bound.1 + copy;

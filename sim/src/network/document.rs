@@ -70,8 +70,8 @@ impl FabricDocument {
         if let Some(toml::Value::Table(tier)) =
             self.table.get_mut("tier").and_then(toml::Value::as_array_mut).and_then(|t| t.first_mut())
         {
-            // The protocol of lines is as the software has it, or is none.
-            tier.retain(|key, _| !key.starts_with("line_"));
+            // The protocols of lines and of all-to-all are as the software has them, or are none.
+            tier.retain(|key, _| !key.starts_with("line_") && !key.starts_with("exchange_"));
             let figures = own.into_iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "source" | "launch_us"));
             tier.extend(figures);
         }

@@ -60,6 +60,19 @@ pub struct LineProtocol {
     pub chunk: Seconds,
 }
 
+/// How an all-to-all runs, where that was measured: as sends and receives side by side (NCCL's, which know no lines of 128 bytes).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExchangeProtocol {
+    /// What bulk messages take besides their bytes, whatever the number of peers.
+    pub step: Seconds,
+    /// Bandwidth achieved by them together, as a fraction of nominal.
+    pub fraction: f64,
+    /// Time per pipelined chunk.
+    pub chunk: Seconds,
+    /// Bytes per second to each peer under low latency.
+    pub peer_rate: BytesPerSecond,
+}
+
 /// Reduction and multicast in the switch (NVLink SHARP).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct InNetwork {
@@ -100,6 +113,9 @@ pub struct Tier {
     pub low_latency: Option<LowLatency>,
     /// The protocol of lines, where there is one.
     pub line: Option<LineProtocol>,
+    /// All-to-all's own protocols, where they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangeProtocol>,
     /// Bytes per second of a device in groups of 2, 3, ... members inside a unit, where links between some of them are missing or
     /// doubled (a cube mesh); empty where every group has the whole port.
     pub group_bandwidth: Vec<BytesPerSecond>,

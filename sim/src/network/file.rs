@@ -1,7 +1,7 @@
 //! Fabric files: one TOML per fabric in `sim/templates/fabrics/`, every number with its source.
 
 use super::error::NetworkError;
-use super::fabric::{Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
+use super::fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
@@ -58,6 +58,10 @@ pub(crate) struct TierFile {
     pub line_step_us: Option<f64>,
     pub line_fraction: Option<f64>,
     pub line_chunk_us: Option<f64>,
+    pub exchange_step_us: Option<f64>,
+    pub exchange_fraction: Option<f64>,
+    pub exchange_chunk_us: Option<f64>,
+    pub exchange_peer_gb_per_s: Option<f64>,
     pub group_gb_per_s: Option<Vec<f64>>,
     pub in_network_latency_us: Option<f64>,
     pub in_network_fraction: Option<f64>,
@@ -78,7 +82,7 @@ pub(crate) struct ChipFile {
 }
 
 /// A `[[software]]` table: figures of the innermost tier under another version or setting of the communication library. What is left
-/// out is as the file has it, but for the protocol of lines, which is none.
+/// out is as the file has it, but for the protocol of lines and those of all-to-all, which are none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SoftwareFile {
@@ -93,6 +97,10 @@ pub(crate) struct SoftwareFile {
     pub line_step_us: Option<f64>,
     pub line_fraction: Option<f64>,
     pub line_chunk_us: Option<f64>,
+    pub exchange_step_us: Option<f64>,
+    pub exchange_fraction: Option<f64>,
+    pub exchange_chunk_us: Option<f64>,
+    pub exchange_peer_gb_per_s: Option<f64>,
     pub in_network_latency_us: Option<f64>,
     pub in_network_fraction: Option<f64>,
     pub in_network_chunk_us: Option<f64>,
@@ -268,6 +276,10 @@ fn apply_software(file: &mut FabricFile, s: &SoftwareFile) {
     tier.line_step_us = s.line_step_us;
     tier.line_fraction = s.line_fraction;
     tier.line_chunk_us = s.line_chunk_us;
+    tier.exchange_step_us = s.exchange_step_us;
+    tier.exchange_fraction = s.exchange_fraction;
+    tier.exchange_chunk_us = s.exchange_chunk_us;
+    tier.exchange_peer_gb_per_s = s.exchange_peer_gb_per_s;
     tier.in_network_latency_us = s.in_network_latency_us.or(tier.in_network_latency_us);
     tier.in_network_fraction = s.in_network_fraction.or(tier.in_network_fraction);
     tier.in_network_chunk_us = s.in_network_chunk_us.or(tier.in_network_chunk_us);
@@ -288,6 +300,15 @@ fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
         tiers,
         fitted_on: file.fitted_on.clone(),
         joins: if file.chips.is_empty() { file.joins.clone() } else { file.chips.iter().map(|chip| chip.name.clone()).collect() },
+    })
+}
+
+fn exchange(t: &TierFile) -> Option<ExchangeProtocol> {
+    Some(ExchangeProtocol {
+        step: Seconds::from_micros(t.exchange_step_us?),
+        fraction: t.exchange_fraction?,
+        chunk: Seconds::from_micros(t.exchange_chunk_us.unwrap_or(0.0)),
+        peer_rate: BytesPerSecond(t.exchange_peer_gb_per_s? * 1e9),
     })
 }
 
@@ -338,6 +359,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
             fraction,
             chunk: Seconds::from_micros(t.line_chunk_us.unwrap_or(0.0)),
         }),
+        exchange: exchange(t),
         group_bandwidth: t.group_gb_per_s.iter().flatten().map(|rate| gb(*rate)).collect(),
         in_network: in_network.map(|(latency, fraction)| InNetwork {
             latency: Seconds::from_micros(latency),

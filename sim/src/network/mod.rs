@@ -13,6 +13,9 @@
 //! - low latency (NCCL's LL, flags travel with the data): `launch + steps * low_latency_step + link bytes / (bandwidth *
 //!   low_latency_fraction)`.
 //!
+//! An all-to-all is sends and receives side by side. Where a tier says how these run, in bulk they take `launch + exchange_step + w + 2 * sqrt(exchange_chunk * w)` and
+//! under low latency `launch + peers * low_latency_step + bytes to one / exchange_peer`; there are no lines.
+//!
 //! All are physical scalars of the tier, in its file; nothing depends on a message size otherwise.
 //!
 //! # Algorithms
@@ -58,7 +61,7 @@ mod verify;
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use document::FabricDocument;
 pub use error::{Fault, NetworkError};
-pub use fabric::{Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
+pub use fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 pub use level::Spread;
 pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;

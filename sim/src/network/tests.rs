@@ -184,6 +184,28 @@ fn torus_all_to_all_is_bound_by_the_bisection() {
 }
 
 #[test]
+fn an_all_to_all_of_sends_side_by_side_starts_once_whatever_the_peers() {
+    let fabric = Fabric::template("nvlink4_node").unwrap();
+    let time = |bytes: u64, ranks: u32| fabric.collective(&op(CollectiveKind::AllToAll, bytes, ranks, 1)).latency.micros();
+    // As much to each peer: 64 KiB take bulk's start, 8 KiB a low-latency message's.
+    let [two, eight] = [2, 8].map(|ranks| time((64 << 10) * u64::from(ranks), ranks));
+    assert!((eight / two - 1.0).abs() < 0.25, "{two} {eight}");
+    let low = 5.13 + 0.761 + f64::from(8 << 10) / 4e3;
+    assert!((time(16 << 10, 2) - low).abs() < 1e-6, "{} {low}", time(16 << 10, 2));
+    // Without scalars of its own it has the other collectives'.
+    let mut plain = fabric.clone();
+    plain.tiers[0].exchange = None;
+    let of = |fabric: &Fabric, kind| fabric.collective(&op(kind, 1 << 18, 2, 1));
+    assert!(of(&plain, CollectiveKind::AllToAll).latency < of(&fabric, CollectiveKind::AllToAll).latency);
+    assert_eq!(of(&plain, CollectiveKind::AllGather), of(&fabric, CollectiveKind::AllGather));
+    // Some of the scalars are no protocol.
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/templates/fabrics/nvlink4_node.toml");
+    let text = std::fs::read_to_string(path).unwrap().replace("exchange_fraction = 0.66\n", "");
+    let why = Fabric::from_toml_str("f.toml", &text).unwrap_err().to_string();
+    assert!(why.contains("exchange_*") && why.contains("give all or none"), "{why}");
+}
+
+#[test]
 fn a_twist_helps_all_to_all_only() {
     for (chips, gain) in [(128, 1.745), (256, 1.391), (64, 1.0)] {
         let plain = Fabric::template("tpu_v4_ici").unwrap().for_devices(chips).unwrap();

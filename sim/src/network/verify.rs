@@ -115,6 +115,14 @@ fn figures(c: &mut Checker, t: &TierFile) {
     c.time("line_step_us", t.line_step_us);
     c.fraction("line_fraction", t.line_fraction);
     c.time("line_chunk_us", t.line_chunk_us);
+    c.time("exchange_step_us", t.exchange_step_us);
+    c.fraction("exchange_fraction", t.exchange_fraction);
+    c.time("exchange_chunk_us", t.exchange_chunk_us);
+    c.rate("exchange_peer_gb_per_s", t.exchange_peer_gb_per_s);
+    let exchange = [t.exchange_step_us, t.exchange_fraction, t.exchange_peer_gb_per_s].map(|figure| figure.is_some());
+    if exchange.contains(&true) && exchange.contains(&false) {
+        c.fail("exchange_*", "some of three", "step_us, fraction and peer_gb_per_s belong together", "give all or none");
+    }
     for rate in t.group_gb_per_s.iter().flatten() {
         c.rate("group_gb_per_s", Some(*rate));
     }

@@ -190,7 +190,7 @@ impl ExpertSide {
 /// The best chip of the space, the front left alone.
 fn search<'a>(question: &'a Question, prepared: &'a [Prepared<'a>]) -> Result<DesignAnswer, Failure> {
     let aim = search::design::Aim { axes: Axes::one(Axis::None), ..question.aim };
-    let search = DesignSearch { workloads: &[Workload::alone(prepared)], space: &question.space, aim };
+    let search = DesignSearch { workloads: &[Workload::alone(prepared)], space: &question.space, aim, robust: None };
     Watch::nobody(|watch| search.run(watch)).map_err(|why| failure::input(format!("{}: {why}", question.name)))
 }
 

@@ -3,7 +3,7 @@
 use super::Asked;
 use crate::failure::{self, Failure};
 use search::design::Aim;
-use search::objective::{Axes, Objective, Operation, Over};
+use search::objective::{Axes, Axis, Objective, Operation, Over};
 use search::space::{Chips, Dimension, Limit, Values};
 use search::study::Study;
 use sim::hardware::Setting;
@@ -25,6 +25,10 @@ impl Asked {
                 "stop a sweep with Ctrl-C and go on with --resume",
             ),
             (self.within.map(|within| format!("--within {within}")), every),
+            (
+                self.robust.then(|| "--robust".to_owned()),
+                "a sweep has every design with its predicted step; leave it out, or use search",
+            ),
             (self.over.map(|over| format!("--over {}", over.0)), "a sweep is of one model; leave it out"),
             (
                 self.front.map(|axes| format!("--front {}", axes.0)),
@@ -36,7 +40,9 @@ impl Asked {
 
     pub(super) fn aim(&self, study: &Study) -> Aim {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
-        let axes = self.front.map_or_else(|| objective.usual_axes(), |name| name.0);
+        // Of bad ends the best is looked for, no front.
+        let usual = if self.robust { Axes::one(Axis::None) } else { objective.usual_axes() };
+        let axes = self.front.map_or(usual, |name| name.0);
         let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
         Aim {
             objective,

@@ -7,6 +7,7 @@ use super::question::Question;
 use crate::failure::{self, Failure, OrOther};
 use results::compare::{Comparison, Entry};
 use results::design::DesignRow;
+use results::evidence::StepEnds;
 use results::from_search::{self as conversion, Searched, SearchedModel};
 use results::record::{BestDesign, ModelPlan};
 use results::step_record::StepRecord;
@@ -59,6 +60,17 @@ pub fn workloads<'a>(question: &Question, prepared: &'a [Vec<Prepared<'a>>], ref
 pub fn searched<'a>(question: &'a Question, jobs: &'a [Vec<Job<'a>>], references: &[Reference]) -> Vec<SearchedModel<'a>> {
     let all = question.all().zip(jobs).zip(references);
     all.map(|((of, jobs), &reference)| SearchedModel { name: &of.called, jobs, share: question.share(of), reference }).collect()
+}
+
+/// By model, at how many times its predicted step the bad end of a plan's interval is at least, on the space's chips: these are of one family and none of
+/// them was measured.
+pub fn least_ends(question: &Question, prepared: &[Vec<Prepared<'_>>]) -> Result<Vec<f64>, Failure> {
+    let space = &question.space;
+    let chip = (0..space.points()).find_map(|point| space.chip(space.largest(point)).ok());
+    let chip = chip.ok_or_else(|| failure::input(format!("{}: no chip of the space can be built", question.name)))?;
+    let least = |on: &Vec<Prepared<'_>>| on.iter().map(|prepared| StepEnds::least(prepared, &chip)).fold(f64::INFINITY, f64::min);
+    // A hair for rounding.
+    Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 
 /// What a step takes, and the command that evaluates it.

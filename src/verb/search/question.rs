@@ -51,6 +51,8 @@ pub struct Question {
     pub headroom: Bytes,
     /// Whether flags set the devices or the batch.
     pub cluster_by_flags: bool,
+    /// Whether designs are ranked by the bad ends of their steps' intervals.
+    pub robust: bool,
     /// The texts of the files that it was read from, by their paths as they were given; of all models, with the first.
     pub inputs: BTreeMap<String, String>,
 }
@@ -114,6 +116,7 @@ impl Question {
         let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of(reference_key(&study))))?.accelerator;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
         let aim = asked.aim(&study);
+        robust_of_time(asked.robust, &aim)?;
         priced(&name, &study, &aim)?;
         let base = base_name(&study, &reference);
         let fault = |e| match &asked.fabric {
@@ -149,6 +152,7 @@ impl Question {
             fabrics,
             sequence_length,
             headroom,
+            robust: asked.robust,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
             inputs: BTreeMap::new(),
         })
@@ -232,6 +236,7 @@ impl Question {
             ("pue", operation.pue),
             ("utilisation", operation.utilisation),
         ];
+        options.extend(self.robust.then(|| ("robust".to_owned(), "true".to_owned())));
         options.extend(paid.iter().filter(|_| aim.pays_energy()).map(|(key, value)| ((*key).to_owned(), value.to_string())));
         options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
         StudyRecord {
@@ -261,7 +266,8 @@ impl Question {
         let Self { study, stack, aim, headroom, reference, cluster, .. } = self;
         let models: Vec<_> = self.all().map(|of| (&of.model, of.weight, of.sequence_length, &of.study.cluster)).collect();
         let asked = (models, study, stack, aim, headroom, reference, cluster, seed);
-        results::sums::short(&format!("{asked:?}"))
+        let robust = if self.robust { " robust" } else { "" };
+        results::sums::short(&format!("{asked:?}{robust}"))
     }
 }
 
@@ -327,6 +333,7 @@ impl Posed {
         words.extend(asked.utilisation.iter().flat_map(|part| flag("--utilisation", part)));
         words.extend(asked.front.iter().flat_map(|axis| flag("--front", &axis.0)));
         words.extend(asked.over.iter().flat_map(|over| flag("--over", &over.0)));
+        words.extend(asked.robust.then(|| "--robust".to_owned()));
         words.extend(asked.within.iter().flat_map(|within| flag("--within", within)));
         words
     }
@@ -373,6 +380,18 @@ fn reference_key(study: &Study) -> &'static str {
         Chips::Grid(spec) if spec.base_chip == study.space.reference_chip => "space.base_chip",
         _ => "space.reference_chip",
     }
+}
+
+/// Bad ends are of steps: objectives of energy have none.
+fn robust_of_time(robust: bool, aim: &Aim) -> Result<(), Failure> {
+    if !robust || aim.objective != Objective::EnergyPerToken && !aim.pays_energy() {
+        return Ok(());
+    }
+    let what = if aim.pays_energy() { "per-dollar with --years" } else { "energy-per-token" };
+    let cure = "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
+    Err(failure::input(format!(
+        "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
+    )))
 }
 
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.

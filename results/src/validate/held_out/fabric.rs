@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// The fields of a tier that kernels of collectives determine, with what is added before the logarithm is taken and the range of their values; links'
 /// bandwidths are nominal.
-const FITTED: [(&str, f64, f64, f64); 13] = [
+const FITTED: [(&str, f64, f64, f64); 17] = [
     ("launch_us", 0.1, 0.0, 1e6),
     ("achieved_fraction", 0.0, 0.01, 1.0),
     ("step_latency_us", 0.05, 0.0, 1e6),
@@ -27,6 +27,10 @@ const FITTED: [(&str, f64, f64, f64); 13] = [
     ("line_step_us", 0.05, 0.0, 1e6),
     ("line_fraction", 0.0, 0.001, 1.0),
     ("line_chunk_us", 0.05, 0.0, 1e6),
+    ("exchange_step_us", 0.05, 0.0, 1e6),
+    ("exchange_fraction", 0.0, 0.001, 1.0),
+    ("exchange_chunk_us", 0.05, 0.0, 1e6),
+    ("exchange_peer_gb_per_s", 0.0, 0.01, 1e6),
     ("in_network_latency_us", 0.05, 0.0, 1e6),
     ("in_network_fraction", 0.0, 0.001, 1.0),
     ("in_network_chunk_us", 0.05, 0.0, 1e6),

@@ -143,6 +143,7 @@ impl System {
             final_copy: BytesPerSecond(f64::INFINITY),
             low_latency: None,
             line: None,
+            exchange: None,
             ring_step: None,
             group_bandwidth: Vec::new(),
             in_network,

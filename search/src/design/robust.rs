@@ -1,0 +1,65 @@
+//! Designs by what their steps take at worst, so that the search does not choose the design about which the model is wrong most luckily.
+//!
+//! Every design is under its fastest plan, as ever, and its step counts as long as it may take at the bad end of the plan's interval: a factor of one
+//! and more of the predicted time. No factor is below the least of the plans that there are, so that a bound on times, that many times, is one on bad ends.
+
+use super::{DesignOutcome, DesignSearch, Evaluation, value_of};
+use crate::planner::{Job, Prepared, RankedPlan};
+use crate::runner::Outcome;
+use crate::space::DesignId;
+use sim::hardware::Accelerator;
+use std::fmt;
+
+/// How much longer than predicted steps may take.
+pub trait BadEnd: fmt::Debug + Sync {
+    /// How many times as long as predicted the step of a job's plan may take: 1 and more, and the same whenever it is asked for.
+    fn factor(&self, job: &Job<'_>, plan: &RankedPlan) -> f64;
+}
+
+/// A search by the bad ends of steps, whose objective is of seconds alone and which has no front.
+#[derive(Debug, Clone, Copy)]
+pub struct Robust<'a> {
+    /// The bad ends.
+    pub ends: &'a dyn BadEnd,
+    /// By model: no plan of its space has a lower factor, on any chip and fabric of the search.
+    pub least: &'a [f64],
+}
+
+impl DesignSearch<'_> {
+    /// No step of a model counts as fewer times its seconds.
+    pub(super) fn least_factor(&self, model: usize) -> f64 {
+        self.robust.map_or(1.0, |robust| robust.least.get(model).copied().unwrap_or(1.0))
+    }
+
+    /// As how many times its seconds a step counts.
+    pub(super) fn bad_end(&self, prepared: &Prepared<'_>, chip: &Accelerator, plan: &RankedPlan) -> f64 {
+        self.robust.map_or(1.0, |robust| robust.ends.factor(&prepared.job(chip), plan))
+    }
+
+    /// No value of a design is below this, whose chip was evaluated with more HBM: no step is shorter with less, though another plan's bad end may be nearer.
+    pub(super) fn least_with_less(&self, id: DesignId, with_more: &Outcome<Vec<Evaluation>>) -> f64 {
+        let least = self.lower_bound(with_more);
+        let (Outcome::Evaluated { evaluation, .. }, true) = (with_more, self.robust.is_some()) else { return least };
+        let Ok(chip) = self.space.chip(id) else { return 0.0 };
+        let part = |(model, of): (usize, &Evaluation)| {
+            let plan = of.outcome.as_ref().ok()?;
+            Some(self.least_factor(model) / self.bad_end(self.prepared(model, id), &chip, plan))
+        };
+        // A hair for rounding; means grow with every model's.
+        least * evaluation.iter().enumerate().filter_map(part).fold(1.0, f64::min) * (1.0 - 1e-12)
+    }
+
+    /// The position of the best design: of bad ends one with less HBM may be better than its chip with the most. It is then the front.
+    pub(super) fn least_bad_end(&self, designs: &[DesignOutcome], front: &mut Vec<usize>, at: usize) -> usize {
+        let chip = front[at];
+        if self.robust.is_none() {
+            return chip;
+        }
+        let better = |best: usize, other: usize| {
+            if value_of(&designs[other].outcome) < value_of(&designs[best].outcome) { other } else { best }
+        };
+        let best = (0..designs.len()).fold(chip, better);
+        *front = vec![best];
+        best
+    }
+}
