@@ -45,8 +45,8 @@ pub struct Lowering {
     pub context_method: ContextMethod,
     /// Devices over which the experts of a layer are split; a part of the data-parallel ranks.
     pub expert_parallel: u32,
-    /// Devices over which every expert is split by width; the whole tensor-parallel group where none is given. Fewer where
-    /// expert-parallel devices are of that group too.
+    /// Devices over which every expert is split by width, neighbours; expert-parallel devices come next. Where none is given the whole
+    /// tensor-parallel group, expert-parallel devices after the context-parallel ones.
     pub expert_tensor_parallel: Option<u32>,
     /// Whether every expert-parallel device gathers all tokens of the group and sums its share of the results (Megatron-LM's dispatcher `allgather`).
     /// Off, tokens travel to their experts' devices alone, by all-to-alls.

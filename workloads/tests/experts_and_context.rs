@@ -127,6 +127,56 @@ fn tokens_travel_four_times_and_only_between_expert_ranks() {
     assert!(found.len() == 4 && found.iter().all(|c| c.bytes == Bytes(4096 * 4096 * 2) && c.group.stride == 2));
 }
 
+/// Experts of another width than the tensor-parallel group: as many operations and the same tokens' choices on a device, other weights, and only
+/// those devices gather and sum that share an expert.
+#[test]
+fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
+    let model = mixtral();
+    let at = |tensor: u32, expert: u32, width: Option<u32>| {
+        layer(&model, |l| Lowering {
+            tensor_parallel: tensor,
+            sequence_parallel: tensor > 1,
+            expert_parallel: expert,
+            expert_tensor_parallel: width,
+            ..l
+        })
+    };
+    let of_experts = |segment: &Segment, kind| {
+        let attention = collectives(&layer(&Model { experts: None, ..model.clone() }, |l| Lowering {
+            tensor_parallel: 4,
+            sequence_parallel: true,
+            ..l
+        }), kind);
+        // An MLP in place of experts has two pairs; attention keeps as many.
+        collectives(segment, kind).len() - attention.len() / 2
+    };
+    let (usual, stated) = (at(4, 2, None), at(4, 2, Some(4)));
+    assert_eq!(usual.forward_flops(), stated.forward_flops());
+    for width in [1, 2] {
+        let other = at(4, 2, Some(width));
+        assert_eq!((other.forward_flops(), other.backward_flops()), (usual.forward_flops(), usual.backward_flops()), "{width}");
+        let all_to_all = |segment| {
+            let found = collectives(segment, CollectiveKind::AllToAll);
+            assert_eq!(found.len(), 4);
+            found.into_iter().map(|c| (c.bytes, c.group.ranks)).collect::<Vec<_>>()
+        };
+        assert_eq!(all_to_all(&other), all_to_all(&usual), "{width}");
+        assert!(collectives(&other, CollectiveKind::AllToAll).iter().all(|c| c.group.stride == width));
+        let expert = |segment: &Segment| segment.graph.operators.iter().map(|op| op.parameters.expert).sum::<u64>();
+        assert_eq!(expert(&other) * u64::from(width), expert(&usual) * 4, "{width}");
+    }
+    // Nobody gathers or sums what one device does alone.
+    for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+        assert!(of_experts(&usual, kind) > 0);
+        assert_eq!(of_experts(&at(4, 2, Some(1)), kind), 0, "{kind:?}");
+    }
+    // Wider than the tensor-parallel group: neighbours with tokens of their own gather them.
+    let wide = at(1, 2, Some(4));
+    let gathered = collectives(&wide, CollectiveKind::AllGather);
+    assert!(!gathered.is_empty() && gathered.iter().all(|c| c.group.ranks == 4 && c.group.stride == 1), "{gathered:?}");
+    assert_eq!(wide.forward_flops(), at(1, 2, None).forward_flops());
+}
+
 #[test]
 fn an_expert_layer_keeps_what_its_backward_pass_reads() {
     // Attention as in a dense layer: (8 + 4g) sbh with norms' inputs, 4asb and two RMSNorm factors of 4sb. Experts: the MLP's input 2 (for

@@ -50,6 +50,9 @@ pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<S
         ("--layer-split", l.ends.as_ref().map_or_else(|| "even".to_owned(), LayerEnds::to_string)),
         ("--recompute", plan.activations.to_string()),
     ];
+    if let Some(width) = l.expert_tensor {
+        found.push(("--expert-tensor", width.to_string()));
+    }
     let order = match l.order {
         RankOrder::DataFirst => "t-d-p",
         RankOrder::PipelineFirst => "t-p-d",

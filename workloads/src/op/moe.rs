@@ -4,7 +4,7 @@
 //! Routing is taken as even: every expert gets its share of the tokens, or, with a capacity factor, exactly its capacity
 //! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad); an imbalance, which is 1 unless a stack's option says
 //! otherwise, fills the device that all others wait for. Tokens travel by all-to-alls, or are gathered by all devices of the group. Experts are split over the expert-parallel
-//! devices, and each expert's width over the tensor-parallel ones.
+//! devices, and each expert's width over the tensor-parallel ones, or over as many as are stated.
 
 use super::linear::{Linear, Split, accumulation, bias_gradient, conversion, kept_conversion};
 use super::transformer::Plan;
@@ -42,7 +42,7 @@ impl Dispatch {
         Self {
             experts,
             ranks,
-            // Context-parallel devices and those of the tensor-parallel group that share no expert come first.
+            // Devices that share an expert come first; where those are the tensor-parallel group, the context-parallel ones as well.
             stride: plan
                 .lowering
                 .expert_tensor_parallel
@@ -91,7 +91,8 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
     // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product, by the
     // devices that share an expert.
     let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks);
-    let sequence_parallel = shape.sequence_parallel && ranks > 1;
+    // Devices of several tensor-parallel groups of one have tokens of their own each.
+    let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
     let split = if sequence_parallel { u64::from(ranks) } else { 1 };
     let sequence = dispatch.slots.saturating_mul(split);
     let slots = Shape { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
