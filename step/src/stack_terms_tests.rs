@@ -23,12 +23,15 @@ fn plan(layout: Layout) -> TrainingPlan {
 }
 
 fn step(model: &str, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
-    let model = Model::load(model).unwrap();
+    timed(&Model::load(model).unwrap(), layout, change)
+}
+
+fn timed(model: &Model, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
     let mut stack = SoftwareStack::load("megatron_bridge").unwrap();
     change(&mut stack);
     let fabric = Fabric::template("eos_ndr400x8").unwrap();
     let mut chip = ChipTimes::new(&Accelerator::template("h100_80gb_sxm").unwrap(), &stack).unwrap();
-    step_time(&mut chip, &model, &fabric, &plan(layout)).unwrap()
+    step_time(&mut chip, model, &fabric, &plan(layout)).unwrap()
 }
 
 #[test]
@@ -56,6 +59,29 @@ fn experts_of_width_one_trade_sums_for_weights() {
     assert!(narrow.data > wide.data, "{narrow:?} {wide:?}");
     // Neighbours hold different experts: a node of eight has all of them.
     assert!(narrow.expert < wide.expert * 0.5, "{narrow:?} {wide:?}");
+}
+
+/// DeepSeek-V3 over eight nodes: sent once to every node tokens take less than copy by copy, and a router limited to four of them less again; copy by
+/// copy its limit changes nothing.
+#[test]
+fn tokens_sent_once_to_every_node_take_less() {
+    let model = Model::load("deepseek-v3").unwrap();
+    let free = Model { experts: model.experts.map(|experts| workloads::model::Experts { groups: None, ..experts }), ..model.clone() };
+    let layout = Layout { data: 64, expert: 64, ..Layout::default() };
+    let at = |model: &Model, once: bool| timed(model, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
+    let copies = at(&free, false);
+    assert_eq!(at(&model, false), copies);
+    let (any, limited) = (at(&free, true), at(&model, true));
+    // 5.3 and 3.65 nodes in place of 8 copies, and the pieces' start-up.
+    assert!((0.6..0.75).contains(&(any / copies)), "{any} {copies}");
+    assert!((0.42..0.55).contains(&(limited / copies)), "{limited} {copies}");
+    // Inside one node NVLink carries each token once to every device that has any of its experts.
+    let layout = Layout { data: 8, expert: 8, ..Layout::default() };
+    let at = |once: bool| timed(&free, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
+    assert!(at(true) < at(false));
+    let stack = SoftwareStack::load("megatron_bridge").unwrap().with_option("kernels.expert_deduplicated=true").unwrap();
+    let error = stack.with_option("kernels.expert_all_gather=true").unwrap_err().to_string();
+    assert!(error.contains("kernels.expert_all_gather"), "{error}");
 }
 
 /// Memory follows the expert-data-parallel ranks: without sharing a device holds its experts whole; with it, as little as ever.

@@ -15,6 +15,11 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     assert!(1.03 < further && further < 1.3, "{further}");
     assert!(step(&["--capacity-factor", "1.5"]) > 1.02 * plain);
     assert!(step(&["--stack-option", "overlap.shared_expert=1"]) < plain);
+    // Experts of another width than the tensor-parallel group's, and tokens sent once to every node.
+    let narrow = ["--tensor", "2", "--data", "8", "--expert", "8"];
+    let narrow = |more: &[&str]| call(&[&narrow, more].concat());
+    assert!(narrow(&["--expert-tensor", "3"]).refusal().contains("--expert-tensor: etp = 3"));
+    assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
     assert!(call(&["--mtp-layers", "33"]).refusal().contains("must be at most 32"));
     assert!(call(&["--capacity-factor", "0.5"]).refusal().contains("must be from 1 to 10.66"));
     let dense = "evaluate llama2-7b --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 8 --capacity-factor 1.5";

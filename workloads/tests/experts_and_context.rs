@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
-use sim::kernel::{Collective, CollectiveKind, DataType, Kernel};
+use sim::kernel::{Choice, Collective, CollectiveKind, DataType, Kernel};
 use sim::units::{Bytes, Flops};
 use workloads::footprint::Precision;
 use workloads::import::hugging_face::parse;
-use workloads::model::Experts;
+use workloads::model::{ExpertGroups, Experts};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
@@ -249,6 +249,46 @@ fn narrow_products_convert_their_operands_and_keep_wide_activations() {
     assert_eq!(products(&narrow, DataType::Bf16), Flops(0), "fused attention is no product with weights");
     let head = graph(&model, |l| Lowering { precision, ..l });
     assert_eq!(products(head.segment(SegmentKind::Head).unwrap(), DataType::Fp8), Flops(0), "logits stay wide");
+}
+
+const DEEPSEEK_V3: &str = include_str!("configs/deepseek_v3.json");
+
+#[test]
+fn a_limit_on_groups_of_experts_is_read() {
+    let with = |changes: &[(&str, &str)]| {
+        let text = changes.iter().fold(DEEPSEEK_V3.to_owned(), |text, (of, by)| {
+            assert!(text.contains(of), "{of}");
+            text.replacen(of, by, 1)
+        });
+        parse("v3", "config.json", &text).map_err(|error| error.to_string())
+    };
+    let groups = |changes: &[(&str, &str)]| with(changes).unwrap().experts.unwrap().groups;
+    assert_eq!(groups(&[]), Some(ExpertGroups { count: 8, chosen: 4 }));
+    assert_eq!(groups(&[("\"topk_group\": 4", "\"topk_group\": 8")]), None, "no limit");
+    assert_eq!(groups(&[("\"n_group\": 8", "\"n_group\": null"), ("\"topk_group\": 4", "\"topk_group\": null")]), None);
+    assert_eq!(groups(&[("\"topk_method\": \"noaux_tc\"", "\"topk_method\": \"greedy\"")]), None);
+    let error = |of: &str, by: &str| with(&[(of, by)]).unwrap_err();
+    let text = error("\"n_group\": 8", "\"n_group\": 7");
+    assert!(text.contains("key `n_group` is 7, but must be a divisor of `n_routed_experts` (256)"), "{text}");
+    let text = error("\"topk_group\": 4", "\"topk_group\": 9");
+    assert!(text.contains("key `topk_group` is 9, but must be at most `n_group` (8)"), "{text}");
+    let text = with(&[("\"n_group\": 8", "\"n_group\": 64"), ("\"topk_group\": 4", "\"topk_group\": 1")]).unwrap_err();
+    assert!(text.contains("its groups of 4 experts hold `num_experts_per_tok` (8)"), "{text}");
+}
+
+/// Sent once to every unit, tokens take another collective with the same buffer; work and what is kept stay.
+#[test]
+fn tokens_sent_once_change_the_exchange_alone() {
+    let model = Model::load("deepseek-v3").unwrap();
+    let at = |expert_deduplicated| layer(&model, |l| Lowering { expert_parallel: 64, expert_deduplicated, sequence_length: 4096, ..l });
+    let (copies, once) = (at(false), at(true));
+    assert_eq!((copies.forward_flops(), copies.backward_flops()), (once.forward_flops(), once.backward_flops()));
+    let sent = collectives(&copies, CollectiveKind::AllToAll);
+    let choice = Choice { parts: 256, chosen: 8, groups: 8, groups_chosen: 4 };
+    let dispatched = collectives(&once, CollectiveKind::Dispatch(choice));
+    assert!(sent.len() == 4 && collectives(&once, CollectiveKind::AllToAll).is_empty());
+    let buffers = |found: &[Collective]| found.iter().map(|c| (c.bytes, c.group)).collect::<Vec<_>>();
+    assert_eq!(buffers(&sent), buffers(&dispatched));
 }
 
 #[test]

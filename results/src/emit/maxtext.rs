@@ -102,6 +102,10 @@ impl Settings {
             self.set("num_experts", experts.count);
             self.set("num_experts_per_tok", experts.top_k);
             self.set("base_moe_mlp_dim", model.ffn);
+            if let Some(groups) = experts.groups {
+                self.set("n_routing_groups", groups.count);
+                self.set("topk_routing_group", groups.chosen);
+            }
             if let Some(factor) = experts.capacity_factor {
                 self.set("capacity_factor", factor);
                 self.set("sparse_matmul", false);

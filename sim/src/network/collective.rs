@@ -1,8 +1,9 @@
 //! What a collective costs.
 
+use super::dispatch;
 use super::fabric::Fabric;
 use super::level::{Level, Levels, Spread};
-use crate::kernel::{Collective, CollectiveKind};
+use crate::kernel::{Choice, Collective, CollectiveKind};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -252,7 +253,8 @@ impl Pricer<'_> {
         let flat = levels.iter().all(|l| !self.fabric.is_torus(l));
         match kind {
             CollectiveKind::SendRecv => levels.last().map(|l| self.point_to_point(l, size)),
-            CollectiveKind::AllToAll => Some(self.direct(levels, size)),
+            CollectiveKind::AllToAll => Some(self.direct(levels, size, None)),
+            CollectiveKind::Dispatch(choice) => Some(self.direct(levels, size, Some(choice))),
             CollectiveKind::Broadcast => {
                 let ring = self.through(Algorithm::Ring, levels, size, 1.0, 0.0);
                 Some(if flat { ring.faster(self.through(Algorithm::Tree, levels, size, 1.0, 0.0)) } else { ring })
@@ -429,19 +431,14 @@ impl Pricer<'_> {
         Some(both)
     }
 
-    /// Every member sends a distinct share to every other; shares for all tiers travel at once.
-    fn direct(&self, levels: &[Level], size: f64) -> Draft {
+    /// Every member sends a distinct share to every other, or items where they are chosen to; shares for all tiers travel at once.
+    fn direct(&self, levels: &[Level], size: f64, choice: Option<Choice>) -> Draft {
         let n = members(levels);
         let mut demands = [Demand::NONE; MAX_TIERS];
         for (demand, level) in demands.iter_mut().zip(levels) {
-            let peers = f64::from(level.members - level.members_below);
-            *demand = Demand {
-                tier: level.tier,
-                bytes: size * peers / n,
-                rate: self.rate(level, Fabric::exchange_rate),
-                steps: 1.0,
-                messages: peers - 1.0,
-            };
+            let (share, messages) = dispatch::through(level, n, choice);
+            let rate = self.rate(level, Fabric::exchange_rate);
+            *demand = Demand { tier: level.tier, bytes: size * share, rate, steps: 1.0, messages: messages - 1.0 };
         }
         // A member's share for itself is copied.
         self.pipelined(Algorithm::Direct, &demands[..levels.len()], self.final_copy(levels, size))
