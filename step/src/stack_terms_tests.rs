@@ -66,7 +66,8 @@ fn experts_of_width_one_trade_sums_for_weights() {
 #[test]
 fn tokens_sent_once_to_every_node_take_less() {
     let model = Model::load("deepseek-v3").unwrap();
-    let free = Model { experts: model.experts.map(|experts| workloads::model::Experts { groups: None, ..experts }), ..model.clone() };
+    let free =
+        Model { experts: model.experts.map(|experts| workloads::model::Experts { groups: None, ..experts }), ..model.clone() };
     let layout = Layout { data: 64, expert: 64, ..Layout::default() };
     let at = |model: &Model, once: bool| timed(model, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
     let copies = at(&free, false);

@@ -162,7 +162,10 @@ fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
             model: model.name.clone(),
             setting: "the tensor-parallel degree of experts".to_owned(),
             value: shared.to_string(),
-            limit: format!("a divisor of the tensor-parallel degree {t}, or a multiple of it that divides the experts' width {}", model.ffn),
+            limit: format!(
+                "a divisor of the tensor-parallel degree {t}, or a multiple of it that divides the experts' width {}",
+                model.ffn
+            ),
             cure: format!("use 1 or {t}"),
         });
     }

@@ -142,11 +142,10 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
         })
     };
     let of_experts = |segment: &Segment, kind| {
-        let attention = collectives(&layer(&Model { experts: None, ..model.clone() }, |l| Lowering {
-            tensor_parallel: 4,
-            sequence_parallel: true,
-            ..l
-        }), kind);
+        let attention = collectives(
+            &layer(&Model { experts: None, ..model.clone() }, |l| Lowering { tensor_parallel: 4, sequence_parallel: true, ..l }),
+            kind,
+        );
         // An MLP in place of experts has two pairs; attention keeps as many.
         collectives(segment, kind).len() - attention.len() / 2
     };
@@ -280,7 +279,9 @@ fn a_limit_on_groups_of_experts_is_read() {
 #[test]
 fn tokens_sent_once_change_the_exchange_alone() {
     let model = Model::load("deepseek-v3").unwrap();
-    let at = |expert_deduplicated| layer(&model, |l| Lowering { expert_parallel: 64, expert_deduplicated, sequence_length: 4096, ..l });
+    let at = |expert_deduplicated| {
+        layer(&model, |l| Lowering { expert_parallel: 64, expert_deduplicated, sequence_length: 4096, ..l })
+    };
     let (copies, once) = (at(false), at(true));
     assert_eq!((copies.forward_flops(), copies.backward_flops()), (once.forward_flops(), once.backward_flops()));
     let sent = collectives(&copies, CollectiveKind::AllToAll);

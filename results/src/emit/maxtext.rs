@@ -183,7 +183,10 @@ impl Settings {
         // Experts are an axis of their own, taken from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
         self.0.lack(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
-        self.0.lack(!uneven && l.expert_tensor.is_some(), "experts split over another width than the rest: MaxText splits both alike");
+        self.0.lack(
+            !uneven && l.expert_tensor.is_some(),
+            "experts split over another width than the rest: MaxText splits both alike",
+        );
         let copies = (l.data / l.expert.max(1)).max(1);
         let sharded = l.zero == ZeroStage::Parameters;
         let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);

@@ -271,7 +271,15 @@ impl Posed {
     /// A study's question about one model.
     pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
         let (study, stack) = (study.cloned(), stack.cloned());
-        Self { models: vec![model.to_owned()], study, stack, headroom_gib: 0.0, sequence_length, mtp_layers: None, asked: Asked::default() }
+        Self {
+            models: vec![model.to_owned()],
+            study,
+            stack,
+            headroom_gib: 0.0,
+            sequence_length,
+            mtp_layers: None,
+            asked: Asked::default(),
+        }
     }
 
     /// The same with a study file among the models as the study.
@@ -291,7 +299,11 @@ impl Posed {
 
     /// Whether anything is asked otherwise than the study says.
     pub fn changes_study(&self) -> bool {
-        !self.asked.is_empty() || self.stack.is_some() || self.sequence_length.is_some() || self.mtp_layers.is_some() || self.headroom_gib != 0.0
+        !self.asked.is_empty()
+            || self.stack.is_some()
+            || self.sequence_length.is_some()
+            || self.mtp_layers.is_some()
+            || self.headroom_gib != 0.0
     }
 }
 

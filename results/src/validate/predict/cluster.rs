@@ -59,7 +59,11 @@ impl<'a> Stated<'a> {
         // Expert-parallel groups are parts of data-parallel ones, or reach into the axes within.
         let experts = if let Some(width) = self.layout.expert_tensor {
             expert.saturating_mul(width.into())
-        } else if data.is_multiple_of(expert) { inner.saturating_mul(expert) } else { expert };
+        } else if data.is_multiple_of(expert) {
+            inner.saturating_mul(expert)
+        } else {
+            expert
+        };
         let spans = [("tp", tensor), ("cp", inner), ("ep", experts), ("dp", inner.saturating_mul(data))];
         let chips = u64::from(self.chips);
         spans.into_iter().find(|(_, span)| !per_node.is_multiple_of(*span) && !span.is_multiple_of(per_node) && *span != chips)

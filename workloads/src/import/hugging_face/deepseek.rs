@@ -122,7 +122,8 @@ fn groups(reader: &Reader<'_>, experts: &Experts) -> Result<Option<ExpertGroups>
     reader.divides(("n_group", count), ("n_routed_experts", experts.count))?;
     let within = chosen.saturating_mul(experts.count / count);
     if experts.top_k > within {
-        let limit = format!("such that its groups of {} experts hold `num_experts_per_tok` ({})", experts.count / count, experts.top_k);
+        let limit =
+            format!("such that its groups of {} experts hold `num_experts_per_tok` ({})", experts.count / count, experts.top_k);
         return Err(reader.error("topk_group", chosen, &limit, "correct one of the two"));
     }
     Ok((chosen < count).then_some(ExpertGroups { count, chosen }))
