@@ -223,14 +223,12 @@ impl Layout {
         [self.tensor, self.context, self.data].into_iter().fold(1, |n, d| n.saturating_mul(d.into()))
     }
 
-    /// The layout with experts split by width over so many devices.
+    /// The layout with experts split by width over so many devices: unstated where those are the tensor-parallel group anyway.
     #[must_use]
     pub fn with_expert_tensor(self, width: u32) -> Self {
         let follows = Self { expert_tensor: None, ..self };
-        if follows.expert_tensor().unwrap_or(self.tensor) == width {
-            return follows;
-        }
-        Self { expert_tensor: Some(width), ..self }
+        let anyway = width == self.tensor && follows.expert_tensor().is_none();
+        if anyway { follows } else { Self { expert_tensor: Some(width), ..self } }
     }
 
     /// Devices over which an expert is split by width, where that is stated or where the expert-parallel ranks do not all fit into the data- and

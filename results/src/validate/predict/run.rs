@@ -95,7 +95,8 @@ fn micro_batch(prepared: &mut Prepared, row: &Row<'_>, stack: &str, layout: &Lay
 fn expert_tensor(row: &Row<'_>, model: &Model, layout: Layout) -> Result<Layout, RowFailure> {
     let stated = row.optional_count("etp")?.filter(|_| model.experts.is_some());
     let width = stated.map(|_| degree(row, "etp")).transpose()?;
-    Ok(width.map_or(layout, |width| layout.with_expert_tensor(width)))
+    let follows = layout.expert_tensor().unwrap_or(layout.tensor);
+    Ok(width.filter(|width| *width != follows).map_or(layout, |width| layout.with_expert_tensor(width)))
 }
 
 fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {
