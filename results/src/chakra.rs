@@ -201,7 +201,7 @@ fn comm_type(kind: CollectiveKind) -> Option<u64> {
         CollectiveKind::AllReduce => Some(0),
         CollectiveKind::AllGather => Some(2),
         CollectiveKind::Broadcast => Some(5),
-        CollectiveKind::AllToAll => Some(6),
+        CollectiveKind::AllToAll | CollectiveKind::Dispatch(_) => Some(6),
         CollectiveKind::ReduceScatter => Some(7),
         CollectiveKind::SendRecv => None,
     }

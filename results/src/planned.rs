@@ -442,6 +442,9 @@ pub fn one_line(plan: &TrainingPlan) -> String {
             text.push_str(&format!(", {letter} {degree}"));
         }
     }
+    if let Some(width) = l.expert_tensor {
+        text.push_str(&format!(", experts' t {width}"));
+    }
     text.push_str(&format!(", micro-batch {}, ZeRO-{}", plan.batch.micro_batch, l.zero as u8));
     if l.order == workloads::RankOrder::PipelineFirst {
         text.push_str(", ranks t-p-d");

@@ -226,6 +226,7 @@ impl PlanSpec {
             pipeline: self.pipeline_parallel.clone(),
             context: self.context_parallel.clone(),
             expert: self.expert_parallel.clone(),
+            expert_tensor: None,
             virtual_stages: self.virtual_stages.clone(),
             zero: self.zero.as_ref().map(|list| list.iter().filter_map(|n| ZeroStage::from_number(*n)).collect()),
             splits: Some(match self.layer_split {

@@ -302,6 +302,20 @@ pub struct Epilogue {
     pub elementwise: Elementwise,
 }
 
+/// Which parts of a whole, spread evenly over ranks in order, an item goes to: each of `chosen` with the same probability, all in `groups_chosen` of
+/// `groups` equal groups of parts side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Choice {
+    /// Parts of all ranks together.
+    pub parts: u32,
+    /// Parts that an item goes to.
+    pub chosen: u32,
+    /// Groups of parts; 1 where any parts may be chosen.
+    pub groups: u32,
+    /// Groups that hold all that are chosen.
+    pub groups_chosen: u32,
+}
+
 /// The kind of a collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -314,10 +328,21 @@ pub enum CollectiveKind {
     ReduceScatter,
     /// Every rank sends a distinct shard to every other.
     AllToAll,
+    /// Every rank sends its items, whose copies for all chosen parts fill its buffer, to the ranks of these parts: once into every unit of the network
+    /// that holds any, where they are handed on. Backwards, sums of what comes back take the same way.
+    Dispatch(Choice),
     /// One rank's buffer reaches all.
     Broadcast,
     /// One rank's buffer reaches one other (pipeline boundary).
     SendRecv,
+}
+
+impl CollectiveKind {
+    /// Whether every rank has something of its own for others, not only for neighbours.
+    #[must_use]
+    pub fn is_exchange(self) -> bool {
+        matches!(self, Self::AllToAll | Self::Dispatch(_))
+    }
 }
 
 /// The ranks of a collective: `ranks` devices, `stride` apart in device numbering. The stride tells which tiers of a

@@ -191,6 +191,10 @@ pub struct PlanArguments {
     /// Expert-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     pub expert: Option<Vec<u32>>,
+    /// Devices over which every expert is split by width, to choose from: Megatron-LM's --expert-tensor-parallel-size. It times --expert divides tp
+    /// x cp x dp; another width than --tensor needs sequence parallelism [default: the tensor-parallel width]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    pub expert_tensor: Option<Vec<u32>>,
     /// Model chunks per stage to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
     pub virtual_stages: Option<Vec<u32>>,
@@ -394,6 +398,7 @@ pub fn flag(key: &str) -> &'static str {
         "pp" => "--pipeline: ",
         "cp" => "--context: ",
         "ep" => "--expert: ",
+        "etp" => "--expert-tensor: ",
         "virtual_stages" => "--virtual-stages: ",
         "micro_batch" => "--micro-batch: ",
         "global_batch" => "--global-batch: ",
@@ -452,6 +457,7 @@ impl PlanArguments {
             context: self.context.clone(),
             context_methods: self.context_method.as_ref().map(|list| list.iter().map(ContextMethodName::method).collect()),
             expert: self.expert.clone(),
+            expert_tensor: self.expert_tensor.clone(),
             virtual_stages: self.virtual_stages.clone(),
             splits: self.layer_split.as_ref().map(|list| splits(list)).transpose()?,
             orders: self.order.as_ref().map(|list| list.iter().map(order).collect()),

@@ -140,7 +140,9 @@ fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -
         fabric: or(&arguments.fabric, &subject.names.fabric),
         stack: or(&arguments.stack, &subject.names.stack),
     };
-    match (read(&names, subject.devices), given) {
+    let options = subject.run.as_ref().map(|run| &run.record.study.options);
+    let further = options.and_then(|options| options.get("mtp_layers")?.parse().ok()).unwrap_or(0);
+    match (read(&names, subject.devices, further), given) {
         (Ok(parts), _) => Ok(Some(parts)),
         (Err(failure), true) => Err(failure),
         (Err(Failure::Input(why)), false) => {
@@ -151,8 +153,8 @@ fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -
     }
 }
 
-fn read(names: &Names, devices: u64) -> Result<Parts, Failure> {
-    let model = Model::load(&names.model).or_input()?;
+fn read(names: &Names, devices: u64, further_tokens: u64) -> Result<Parts, Failure> {
+    let model = Model::load(&names.model).or_input()?.predicting(further_tokens).or_input()?;
     let chip = input::chip(&names.chip)?;
     let whole = input::fabric(&names.fabric, &chip.accelerator.name, None)?;
     let fabric = whole.for_devices(u32::try_from(devices).unwrap_or(u32::MAX)).or_input()?;

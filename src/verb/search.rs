@@ -90,6 +90,9 @@ pub struct Posed {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     pub sequence_length: Option<u64>,
+    /// Modules that predict further tokens, trained with every model, as `plan --mtp-layers` has them [default: none]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub mtp_layers: Option<u64>,
     #[command(flatten)]
     pub asked: Asked,
 }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::lowering;
 use crate::memory::Moment;
-use crate::{Fidelity, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
+use crate::{Fidelity, Held, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::pipeline::Timeline;
@@ -51,6 +51,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 context: 1 << c,
                 context_method: if kind % 2 == 0 { ContextMethod::Ring } else { ContextMethod::Ulysses },
                 expert: if model == 4 { 1 << e.min(d) } else { 1 },
+                expert_tensor: (model == 4 && sequence_parallel && t > 0 && rounds % 2 == 1).then_some(1),
                 virtual_stages,
                 sequence_parallel: sequence_parallel && t > 0,
                 zero,

@@ -10,6 +10,11 @@ use workloads::Layout;
 pub(crate) fn holders(layout: &Layout) -> [Group; 2] {
     let (all, e) = (layout.data.saturating_mul(layout.context), layout.expert.max(1));
     let stride = layout.data_stride();
+    if let Some(width) = layout.expert_tensor {
+        let inner = width.saturating_mul(e);
+        let copies = u32::try_from(layout.stage_ranks() / u64::from(inner.max(1))).unwrap_or(u32::MAX);
+        return [Group { ranks: all, stride }, Group { ranks: copies.max(1), stride: inner }];
+    }
     [Group { ranks: all, stride }, Group { ranks: (all / e).max(1), stride: stride.saturating_mul(e) }]
 }
 
@@ -49,5 +54,18 @@ mod tests {
     fn experts_are_held_by_fewer() {
         let layout = Layout { tensor: 2, data: 8, context: 2, expert: 4, ..Layout::default() };
         assert_eq!(holders(&layout), [Group { ranks: 16, stride: 2 }, Group { ranks: 4, stride: 8 }]);
+    }
+
+    /// Expert-tensor, expert- and expert-data-parallel ranks are those of a stage, whatever the width.
+    #[test]
+    fn experts_of_another_width_are_held_by_what_is_left() {
+        let layout = Layout { tensor: 4, data: 8, context: 2, expert: 4, ..Layout::default() };
+        for width in [1, 2, 4, 8, 16] {
+            let layout = layout.with_expert_tensor(width);
+            let [dense, experts] = holders(&layout);
+            assert_eq!(dense, Group { ranks: 16, stride: 4 });
+            assert_eq!(experts, Group { ranks: 64 / (4 * width), stride: 4 * width }, "{width}");
+        }
+        assert_eq!(layout.with_expert_tensor(4), layout, "what follows anyway");
     }
 }

@@ -51,6 +51,7 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         expert_parallel: plan.layout.expert,
         expert_tensor_parallel: plan.layout.expert_tensor(),
         expert_all_gather: stack.kernels.expert_all_gather,
+        expert_deduplicated: stack.kernels.expert_deduplicated,
         attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },
         precision: plan.precision,
         optimizer: plan.optimizer,

@@ -62,7 +62,10 @@ impl Sharding {
             whole: if keeps_whole { Some(1) } else { in_rows.then_some(layout.virtual_stages.into()) },
             keeps_whole,
             ranks: among(dense, domain),
-            expert_ranks: among(experts, domain.map(|domain| inside(domain, layout.expert))),
+            expert_ranks: among(
+                experts,
+                domain.map(|domain| inside(domain.saturating_mul(layout.data_stride()), experts.stride)),
+            ),
             stored_master: stack.memory.stored_master,
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
             second_gradients: stack.memory.second_gradients,

@@ -102,6 +102,10 @@ pub struct KernelOptions {
     /// Whether expert-parallel devices gather the tokens of all and sum their shares of the results, in place of all-to-alls.
     #[serde(default)]
     pub expert_all_gather: bool,
+    /// Whether a token crosses every tier of the network once to each unit that holds any of its experts, and is handed on inside it (see
+    /// `Lowering::expert_deduplicated`): DeepEP, Megatron-LM's dispatcher `flex`.
+    #[serde(default)]
+    pub expert_deduplicated: bool,
     /// Tokens of the fullest expert-parallel device compared with an even share, in time: what all others wait for (hot experts). 1 is even routing,
     /// which published runs force. What memory has to hold is `memory.expert_imbalance`.
     #[serde(default = "even")]
@@ -444,6 +448,15 @@ impl SoftwareStack {
                 value: from.clone(),
                 limit: "is no built-in stack".to_owned(),
                 cure: "give the one that was calibrated (coplace list stacks), or leave the key out",
+            });
+        }
+        if self.kernels.expert_all_gather && self.kernels.expert_deduplicated {
+            return Err(StackError::Value {
+                file: file.to_owned(),
+                key: "kernels.expert_deduplicated".to_owned(),
+                value: "true".to_owned(),
+                limit: "must be false beside kernels.expert_all_gather = true".to_owned(),
+                cure: "set one of the two",
             });
         }
         match self.values().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {

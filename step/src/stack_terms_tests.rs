@@ -1,7 +1,7 @@
 //! What single scalars of a stack do to a step.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, step_time};
+use super::{ChipTimes, DeviceMemory, MemoryClass, SoftwareStack, StepTime, TrainingPlan, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
@@ -9,11 +9,8 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, ZeroStage};
 
-fn step(model: &str, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
-    let model = Model::load(model).unwrap();
-    let mut stack = SoftwareStack::load("megatron_bridge").unwrap();
-    change(&mut stack);
-    let plan = TrainingPlan {
+fn plan(layout: Layout) -> TrainingPlan {
+    TrainingPlan {
         layout,
         batch: Batch { micro_batch: 1, global_batch: 4 * u64::from(layout.data), sequence_length: 2048 },
         activations: ActivationPolicy::None.into(),
@@ -22,10 +19,19 @@ fn step(model: &str, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> Ste
         optimizer: Optimizer::Adam,
         schedule: Schedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
-    };
+    }
+}
+
+fn step(model: &str, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
+    timed(&Model::load(model).unwrap(), layout, change)
+}
+
+fn timed(model: &Model, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
+    let mut stack = SoftwareStack::load("megatron_bridge").unwrap();
+    change(&mut stack);
     let fabric = Fabric::template("eos_ndr400x8").unwrap();
     let mut chip = ChipTimes::new(&Accelerator::template("h100_80gb_sxm").unwrap(), &stack).unwrap();
-    step_time(&mut chip, &model, &fabric, &plan).unwrap()
+    step_time(&mut chip, model, &fabric, &plan(layout)).unwrap()
 }
 
 #[test]
@@ -39,6 +45,61 @@ fn products_hide_what_they_are_cut_for_but_the_first_part() {
     assert_eq!(at(summed, 0.0), at(summed, 1.0), "sums are not cut");
     let across = Layout { tensor: 16, ..layout };
     assert_eq!(at(across, 0.0), at(across, 1.0), "no domain holds the group");
+}
+
+/// With as many expert-parallel devices, experts on one device each gather and sum nothing among tensor-parallel ones, are held by fewer, larger
+/// parts of them, and take no other all-to-all than inside nodes; as wide as the tensor-parallel group they are what they are unstated.
+#[test]
+fn experts_of_width_one_trade_sums_for_weights() {
+    let usual = Layout { tensor: 4, data: 8, expert: 8, sequence_parallel: true, ..Layout::default() };
+    let at = |layout: Layout| step("mixtral-8x7b", layout, |_| ());
+    let [wide, narrow] = [4, 1].map(|width| at(usual.with_expert_tensor(width)));
+    assert_eq!(wide, at(usual));
+    assert!(narrow.tensor < wide.tensor, "{narrow:?} {wide:?}");
+    assert!(narrow.data > wide.data, "{narrow:?} {wide:?}");
+    // Neighbours hold different experts: a node of eight has all of them.
+    assert!(narrow.expert < wide.expert * 0.5, "{narrow:?} {wide:?}");
+}
+
+/// DeepSeek-V3 over eight nodes: sent once to every node tokens take less than copy by copy, and a router limited to four of them less again; copy by
+/// copy its limit changes nothing.
+#[test]
+fn tokens_sent_once_to_every_node_take_less() {
+    let model = Model::load("deepseek-v3").unwrap();
+    let free =
+        Model { experts: model.experts.map(|experts| workloads::model::Experts { groups: None, ..experts }), ..model.clone() };
+    let layout = Layout { data: 64, expert: 64, ..Layout::default() };
+    let at = |model: &Model, once: bool| timed(model, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
+    let copies = at(&free, false);
+    assert_eq!(at(&model, false), copies);
+    let (any, limited) = (at(&free, true), at(&model, true));
+    // 5.3 and 3.65 nodes in place of 8 copies, and the pieces' start-up.
+    assert!((0.6..0.75).contains(&(any / copies)), "{any} {copies}");
+    assert!((0.42..0.55).contains(&(limited / copies)), "{limited} {copies}");
+    // Inside one node NVLink carries each token once to every device that has any of its experts.
+    let layout = Layout { data: 8, expert: 8, ..Layout::default() };
+    let at = |once: bool| timed(&free, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
+    assert!(at(true) < at(false));
+    let stack = SoftwareStack::load("megatron_bridge").unwrap().with_option("kernels.expert_deduplicated=true").unwrap();
+    let error = stack.with_option("kernels.expert_all_gather=true").unwrap_err().to_string();
+    assert!(error.contains("kernels.expert_all_gather"), "{error}");
+}
+
+/// Memory follows the expert-data-parallel ranks: without sharing a device holds its experts whole; with it, as little as ever.
+#[test]
+fn wider_shares_of_experts_are_shared_by_more_ranks() {
+    let (model, stack) = (Model::load("mixtral-8x7b").unwrap(), SoftwareStack::load("megatron_bridge").unwrap());
+    let of = |width: u32, zero: ZeroStage| {
+        let layout = Layout { tensor: 4, data: 8, expert: 8, sequence_parallel: true, zero, ..Layout::default() };
+        let plan = plan(layout.with_expert_tensor(width));
+        let capacity = DeviceMemory::of(&Accelerator::template("h100_80gb_sxm").unwrap());
+        let memory = step_memory(&model, &plan, &stack, capacity, None).unwrap();
+        [MemoryClass::Weights, MemoryClass::OptimizerStates].map(|class| memory.stages[0].class(class).0)
+    };
+    let (wide, narrow) = (of(4, ZeroStage::OptimizerStates), of(1, ZeroStage::OptimizerStates));
+    let experts = 32 * 3 * 4096 * 14336_u64;
+    assert_eq!(narrow[0] - wide[0], 2 * experts * 3 / 4, "one expert a layer, whole instead of a quarter");
+    assert!(narrow[1].abs_diff(wide[1]) < 64, "states are shared by four times as many ranks: {wide:?} {narrow:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Modules that predict further tokens, and how experts are run.
 
-use crate::support::coplace;
+use crate::support::{coplace, coplace_in};
 
 #[test]
 fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_for() {
@@ -15,6 +15,11 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     assert!(1.03 < further && further < 1.3, "{further}");
     assert!(step(&["--capacity-factor", "1.5"]) > 1.02 * plain);
     assert!(step(&["--stack-option", "overlap.shared_expert=1"]) < plain);
+    // Experts of another width than the tensor-parallel group's, and tokens sent once to every node.
+    let narrow = ["--tensor", "2", "--data", "8", "--expert", "8"];
+    let narrow = |more: &[&str]| call(&[&narrow, more].concat());
+    assert!(narrow(&["--expert-tensor", "3"]).refusal().contains("--expert-tensor: etp = 3"));
+    assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
     assert!(call(&["--mtp-layers", "33"]).refusal().contains("must be at most 32"));
     assert!(call(&["--capacity-factor", "0.5"]).refusal().contains("must be from 1 to 10.66"));
     let dense = "evaluate llama2-7b --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 8 --capacity-factor 1.5";
@@ -23,4 +28,25 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
         --expert 16 --micro-batch 1 --mtp-layers 1 --stack-option overlap.experts=1 --emit megatron";
     let written = coplace(&emitted.split_whitespace().collect::<Vec<_>>()).result();
     assert!(written.contains("--mtp-num-layers 1") && written.contains("--overlap-moe-expert-parallel-comm"), "{written}");
+}
+
+/// A search trains them with its model, and what it found is evaluated again to the same step.
+#[test]
+fn a_search_trains_modules_for_further_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let search = ["search", "megatron-gpt2-xl", "--study", "smoke", "--within", "20", "--format", "json", "--out"];
+    let best = |out: &str, more: &[&str]| {
+        let found = coplace_in(dir.path(), &[&search[..], &[out], more].concat()).json();
+        let record = &found["result"];
+        assert_eq!(record["study"]["options"]["mtp_layers"].is_string(), !more.is_empty());
+        record["best"]["step"]["time"]["step_s"].as_f64().unwrap()
+    };
+    let (plain, further) = (best("plain", &[]), best("further", &["--mtp-layers", "1"]));
+    // A layer of 40 and a head more, on the stage that waits for none.
+    assert!(1.01 < further / plain && further / plain < 1.3, "{further} {plain}");
+    let again = coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"]).json();
+    let step = again["result"]["plan"]["step_s"].as_f64().unwrap();
+    assert!((step / further - 1.0).abs() < 1e-9, "{step} {further}");
+    let narrow = ["search", "opt-350m", "--study", "smoke", "--mtp-layers", "1"];
+    assert!(coplace_in(dir.path(), &narrow).refusal().contains("whose embedding is narrower than its layers"));
 }

@@ -45,12 +45,15 @@ pub struct Lowering {
     pub context_method: ContextMethod,
     /// Devices over which the experts of a layer are split; a part of the data-parallel ranks.
     pub expert_parallel: u32,
-    /// Devices over which every expert is split by width; the whole tensor-parallel group where none is given. Fewer where
-    /// expert-parallel devices are of that group too.
+    /// Devices over which every expert is split by width, neighbours; expert-parallel devices come next. Where none is given the whole
+    /// tensor-parallel group, expert-parallel devices after the context-parallel ones.
     pub expert_tensor_parallel: Option<u32>,
     /// Whether every expert-parallel device gathers all tokens of the group and sums its share of the results (Megatron-LM's dispatcher `allgather`).
     /// Off, tokens travel to their experts' devices alone, by all-to-alls.
     pub expert_all_gather: bool,
+    /// Whether a token crosses every tier of the network once to each unit that holds any of its experts and is handed on inside it (DeepEP; DeepSeek-V3
+    /// Technical Report, arXiv:2412.19437, section 3.2.2). Off, every choice of a token is sent on its own.
+    pub expert_deduplicated: bool,
     /// How attention is computed.
     pub attention: Attention,
     /// Number formats.
@@ -97,6 +100,7 @@ impl Lowering {
             expert_parallel: 1,
             expert_tensor_parallel: None,
             expert_all_gather: false,
+            expert_deduplicated: false,
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,

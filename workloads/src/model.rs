@@ -87,6 +87,16 @@ pub struct SharedExpert {
     pub weighed: bool,
 }
 
+/// How a router limits the groups that a token's experts are in (DeepSeek-V2, arXiv:2405.04434, section 2.2.2, device-limited routing; DeepSeek-V3,
+/// arXiv:2412.19437, section 2.1.2, node-limited routing).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertGroups {
+    /// Equal groups of experts side by side.
+    pub count: u64,
+    /// Groups that hold all experts of a token.
+    pub chosen: u64,
+}
+
 /// A mixture of experts in place of every layer's MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Experts {
@@ -107,6 +117,9 @@ pub struct Experts {
     /// Whether the router's product has a bias.
     #[serde(default)]
     pub router_bias: bool,
+    /// What limits the experts of a token to few groups; none where any may be chosen together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<ExpertGroups>,
 }
 
 impl Experts {

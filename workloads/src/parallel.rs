@@ -153,12 +153,19 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
 /// Expert parallelism: there are experts, and they divide.
 fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let (e, t) = (u64::from(lowering.expert_parallel), lowering.tensor_parallel);
-    if let Some(shared) = lowering.expert_tensor_parallel.filter(|shared| *shared == 0 || !t.is_multiple_of(*shared)) {
+    let fits = |shared: u32| {
+        let wider = shared.is_multiple_of(t) && model.ffn.is_multiple_of(shared.into());
+        shared > 0 && (t.is_multiple_of(shared) || wider)
+    };
+    if let Some(shared) = lowering.expert_tensor_parallel.filter(|shared| !fits(*shared)) {
         return Err(WorkloadError::BadLowering {
             model: model.name.clone(),
             setting: "the tensor-parallel degree of experts".to_owned(),
             value: shared.to_string(),
-            limit: format!("a divisor of the tensor-parallel degree {t}"),
+            limit: format!(
+                "a divisor of the tensor-parallel degree {t}, or a multiple of it that divides the experts' width {}",
+                model.ffn
+            ),
             cure: format!("use 1 or {t}"),
         });
     }

@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
-use sim::kernel::{Collective, CollectiveKind, DataType, Kernel};
+use sim::kernel::{Choice, Collective, CollectiveKind, DataType, Kernel};
 use sim::units::{Bytes, Flops};
 use workloads::footprint::Precision;
 use workloads::import::hugging_face::parse;
-use workloads::model::Experts;
+use workloads::model::{ExpertGroups, Experts};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
@@ -127,6 +127,55 @@ fn tokens_travel_four_times_and_only_between_expert_ranks() {
     assert!(found.len() == 4 && found.iter().all(|c| c.bytes == Bytes(4096 * 4096 * 2) && c.group.stride == 2));
 }
 
+/// Experts of another width than the tensor-parallel group: as many operations and the same tokens' choices on a device, other weights, and only
+/// those devices gather and sum that share an expert.
+#[test]
+fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
+    let model = mixtral();
+    let at = |tensor: u32, expert: u32, width: Option<u32>| {
+        layer(&model, |l| Lowering {
+            tensor_parallel: tensor,
+            sequence_parallel: tensor > 1,
+            expert_parallel: expert,
+            expert_tensor_parallel: width,
+            ..l
+        })
+    };
+    let of_experts = |segment: &Segment, kind| {
+        let attention = collectives(
+            &layer(&Model { experts: None, ..model.clone() }, |l| Lowering { tensor_parallel: 4, sequence_parallel: true, ..l }),
+            kind,
+        );
+        // An MLP in place of experts has two pairs; attention keeps as many.
+        collectives(segment, kind).len() - attention.len() / 2
+    };
+    let (usual, stated) = (at(4, 2, None), at(4, 2, Some(4)));
+    assert_eq!(usual.forward_flops(), stated.forward_flops());
+    for width in [1, 2] {
+        let other = at(4, 2, Some(width));
+        assert_eq!((other.forward_flops(), other.backward_flops()), (usual.forward_flops(), usual.backward_flops()), "{width}");
+        let all_to_all = |segment| {
+            let found = collectives(segment, CollectiveKind::AllToAll);
+            assert_eq!(found.len(), 4);
+            found.into_iter().map(|c| (c.bytes, c.group.ranks)).collect::<Vec<_>>()
+        };
+        assert_eq!(all_to_all(&other), all_to_all(&usual), "{width}");
+        assert!(collectives(&other, CollectiveKind::AllToAll).iter().all(|c| c.group.stride == width));
+        let expert = |segment: &Segment| segment.graph.operators.iter().map(|op| op.parameters.expert).sum::<u64>();
+        assert_eq!(expert(&other) * u64::from(width), expert(&usual) * 4, "{width}");
+    }
+    // Nobody gathers or sums what one device does alone.
+    for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+        assert!(of_experts(&usual, kind) > 0);
+        assert_eq!(of_experts(&at(4, 2, Some(1)), kind), 0, "{kind:?}");
+    }
+    // Wider than the tensor-parallel group: neighbours with tokens of their own gather them.
+    let wide = at(1, 2, Some(4));
+    let gathered = collectives(&wide, CollectiveKind::AllGather);
+    assert!(!gathered.is_empty() && gathered.iter().all(|c| c.group.ranks == 4 && c.group.stride == 1), "{gathered:?}");
+    assert_eq!(wide.forward_flops(), at(1, 2, None).forward_flops());
+}
+
 #[test]
 fn an_expert_layer_keeps_what_its_backward_pass_reads() {
     // Attention as in a dense layer: (8 + 4g) sbh with norms' inputs, 4asb and two RMSNorm factors of 4sb. Experts: the MLP's input 2 (for
@@ -199,6 +248,48 @@ fn narrow_products_convert_their_operands_and_keep_wide_activations() {
     assert_eq!(products(&narrow, DataType::Bf16), Flops(0), "fused attention is no product with weights");
     let head = graph(&model, |l| Lowering { precision, ..l });
     assert_eq!(products(head.segment(SegmentKind::Head).unwrap(), DataType::Fp8), Flops(0), "logits stay wide");
+}
+
+const DEEPSEEK_V3: &str = include_str!("configs/deepseek_v3.json");
+
+#[test]
+fn a_limit_on_groups_of_experts_is_read() {
+    let with = |changes: &[(&str, &str)]| {
+        let text = changes.iter().fold(DEEPSEEK_V3.to_owned(), |text, (of, by)| {
+            assert!(text.contains(of), "{of}");
+            text.replacen(of, by, 1)
+        });
+        parse("v3", "config.json", &text).map_err(|error| error.to_string())
+    };
+    let groups = |changes: &[(&str, &str)]| with(changes).unwrap().experts.unwrap().groups;
+    assert_eq!(groups(&[]), Some(ExpertGroups { count: 8, chosen: 4 }));
+    assert_eq!(groups(&[("\"topk_group\": 4", "\"topk_group\": 8")]), None, "no limit");
+    assert_eq!(groups(&[("\"n_group\": 8", "\"n_group\": null"), ("\"topk_group\": 4", "\"topk_group\": null")]), None);
+    assert_eq!(groups(&[("\"topk_method\": \"noaux_tc\"", "\"topk_method\": \"greedy\"")]), None);
+    let error = |of: &str, by: &str| with(&[(of, by)]).unwrap_err();
+    let text = error("\"n_group\": 8", "\"n_group\": 7");
+    assert!(text.contains("key `n_group` is 7, but must be a divisor of `n_routed_experts` (256)"), "{text}");
+    let text = error("\"topk_group\": 4", "\"topk_group\": 9");
+    assert!(text.contains("key `topk_group` is 9, but must be at most `n_group` (8)"), "{text}");
+    let text = with(&[("\"n_group\": 8", "\"n_group\": 64"), ("\"topk_group\": 4", "\"topk_group\": 1")]).unwrap_err();
+    assert!(text.contains("its groups of 4 experts hold `num_experts_per_tok` (8)"), "{text}");
+}
+
+/// Sent once to every unit, tokens take another collective with the same buffer; work and what is kept stay.
+#[test]
+fn tokens_sent_once_change_the_exchange_alone() {
+    let model = Model::load("deepseek-v3").unwrap();
+    let at = |expert_deduplicated| {
+        layer(&model, |l| Lowering { expert_parallel: 64, expert_deduplicated, sequence_length: 4096, ..l })
+    };
+    let (copies, once) = (at(false), at(true));
+    assert_eq!((copies.forward_flops(), copies.backward_flops()), (once.forward_flops(), once.backward_flops()));
+    let sent = collectives(&copies, CollectiveKind::AllToAll);
+    let choice = Choice { parts: 256, chosen: 8, groups: 8, groups_chosen: 4 };
+    let dispatched = collectives(&once, CollectiveKind::Dispatch(choice));
+    assert!(sent.len() == 4 && collectives(&once, CollectiveKind::AllToAll).is_empty());
+    let buffers = |found: &[Collective]| found.iter().map(|c| (c.bytes, c.group)).collect::<Vec<_>>();
+    assert_eq!(buffers(&sent), buffers(&dispatched));
 }
 
 #[test]

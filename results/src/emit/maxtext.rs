@@ -102,6 +102,10 @@ impl Settings {
             self.set("num_experts", experts.count);
             self.set("num_experts_per_tok", experts.top_k);
             self.set("base_moe_mlp_dim", model.ffn);
+            if let Some(groups) = experts.groups {
+                self.set("n_routing_groups", groups.count);
+                self.set("topk_routing_group", groups.chosen);
+            }
             if let Some(factor) = experts.capacity_factor {
                 self.set("capacity_factor", factor);
                 self.set("sparse_matmul", false);
@@ -179,6 +183,10 @@ impl Settings {
         // Experts are an axis of their own, taken from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
         self.0.lack(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
+        self.0.lack(
+            !uneven && l.expert_tensor.is_some(),
+            "experts split over another width than the rest: MaxText splits both alike",
+        );
         let copies = (l.data / l.expert.max(1)).max(1);
         let sharded = l.zero == ZeroStage::Parameters;
         let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);

@@ -61,7 +61,7 @@ pub fn megatron(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
     )?;
     let mut out = Arguments(recipe.comments("megatron"));
     out.model(model, recipe.numerics, plan);
-    out.experts(model, &plan.layout, plan);
+    out.experts(model, recipe);
     out.numerics(plan);
     out.layout(model, &plan.layout);
     out.pipeline(recipe);
@@ -174,7 +174,9 @@ impl Arguments {
         self.flag("qk-layernorm", model.variations.query_key_norm.is_none());
     }
 
-    fn experts(&mut self, model: &Model, layout: &Layout, plan: &TrainingPlan) {
+    fn experts(&mut self, model: &Model, recipe: &Recipe<'_>) {
+        let (plan, layout) = (recipe.plan, &recipe.plan.layout);
+        let once = layout.expert > 1 && recipe.stack.kernels.expert_deduplicated;
         let Some(experts) = &model.experts else { return };
         self.set("num-experts", experts.count);
         if let Some(dense) = model.leading_dense() {
@@ -185,7 +187,12 @@ impl Arguments {
             self.set("moe-shared-expert-intermediate-size", shared.ffn);
         }
         self.set("moe-router-topk", experts.top_k);
-        self.set("moe-token-dispatcher-type", "alltoall");
+        if let Some(groups) = experts.groups {
+            self.set("moe-router-num-groups", groups.count);
+            self.set("moe-router-group-topk", groups.chosen);
+        }
+        self.set("moe-token-dispatcher-type", if once { "flex" } else { "alltoall" });
+        self.flag("moe-enable-deepep", once);
         self.flag("moe-grouped-gemm", plan.precision.operand == DataType::Bf16);
         if let Some(factor) = experts.capacity_factor {
             self.set("moe-expert-capacity-factor", factor);

@@ -197,6 +197,11 @@ fn experts_are_dispatched_as_they_are_timed() {
     let layout = Layout { expert: 4, ..layout(4, 1, ZeroStage::None) };
     let lines = mixtral.megatron(&plan(layout));
     check(&lines, &["--num-experts 8", "--moe-token-dispatcher-type alltoall", "--expert-model-parallel-size 4"], &[]);
+    assert!(!lines.iter().any(|line| line.starts_with("--expert-tensor-parallel-size")), "Megatron-LM's own default");
+    let deepseek = Case { model: "deepseek-v3", ..CORE }.megatron(&plan(Layout { expert: 4, ..layout }));
+    check(&deepseek, &["--moe-router-num-groups 8", "--moe-router-group-topk 4"], &[]);
+    let lines = mixtral.megatron(&plan(layout.with_expert_tensor(2)));
+    check(&lines, &["--expert-model-parallel-size 4", "--expert-tensor-parallel-size 2"], &[]);
 }
 
 #[test]

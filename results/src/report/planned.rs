@@ -9,7 +9,7 @@ use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, StagePolicies};
+use workloads::{ActivationPolicy, Layout, StagePolicies};
 
 /// The whole report.
 #[must_use]
@@ -237,7 +237,7 @@ fn plans(rows: &[PlanRow]) -> String {
             l.pipeline.to_string(),
             l.data.to_string(),
             format!("{}{}", l.context, if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }),
-            l.expert.to_string(),
+            experts(l),
             l.virtual_stages.to_string(),
             layers(&row.layers),
             l.order.to_string(),
@@ -266,12 +266,21 @@ fn plans(rows: &[PlanRow]) -> String {
     text.push_str(&cannot_run(rows));
     text.push_str(&fastest_runnable(rows));
     text.push_str(LEGEND);
+    if rows.iter().any(|row| row.plan.layout.expert_tensor.is_some()) {
+        text.push_str("e 8x2: eight expert-parallel ranks, every expert over two devices.\n");
+    }
     if mapped {
         text.push_str(
             "step s: with ranks in the order of the devices; mapped s: with each plan's ranks where they are best found to be.\n",
         );
     }
     text
+}
+
+/// Expert-parallel ranks, with the devices of every expert where these are stated.
+fn experts(layout: &Layout) -> String {
+    let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
+    format!("{}{width}", layout.expert)
 }
 
 /// The first plan in a line.

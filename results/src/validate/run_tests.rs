@@ -62,20 +62,23 @@ fn the_width_of_an_expert_s_split_is_read() {
         // Of eight expert-parallel devices four are the data-parallel ones, two the tensor-parallel ones: none is left to split an expert.
         row("within", [2, 4, 8], "1"),
         row("untold", [2, 4, 4], ""),
-        row("other", [2, 4, 4], "1"),
+        row("other", [2, 4, 4], "1").replace(",1,1,0,1,1,64", ",1,1,1,1,1,64"),
+        row("doubled", [2, 4, 4], "1"),
+        row("odd", [2, 4, 4], "3"),
         row("half", [1, 8, 8], "1.5"),
     ];
     let report = check(&format!("{header}{}", rows.concat()));
     assert_eq!(report.ignored_columns, [""; 0]);
     let predicted: Vec<&str> = report.predictions.iter().map(|p| p.id.as_str()).collect();
-    assert_eq!(predicted, ["alone", "shared", "within", "untold"], "{:?}", report.row_errors);
+    assert_eq!(predicted, ["alone", "shared", "within", "untold", "other"], "{:?}", report.row_errors);
     let faults: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
     assert_eq!(
         faults,
         [
-            "data.csv:6: etp = 1: with tp 2, ep 4, cp 1 and dp 4 experts are split over 2, other widths are not modelled; correct it, or remove the row; \
-             an empty cell means that width",
-            "data.csv:7: etp = 1.5: must be a whole number from 1 to 2^53; correct or remove the row",
+            "data.csv:7: etp = 1: must be 2 without sequence parallelism; use sequence parallelism",
+            "data.csv:8: etp = 3: must be a divisor of the 2 ranks that ep = 4 leaves of a stage and of the experts' width 2048, and a divisor or a \
+             multiple of tp = 2; use etp = 2",
+            "data.csv:9: etp = 1.5: must be a whole number from 1 to 2^53; correct or remove the row",
         ]
     );
     // A dense model has no experts to split.

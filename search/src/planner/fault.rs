@@ -24,11 +24,12 @@ const TRIED: usize = 64;
 /// A decision that is a degree of the layout: its name, its values in a space, its value in a layout.
 type Degree = (&'static str, fn(&mut PlanSpace) -> &mut Option<Vec<u32>>, fn(&Layout) -> u32);
 
-const DEGREES: [Degree; 5] = [
+const DEGREES: [Degree; 6] = [
     ("tp", |s| &mut s.tensor, |l| l.tensor),
     ("cp", |s| &mut s.context, |l| l.context),
     ("pp", |s| &mut s.pipeline, |l| l.pipeline),
     ("ep", |s| &mut s.expert, |l| l.expert),
+    ("etp", |s| &mut s.expert_tensor, |l| l.expert_tensor().unwrap_or(l.tensor)),
     ("virtual_stages", |s| &mut s.virtual_stages, |l| l.virtual_stages),
 ];
 
@@ -41,6 +42,9 @@ impl PlanSpace {
         let experts = self.expert.iter().flatten().find(|e| job.model.experts.is_none() && **e > 1);
         if let Some(experts) = experts {
             return Some(broken("ep", *experts, "1 for a model without experts", "leave it out".to_owned()));
+        }
+        if let Some(width) = self.expert_tensor.iter().flatten().find(|_| job.model.experts.is_none()) {
+            return Some(broken("etp", *width, "left out for a model without experts", "leave it out".to_owned()));
         }
         let question = Question { job, cluster, running: None };
         let alone = self.values_alone(space, job).iter().find_map(|alone| question.emptiness(alone));

@@ -54,6 +54,43 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
     assert!(with > 30 && without > 300, "{with} {without}");
 }
 
+/// A stated width of experts leaves what is left of a stage's ranks to expert parallelism.
+#[test]
+fn widths_of_experts_are_plans_or_named() {
+    let hardware = Hardware::new("mixtral-8x7b");
+    let job = hardware.job(16, 24, 4096);
+    let (mut with, mut without) = (0, 0);
+    for (tensor, width) in [(1, 1), (1, 2), (4, 1), (4, 2), (4, 4), (4, 16), (4, 3), (2, 8)] {
+        for (expert, context) in [(None, 1), (Some(1), 1), (Some(4), 1), (Some(8), 2), (Some(16), 1), (Some(3), 1)] {
+            for sequence_parallel in [true, false] {
+                let space = PlanSpace {
+                    tensor: Some(vec![tensor]),
+                    context: Some(vec![context]),
+                    expert: expert.map(|expert| vec![expert]),
+                    expert_tensor: Some(vec![width]),
+                    sequence_parallel: Some(vec![sequence_parallel]),
+                    ..PlanSpace::default()
+                };
+                let (walk, plans) = (Walk::of(&space, &job, None), space.plans(&job));
+                assert_eq!(walk.plans, !plans.is_empty(), "{space:?}: {:?}", walk.nearest);
+                for plan in &plans {
+                    let l = &plan.layout;
+                    assert_eq!(l.expert_tensor().unwrap_or(l.tensor), width, "{l}");
+                    assert_eq!(l.stage_ranks() % (u64::from(width) * u64::from(l.expert)), 0, "{l}");
+                    assert!(width == tensor || l.sequence_parallel || tensor == 1, "{l}");
+                }
+                *(if walk.plans { &mut with } else { &mut without }) += 1;
+            }
+        }
+    }
+    assert!(with > 20 && without > 20, "{with} {without}");
+    let asked = PlanSpace { expert_tensor: Some(vec![3]), ..PlanSpace::default() };
+    assert!(message(&job, &asked).starts_with("etp = 3: must be a divisor of the "), "{}", message(&job, &asked));
+    let dense = Hardware::new("gpt2-xl");
+    let text = message(&dense.job(16, 24, 1024), &asked);
+    assert_eq!(text, "etp = 3: must be left out for a model without experts; leave it out");
+}
+
 #[test]
 fn a_larger_space_is_refused_exactly_where_it_has_no_plans() {
     let gpt = Hardware::new("gpt2-xl");

@@ -6,7 +6,7 @@ use step::TrainingPlan;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Batch, Layout};
 
-/// Plans of the same tensor, context and expert degrees.
+/// Plans of the same tensor, context, expert and expert-tensor degrees.
 #[derive(Debug)]
 pub(super) struct Family {
     pub divisions: Vec<Division>,

@@ -93,6 +93,7 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
         context: Some(vec![l.context]),
         context_methods: Some(vec![l.context_method]),
         expert: Some(vec![l.expert]),
+        expert_tensor: l.expert_tensor.map(|width| vec![width]),
         virtual_stages: Some(vec![l.virtual_stages]),
         zero: Some(vec![l.zero]),
         orders: Some(vec![l.order]),
@@ -218,7 +219,7 @@ fn methods(layout: &Layout) -> Vec<(String, Layout)> {
         let change = format!("sequence parallelism {}", if on { "on" } else { "off" });
         found.push((change, Layout { sequence_parallel: on, ..*layout }));
     }
-    if layout.pipeline > 1 && layout.data > 1 && layout.context == 1 && layout.expert == 1 {
+    if layout.pipeline > 1 && layout.data > 1 && layout.context == 1 && layout.expert == 1 && layout.expert_tensor.is_none() {
         let order = match layout.order {
             RankOrder::DataFirst => RankOrder::PipelineFirst,
             RankOrder::PipelineFirst => RankOrder::DataFirst,

@@ -38,6 +38,9 @@ pub struct PlanSpace {
     pub context_methods: Option<Vec<ContextMethod>>,
     /// Expert-parallel widths, for models with experts.
     pub expert: Option<Vec<u32>>,
+    /// Devices over which every expert is split by width, for models with experts; `None` is what follows from the other degrees, with
+    /// expert-parallel widths that divide the data-parallel ranks.
+    pub expert_tensor: Option<Vec<u32>>,
     /// Model chunks per stage.
     pub virtual_stages: Option<Vec<u32>>,
     /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 to ZeRO-2 with one (ZeRO-3 would communicate in every
@@ -155,6 +158,7 @@ impl PlanSpace {
             context: self.context.or(other.context),
             context_methods: self.context_methods.or(other.context_methods),
             expert: self.expert.or(other.expert),
+            expert_tensor: self.expert_tensor.or(other.expert_tensor),
             virtual_stages: self.virtual_stages.or(other.virtual_stages),
             zero: self.zero.or(other.zero),
             orders: self.orders.or(other.orders),
@@ -231,7 +235,7 @@ impl PlanSpace {
     /// The plans of the space but for their policies, by what they share.
     pub(super) fn families(&self, job: &Job<'_>) -> Vec<Family> {
         let devices = u64::from(job.devices);
-        let mut families: BTreeMap<(u32, u32, u32), Vec<Division>> = BTreeMap::new();
+        let mut families: BTreeMap<(u32, u32, u32, Option<u32>), Vec<Division>> = BTreeMap::new();
         let widths = tensor_parallel_degrees(job.model, job.devices);
         let widths = widths.into_iter().filter(|t| devices.is_multiple_of(u64::from(*t))).collect();
         for tensor in among(&self.tensor, widths) {
@@ -241,7 +245,8 @@ impl PlanSpace {
                 for pipeline in among(&self.pipeline, small_divisors(rest)) {
                     let data = (rest / u64::from(pipeline)) as u32;
                     for layout in self.layouts(job, Layout { tensor, context, pipeline, data, ..Layout::default() }) {
-                        families.entry((tensor, context, layout.expert)).or_default().extend(self.divisions(job, layout));
+                        let key = (tensor, context, layout.expert, layout.expert_tensor);
+                        families.entry(key).or_default().extend(self.divisions(job, layout));
                     }
                 }
             }
@@ -271,25 +276,43 @@ impl PlanSpace {
         if !job.global_batch.is_multiple_of(layout.data.into()) || u64::from(layout.pipeline) > job.model.layers + 2 {
             return layouts;
         }
-        let experts: Vec<u32> = match &job.model.experts {
-            Some(_) => among(&self.expert, small_divisors(layout.data.into())),
-            None => vec![1],
-        };
         let few = self.virtual_stages.is_none() && matches!(self.splits, None | Some(Splits::Near));
         let chunks = match layout.pipeline {
             1 => vec![1],
             pipeline if few => usual_chunks(job.model.layers, pipeline),
             _ => (1..=job.model.layers.min(MOST_CHUNKS) as u32).collect(),
         };
-        for expert in experts {
+        for layout in self.experts(job, layout) {
             for virtual_stages in among(&self.virtual_stages, chunks.clone()) {
-                for layout in self.divided(job, Layout { expert, virtual_stages, ..layout }) {
+                for layout in self.divided(job, Layout { virtual_stages, ..layout }) {
                     for order in self.orders(job, &layout) {
                         layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, order, ..layout }));
                     }
                 }
             }
         }
+        layouts
+    }
+
+    /// A layout with the ways to spread experts over its ranks.
+    fn experts(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
+        if job.model.experts.is_none() {
+            return vec![layout];
+        }
+        let Some(widths) = &self.expert_tensor else {
+            let ranks = among(&self.expert, small_divisors(layout.data.into()));
+            return ranks.into_iter().map(|expert| Layout { expert, ..layout }).collect();
+        };
+        let ranks = layout.stage_ranks();
+        let divide = widths.iter().filter(|width| **width > 0 && ranks.is_multiple_of(u64::from(**width)));
+        let mut layouts: Vec<Layout> = divide
+            .flat_map(|width| {
+                let experts = among(&self.expert, small_divisors(ranks / u64::from(*width)));
+                experts.into_iter().map(|expert| Layout { expert, ..layout }.with_expert_tensor(*width))
+            })
+            .collect();
+        layouts.sort_unstable();
+        layouts.dedup();
         layouts
     }
 
@@ -309,7 +332,7 @@ impl PlanSpace {
 
     fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
         let alike = layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links_differ();
-        if alike || layout.context > 1 || layout.expert > 1 {
+        if alike || layout.context > 1 || layout.expert > 1 || layout.expert_tensor.is_some() {
             return vec![RankOrder::DataFirst];
         }
         self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])

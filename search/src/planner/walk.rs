@@ -137,6 +137,9 @@ impl<'a> Walk<'a> {
     }
 
     fn expert(&mut self, layout: Layout) {
+        if let Some(widths) = self.space.expert_tensor.as_ref().filter(|_| self.job.model.experts.is_some()) {
+            return widths.iter().for_each(|width| self.expert_tensor(layout, *width));
+        }
         let usual = || small_divisors(layout.data.into());
         let experts = if self.job.model.experts.is_some() { self.space.expert.clone().unwrap_or_else(usual) } else { vec![1] };
         for expert in experts {
@@ -145,6 +148,23 @@ impl<'a> Walk<'a> {
             } else {
                 let copy = counted(self.job.devices / layout.data);
                 let limit = format!("a divisor of dp = {}, the copies of {copy} among {}", layout.data, self.job.devices);
+                self.rule(6, layout, "ep", expert.into(), limit);
+            }
+        }
+    }
+
+    fn expert_tensor(&mut self, layout: Layout, width: u32) {
+        let ranks = layout.stage_ranks();
+        if !ranks.is_multiple_of(width.into()) {
+            let limit = format!("a divisor of the {ranks} ranks of a stage (tp x cp x dp)");
+            return self.rule(6, layout, "etp", width.into(), limit);
+        }
+        let left = ranks / u64::from(width);
+        for expert in self.space.expert.clone().unwrap_or_else(|| small_divisors(left)) {
+            if left.is_multiple_of(expert.into()) {
+                self.chunks(Layout { expert, ..layout }.with_expert_tensor(width));
+            } else {
+                let limit = format!("a divisor of the {left} ranks that etp = {width} leaves of a stage (tp x cp x dp / etp)");
                 self.rule(6, layout, "ep", expert.into(), limit);
             }
         }

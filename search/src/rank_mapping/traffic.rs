@@ -193,7 +193,7 @@ impl<'a> StepTraffic<'a> {
                 Among::Groups(group) => siblings(group, ranks).collect(),
                 Among::Ends => stage_pairs(&layout, 0, layout.pipeline - 1).map(|pair| pair.to_vec()).collect(),
             };
-            let exchange = ask.kind == CollectiveKind::AllToAll;
+            let exchange = ask.kind.is_exchange();
             match lines.iter_mut().find(|line| line.exchange == exchange && line.groups == groups) {
                 Some(line) => line.asks.push(at),
                 None if groups.first().is_some_and(|group| group.len() > 1) => {

@@ -266,7 +266,8 @@ impl Pricer<'_> {
         let flat = levels.iter().all(|l| !self.fabric.is_torus(l));
         match kind {
             CollectiveKind::SendRecv => levels.last().map(|l| self.point_to_point(l, size)),
-            CollectiveKind::AllToAll => Some(self.direct(levels, size)),
+            CollectiveKind::AllToAll => Some(self.direct(levels, size, None)),
+            CollectiveKind::Dispatch(choice) => Some(self.direct(levels, size, Some(choice))),
             CollectiveKind::Broadcast => {
                 let ring = self.through(Algorithm::Ring, levels, size, 1.0, 0.0);
                 Some(if flat { ring.faster(self.through(Algorithm::Tree, levels, size, 1.0, 0.0)) } else { ring })

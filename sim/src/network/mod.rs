@@ -22,7 +22,8 @@
 //! Ring (pipelined through all tiers: the slowest tier decides), tree (chain inside the innermost tier, binary between
 //! units, as NCCL's), hierarchical (reduce-scatter inward, all-reduce on top, all-gather back; phases add), dimension-wise
 //! on tori (all dimensions at once on disjoint parts of the message; Scaling Book, "Collectives"; twisted tori on request), in-network (the switch
-//! reduces and multicasts: a device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`), direct (all-to-all), point to point. The
+//! reduces and multicasts: a device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`), direct (all-to-all; items that go to several
+//! members copy by copy or once per unit, see [`Choice`](crate::kernel::Choice)), point to point. The
 //! cheapest that the tiers allow is taken, per group and message.
 //!
 //! # Contention
@@ -44,6 +45,7 @@
 //! Adaptive routing and congestion beyond the shares above, the compute units that a collective takes.
 
 mod collective;
+mod dispatch;
 mod document;
 mod error;
 mod fabric;

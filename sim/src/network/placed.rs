@@ -79,7 +79,7 @@ impl<'a> Places<'a> {
 
     fn link(&self, kind: CollectiveKind) -> f64 {
         let (units, links) = (&self.seen, self.links);
-        if kind == CollectiveKind::AllToAll {
+        if kind.is_exchange() {
             let mean = |from: u32| {
                 let times = units.iter().filter(|(to, _)| *to != from).map(|(to, _)| 1.0 / links.rate(from, *to));
                 (units.len() - 1) as f64 / times.sum::<f64>()

@@ -12,8 +12,17 @@ use workloads::training::ContextMethod;
 use workloads::{LayerEnds, RankOrder};
 
 /// Arguments about the job; of a run of the same model all hold.
-const JOB: [&str; 8] =
-    ["--fabric", "--devices", "--global-batch", "--stack", "--headroom-gib", "--attention", "--optimizer", "--sequence-length"];
+const JOB: [&str; 9] = [
+    "--fabric",
+    "--devices",
+    "--global-batch",
+    "--stack",
+    "--headroom-gib",
+    "--attention",
+    "--optimizer",
+    "--sequence-length",
+    "--mtp-layers",
+];
 /// Of these, what holds of another model too.
 const ANY_MODEL: usize = 5;
 /// Of these, what `techniques` is told too: its devices follow from its degrees.
@@ -50,6 +59,12 @@ pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<S
         ("--layer-split", l.ends.as_ref().map_or_else(|| "even".to_owned(), LayerEnds::to_string)),
         ("--recompute", plan.activations.to_string()),
     ];
+    if job.model.variations.further_tokens > 0 {
+        found.push(("--mtp-layers", job.model.variations.further_tokens.to_string()));
+    }
+    if let Some(width) = l.expert_tensor {
+        found.push(("--expert-tensor", width.to_string()));
+    }
     let order = match l.order {
         RankOrder::DataFirst => "t-d-p",
         RankOrder::PipelineFirst => "t-p-d",

@@ -105,7 +105,7 @@ impl Question {
     /// A model alone.
     fn of(arguments: &Posed, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
         let asked = &arguments.asked;
-        let model = Model::load(&work.model).or_input()?;
+        let model = Model::load(&work.model).or_input()?.predicting(arguments.mtp_layers.unwrap_or(0)).or_input()?;
         let of = |key: &str| placed(&name, key);
         let stack = input::stack(&study.plan.stack, &[])
             .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
@@ -220,6 +220,8 @@ impl Question {
             ("front".to_owned(), aim.axes.to_string()),
             ("within_percent".to_owned(), study.limits.within_percent.to_string()),
         ]);
+        let further = self.model.variations.further_tokens;
+        options.extend((further > 0).then(|| ("mtp_layers".to_owned(), further.to_string())));
         let limits = [
             ("max_area_mm2", space.max_area.map(|area| area.0)),
             ("max_power_w", study.space.limits.max_power_w),
@@ -275,7 +277,15 @@ impl Posed {
     /// A study's question about one model.
     pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
         let (study, stack) = (study.cloned(), stack.cloned());
-        Self { models: vec![model.to_owned()], study, stack, headroom_gib: 0.0, sequence_length, asked: Asked::default() }
+        Self {
+            models: vec![model.to_owned()],
+            study,
+            stack,
+            headroom_gib: 0.0,
+            sequence_length,
+            mtp_layers: None,
+            asked: Asked::default(),
+        }
     }
 
     /// The same with a study file among the models as the study.
@@ -295,7 +305,11 @@ impl Posed {
 
     /// Whether anything is asked otherwise than the study says.
     pub fn changes_study(&self) -> bool {
-        !self.asked.is_empty() || self.stack.is_some() || self.sequence_length.is_some() || self.headroom_gib != 0.0
+        !self.asked.is_empty()
+            || self.stack.is_some()
+            || self.sequence_length.is_some()
+            || self.mtp_layers.is_some()
+            || self.headroom_gib != 0.0
     }
 }
 
@@ -305,7 +319,7 @@ impl Posed {
         fn flag(key: &str, value: &impl ToString) -> [String; 2] {
             [key.to_owned(), value.to_string()]
         }
-        let Self { models, study, stack, headroom_gib, sequence_length, asked } = self;
+        let Self { models, study, stack, headroom_gib, sequence_length, mtp_layers, asked } = self;
         let mut words = models.clone();
         words.extend(study.iter().flat_map(|study| flag("--study", study)));
         words.extend(stack.iter().flat_map(|stack| flag("--stack", stack)));
@@ -313,6 +327,7 @@ impl Posed {
             words.extend(flag("--headroom-gib", headroom_gib));
         }
         words.extend(sequence_length.iter().flat_map(|length| flag("--sequence-length", length)));
+        words.extend(mtp_layers.iter().flat_map(|modules| flag("--mtp-layers", modules)));
         words.extend(asked.max_area.iter().flat_map(|limit| flag("--max-area", limit)));
         words.extend(asked.max_power.iter().flat_map(|limit| flag("--max-power", limit)));
         words.extend(asked.max_cost.iter().flat_map(|limit| flag("--max-cost", limit)));

@@ -2,7 +2,7 @@
 //! batch are in `rules`.
 //!
 //! Devices are numbered with the tensor axis fastest, then context, then data, then pipeline (Megatron-LM's order `tp-cp-dp-pp`; the
-//! expert axis is a part of the data axis). A run uses `tensor * context * data * pipeline` devices.
+//! expert axis is a part of the data axis; where experts have a width of their own it is counted `etp-ep-edp-pp`). A run uses `tensor * context * data * pipeline` devices.
 
 mod layer_ends;
 mod limits;
@@ -75,6 +75,11 @@ pub struct Layout {
     pub context_method: ContextMethod,
     /// Ranks over which the experts of a layer are split (e): of `data`, then of `context`, then of `tensor`.
     pub expert: u32,
+    /// Devices over which every expert is split by width, where that is another number than what follows from the other degrees (Megatron-LM's
+    /// `--expert-tensor-parallel-size`): then the ranks of a stage are expert-tensor first, expert-parallel ones next, and the rest hold the same
+    /// experts. [`Layout::with_expert_tensor`] sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_tensor: Option<u32>,
     /// Model chunks per pipeline stage (v): 1 is plain, more is interleaved.
     pub virtual_stages: u32,
     /// Whether norms, dropout and residual sums are split along the sequence over the tensor-parallel devices.
@@ -152,6 +157,7 @@ impl Default for Layout {
             context: 1,
             context_method: ContextMethod::Ring,
             expert: 1,
+            expert_tensor: None,
             virtual_stages: 1,
             sequence_parallel: false,
             zero: ZeroStage::None,
@@ -211,10 +217,27 @@ impl Layout {
         u64::from(self.pipeline) * u64::from(self.virtual_stages)
     }
 
-    /// Devices over which an expert is split by width, where the expert-parallel ranks do not all fit into the data- and context-parallel
-    /// ones and reach into the tensor-parallel group; `None` where that group shares every expert.
+    /// Devices of a stage, all its copies together.
+    #[must_use]
+    pub fn stage_ranks(&self) -> u64 {
+        [self.tensor, self.context, self.data].into_iter().fold(1, |n, d| n.saturating_mul(d.into()))
+    }
+
+    /// The layout with experts split by width over so many devices: unstated where those are the tensor-parallel group anyway.
+    #[must_use]
+    pub fn with_expert_tensor(self, width: u32) -> Self {
+        let follows = Self { expert_tensor: None, ..self };
+        let anyway = width == self.tensor && follows.expert_tensor().is_none();
+        if anyway { follows } else { Self { expert_tensor: Some(width), ..self } }
+    }
+
+    /// Devices over which an expert is split by width, where that is stated or where the expert-parallel ranks do not all fit into the data- and
+    /// context-parallel ones and reach into the tensor-parallel group; `None` where that group shares every expert.
     #[must_use]
     pub fn expert_tensor(&self) -> Option<u32> {
+        if self.expert_tensor.is_some() {
+            return self.expert_tensor;
+        }
         let outside = self.data.saturating_mul(self.context);
         (!outside.is_multiple_of(self.expert.max(1))).then(|| (outside.saturating_mul(self.tensor) / self.expert.max(1)).max(1))
     }
@@ -264,6 +287,9 @@ impl fmt::Display for Layout {
             if degree > 1 {
                 write!(f, " {letter}{degree}")?;
             }
+        }
+        if let Some(width) = self.expert_tensor {
+            write!(f, " etp{width}")?;
         }
         if self.order == RankOrder::PipelineFirst {
             write!(f, " stages side by side")?;

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key} = {value}: must be {limit}; {cure}")]
 pub struct LayoutError {
-    /// The degree or size at fault, in the words of the data: `tp`, `pp`, `dp`, `cp`, `ep`, `virtual_stages`, `global_batch`, `seq`.
+    /// The degree or size at fault, in the words of the data: `tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`, `global_batch`, `seq`.
     pub key: &'static str,
     /// Its value.
     pub value: String,
@@ -96,7 +96,37 @@ impl Layout {
             });
         }
         self.chunk_split(model.layers)?;
-        self.check_batch(batch)
+        self.check_batch(batch)?;
+        self.check_expert_tensor(model)
+    }
+
+    /// A stated width of experts: it and the expert-parallel ranks divide a stage's ranks (Megatron-LM's `parallel_state`: expert-tensor times
+    /// expert-parallel times expert-data-parallel ranks are those of a stage), and it divides the experts' width. Without sequence parallelism
+    /// tensor-parallel ranks would send the same tokens to several devices; Megatron-LM refuses it with experts.
+    fn check_expert_tensor(&self, model: &Model) -> Result<(), LayoutError> {
+        let Some(width) = self.expert_tensor.map(u64::from) else { return Ok(()) };
+        let broken = |limit: String, cure: String| Err(LayoutError { key: "etp", value: width.to_string(), limit, cure });
+        if model.experts.is_none() {
+            return broken("left out for a model without experts".to_owned(), "leave it out".to_owned());
+        }
+        let ranks = self.stage_ranks() / u64::from(self.expert.max(1));
+        let obeys = |n: u64| n > 0 && ranks.is_multiple_of(n) && model.ffn.is_multiple_of(n) && related(n, self.tensor.into());
+        if !obeys(width) {
+            let limit = format!(
+                "a divisor of the {ranks} ranks that ep = {} leaves of a stage and of the experts' width {}, and a divisor or a multiple of tp = {}",
+                self.expert, model.ffn, self.tensor
+            );
+            return broken(limit, nearest(width, ranks, "etp", obeys));
+        }
+        if self.tensor > 1 && !self.sequence_parallel {
+            let limit = format!("{} without sequence parallelism", self.tensor);
+            return broken(limit, "use sequence parallelism".to_owned());
+        }
+        if self.order == RankOrder::PipelineFirst {
+            let limit = format!("{} where the stages of a copy lie side by side", self.tensor);
+            return broken(limit, "use the order tp-cp-dp-pp".to_owned());
+        }
+        Ok(())
     }
 
     fn check_positive(&self, batch: &Batch) -> Result<(), LayoutError> {
@@ -106,6 +136,7 @@ impl Layout {
             ("dp", self.data.into()),
             ("cp", self.context.into()),
             ("ep", self.expert.into()),
+            ("etp", self.expert_tensor.unwrap_or(1).into()),
             ("virtual_stages", self.virtual_stages.into()),
             ("micro_batch", batch.micro_batch),
             ("global_batch", batch.global_batch),
@@ -162,6 +193,11 @@ impl Layout {
         }
         Ok(())
     }
+}
+
+/// Whether one number divides the other.
+fn related(a: u64, b: u64) -> bool {
+    a.is_multiple_of(b) || b.is_multiple_of(a)
 }
 
 /// Values tried on either side of one that breaks a rule.

@@ -3,15 +3,15 @@
 //!
 //! Routing is taken as even: every expert gets its share of the tokens, or, with a capacity factor, exactly its capacity
 //! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad); an imbalance, which is 1 unless a stack's option says
-//! otherwise, fills the device that all others wait for. Tokens travel by all-to-alls, or are gathered by all devices of the group. Experts are split over the expert-parallel
-//! devices, and each expert's width over the tensor-parallel ones.
+//! otherwise, fills the device that all others wait for. Tokens travel by all-to-alls, copy by copy or once to every node, or are gathered by all devices of the group. Experts are split over the expert-parallel
+//! devices, and each expert's width over the tensor-parallel ones, or over as many as are stated.
 
 use super::linear::{Linear, Split, accumulation, bias_gradient, conversion, kept_conversion};
 use super::transformer::Plan;
 use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, shared_expert, step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
-use crate::model::Experts;
-use sim::kernel::{Axis, Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
+use crate::model::{ExpertGroups, Experts};
+use sim::kernel::{Axis, Choice, Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// Bytes of a routing weight and of the index of its expert (fp32 and int32).
@@ -32,6 +32,8 @@ struct Dispatch {
     /// Places for tokens of all experts together that this device sends (and, routing being even, receives), those of its own
     /// tokens under sequence parallelism.
     slots: u64,
+    /// Whether tokens are sent once to every unit of the network.
+    once: bool,
     /// Tokens that every device has of all in the expert-parallel group, where it gathers them.
     gathered: Option<u64>,
 }
@@ -42,7 +44,7 @@ impl Dispatch {
         Self {
             experts,
             ranks,
-            // Context-parallel devices and those of the tensor-parallel group that share no expert come first.
+            // Devices that share an expert come first; where those are the tensor-parallel group, the context-parallel ones as well.
             stride: plan
                 .lowering
                 .expert_tensor_parallel
@@ -50,6 +52,7 @@ impl Dispatch {
             hidden: plan.model.hidden,
             local: experts.count / u64::from(ranks),
             slots: experts.slots(plan.shape.local_tokens()),
+            once: plan.lowering.expert_deduplicated,
             gathered: plan.lowering.expert_all_gather.then(|| plan.shape.local_tokens().saturating_mul(u64::from(ranks))),
         }
     }
@@ -57,6 +60,7 @@ impl Dispatch {
     /// Exchanges all slots among the expert-parallel devices; or gathers the tokens of all, `back` the sums of their results.
     fn exchange(&self, shape: &Shape, label: &str, back: bool) -> Option<Step> {
         let (kind, name) = match (self.gathered, back) {
+            (None, _) if self.once => (CollectiveKind::Dispatch(self.choice()), "dispatch"),
             (None, _) => (CollectiveKind::AllToAll, "all_to_all"),
             (Some(_), false) => (CollectiveKind::AllGather, "all_gather"),
             (Some(_), true) => (CollectiveKind::ReduceScatter, "reduce_scatter"),
@@ -64,6 +68,18 @@ impl Dispatch {
         let group = Group { ranks: self.ranks, stride: self.stride };
         let collective = Collective { kind, bytes: self.exchanged(shape), group };
         (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), Axis::Expert, collective))
+    }
+
+    /// Which experts a token goes to.
+    fn choice(&self) -> Choice {
+        let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let groups = self.experts.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1 });
+        Choice {
+            parts: small(self.experts.count),
+            chosen: small(self.experts.top_k),
+            groups: small(groups.count),
+            groups_chosen: small(groups.chosen),
+        }
     }
 
     /// Bytes on a device before or after an exchange, whichever are more.
@@ -91,7 +107,8 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
     // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product, by the
     // devices that share an expert.
     let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks);
-    let sequence_parallel = shape.sequence_parallel && ranks > 1;
+    // Devices of several tensor-parallel groups of one have tokens of their own each.
+    let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
     let split = if sequence_parallel { u64::from(ranks) } else { 1 };
     let sequence = dispatch.slots.saturating_mul(split);
     let slots = Shape { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };

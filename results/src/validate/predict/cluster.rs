@@ -57,7 +57,13 @@ impl<'a> Stated<'a> {
         let [tensor, context, data, expert, per_node] = [tensor, context, data, expert, per_node].map(u64::from);
         let inner = tensor.saturating_mul(context);
         // Expert-parallel groups are parts of data-parallel ones, or reach into the axes within.
-        let experts = if data.is_multiple_of(expert) { inner.saturating_mul(expert) } else { expert };
+        let experts = if let Some(width) = self.layout.expert_tensor {
+            expert.saturating_mul(width.into())
+        } else if data.is_multiple_of(expert) {
+            inner.saturating_mul(expert)
+        } else {
+            expert
+        };
         let spans = [("tp", tensor), ("cp", inner), ("ep", experts), ("dp", inner.saturating_mul(data))];
         let chips = u64::from(self.chips);
         spans.into_iter().find(|(_, span)| !per_node.is_multiple_of(*span) && !span.is_multiple_of(per_node) && *span != chips)

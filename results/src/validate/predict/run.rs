@@ -43,7 +43,7 @@ impl Run {
         let told = stages::ends(prepared, row, &layout, (model.all_layers(), leading))?;
         let ruled = || row.cell(stages::STAGES).is_none() && stack == "nanotron";
         let ends = told.or_else(|| ruled().then(|| stages::by_cost(&model, &layout)).flatten());
-        let layout = Layout { ends, ..layout };
+        let layout = expert_tensor(row, &model, Layout { ends, ..layout })?;
         let micro_batch = micro_batch(prepared, row, &stack, &layout)?;
         recompute::untold(prepared, row);
         let plan = TrainingPlan {
@@ -59,7 +59,6 @@ impl Run {
         if let Err(error) = plan.layout.check(&model, &plan.batch) {
             return Err(row.fault(error.key, &format!("must be {}", error.limit), &error.cure));
         }
-        expert_tensor(row, &model, &plan.layout)?;
         let fabric = cluster::fabric(prepared, row, &chip, &plan.layout)?;
         Ok(Self { model, plan, chip, fabric, stack })
     }
@@ -92,19 +91,12 @@ fn micro_batch(prepared: &mut Prepared, row: &Row<'_>, stack: &str, layout: &Lay
     Ok(micro_batch)
 }
 
-/// The width over which an expert is split is what the other degrees make it; a run of another one is not what is predicted.
-fn expert_tensor(row: &Row<'_>, model: &Model, layout: &Layout) -> Result<(), RowFailure> {
-    let own = layout.expert_tensor().unwrap_or(layout.tensor);
-    match row.optional_count("etp")? {
-        Some(etp) if model.experts.is_some() && etp != u64::from(own) => {
-            let Layout { tensor, context, data, expert, .. } = layout;
-            let limit = format!(
-                "with tp {tensor}, ep {expert}, cp {context} and dp {data} experts are split over {own}, other widths are not modelled"
-            );
-            Err(row.fault("etp", &limit, "correct it, or remove the row; an empty cell means that width"))
-        }
-        _ => Ok(()),
-    }
+/// The layout with the width over which the row splits every expert, where it states one.
+fn expert_tensor(row: &Row<'_>, model: &Model, layout: Layout) -> Result<Layout, RowFailure> {
+    let stated = row.optional_count("etp")?.filter(|_| model.experts.is_some());
+    let width = stated.map(|_| degree(row, "etp")).transpose()?;
+    let follows = layout.expert_tensor().unwrap_or(layout.tensor);
+    Ok(width.filter(|width| *width != follows).map_or(layout, |width| layout.with_expert_tensor(width)))
 }
 
 fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {

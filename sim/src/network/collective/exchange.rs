@@ -1,27 +1,24 @@
-//! All-to-all: every member sends a distinct share to every other.
+//! All-to-all: every member sends a distinct share to every other, or items where they are chosen to.
 //!
 //! NCCL makes it of sends and receives, which have two protocols of its three, bulk (Simple) and low latency (LL), and run side by side: each peer has channels of its
 //! own, so that bulk transfers start once whatever their number, a low-latency message is as fast as its peer's channels, and the member's share for
 //! itself is copied beside them (NCCL, `src/enqueue.cc`, point-to-point tasks). A tier whose exchanges were measured says so by scalars of their own.
 
 use super::{Algorithm, Demand, Draft, Level, MAX_TIERS, Pricer, members, ramped};
+use crate::kernel::Choice;
 use crate::network::Fabric;
+use crate::network::dispatch;
 use crate::network::fabric::ExchangeProtocol;
 
 impl Pricer<'_> {
     /// Shares for all tiers travel at once.
-    pub(super) fn direct(&self, levels: &[Level], size: f64) -> Draft {
+    pub(super) fn direct(&self, levels: &[Level], size: f64, choice: Option<Choice>) -> Draft {
         let n = members(levels);
         let mut demands = [Demand::NONE; MAX_TIERS];
         for (demand, level) in demands.iter_mut().zip(levels) {
-            let peers = f64::from(level.members - level.members_below);
-            *demand = Demand {
-                tier: level.tier,
-                bytes: size * peers / n,
-                rate: self.rate(level, Fabric::exchange_rate),
-                steps: 1.0,
-                messages: peers - 1.0,
-            };
+            let (share, messages) = dispatch::through(level, n, choice);
+            let rate = self.rate(level, Fabric::exchange_rate);
+            *demand = Demand { tier: level.tier, bytes: size * share, rate, steps: 1.0, messages: messages - 1.0 };
         }
         // A member's share for itself is copied, after the others where nothing says that it is beside them.
         let beside = levels.first().is_some_and(|level| self.fabric.tiers[level.tier].exchange.is_some());

@@ -8,7 +8,7 @@ use super::llama_like::with;
 use super::reader::Reader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_WIDTH};
-use crate::model::{Experts, Model, SharedExpert};
+use crate::model::{ExpertGroups, Experts, Model, SharedExpert};
 use crate::variations::{LatentAttention, QueryKeyNorm};
 
 const EXPERT_KEYS: &[&str] = &[
@@ -16,9 +16,12 @@ const EXPERT_KEYS: &[&str] = &[
     "first_k_dense_replace",
     "moe_intermediate_size",
     "moe_layer_freq",
+    "n_group",
     "n_routed_experts",
     "n_shared_experts",
     "num_experts_per_tok",
+    "topk_group",
+    "topk_method",
 ];
 
 const SYNONYMS: &[(&str, &str)] = &[
@@ -93,7 +96,8 @@ fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadErro
         let limit = format!("less than `num_hidden_layers` ({layers})");
         return Err(reader.error("first_k_dense_replace", dense, &limit, "these layers have no experts, at least one must have"));
     }
-    let experts = Some(Experts { shared, ..experts(reader, "n_routed_experts")? });
+    let routed = experts(reader, "n_routed_experts")?;
+    let experts = Some(Experts { shared, groups: groups(reader, &routed)?, ..routed });
     let model = alternating(Model { ffn: width, experts, ..model }, layers, wide, sparse);
     let leading = model.list.leading.len();
     if leading > 0 {
@@ -102,4 +106,25 @@ fn with_experts(reader: &Reader<'_>, model: Model) -> Result<Model, WorkloadErro
         ));
     }
     Ok(model)
+}
+
+/// The groups that a token's experts are limited to, where they are to fewer than there are; a router that is `greedy` knows none (DeepSeek-V2-Lite).
+fn groups(reader: &Reader<'_>, experts: &Experts) -> Result<Option<ExpertGroups>, WorkloadError> {
+    let count = reader.optional_dimension("n_group", MAX_EXPERTS)?.unwrap_or(1);
+    let chosen = reader.optional_dimension("topk_group", MAX_EXPERTS)?.unwrap_or(count);
+    if chosen > count {
+        let limit = format!("at most `n_group` ({count})");
+        return Err(reader.error("topk_group", chosen, &limit, "correct one of the two"));
+    }
+    if reader.get("topk_method").is_some_and(|method| method.as_str() == Some("greedy")) {
+        return Ok(None);
+    }
+    reader.divides(("n_group", count), ("n_routed_experts", experts.count))?;
+    let within = chosen.saturating_mul(experts.count / count);
+    if experts.top_k > within {
+        let limit =
+            format!("such that its groups of {} experts hold `num_experts_per_tok` ({})", experts.count / count, experts.top_k);
+        return Err(reader.error("topk_group", chosen, &limit, "correct one of the two"));
+    }
+    Ok((chosen < count).then_some(ExpertGroups { count, chosen }))
 }
