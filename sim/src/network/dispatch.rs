@@ -69,6 +69,7 @@ fn common_divisor(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::kernel::{Collective, CollectiveKind, Group};
     use crate::network::Fabric;
