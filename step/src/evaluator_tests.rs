@@ -140,7 +140,9 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     if plan.layout.pipeline > 1 {
         let first: u64 = plan.layout.chunk_layers(model.layers).unwrap().into_iter().step_by(plan.layout.pipeline as usize).sum();
         let held = Held::first(first);
-        let exchange = evaluator.least_exchange(&chip, &from, plan, held);
+        // Where gradients of weights run apart the first device may end long before the last.
+        let last = !plan.schedule.splits_backward();
+        let exchange = if last { evaluator.least_exchange(&chip, &from, plan, held) } else { Seconds::ZERO };
         let least = exchange + evaluator.least_update(&mut chip, &from, plan, held) + evaluator.overhead();
         let once = slow.total - timeline.passes_end;
         let mine = if plan.schedule == Schedule::ZbV { Seconds::ZERO } else { least };
