@@ -53,7 +53,7 @@ proptest! {
         embedding in 0.0_f64..2.0,
         head in 0.0_f64..8.0,
         kind in 0_usize..3,
-        weight in 0.0_f64..1.0,
+        (weight, exchange) in (0.0_f64..1.0, 0.0_f64..4.0),
         ([forward_once, forward_each], [backward_once, backward_each]) in ([0.0_f64..0.5, 0.0_f64..0.5], [0.0_f64..0.5, 0.0_f64..0.5]),
     ) {
         let schedule = match (kind, v) {
@@ -101,13 +101,28 @@ proptest! {
             let sends = vec![Seconds(send); chunks as usize - 1];
             let pipeline =
                 Pipeline { stages, sends, ..Pipeline::uniform(Stage::default(), 1, m as u32, schedule_of_chunks) };
-            let time = pipeline.measure().unwrap().passes_end.0;
+            let played = pipeline.measure().unwrap();
+            let time = played.passes_end.0;
+            // Every device exchanges behind its own passes, what it holds of layers and ends.
+            let late = |held: Held| exchange * (held.layers + held.ends.iter().filter(|end| **end).count() as u64) as f64;
+            let device = |place: u32| match (schedule, place < p) {
+                (Schedule::ZbV, false) => 2 * p - 1 - place,
+                _ => place % p,
+            };
+            let held = |at: u32| Held {
+                layers: (0..chunks).filter(|&place| device(place) == at).map(|place| list[place as usize]).sum(),
+                ends: [device(0) == at, device(chunks - 1) == at],
+            };
+            let end = |at: u32| played.devices[at as usize].passes_end.0 + late(held(at));
+            let with_exchange = (0..p).map(end).fold(time, f64::max);
             prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
             for split in tried.iter().filter(|split| listed(split) == list) {
                 let busy = loads.bound(split, (&layout, schedule, m), |_| 0.0);
                 let paths = loads.paths(split, &layout, schedule, m);
                 prop_assert!(busy.max(paths) <= time * (1.0 + 1e-9), "{list:?}: {busy} {paths} {time}");
                 prop_assert!(share <= busy * (1.0 + 1e-9), "{list:?}: {share} {busy}");
+                let exchanged = loads.bound(split, (&layout, schedule, m), late);
+                prop_assert!(exchanged >= busy && exchanged <= with_exchange * (1.0 + 1e-9), "{list:?}: {exchanged} {with_exchange}");
             }
         }
         let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
