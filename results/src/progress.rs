@@ -29,6 +29,8 @@ pub struct ProgressRow {
 pub struct ProgressTable {
     objective: Objective,
     scale: Scale,
+    /// Whether its values are at the bad ends of steps' intervals.
+    robust: bool,
     /// Designs of a chip, and those that are outside the space before it is searched.
     designs: (u64, u64),
     rows: Vec<ProgressRow>,
@@ -43,9 +45,15 @@ impl ProgressTable {
         Self { designs: (each, space.outside.total() as u64 * each), ..Self::of_chips(objective, scale) }
     }
 
+    /// The same of a search by the bad ends of steps' intervals, or not.
+    #[must_use]
+    pub fn at_bad_ends(self, robust: bool) -> Self {
+        Self { robust, ..self }
+    }
+
     /// Of a space whose chips are a design each and all within it.
     fn of_chips(objective: Objective, scale: Scale) -> Self {
-        Self { objective, scale, designs: (1, 0), rows: Vec::new(), last: None }
+        Self { objective, scale, robust: false, designs: (1, 0), rows: Vec::new(), last: None }
     }
 
     /// A search's counts of chips as those of designs: each of a chip's memories shares the fate of the largest, but for what its evaluation
@@ -170,7 +178,8 @@ impl ProgressTable {
                 count(c.excluded),
             ]);
         }
-        format!("In {}:\n\n{}", self.unit(), table.render())
+        let at = if self.robust { ", at the bad end of each step's interval" } else { "" };
+        format!("In {}{at}:\n\n{}", self.unit(), table.render())
     }
 }
 

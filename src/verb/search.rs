@@ -170,7 +170,7 @@ pub struct Asked {
     front: Option<Named<Axes>>,
     /// Rank designs by the bad end of their fastest plan's 90 % interval, not by its predicted step: the design that is best if the model is as wrong about
     /// each as it has been about measured runs like it. Without a front
-    #[arg(long, conflicts_with = "front")]
+    #[arg(long)]
     pub robust: bool,
 }
 
@@ -190,7 +190,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
         let (searching, aim) = (Instant::now(), question.aim);
         progress.phase("bounding chips and planning for a first one");
-        let mut grown = ProgressTable::new(aim.objective, searched.scale(), searched.space);
+        let mut grown = ProgressTable::new(aim.objective, searched.scale(), searched.space).at_bad_ends(searched.robust);
         // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
         let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
         let mut told = |now: Progress, moment: Moment| {

@@ -45,7 +45,7 @@ pub enum OptionError {
 const TABLES: [&str; 5] = ["kernels", "launch", "sustained", "overlap", "memory"];
 
 impl SoftwareStack {
-    /// The stack with an option set, `table.key=value`. Its name says so from then on.
+    /// The stack with an option set, `table.key=value`. Its name says so from then on, unless the option is what it was.
     ///
     /// # Errors
     /// Another form, an unknown option, a value of another type or out of range.
@@ -59,13 +59,17 @@ impl SoftwareStack {
             let options = options(&file);
             return Err(OptionError::Unknown { key: key.to_owned(), stack: self.name.clone(), known: options.join(", ") });
         };
-        *known = parsed(known, value).map_err(|form| OptionError::Type {
+        let asked = parsed(known, value).map_err(|form| OptionError::Type {
             key: key.to_owned(),
             value: value.to_owned(),
             form,
             stack: self.name.clone(),
             default: known.to_string(),
         })?;
+        if *known == asked {
+            return Ok(self.clone());
+        }
+        *known = asked;
         let mut stack: Self = file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
         stack.name = format!("{} with {key}={value}", self.name);
         stack.sources.insert(key.to_owned(), "given in the call".to_owned());
@@ -107,6 +111,11 @@ mod tests {
         let mut back = set;
         (back.overlap, back.kernels, back.memory) = (stack.overlap, stack.kernels, stack.memory);
         assert_eq!((back.launch, back.sustained), (stack.launch, stack.sustained));
+        // What a stack has already makes no other one of it, with other intervals.
+        assert_eq!(
+            stack.with_option("kernels.shard_within_domain=false").unwrap().with_option("overlap.tensor=0").unwrap(),
+            stack
+        );
     }
 
     #[test]

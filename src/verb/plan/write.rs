@@ -77,7 +77,7 @@ pub fn first(framework: Framework, model: &str, job: &Job<'_>, plans: &[RankedPl
         }
         None => Err(Failure::Incomplete(anyhow::anyhow!(
             "--emit {name}: what is written runs another plan than the one that was timed, which also has: {lacking}; restrict the choices to \
-             what the framework runs (--recompute, --schedule, --virtual-stages, --layer-split, --zero, --context-method, --micro-batch, --optimizer)"
+             what the framework runs (--recompute, --schedule, --virtual-stages, --layer-split, --zero, --context-method, --micro-batch, --expert-tensor, --optimizer)"
         ))),
     }
 }

@@ -8,7 +8,7 @@ use crate::verb::job::headroom;
 use results::record::StudyRecord;
 use results::run::{self, Run};
 use search::design::Aim;
-use search::objective::{Axis, Objective};
+use search::objective::{Axes, Axis, Objective};
 use search::planner::Job;
 use search::space::{CalibrationChoice, Chips, Dimensions, FABRIC, Grid, Space};
 use search::study::{Study, WorkloadSpec};
@@ -397,8 +397,15 @@ fn reference_key(study: &Study) -> &'static str {
     }
 }
 
-/// Bad ends are of steps: objectives of energy have none.
+/// Bad ends are of steps: objectives of energy have none, and no front is found of them.
 fn robust_of_time(robust: bool, aim: &Aim) -> Result<(), Failure> {
+    if robust && aim.axes != Axes::one(Axis::None) {
+        let cure = "leave --front out, or search without --robust";
+        return Err(failure::input(format!(
+            "--robust --front {}: the best by its interval's bad end is looked for, and no front; {cure}",
+            aim.axes
+        )));
+    }
     if !robust || aim.objective != Objective::EnergyPerToken && !aim.pays_energy() {
         return Ok(());
     }

@@ -116,8 +116,13 @@ fn groups(reader: &Reader<'_>, experts: &Experts) -> Result<Option<ExpertGroups>
         let limit = format!("at most `n_group` ({count})");
         return Err(reader.error("topk_group", chosen, &limit, "correct one of the two"));
     }
-    if reader.get("topk_method").is_some_and(|method| method.as_str() == Some("greedy")) {
-        return Ok(None);
+    match reader.get("topk_method").and_then(|method| method.as_str()) {
+        Some("greedy") => return Ok(None),
+        None | Some("group_limited_greedy" | "noaux_tc") => {}
+        Some(other) => {
+            let limit = "greedy, group_limited_greedy or noaux_tc";
+            return Err(reader.error("topk_method", other, limit, "correct it, or leave it out"));
+        }
     }
     reader.divides(("n_group", count), ("n_routed_experts", experts.count))?;
     let within = chosen.saturating_mul(experts.count / count);
