@@ -66,11 +66,13 @@ impl Loads {
     ) -> f64 {
         let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
         let back = if schedule.splits_backward() { 0.0 } else { 1.0 };
-        let chunks = f64::from(layout.virtual_stages) * (self.chunk[0] + self.chunk[1]);
+        let between = |layers: u64| if layers > 0 { self.besides(layers) } else { self.chunk };
+        let besides = [self.chunk, between(split.inner), self.chunk, between(split.inner + 1)].map(|[up, down]| up + down);
         let (mut passes, mut ends, mut first) = (0.0_f64, 0.0_f64, 0.0);
         for Alike { from, to, counts, .. } in arrangement.devices() {
             let held = Held { layers: arrangement.layers_on(from), ends: [counts[0] > 0, counts[2] > 0] };
             let [embedding, head] = held.ends.map(|held| f64::from(u8::from(held)));
+            let chunks: f64 = counts.iter().zip(besides).map(|(&count, each)| count as f64 * each).sum();
             let work = self.part(held.layers) + embedding * self.embedding + head * self.head + chunks;
             // Of the devices that hold the same the last has the longest way to it.
             let before = if to > 0 { Some(split.layers_before(to.into()) as f64) } else { None };
@@ -242,7 +244,9 @@ impl InOrder {
             if least.fine {
                 return Some((least.bound, least.split));
             }
-            self.waiting.extend(loads.fine(least, plan, rest).map(Reverse));
+            // Limits do not rise.
+            let fine = loads.fine(least, plan, rest).filter(|fine| fine.bound < limit);
+            self.waiting.extend(fine.map(Reverse));
         }
     }
 }
