@@ -394,36 +394,24 @@ impl Search<'_> {
                 }
             }
             tried += 1;
+            let bounds = |time: f64| bound + overhead <= time * (1.0 + ROUNDING);
             match trial.time(rest.shared, split.ends()) {
                 Some(PassesTime::AtLeast(time)) if self.is_bounded(shape, plan.schedule) => trial.take(time),
                 Some(PassesTime::Exact(time)) => {
-                    debug_assert!(bound + overhead <= time.0 * (1.0 + ROUNDING), "{split}: {bound} and {overhead} above {time}");
+                    debug_assert!(bounds(time.0), "{split}: {bound} and {overhead} above {time}");
                     trial.take(time);
                 }
                 // What has the lowest bound so far is played at once, the others wait for it.
                 Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
                     lowest = at_least.0;
                     let played = trial.play(rest.shared, split.ends());
-                    debug_assert!(
-                        played.is_none_or(|time| bound + overhead <= time.0 * (1.0 + ROUNDING)),
-                        "{split}: {bound} and {overhead} above {played:?}"
-                    );
+                    debug_assert!(played.is_none_or(|time| bounds(time.0)), "{split}: {bound} and {overhead} above {played:?}");
                 }
                 Some(PassesTime::AtLeast(bound)) => open.push((bound.0, split.ends())),
                 None => {}
             }
         }
-        open.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        for (bound, ends) in open {
-            if bound >= trial.least() {
-                break;
-            }
-            if self.standing.stops() {
-                self.standing.leaves(bound);
-                break;
-            }
-            trial.play(shared, ends);
-        }
+        trial.play_in_order(shared, open);
         (trial.best, tried)
     }
 }
@@ -462,6 +450,21 @@ impl Trial<'_> {
         let time = evaluator.time(&mut Recent::default(), self.shape, degrees, &self.sends, schedule, m);
         let fits = || evaluator.lack(evaluator.need(self.shape, degrees, schedule, m)) == Bytes::ZERO;
         (time.seconds().0 < self.least() && fits()).then_some(time)
+    }
+
+    /// Plays the schedule under splits that fit, in the order of their bounds, as long as these are of use.
+    fn play_in_order(&mut self, shared: &mut Shared<'_>, mut splits: Vec<(f64, Option<LayerEnds>)>) {
+        splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        for (bound, ends) in splits {
+            if bound >= self.least() {
+                break;
+            }
+            if self.search.standing.stops() {
+                self.search.standing.leaves(bound);
+                break;
+            }
+            self.play(shared, ends);
+        }
     }
 
     /// Plays the schedule under a split that fits; its time.

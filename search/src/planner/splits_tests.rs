@@ -42,6 +42,20 @@ fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
         .collect()
 }
 
+/// What each device holds whose chunks hold so many layers: it exchanges that behind its own passes.
+fn held_by_devices(layers: &[u64], devices: u32, schedule: Schedule) -> Vec<Held> {
+    let chunks = layers.len() as u32;
+    let device = |place: u32| match (schedule, place < devices) {
+        (Schedule::ZbV, false) => 2 * devices - 1 - place,
+        _ => place % devices,
+    };
+    let held = |at: u32| Held {
+        layers: (0..chunks).filter(|&place| device(place) == at).map(|place| layers[place as usize]).sum(),
+        ends: [device(0) == at, device(chunks - 1) == at],
+    };
+    (0..devices).map(held).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -103,18 +117,9 @@ proptest! {
                 Pipeline { stages, sends, ..Pipeline::uniform(Stage::default(), 1, m as u32, schedule_of_chunks) };
             let played = pipeline.measure().unwrap();
             let time = played.passes_end.0;
-            // Every device exchanges behind its own passes, what it holds of layers and ends.
             let late = |held: Held| exchange * (held.layers + held.ends.iter().filter(|end| **end).count() as u64) as f64;
-            let device = |place: u32| match (schedule, place < p) {
-                (Schedule::ZbV, false) => 2 * p - 1 - place,
-                _ => place % p,
-            };
-            let held = |at: u32| Held {
-                layers: (0..chunks).filter(|&place| device(place) == at).map(|place| list[place as usize]).sum(),
-                ends: [device(0) == at, device(chunks - 1) == at],
-            };
-            let end = |at: u32| played.devices[at as usize].passes_end.0 + late(held(at));
-            let with_exchange = (0..p).map(end).fold(time, f64::max);
+            let ends = played.devices.iter().zip(held_by_devices(&list, p, schedule)).map(|(d, held)| d.passes_end.0 + late(held));
+            let with_exchange = ends.fold(time, f64::max);
             prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
             for split in tried.iter().filter(|split| listed(split) == list) {
                 let busy = loads.bound(split, (&layout, schedule, m), |_| 0.0);

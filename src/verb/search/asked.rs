@@ -38,6 +38,30 @@ impl Asked {
         flags.into_iter().find_map(|(flag, why)| Some((flag?, why)))
     }
 
+    /// Bad ends are of steps: objectives of energy have none, and no front is found of them.
+    pub(super) fn robust_of_time(&self, aim: &Aim) -> Result<(), Failure> {
+        if !self.robust {
+            return Ok(());
+        }
+        if aim.axes != Axes::one(Axis::None) {
+            return Err(failure::input(format!(
+                "--robust --front {}: the best by its interval's bad end is looked for, and no front; leave --front out, or search without \
+                 --robust",
+                aim.axes
+            )));
+        }
+        let what = match aim.objective {
+            _ if aim.pays_energy() => "per-dollar with --years",
+            Objective::EnergyPerToken => "energy-per-token",
+            _ => return Ok(()),
+        };
+        let cure =
+            "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
+        Err(failure::input(format!(
+            "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
+        )))
+    }
+
     pub(super) fn aim(&self, study: &Study) -> Aim {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
         // Of bad ends the best is looked for, no front.

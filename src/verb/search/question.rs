@@ -8,7 +8,7 @@ use crate::verb::job::headroom;
 use results::record::StudyRecord;
 use results::run::{self, Run};
 use search::design::Aim;
-use search::objective::{Axes, Axis, Objective};
+use search::objective::{Axis, Objective};
 use search::planner::Job;
 use search::space::{CalibrationChoice, Chips, Dimensions, FABRIC, Grid, Space};
 use search::study::{Study, WorkloadSpec};
@@ -116,7 +116,7 @@ impl Question {
         let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of(reference_key(&study))))?.accelerator;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
         let aim = asked.aim(&study);
-        robust_of_time(asked.robust, &aim)?;
+        asked.robust_of_time(&aim)?;
         priced(&name, &study, &aim)?;
         let base = base_name(&study, &reference);
         let fault = |e| match &asked.fabric {
@@ -395,25 +395,6 @@ fn reference_key(study: &Study) -> &'static str {
         Chips::Grid(spec) if spec.base_chip == study.space.reference_chip => "space.base_chip",
         _ => "space.reference_chip",
     }
-}
-
-/// Bad ends are of steps: objectives of energy have none, and no front is found of them.
-fn robust_of_time(robust: bool, aim: &Aim) -> Result<(), Failure> {
-    if robust && aim.axes != Axes::one(Axis::None) {
-        let cure = "leave --front out, or search without --robust";
-        return Err(failure::input(format!(
-            "--robust --front {}: the best by its interval's bad end is looked for, and no front; {cure}",
-            aim.axes
-        )));
-    }
-    if !robust || aim.objective != Objective::EnergyPerToken && !aim.pays_energy() {
-        return Ok(());
-    }
-    let what = if aim.pays_energy() { "per-dollar with --years" } else { "energy-per-token" };
-    let cure = "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
-    Err(failure::input(format!(
-        "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
-    )))
 }
 
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
