@@ -1,6 +1,7 @@
 //! What several verbs read: chips by name or by file, and whose fault an error is.
 
 use crate::failure::{self, Failure, OrInput};
+use results::asked::Asked;
 use results::run::{self, Run};
 use sim::hardware::{Storage, Template};
 use sim::import;
@@ -12,7 +13,7 @@ use step::SoftwareStack;
 use workloads::model;
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
-/// directory of a run that found one.
+/// directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
 pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
@@ -25,21 +26,51 @@ pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
     }
     let text =
         text(Path::new(name_or_path), "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
-    if file(".json") {
-        return import::chip(&text, name_or_path).or_input();
+    if let Some(asked) = file(".json").then(|| answer(&text)).flatten() {
+        return chip_of(&asked, name_or_path);
     }
-    Template::from_toml_str(&text, name_or_path).or_input()
+    of_text(&text, name_or_path)
+}
+
+/// A chip from the text of its file.
+fn of_text(text: &str, file: &str) -> Result<Template, Failure> {
+    if file.ends_with(".json") {
+        return import::chip(text, file).or_input();
+    }
+    Template::from_toml_str(text, file).or_input()
+}
+
+/// What an answer of `evaluate` or `plan` was asked with, where a text is one; a search's record is none, its chip is in its directory.
+fn answer(text: &str) -> Option<Asked> {
+    let asked: Asked = serde_json::from_str(text).ok()?;
+    asked.asked_with.iter().any(|word| word == "--chip").then_some(asked)
+}
+
+/// The chip that an answer was about.
+fn chip_of(asked: &Asked, file: &str) -> Result<Template, Failure> {
+    let named = asked.asked_with.iter().skip_while(|word| *word != "--chip").nth(1).map_or("", String::as_str);
+    match asked.inputs.get(named) {
+        Some(text) => match answer(text) {
+            Some(earlier) => chip_of(&earlier, file),
+            None => of_text(text, named),
+        },
+        None => Template::find(named).cloned().map_err(|error| failure::input(format!("{file}: {error}"))),
+    }
 }
 
 /// From now on reads the files that a run's question names as they were when it was asked, wherever they are now; but those that the user names
 /// (`own`) are read where they lie.
 pub fn keep_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> {
-    let mut inputs = run::inputs(directory).or_input()?;
+    keep(run::inputs(directory).or_input()?, own);
+    Ok(())
+}
+
+/// From now on reads these texts in place of the files that they are named by, as [`keep_of_run`] does.
+pub fn keep(mut inputs: BTreeMap<String, String>, own: &[&str]) {
     for named in own.iter().map(Path::new).filter(|path| path.exists()) {
         inputs.retain(|path, _| Path::new(path) != named && *path != model::config_file(named).display().to_string());
     }
     sim::files::text::keep(inputs.into_iter().map(|(path, text)| (path.into(), text)));
-    Ok(())
 }
 
 /// The texts of the files among these names of models, studies, chips, fabrics and stacks, by their paths as they are given.

@@ -1,5 +1,6 @@
 //! One plan of one job: what `coplace evaluate` shows, as data. Described in `docs/json.md`.
 
+use crate::asked::Asked;
 use crate::planned::{Counts, one_line, why_none};
 use crate::step_record::{Explained, JobRecord, StepRecord};
 use search::planner::{Job, PlanAnswer};
@@ -26,6 +27,9 @@ pub struct Evaluated {
     pub shortfall: Option<ShortfallRecord>,
     /// The plan and what it takes; `null` where there is none.
     pub result: Option<StepRecord>,
+    /// How the job is asked again.
+    #[serde(flatten)]
+    pub asked: Asked,
 }
 
 /// The memory that the nearest plan lacks.
@@ -71,6 +75,7 @@ impl Evaluated {
             why: why_none(job, answer),
             shortfall: answer.nearest.as_ref().filter(|_| best.is_none()).map(|(plan, why)| ShortfallRecord::new(plan, why)),
             result: best.map(|(ranked, explained)| StepRecord::explained(job, ranked, explained)),
+            asked: Asked::default(),
         }
     }
 }

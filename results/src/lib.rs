@@ -2,6 +2,7 @@
 //! text. It never decides: what is best is settled by `search`.
 
 pub mod answers;
+pub mod asked;
 pub mod baseline;
 pub mod calculon;
 pub mod chakra;

@@ -6,6 +6,7 @@ mod stopped;
 pub(crate) use none::why_none;
 pub use stopped::Stopped;
 
+use crate::asked::Asked;
 use crate::evidence::EvidenceRecord;
 use crate::mapped::Mapped;
 use crate::timeline::{self, TimelineRow};
@@ -99,6 +100,9 @@ pub struct Planned {
     /// What the model's file says that is not modelled, and what was taken instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
+    /// How the job is asked again.
+    #[serde(flatten)]
+    pub asked: Asked,
 }
 
 /// How the plans of a space were decided.
@@ -240,6 +244,7 @@ impl Planned {
             format: FORMAT,
             model: model.to_owned(),
             assumptions: job.assumptions(),
+            asked: Asked::default(),
             chip: job.chip.name.clone(),
             fabric: job.fabric.name.clone(),
             stack: job.stack.name.clone(),

@@ -81,7 +81,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let timeline = job.timeline(&best.plan).or_input()?;
         draw_memory(arguments.memory.as_deref(), &job_words(&arguments.job), &timeline, best)?;
     }
-    let record = Evaluated::new(&job, &arguments.job.model, &found, explained.as_ref());
+    let mut record = Evaluated::new(&job, &arguments.job.model, &found, explained.as_ref());
+    record.asked = arguments.job.asked()?;
     let kernels = if arguments.kernels { Kernels::All } else { Kernels::Longest };
     answer::give(arguments.format, &record, |record| report::evaluated(record, kernels))
 }

@@ -1,5 +1,6 @@
 //! What is to be trained on what, and which plans of it are asked for: what the verbs about plans have in common.
 
+mod again;
 mod precision;
 
 pub use precision::Products;
@@ -9,7 +10,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use clap::{ValueEnum, builder::RangedU64ValueParser};
 use search::planner::{Job, PlanAnswer, PlanSpace, Splits};
-use sim::hardware::Accelerator;
+use sim::hardware::{Accelerator, Template};
 use sim::network::Fabric;
 use sim::pipeline::Schedule;
 use sim::units::Bytes;
@@ -113,8 +114,9 @@ impl ContextMethodName {
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
-    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), or a run directory of
-    /// `coplace search` for the chip that it found, with the run's cluster and stack where none are given
+    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a run directory of
+    /// `coplace search` for the chip that it found, with the run's cluster and stack where none are given, or what `evaluate` or `plan` printed
+    /// with --format json (.json) for its chip
     #[arg(long)]
     pub chip: String,
     /// Network between the devices: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a Calculon system (.json)
@@ -236,6 +238,17 @@ pub fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(1..=limit)
 }
 
+/// What the words of a job name.
+pub struct Parts {
+    pub model: Model,
+    pub chip: Template,
+    pub stack: SoftwareStack,
+    /// The fabric with all devices that it can join.
+    cluster: Fabric,
+    /// The fabric cut to the job's devices.
+    pub fabric: Fabric,
+}
+
 /// A job with all that it refers to.
 pub struct Loaded {
     pub model: Model,
@@ -306,13 +319,13 @@ impl JobArguments {
     }
 
     /// Reads what the arguments name; `links` puts measured links on the fabric.
-    pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
+    fn read(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Parts, Failure> {
         let model = self.model()?;
-        let mut chip = input::chip(&self.chip)?.accelerator;
+        let mut chip = input::chip(&self.chip)?;
         if let Some(text) = &self.nvme {
-            chip.storage = Some(input::storage(text)?);
+            chip.accelerator.storage = Some(input::storage(text)?);
         }
-        let cluster = links(input::fabric(&self.fabric, &chip.name, self.fast_domain)?)?;
+        let cluster = links(input::fabric(&self.fabric, &chip.accelerator.name, self.fast_domain)?)?;
         let fabric = cluster.for_devices(self.devices).map_err(|error| {
             let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
             let part = part_of_domains(&cluster, self.devices).map_or_else(String::new, |part| {
@@ -320,8 +333,15 @@ impl JobArguments {
             });
             failure::input(format!("--devices {} --fabric {}{domain}: {error}{part}", self.devices, self.fabric))
         })?;
-        let usual = SoftwareStack::usual(&chip.name);
+        let usual = SoftwareStack::usual(&chip.accelerator.name);
         let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
+        Ok(Parts { model, chip, stack, cluster, fabric })
+    }
+
+    /// The job with all that the arguments name; `links` puts measured links on the fabric.
+    pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
+        let Parts { model, chip, stack, cluster, fabric } = self.read(links)?;
+        let chip = chip.accelerator;
         let precision = stack.precision(precision(self.precision, &chip)?);
         let headroom = headroom(self.headroom_gib, &chip, &stack)?;
         let techniques = self.techniques(&model, &chip)?;

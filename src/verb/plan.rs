@@ -280,6 +280,7 @@ fn listed(
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = Planned::new(job, &arguments.job.model, answer, &around.unwrap_or_default());
     record.robust = arguments.robust;
+    record.asked = arguments.job.asked()?;
     record.stopped = stopped;
     if let Some(best) = answer.best.first() {
         let timeline = job.timeline(&best.plan).or_input()?;

@@ -4,17 +4,16 @@ use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::progress;
+use crate::verb::job::{JobArguments, Parts};
+use results::asked::Asked;
 use results::page::{Die, Kind, Names, Page, Replay, SourceFile, Subject};
 use results::run::{Run, RunError};
 use results::{files, finite};
 use search::planner::Job;
 use serde::Serialize;
 use sim::hardware::Template;
-use sim::network::Fabric;
 use sim::units::Bytes;
 use std::path::PathBuf;
-use step::SoftwareStack;
-use workloads::Model;
 
 /// Chips that every page draws beside the run's own.
 const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
@@ -23,9 +22,10 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace report runs/llama2-7b-phaze -o report.html\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
-    A search's directory holds all that a page shows. Of what `evaluate` and `plan` print, the step is played again for its passes and kernels,\n\
-    with the chip, fabric and stack that it names; where these were files, or options were set, give them again with --chip, --fabric, --stack\n\
-    and --model, else the page says what it leaves out, and the exit code is 3.\n\n\
+    A search's directory holds all that a page shows. So does what `evaluate` and `plan` print: it has the texts of the chip's, fabric's, stack's and\n\
+    model's files with it, and the step is played again for its passes and kernels. Of what older versions printed, files and options of a stack are\n\
+    given again with --chip, --fabric, --stack and --model, else the page says what it leaves out, and the exit code is 3; so it is of measured links\n\
+    (`plan --links`).\n\n\
     JSON: written, bytes, left_out.")]
 pub struct Arguments {
     /// A run directory of `coplace search`, or a file with what `evaluate` or `plan` printed with --format json
@@ -57,14 +57,6 @@ struct Written {
     written: String,
     bytes: usize,
     left_out: Vec<String>,
-}
-
-/// What a run's step was of, read again.
-struct Parts {
-    model: Model,
-    chip: Template,
-    fabric: Fabric,
-    stack: SoftwareStack,
 }
 
 /// Reads the run, plays its step, writes the page.
@@ -133,16 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// The parts of the job: an argument must be right; what the run names may be gone, and then the page goes without.
 fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -> Result<Option<Parts>, Failure> {
     let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack].iter().any(|name| name.is_some());
-    let or = |given: &Option<String>, kept: &str| given.clone().unwrap_or_else(|| kept.to_owned());
-    let names = Names {
-        model: or(&arguments.model, &subject.names.model),
-        chip: or(&arguments.chip, &subject.names.chip),
-        fabric: or(&arguments.fabric, &subject.names.fabric),
-        stack: or(&arguments.stack, &subject.names.stack),
-    };
-    let options = subject.run.as_ref().map(|run| &run.record.study.options);
-    let further = options.and_then(|options| options.get("mtp_layers")?.parse().ok()).unwrap_or(0);
-    match (read(&names, subject.devices, further), given) {
+    match (read(arguments, subject), given) {
         (Ok(parts), _) => Ok(Some(parts)),
         (Err(failure), true) => Err(failure),
         (Err(Failure::Input(why)), false) => {
@@ -153,12 +136,33 @@ fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -
     }
 }
 
-fn read(names: &Names, devices: u64, further_tokens: u64) -> Result<Parts, Failure> {
-    let model = Model::load(&names.model).or_input()?.predicting(further_tokens).or_input()?;
-    let chip = input::chip(&names.chip)?;
-    let whole = input::fabric(&names.fabric, &chip.accelerator.name, None)?;
-    let fabric = whole.for_devices(u32::try_from(devices).unwrap_or(u32::MAX)).or_input()?;
-    Ok(Parts { model, chip, fabric, stack: input::stack(&names.stack, &[])? })
+/// The job as it was asked, but for the parts that are given in place of its own.
+fn read(arguments: &Arguments, subject: &Subject) -> Result<Parts, Failure> {
+    let mut job = if subject.asked.asked_with.is_empty() { named(subject)? } else { asked_again(arguments, &subject.asked)? };
+    let instead = |part: &mut String, given: &Option<String>| given.iter().for_each(|name| part.clone_from(name));
+    instead(&mut job.model, &arguments.model);
+    instead(&mut job.chip, &arguments.chip);
+    instead(&mut job.fabric, &arguments.fabric);
+    job.stack = arguments.stack.clone().or(job.stack);
+    job.parts()
+}
+
+/// The job of an answer that says how it was asked; the texts of its files are read from it.
+fn asked_again(arguments: &Arguments, asked: &Asked) -> Result<JobArguments, Failure> {
+    let own = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
+    input::keep(asked.inputs.clone(), &own.into_iter().flatten().map(String::as_str).collect::<Vec<_>>());
+    JobArguments::of_words(&asked.asked_with)
+}
+
+/// The job of a search, or of an answer that keeps no more than the names of its parts.
+fn named(subject: &Subject) -> Result<JobArguments, Failure> {
+    let Names { model, chip, fabric, stack } = &subject.names;
+    let options = subject.run.as_ref().map(|run| &run.record.study.options);
+    let further = options.and_then(|options| options.get("mtp_layers").cloned()).unwrap_or_else(|| "0".to_owned());
+    let (devices, batch) = (subject.devices.to_string(), subject.global_batch.to_string());
+    let words = [model, "--chip", chip, "--fabric", fabric, "--stack", stack, "--mtp-layers", &further];
+    let cluster = ["--devices", &devices, "--global-batch", &batch];
+    JobArguments::of_words(&words.into_iter().chain(cluster).map(str::to_owned).collect::<Vec<_>>())
 }
 
 /// The run's chip and those beside it, each once.

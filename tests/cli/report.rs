@@ -115,6 +115,58 @@ fn a_run_stands_alone() {
     }
 }
 
+/// The tensor cores of a chip's file.
+fn cores(file: &str) -> u64 {
+    let table = file.split("[tensor]").nth(1).unwrap();
+    let line = table.lines().find(|line| line.starts_with("cores = ")).unwrap();
+    line["cores = ".len()..].parse().unwrap()
+}
+
+/// An answer about the chip of a run, a fabric, a stack and a model by path, with options set: it has the texts of all, and its page lacks nothing where
+/// none of them lies. An older answer has names alone.
+#[test]
+fn an_answer_has_its_chip_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [there, elsewhere] = ["there", "elsewhere"].map(|name| dir.path().join(name));
+    std::fs::create_dir_all(&there).unwrap();
+    std::fs::create_dir_all(&elsewhere).unwrap();
+    std::fs::write(there.join("small.toml"), small_study()).unwrap();
+    coplace_in(&there, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"]).json();
+    std::fs::write(there.join("config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
+    let stack = text_of("step/stacks/megatron.toml").replace("name = \"megatron\"", "name = \"mine\"");
+    std::fs::write(there.join("mine.toml"), stack).unwrap();
+    let job = "config.json --chip run --fabric phaze_flat --devices 8 --global-batch 64 --sequence-length 512 --stack mine.toml \
+               --stack-option overlap.tensor=0.5 --format json";
+    let answers = ["evaluate", "plan"].map(|verb| {
+        let call: Vec<&str> = std::iter::once(verb).chain(job.split_whitespace()).collect();
+        coplace_in(&there, &call).json()
+    });
+    std::fs::remove_dir_all(&there).unwrap();
+    for mut answer in answers {
+        assert_eq!((&answer["asked_with"][1], &answer["asked_with"][2]), (&"--chip".into(), &"run/best.toml".into()));
+        assert!(answer["inputs"]["run/best.toml"].as_str().unwrap().contains("[tensor]"), "{answer}");
+        let file = elsewhere.join("answer.json");
+        std::fs::write(&file, answer.to_string()).unwrap();
+        let written = coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html", "--format", "json"]).json();
+        assert_eq!(written["left_out"], serde_json::json!([]));
+        let page = data(&elsewhere.join("page.html"));
+        assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && !page["sources"].as_array().unwrap().is_empty());
+        assert_eq!(page["dies"].as_array().unwrap().len(), 3);
+        // Its chip is one for other jobs.
+        let job =
+            ["evaluate", "llama2-7b", "--chip", "answer.json", "--devices", "64", "--global-batch", "64", "--format", "json"];
+        let of_answer = coplace_in(&elsewhere, &job).json();
+        assert_eq!(of_answer["job"]["chip"]["tensor_cores"], answer["inputs"]["run/best.toml"].as_str().map(cores).unwrap());
+        std::fs::write(elsewhere.join("other.json"), of_answer.to_string()).unwrap();
+        let page = coplace_in(&elsewhere, &["report", "other.json", "-o", "page.html", "--format", "json"]).json();
+        assert_eq!(page["left_out"], serde_json::json!([]));
+        answer.as_object_mut().unwrap().retain(|key, _| !["asked_with", "inputs"].contains(&key.as_str()));
+        std::fs::write(&file, answer.to_string()).unwrap();
+        let older = coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html"]);
+        assert!(older.code == 3 && older.stdout.contains("Left out: passes"), "{older:?}");
+    }
+}
+
 #[test]
 fn what_is_no_run_and_no_page_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! What a page is about: a run directory, or an answer of `evaluate` or `plan` that was kept as JSON.
 
+use crate::asked::Asked;
 use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
 use crate::record::{Record, Share};
 use crate::run::{self, Run};
@@ -101,6 +102,8 @@ pub struct Subject {
     pub assumptions: Vec<String>,
     /// The whole run of a search.
     pub run: Option<Run>,
+    /// How the job of an answer is asked again; empty of a search, and of answers of older versions.
+    pub asked: Asked,
     /// The answer as it was kept.
     pub said: Value,
 }
@@ -111,6 +114,8 @@ struct EvaluatedFile {
     job: JobRecord,
     why: Option<String>,
     result: Option<StepRecord>,
+    #[serde(flatten)]
+    asked: Asked,
 }
 
 /// What is read of `plan`'s answer.
@@ -131,6 +136,8 @@ struct PlannedFile {
     why: Option<String>,
     #[serde(default)]
     assumptions: Vec<String>,
+    #[serde(flatten)]
+    asked: Asked,
 }
 
 impl FoundPlan {
@@ -202,6 +209,7 @@ impl Subject {
             decisions: Vec::new(),
             assumptions,
             run: None,
+            asked: Asked::default(),
             found: best.map(|best| FoundPlan::of_step(best.step)),
             said,
         }
@@ -255,6 +263,7 @@ impl Subject {
             decisions: Vec::new(),
             assumptions: job.model.assumptions,
             run: None,
+            asked: read.asked,
             said,
         }
     }
@@ -284,6 +293,7 @@ impl Subject {
             decisions: read.neighbours,
             assumptions: read.assumptions,
             run: None,
+            asked: read.asked,
             said,
         }
     }
