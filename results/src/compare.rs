@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 use std::collections::BTreeSet;
 
+/// The place of the bad ends in the table of figures.
+const BAD_END: usize = 6;
+
 /// One design under one plan, as it appears in a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -199,6 +202,16 @@ impl Comparison {
     /// the entry's throughput the first entry's is.
     #[must_use]
     pub fn to_text(&self) -> String {
+        self.text(false)
+    }
+
+    /// The same beside a search that ranks by the bad ends of steps' intervals: with these.
+    #[must_use]
+    pub fn to_text_with_bad_ends(&self) -> String {
+        self.text(true)
+    }
+
+    fn text(&self, bad_ends: bool) -> String {
         let what = |e: &Entry| match (&e.plan, e.times_reference) {
             (Some(plan), _) => format!("{}; {plan}", e.chip),
             (None, Some(_)) => e.chip.clone(),
@@ -207,7 +220,12 @@ impl Comparison {
         let pairs: Vec<(&str, String)> = self.entries.iter().map(|e| (e.label.as_str(), what(e))).collect();
         let mut text = fields(&pairs);
         text.push('\n');
-        text.push_str(&if self.is_of_several() { self.means() } else { self.figures() }.render());
+        text.push_str(&if self.is_of_several() { self.means() } else { self.figures(bad_ends) }.render());
+        if bad_ends && !self.is_of_several() {
+            text.push_str(&folded(
+                "bad end s: the step at the bad end of its 90 % interval, by which a robust search ranks; all else is of the predicted step.",
+            ));
+        }
         text.push_str(&processes(&self.entries));
         text.push_str(&self.sureness());
         for entry in &self.entries {
@@ -271,25 +289,48 @@ impl Comparison {
         table
     }
 
-    fn figures(&self) -> Table {
+    fn figures(&self, bad_ends: bool) -> Table {
         let dash = || "-".to_owned();
         let number = |value: Option<f64>| value.map_or_else(dash, |v| significant(v, 4));
         // What a narrow screen leaves out stands at the end.
         let head = [
-            "design", "area", "node", "seq/s", "first is", "step s", "MFU %", "tokens/s", "peak W", "USD", "kJ/step", "peak GiB",
+            "design",
+            "area",
+            "node",
+            "seq/s",
+            "first is",
+            "step s",
+            "bad end s",
+            "MFU %",
+            "tokens/s",
+            "peak W",
+            "USD",
+            "kJ/step",
+            "peak GiB",
             "bound by",
         ];
-        let mut table = Table::new(head)
-            .align(12, Align::Left)
-            .keep(&["area", "node", "seq/s", "first is", "step s", "MFU %", "peak W", "USD"]);
+        let shown = |column: &usize| bad_ends || *column != BAD_END;
+        let columns: Vec<usize> = (0..head.len()).filter(shown).collect();
+        let mut table = Table::new(columns.iter().map(|column| head[*column])).align(columns.len() - 1, Align::Left).keep(&[
+            "area",
+            "node",
+            "seq/s",
+            "first is",
+            "step s",
+            "bad end s",
+            "MFU %",
+            "peak W",
+            "USD",
+        ]);
         for entry in &self.entries {
-            table.row([
+            let cells = [
                 entry.label.clone(),
                 entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
                 entry.node.clone().unwrap_or_else(dash),
                 entry.throughput_sequences_per_s.map_or_else(dash, rate),
                 self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 number(entry.step_time_s),
+                number(entry.step_interval_s.map(|[_, bad]| bad)),
                 entry.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)),
                 entry.throughput_tokens_per_s.map_or_else(dash, rate),
                 entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
@@ -297,7 +338,8 @@ impl Comparison {
                 number(entry.energy_per_step_j.map(|e| e / 1e3)),
                 entry.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")),
                 entry.bound_by.clone().unwrap_or_default(),
-            ]);
+            ];
+            table.row(columns.iter().map(|column| cells[*column].clone()));
         }
         table
     }
@@ -380,6 +422,20 @@ mod tests {
         assert!(Comparison { entries: entries.clone() }.to_text().contains("lead over TPUv4"));
         entries[0].step_interval_s = Some([70.0, 100.0]);
         assert!(!Comparison { entries }.to_text().contains("lead over"));
+    }
+
+    #[test]
+    fn bad_ends_stand_beside_the_steps_where_they_rank() {
+        let mut entries = vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0))];
+        entries[0].step_interval_s = Some([70.0, 110.5]);
+        let comparison = Comparison { entries };
+        assert!(!comparison.to_text().contains("bad end"));
+        let text = comparison.to_text_with_bad_ends();
+        assert!(text.contains("step s  bad end s  MFU %") && text.contains(" 81.92      110.5   50.0 "), "{text}");
+        assert!(
+            text.contains("bad end s: the step at the bad end of its 90 % interval, by which a robust search ranks;"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub struct Compared {
     /// What the mean is of, in words.
     #[serde(skip)]
     scale: String,
+    /// Whether a run ranks by the bad ends of steps' intervals.
+    #[serde(skip)]
+    robust: bool,
 }
 
 /// Runs side by side on one of several models.
@@ -42,8 +45,11 @@ pub struct OnModel {
 /// As [`on_one_scale`].
 pub fn compared(mut runs: Vec<Run>) -> Result<Compared, String> {
     on_one_scale(&mut runs)?;
+    let robust = runs.iter().any(|run| run.record.certificate.robust);
     let first = runs.iter().find(|run| !run.models().is_empty());
-    let Some(first) = first else { return Ok(Compared { over: compare(&runs), models: Vec::new(), scale: String::new() }) };
+    let Some(first) = first else {
+        return Ok(Compared { over: compare(&runs), models: Vec::new(), scale: String::new(), robust });
+    };
     let on = |(at, model): (usize, &ModelPlan)| OnModel {
         model: model.model.clone(),
         sequence_tokens: model.sequence_tokens,
@@ -60,23 +66,27 @@ pub fn compared(mut runs: Vec<Run>) -> Result<Compared, String> {
         first.name,
     );
     let over = beside(&runs, &|run| run.record.best.as_ref().map_or_else(nothing, |best| means(run, best)));
-    Ok(Compared { over, models: first.models().iter().enumerate().map(on).collect(), scale })
+    Ok(Compared { over, models: first.models().iter().enumerate().map(on).collect(), scale, robust })
 }
 
 impl Compared {
     /// For people.
     #[must_use]
     pub fn to_text(&self) -> String {
+        let words = |comparison: &Comparison| match self.robust {
+            true => comparison.to_text_with_bad_ends(),
+            false => comparison.to_text(),
+        };
         if self.models.is_empty() {
-            return self.over.to_text();
+            return words(&self.over);
         }
         let mut text = heading("Mean over the models").trim_start().to_owned();
-        text.push_str(&self.over.to_text());
+        text.push_str(&words(&self.over));
         text.push_str(&folded(&self.scale));
         for of in &self.models {
             let what = format!("On {}, {} tokens, a share of {}", of.model, count(of.sequence_tokens), percent(of.share));
             text.push_str(&heading(&what));
-            text.push_str(&of.comparison.to_text());
+            text.push_str(&words(&of.comparison));
         }
         text
     }

@@ -303,6 +303,8 @@ design_row! {
     /// Of a search for several models that pays their energy: the mean of their throughputs over the reference's, each per USD of a chip and of its
     /// energy over the years.
     times_reference_per_usd: Option<f64>,
+    /// Of a robust search for one model: the step in seconds at the bad end of its 90 % interval, by which designs are ranked.
+    bad_end_step_s: Option<f64>,
 }
 
 impl DesignRow {
@@ -353,6 +355,7 @@ impl DesignRow {
             lowered_clock_mhz: None,
             energy_times_reference: None,
             times_reference_per_usd: None,
+            bad_end_step_s: None,
         }
     }
 

@@ -167,7 +167,11 @@ impl<'a> Searched<'a> {
         row.lowered_clock_mhz = lowered_clock_mhz(&chip);
         match &d.outcome {
             runner::Outcome::Evaluated { evaluation, .. } if self.several() => self.fill_several(&mut row, d, &chip, evaluation),
-            runner::Outcome::Evaluated { evaluation, .. } => evaluation.iter().for_each(|of| fill(&mut row, &job, of)),
+            runner::Outcome::Evaluated { evaluation, .. } => {
+                evaluation.iter().for_each(|of| fill(&mut row, &job, of));
+                let ranked = evaluation.iter().find_map(|of| of.outcome.as_deref().ok());
+                row.bad_end_step_s = ranked.filter(|_| self.robust).map(|ranked| crate::evidence::bad_end(&job, ranked));
+            }
             runner::Outcome::Infeasible { evaluation } => {
                 row.outcome = Outcome::Infeasible;
                 let why = evaluation.last().and_then(|of| of.outcome.as_ref().err()).map(ToString::to_string);

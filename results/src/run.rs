@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 pub const DESIGNS: &str = "designs.parquet";
 /// The figure's file name without its ending.
 pub const PARETO: &str = "pareto";
+/// The figure's files.
+const PARETO_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
 /// The file of the best chip.
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric that the best chip was found on, where no built-in one is it.
@@ -27,7 +29,7 @@ pub const INPUTS: &str = "inputs.json";
 /// The file of the gap over time.
 const PROGRESS: &str = "progress.csv";
 /// Every file that a run may have, in the order in which they appear under their names.
-pub const FILES: [&str; 9] = [SUMS, DESIGNS, "pareto.svg", "pareto.png", CHIP, FABRIC, PROGRESS, INPUTS, RECORD];
+pub const FILES: [&str; 9] = [SUMS, DESIGNS, PARETO_FILES[0], PARETO_FILES[1], CHIP, FABRIC, PROGRESS, INPUTS, RECORD];
 
 /// The files of what a search found, which other verbs take for theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -158,12 +160,12 @@ impl Run {
     /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
     pub fn write(&self, directory: &Path, found: &Found) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
-        let figure = figure(std::slice::from_ref(self), self.front_axes())?;
-        let mut files = vec![
-            (path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?),
-            (path(&format!("{PARETO}.svg")), figure.svg().as_bytes().to_vec()),
-            (path(&format!("{PARETO}.png")), figure.png()?),
-        ];
+        let mut files = vec![(path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
+        // A search by bad ends has no front to draw.
+        if !self.record.certificate.robust {
+            let figure = figure(std::slice::from_ref(self), self.front_axes())?;
+            files.extend(PARETO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
+        }
         let inputs = found.inputs_json()?;
         let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress), (INPUTS, &inputs)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
@@ -172,7 +174,9 @@ impl Run {
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
         // An older run's, where this one has none: the digests no longer know them.
-        for (name, _) in named.iter().filter(|(name, text)| text.is_none() && path(name).exists()) {
+        let missing = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| *name);
+        let missing = missing.chain(PARETO_FILES.into_iter().filter(|_| self.record.certificate.robust));
+        for name in missing.filter(|name| path(name).exists()) {
             std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
         }
         files::write_all(&files)?;

@@ -56,7 +56,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let found = combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
     let about = About { question: &question, prepared: &prepared, references: &references, best, combination: found };
     let explained = progress::shown("planning for the designs around the best", || about.explained(name))?;
-    answer::give(arguments.format, &Versioned::first(&explained), |_| explained::words(&explained))
+    answer::give(arguments.format, &Versioned::first(&explained), |_| {
+        let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; what is said here is of predicted steps.\n";
+        format!("{}{}", explained::words(&explained), if record.certificate.robust { predicted } else { "" })
+    })
 }
 
 /// The number of a design's combination, by its values.

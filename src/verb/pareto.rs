@@ -21,7 +21,7 @@ use std::path::PathBuf;
     Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token.\n\
     Writes pareto.svg and pareto.png into the directory. A design is on its run's front where no other evaluated design of the\n\
     run is as good in everything. Along the axes of its search (the default) that is the exact front of the space; along others\n\
-    designs may be missing that the search had no reason to evaluate (a sweep evaluates all).\n\
+    designs may be missing that the search had no reason to evaluate (a sweep evaluates all). Runs of search --robust have no front.\n\
     Hypervolume: the part of the box between the best of each axis over all fronts shown and a reference point a tenth of the\n\
     range beyond the worst that a front dominates. Knee: the design with the least sum of its axes, each from 0 at the best to 1\n\
     at the worst over all fronts shown; of two axes the one farthest from the line through the front's ends.\n\
@@ -79,6 +79,13 @@ struct AxesNamed {
 /// Reads the runs, draws, lists.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut runs = read(&arguments.directories)?;
+    if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
+        return Err(failure::input(format!(
+            "{}: is a run of search --robust, which looks for the best at the bad end of its step's interval and for no front; search without \
+             --robust for one (its --front names the axes), or see coplace compare {}",
+            run.name, run.name
+        )));
+    }
     on_one_scale(&mut runs).map_err(failure::input)?;
     let axes = axes(arguments, &runs)?;
     let out = &arguments.out;

@@ -9,6 +9,12 @@ fn step_interval(record: &Value) -> (f64, f64) {
     (ends[0].as_f64().unwrap(), ends[1].as_f64().unwrap())
 }
 
+/// A number with four digits, as tables have it.
+fn significant(value: f64) -> String {
+    let digits = (3 - value.log10().floor() as i32).max(0);
+    format!("{value:.0$}", digits as usize)
+}
+
 #[test]
 fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     let dir = tempfile::tempdir().unwrap();
@@ -28,6 +34,24 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     let proof = "Proven: of no design of this space is the fastest plan found better at the bad end of its step's 90 % interval.";
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("Designs are ranked by the bad end"), "{text}");
+    // Tables have the bad end beside the step, `designs.parquet` for every design; there is no front.
+    assert!(said.contains("Comparison, designs ranked by the bad end") && said.contains("at which designs are ranked"), "{text}");
+    let end = format!("  {}", significant(step_interval(&robust).1));
+    let line = text.lines().find(|line| line.starts_with("best found") && line.contains("mm²")).unwrap();
+    assert!(said.contains("step s bad end s MFU %") && line.contains(&end), "{line}: {end}");
+    assert_eq!(robust["best"]["design"]["bad_end_step_s"], robust["best"]["step"]["plan"]["evidence"]["step_interval_s"][1]);
+    assert!(plain["best"]["design"]["bad_end_step_s"].is_null());
+    assert!(!dir.path().join("robust/pareto.png").exists() && dir.path().join("plain/pareto.png").exists());
+    let refused = coplace_in(dir.path(), &["pareto", "plain", "robust", "--out", "front"]).refusal();
+    assert!(refused.contains("robust: is a run of search --robust") && refused.contains("search without --robust"), "{refused}");
+    assert!(coplace_in(dir.path(), &["compare", "plain", "robust"]).result().contains("bad end s"));
+    let explained = coplace_in(dir.path(), &["explain", "robust"]).result();
+    assert!(explained.contains("what is said here is of"), "{explained}");
+    coplace_in(dir.path(), &["report", "robust", "-o", "robust.html"]).result();
+    let page = std::fs::read_to_string(dir.path().join("robust.html")).unwrap();
+    for words in ["trains it fastest at the bad end of its step's 90 % interval", "step at the bad end", "\"robust\":true"] {
+        assert!(page.contains(words), "{words}");
+    }
     assert!(said.contains(proof) && text.contains("sequences/s at the bad end"), "{text}");
     // In parts the same.
     for part in ["1/2", "2/2"] {

@@ -21,6 +21,7 @@ pub use coverage::{Coverage, coverage};
 pub use facts::{Facts, Kind, mechanisms};
 pub use interval::{CONFIDENCE, Interval};
 pub use record::{EvidenceRecord, GroundRecord, NearRecord};
+pub(crate) use robust::bad_end;
 pub use robust::{StepEnds, search_robust};
 pub use scheme::Scheme;
 pub use table::{COLUMNS, Quantity, Residuals, TableError};

@@ -62,7 +62,7 @@ impl BadEnd for StepEnds {
 }
 
 /// A step's seconds at the bad end of its interval.
-fn bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
+pub(crate) fn bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
     StepEnds.factor(job, ranked) * ranked.time.total.0
 }
 

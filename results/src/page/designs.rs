@@ -29,7 +29,8 @@ impl Designs {
         let mut evaluated: Vec<&DesignRow> = run.designs.iter().filter(|row| row.outcome == Outcome::Evaluated).collect();
         let mut others: Vec<&DesignRow> =
             run.designs.iter().filter(|row| matches!(row.outcome, Outcome::Pruned | Outcome::Open)).collect();
-        let throughput = |row: &DesignRow| row.throughput_sequences_per_s.unwrap_or(0.0);
+        let robust = run.record.certificate.robust;
+        let throughput = |row: &DesignRow| rate(row, robust).unwrap_or(0.0);
         let bound = |row: &DesignRow| row.bound_sequences_per_s.unwrap_or(0.0);
         evaluated.sort_by(|a, b| is_front(b).cmp(&is_front(a)).then(throughput(b).total_cmp(&throughput(a))));
         others.retain(|row| row.bound_sequences_per_s.is_some());
@@ -38,11 +39,18 @@ impl Designs {
             let all = count(list.len() as u64);
             if list.len() > MOST { format!("{} of {all} {what}", count(MOST as u64)) } else { format!("all {all} {what}") }
         };
-        let shown = format!(
-            "Shown are {} (the front and the fastest) and {} (those with the highest bounds). The run's Parquet file has them all.",
-            part(&evaluated, "evaluated designs"),
-            part(&others, "designs that their bounds rule out or that are undecided")
-        );
+        let shown = match robust {
+            false => format!(
+                "Shown are {} (the front and the fastest) and {} (those with the highest bounds). The run's Parquet file has them all.",
+                part(&evaluated, "evaluated designs"),
+                part(&others, "designs that their bounds rule out or that are undecided")
+            ),
+            true => format!(
+                "Shown are {}, with their throughputs at the bad end of their steps' 90 % intervals, by which the search ranked them. It looked for the \
+                 best alone: these are no front, and of designs that bounds ruled out no throughput is known. The run's Parquet file has them all.",
+                part(&evaluated, "evaluated designs")
+            ),
+        };
         Self {
             shown,
             columns: [
@@ -60,7 +68,7 @@ impl Designs {
                 "plan",
                 "bound_by",
             ],
-            rows: evaluated.into_iter().take(MOST).chain(others.into_iter().take(MOST)).map(cells).collect(),
+            rows: evaluated.into_iter().take(MOST).chain(others.into_iter().take(MOST)).map(|row| cells(row, robust)).collect(),
         }
     }
 }
@@ -71,7 +79,13 @@ fn short(value: Option<f64>) -> Option<f64> {
     value.and_then(|value| format!("{value:.6e}").parse().ok())
 }
 
-fn cells(row: &DesignRow) -> Value {
+/// What a design trains in a second: at the bad end of its step's interval in a robust search, where that was kept.
+fn rate(row: &DesignRow, robust: bool) -> Option<f64> {
+    let longer = row.bad_end_step_s.zip(row.step_time_s).filter(|_| robust).map_or(1.0, |(bad, step)| bad / step);
+    row.throughput_sequences_per_s.map(|rate| rate / longer)
+}
+
+fn cells(row: &DesignRow, robust: bool) -> Value {
     json!([
         row.chip(),
         row.dimensions,
@@ -82,7 +96,7 @@ fn cells(row: &DesignRow) -> Value {
         short(row.energy_per_step_j),
         row.hbm_gib,
         row.outcome.name(),
-        row.throughput_sequences_per_s,
+        rate(row, robust),
         short(row.bound_sequences_per_s),
         row.plan(),
         row.bound_by,

@@ -65,6 +65,8 @@ pub struct Page {
     pub dies: Vec<Die>,
     /// The designs of a search.
     pub designs: Option<Designs>,
+    /// Whether the search ranked them by the bad ends of their steps' intervals.
+    pub robust: bool,
     /// The best design beside others.
     pub comparison: Vec<Entry>,
     /// The step's time in seconds.
@@ -124,6 +126,7 @@ impl Page {
             evidence: evidence::of(subject),
             dies,
             designs: subject.run.as_ref().map(Designs::of),
+            robust: record.is_some_and(|record| record.certificate.robust),
             comparison: record.and_then(|r| r.comparison.as_ref()).map_or_else(Vec::new, |c| c.entries.clone()),
             step_s: found.map(|found| found.plan.step_s),
             shares,

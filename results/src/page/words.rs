@@ -35,6 +35,7 @@ pub fn question(subject: &Subject) -> Vec<String> {
                 "throughput" => "trains it fastest".to_owned(),
                 objective => format!("is best by {objective}"),
             };
+            let which = if record.certificate.robust { format!("{which} {BAD_END}") } else { which };
             let limit = |(key, value): (&String, &String)| {
                 let (what, unit) = LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
                 Some(format!("{what} at most {} {unit}", shortened(value)))
@@ -60,6 +61,9 @@ pub fn question(subject: &Subject) -> Vec<String> {
         ],
     }
 }
+
+/// At which end the values of a robust search are.
+const BAD_END: &str = "at the bad end of its step's 90 % interval";
 
 /// Limits of a study by their keys in the record's options, in words and with their units.
 const LIMITS: [(&str, &str, &str); 7] = [
@@ -116,6 +120,12 @@ pub fn facts(subject: &Subject) -> Vec<Fact> {
             ..Fact::new("throughput", format!("{} sequences/s", significant(sequences, 4)))
         },
         Fact::new("step", seconds(Seconds(plan.step_s))),
+    ];
+    if let Some(evidence) = plan.evidence.as_ref().filter(|_| is_robust(subject)) {
+        let note = Some("of its 90 % interval, at which designs are ranked; what else stands here is predicted".to_owned());
+        facts.push(Fact { note, ..Fact::new("step at the bad end", seconds(Seconds(evidence.step_interval_s[1]))) });
+    }
+    facts.extend([
         Fact { note: Some("of the chips' peak".to_owned()), ..Fact::new("MFU", percent(plan.mfu)) },
         Fact {
             note: Some(format!("of {} GiB", significant(found.capacity_gib, 4))),
@@ -125,7 +135,7 @@ pub fn facts(subject: &Subject) -> Vec<Fact> {
             note: Some("the network's is not modelled".to_owned()),
             ..Fact::new("energy of a step", power_of_ten_rate(plan.energy_j, "J"))
         },
-    ];
+    ]);
     let power = found.mean_power_w.or_else(|| Some(plan.energy_j / plan.step_s / subject.devices as f64));
     let row = best(subject);
     let peak =
@@ -146,6 +156,13 @@ pub fn proof(subject: &Subject) -> Vec<String> {
     let Some(record) = record(subject) else { return Vec::new() };
     let c = &record.certificate;
     let sentence = match (c.proof, c.gap) {
+        (Proof::Proven, _) if c.robust => {
+            format!("Proven: of no design of this space is the fastest plan considered better {BAD_END}.")
+        }
+        (Proof::Gap, Some(gap)) if c.robust => {
+            let least = format!("better by more than {:.3} %", gap * 100.0);
+            format!("Of no design of this space is the fastest plan considered {least} {BAD_END}.")
+        }
         (Proof::Proven, _) => {
             "Proven: no design of this space, under any plan considered, is better under this model.".to_owned()
         }
@@ -178,8 +195,9 @@ pub fn certificate(subject: &Subject) -> Vec<Fact> {
     ];
     let mut facts: Vec<Fact> = counted.into_iter().map(|(name, n)| Fact::new(name, count(n))).collect();
     if let (Some(best), Some(bound)) = (c.best, c.bound) {
-        facts.push(Fact::new("best", format!("{} {}", significant(best, 6), c.unit)));
-        facts.push(Fact::new("none is better than", format!("{} {}", significant(bound, 6), c.unit)));
+        let at = if c.robust { " at the bad end" } else { "" };
+        facts.push(Fact::new("best", format!("{} {}{at}", significant(best, 6), c.unit)));
+        facts.push(Fact::new("none is better than", format!("{} {}{at}", significant(bound, 6), c.unit)));
     }
     facts.push(Fact::new("question", record.question.clone()));
     facts.extend(record.times.get("search").map(|time| Fact::new("time of the search", seconds(Seconds(*time)))));
@@ -195,6 +213,11 @@ fn counts(subject: &Subject) -> Vec<Fact> {
 
 fn record(subject: &Subject) -> Option<&Record> {
     subject.run.as_ref().map(|run| &run.record)
+}
+
+/// Whether designs were ranked by the bad ends of steps' intervals.
+fn is_robust(subject: &Subject) -> bool {
+    record(subject).is_some_and(|record| record.certificate.robust)
 }
 
 fn best(subject: &Subject) -> Option<&DesignRow> {
@@ -223,6 +246,23 @@ mod tests {
         assert!(answer(&subject).join(" ").contains("Its plan: t 1, p 2"), "{:?}", answer(&subject));
         let names: Vec<String> = facts(&subject).into_iter().map(|fact| fact.name).collect();
         assert!(names.iter().any(|name| name == "compute dies") && names.iter().any(|name| name == "MFU"), "{names:?}");
+    }
+
+    #[test]
+    fn of_a_robust_search_it_is_said_at_which_end_its_values_are() {
+        let mut subject = subject();
+        let end = "at the bad end of its step's 90 % interval";
+        assert!(!question(&subject).join(" ").contains(end) && !proof(&subject)[0].contains(end));
+        if let Some(run) = &mut subject.run {
+            run.record.certificate.robust = true;
+        }
+        assert!(question(&subject).join(" ").contains(end) && proof(&subject)[0].contains(end), "{:?}", proof(&subject));
+        let best = certificate(&subject).into_iter().find(|fact| fact.name == "best");
+        assert!(best.is_some_and(|fact| fact.value.ends_with(" at the bad end")));
+        if let Some(run) = &mut subject.run {
+            (run.record.certificate.proof, run.record.certificate.gap) = (Proof::Gap, Some(0.02));
+        }
+        assert!(proof(&subject)[0].ends_with("better by more than 2.000 % at the bad end of its step's 90 % interval."));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use coverage::coverage;
 pub use evaluated::{Kernels, evaluated};
 pub use papers::papers;
 pub use planned::planned;
-pub use run::{best_design, certificate, run};
+pub use run::{certificate, run};
 pub use techniques::techniques;
 
 pub use crate::text::{

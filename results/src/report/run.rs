@@ -2,9 +2,10 @@
 
 use super::planned::{keeps, memory, stages_over_a_step, wear};
 use super::{Align, Table, area, count, fields, folded, heading, percent, rate, seconds, significant};
+use crate::compare::Comparison;
 use crate::design::DesignRow;
 use crate::front::{Measured, Quantity, Work};
-use crate::planned::one_line;
+use crate::planned::{PlanRow, one_line};
 use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, Proof, Record, Share, StudyRecord};
 use sim::units::{Seconds, SquareMillimeters};
 
@@ -34,10 +35,10 @@ pub fn run(record: &Record) -> String {
         ),
     };
     if record.certificate.robust {
-        text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals.\n");
+        text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals; no front is looked for.\n");
     }
     match &record.best {
-        Some(best) => text.push_str(&best_design(best)),
+        Some(best) => text.push_str(&best_design(best, record.certificate.robust)),
         None if record.certificate.nothing_tried() => text.push_str("\nNo chip of this space is within the limits.\n"),
         None => text.push_str("\nNo design of this space runs the model.\n"),
     }
@@ -48,15 +49,24 @@ pub fn run(record: &Record) -> String {
         text.push_str(&self::front(front, &Work::of(study, record.best.as_ref().is_some_and(|best| !best.models.is_empty()))));
     }
     text.push_str(&super::assumptions(&study.assumptions));
+    let (by, words): (_, fn(&Comparison) -> String) = match record.certificate.robust {
+        true => (", designs ranked by the bad end", Comparison::to_text_with_bad_ends),
+        false => ("", Comparison::to_text),
+    };
     if let Some(comparison) = &record.comparison {
-        text.push_str(&heading("Comparison"));
-        text.push_str(&comparison.to_text());
+        text.push_str(&heading(&format!("Comparison{by}")));
+        text.push_str(&words(comparison));
     }
     for model in record.best.iter().flat_map(|best| &best.models) {
-        text.push_str(&heading(&format!("Comparison on {}", model.model)));
-        text.push_str(&model.comparison.to_text());
+        text.push_str(&heading(&format!("Comparison on {}{by}", model.model)));
+        text.push_str(&words(&model.comparison));
     }
     text
+}
+
+/// A step at the bad end of its 90 % interval, in seconds, where the interval was kept.
+fn bad_end(plan: &PlanRow) -> Option<f64> {
+    plan.evidence.as_ref().map(|evidence| evidence.step_interval_s[1])
 }
 
 /// What a front is of, how much it covers, and its knee.
@@ -79,15 +89,15 @@ fn front(front: &FrontRecord, work: &Work) -> String {
 }
 
 /// Each of several models under its own plan.
-fn models(models: &[ModelPlan]) -> String {
-    let header = ["model", "share", "work", "plan", "tokens/s", "x reference", "MFU", "step", "GiB"];
-    let mut table = Table::new(header);
-    for column in [1, 4, 5, 6, 7, 8] {
+fn models(models: &[ModelPlan], robust: bool) -> String {
+    let header = ["model", "share", "work", "plan", "tokens/s", "x reference", "MFU", "GiB", "step"];
+    let mut table = Table::new(header.into_iter().chain(robust.then_some("bad end")));
+    for column in std::iter::once(1).chain(4..9 + usize::from(robust)) {
         table = table.align(column, Align::Right);
     }
     for model in models {
         let (plan, time) = (&model.step.plan, &model.step.time);
-        table.row([
+        let mut row = vec![
             model.model.clone(),
             percent(model.share),
             format!(
@@ -100,19 +110,21 @@ fn models(models: &[ModelPlan]) -> String {
             rate(time.tokens_per_s),
             significant(model.times_reference, 4),
             percent(plan.mfu),
-            seconds(Seconds(time.step_s)),
             format!("{:.1}", plan.peak_gib),
-        ]);
+            seconds(Seconds(time.step_s)),
+        ];
+        row.extend(robust.then(|| bad_end(plan).map_or_else(|| "-".to_owned(), |end| seconds(Seconds(end)))));
+        table.row(row);
     }
     table.render()
 }
 
-/// The best design: chip, plan, totals, where the time goes, its stages.
-#[must_use]
-pub fn best_design(best: &BestDesign) -> String {
+/// The best design: chip, plan, totals, where the time goes, its stages; of a `robust` search the bad end of its step too.
+fn best_design(best: &BestDesign, robust: bool) -> String {
     let (row, step) = (&best.design, &best.step);
     let mut pairs = vec![("chip", row.chip()), ("area", area_at(row))];
-    if best.models.is_empty() {
+    let alone = best.models.is_empty();
+    if alone {
         pairs.push(("plan", one_line(&step.plan.plan)));
     }
     let per_second = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", rate(v)));
@@ -136,6 +148,12 @@ pub fn best_design(best: &BestDesign) -> String {
         ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
         ("MFU", row.mfu.map(percent)),
         ("step", row.step_time_s.map(|t| seconds(Seconds(t)))),
+        (
+            "  at its bad end",
+            bad_end(&step.plan)
+                .filter(|_| alone && robust)
+                .map(|t| format!("{}, at which designs are ranked", seconds(Seconds(t)))),
+        ),
         ("energy", row.energy_per_step_j.map(|e| format!("{} kJ per step", significant(e / 1e3, 4)))),
         ("peak memory", row.peak_memory_gib.map(|g| format!("{g:.2} of {} GiB", row.hbm_gib))),
         ("bound by", row.bound_by.clone()),
@@ -148,9 +166,9 @@ pub fn best_design(best: &BestDesign) -> String {
     for note in &best.notes {
         text.push_str(&folded(note));
     }
-    if !best.models.is_empty() {
+    if !alone {
         text.push_str(&heading("Models"));
-        text.push_str(&models(&best.models));
+        text.push_str(&models(&best.models, robust));
         return text;
     }
     text.push_str(&heading("Where the step's time goes"));

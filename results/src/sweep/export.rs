@@ -39,7 +39,7 @@ pub const FORMAT: &str = "1";
 const ROW_GROUP: usize = 16_384;
 
 /// Columns of [`DesignRow`] that an export has in words of its own.
-const OWN: [&str; 4] = ["index", "outcome", "reason", "dimensions"];
+const OWN: [&str; 5] = ["index", "outcome", "reason", "dimensions", "bad_end_step_s"];
 
 /// What a finished sweep comes to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]

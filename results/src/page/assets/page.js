@@ -207,8 +207,12 @@
         return { x: left, y: top, align: 'left', verticalAlign: 'top' };
       };
     };
-    const drawn = chart(made, 'pareto', 'throughput of the designs; the line joins those that no other evaluated one beats in both', (width, theme) => {
-      const key = against.value, list = kept(), best = front(list, key);
+    // A search by bad ends has no front: the best come first.
+    const rate = page.robust ? 'sequences/s at the bad end' : 'sequences/s';
+    const first = (list, key) => (page.robust ? list.filter((d) => d.outcome === 'evaluated').sort((a, b) => height(b) - height(a)) : front(list, key).reverse());
+    const of = (entry) => (page.robust && entry.step_interval_s ? entry.throughput_sequences_per_s * entry.step_time_s / entry.step_interval_s[1] : entry.throughput_sequences_per_s);
+    const drawn = chart(made, 'pareto', page.robust ? 'throughput of the evaluated designs at the bad end of their steps’ 90 % intervals' : 'throughput of the designs; the line joins those that no other evaluated one beats in both', (width, theme) => {
+      const key = against.value, list = kept(), best = page.robust ? [] : front(list, key);
       const point = (d) => ({ value: place(d, key), design: d });
       const groups = Object.entries(OUTCOMES).map(([outcome, name], i) => ({
         type: 'scatter', name, z: outcome === 'evaluated' ? 3 : 1, symbolSize: outcome === 'evaluated' ? 8 : 4, itemStyle: { color: [PALETTE[0], PALETTE[6], PALETTE[1]][i], opacity: outcome === 'evaluated' ? 0.9 : 0.3 },
@@ -218,36 +222,37 @@
       const others = {
         type: 'scatter', name: 'chips beside it', symbol: 'diamond', symbolSize: 13, itemStyle: { color: PALETTE[5] }, z: 5,
         label: { show: width >= NARROW, formatter: (at) => called(at.data.entry), position: 'right', color: theme.ink, fontSize: 11 },
-        data: named.map((entry) => ({ value: [entry[key], entry.throughput_sequences_per_s], entry })),
+        data: named.map((entry) => ({ value: [entry[key], of(entry)], entry })),
       };
       others.labelLayout = labelled(others.data, list.filter((d) => d.outcome === 'evaluated' && d[key] !== null).map((d) => place(d, key)), width);
       const tip = (at) => {
         const d = at.data.design, e = at.data.entry;
-        if (e) return lines([['', e.label], ['chip', e.chip], ['throughput', `${significant(e.throughput_sequences_per_s)} sequences/s`], ['area', `${significant(e.area_mm2)} mm² (${e.node || 'node unknown'})`]]);
-        return lines([['', d.chip], ['', d.dimensions], [d.outcome === 'evaluated' ? 'throughput' : 'at most', `${significant(height(d))} sequences/s`], ['area', `${significant(d.area_mm2)} mm²`],
+        if (e) return lines([['', e.label], ['chip', e.chip], ['throughput', `${significant(of(e))} ${rate}`], ['area', `${significant(e.area_mm2)} mm² (${e.node || 'node unknown'})`]]);
+        return lines([['', d.chip], ['', d.dimensions], [d.outcome === 'evaluated' ? 'throughput' : 'at most', `${significant(height(d))} ${rate}`], ['area', `${significant(d.area_mm2)} mm²`],
           ['peak power', d.peak_power_w === null ? null : `${significant(d.peak_power_w)} W`], ['cost', d.cost_usd === null ? null : `${significant(d.cost_usd)} USD`], ['plan', d.plan], ['bound by', d.bound_by]]);
       };
-      count.textContent = `${list.length.toLocaleString('en-US')} of ${designs.length.toLocaleString('en-US')} designs shown; ${best.length} on the front.`;
+      count.textContent = `${list.length.toLocaleString('en-US')} of ${designs.length.toLocaleString('en-US')} designs shown${page.robust ? '' : `; ${best.length} on the front`}.`;
       return {
         height: 460, many: list.length > 1500, legend: legend(theme), grid: { left: 66, right: 16, top: 40, bottom: 48 }, tooltip: { trigger: 'item', formatter: tip, extraCssText: 'max-width: 340px; white-space: normal;' },
         dataZoom: [{ type: 'inside', xAxisIndex: 0, zoomOnMouseWheel: 'ctrl' }],
-        xAxis: axis(theme, AXES.find(([k]) => k === key)[1] + (key === 'area_mm2' && node ? ` at ${node}` : ''), { type: 'value', scale: true }), yAxis: axis(theme, 'sequences/s', { type: 'value', scale: true, nameGap: 48 }),
-        series: [...groups, { type: 'line', name: 'front', z: 4, step: 'end', symbol: 'none', lineStyle: { width: 2, color: PALETTE[2] }, itemStyle: { color: PALETTE[2] }, data: best.map((d) => place(d, key)), tooltip: { show: false } }, others],
+        xAxis: axis(theme, AXES.find(([k]) => k === key)[1] + (key === 'area_mm2' && node ? ` at ${node}` : ''), { type: 'value', scale: true }), yAxis: axis(theme, rate, { type: 'value', scale: true, nameGap: 48 }),
+        series: [...groups, ...(page.robust ? [] : [{ type: 'line', name: 'front', z: 4, step: 'end', symbol: 'none', lineStyle: { width: 2, color: PALETTE[2] }, itemStyle: { color: PALETTE[2] }, data: best.map((d) => place(d, key)), tooltip: { show: false } }]), others],
       };
     });
     const tell = () => {
-      const best = front(kept(), against.value).reverse();
-      list.replaceChildren(table(['chip', 'mm²', 'peak W', 'sequences/s', 'plan'],
+      const best = first(kept(), against.value);
+      list.replaceChildren(table(['chip', 'mm²', 'peak W', rate, 'plan'],
         best.slice(0, 40).map((d) => [d.dimensions || d.chip, significant(d.area_mm2), significant(d.peak_power_w), significant(d.sequences_per_s), d.plan || '-'])));
     };
-    made.append(count, folded('the front as a table (40 fastest)', list));
+    made.append(count, folded(page.robust ? 'the 40 best as a table' : 'the front as a table (40 fastest)', list));
     [against, area, power, words].forEach((input) => input.addEventListener('input', () => { drawn.draw(); tell(); }));
     tell();
   };
   const comparison = () => {
     const entries = page.comparison;
     if (entries.length < 2) return;
-    const made = section('comparison', 'Beside other chips', 'All under the same model, batch, cluster and software stack, each under its own best plan.');
+    const made = section('comparison', 'Beside other chips', 'All under the same model, batch, cluster and software stack, each under its own best plan.',
+      page.robust ? 'The search ranked designs by the bad end of their steps’ 90 % intervals, in the table beside the predicted step; what else is shown here is predicted.' : '');
     chart(made, 'comparison', 'throughput, sequences per second', (width, theme) => ({
       height: rows(width, entries.length), grid: { left: beside(width), right: 70, top: 8, bottom: 48 }, xAxis: axis(theme, 'sequences/s', { type: 'value' }), yAxis: names(theme, width, entries.map((e) => e.label)),
       tooltip: { formatter: (at) => lines([['', entries[at.dataIndex].label], ['chip', entries[at.dataIndex].chip], ['plan', entries[at.dataIndex].plan], ['', entries[at.dataIndex].note]]), extraCssText: 'max-width: 340px; white-space: normal;' },
@@ -255,7 +260,8 @@
         label: { show: true, position: 'right', color: theme.ink, formatter: (at) => (entries[at.dataIndex].throughput_sequences_per_s === null ? 'none fits' : significant(at.value)) } }],
     }));
     const first = entries[0].throughput_sequences_per_s;
-    made.append(table(['design', 'mm²', 'node', 'peak W', 'USD', 'sequences/s', 'MFU', 'first is'], entries.map((e) => [e.label, significant(e.area_mm2), e.node || '-', significant(e.peak_power_w, 3), significant(e.cost_usd, 3),
+    const ends = (e) => (page.robust ? [significant(e.step_time_s), e.step_interval_s ? significant(e.step_interval_s[1]) : '-'] : []);
+    made.append(table(['design', 'mm²', 'node', 'peak W', 'USD', ...(page.robust ? ['step, s', 'bad end, s'] : []), 'sequences/s', 'MFU', 'first is'], entries.map((e) => [e.label, significant(e.area_mm2), e.node || '-', significant(e.peak_power_w, 3), significant(e.cost_usd, 3), ...ends(e),
       significant(e.throughput_sequences_per_s), e.mfu === null ? '-' : percent(e.mfu), e.throughput_sequences_per_s && first ? `${(first / e.throughput_sequences_per_s).toFixed(2)} x` : '-'])));
     entries.filter((e) => e.note).forEach((e) => made.append(element('p', { class: 'faint', text: `${e.label}: ${e.note}` })));
   };
