@@ -124,7 +124,7 @@ pub struct StepRow {
     pub lowered_clock_mhz: Option<f64>,
     /// More dollars a chip.
     pub cost_usd: Option<f64>,
-    /// Tokens per second of the cluster gained for each mm² of a chip that it takes more.
+    /// Tokens per second that a device gains for each mm² that its dies take more.
     pub tokens_per_s_per_mm2: Option<f64>,
 }
 
@@ -139,7 +139,7 @@ pub struct Worth {
     pub unit: &'static str,
     /// How much more throughput a tenth more gives, as a fraction.
     pub change: f64,
-    /// Tokens per second of the cluster gained for each unit of it in every device; of one model.
+    /// Tokens per second that a device gains for each unit of it that every device has more; of one model.
     pub tokens_per_s_per_unit: Option<f64>,
 }
 
@@ -159,6 +159,8 @@ pub struct Subject {
 pub struct Runs {
     /// Tokens of a step.
     pub tokens: f64,
+    /// Devices of its cluster.
+    pub devices: f64,
     /// Its fastest step in seconds.
     pub step_s: f64,
     /// What it is held against among several.
@@ -169,7 +171,7 @@ impl Runs {
     /// A model's job with its fastest step.
     #[must_use]
     pub fn new(job: &Job<'_>, step_s: f64, term: Term) -> Self {
-        Self { tokens: job.global_batch as f64 * job.sequence_length as f64, step_s, term }
+        Self { tokens: job.global_batch as f64 * job.sequence_length as f64, devices: job.devices.into(), step_s, term }
     }
 }
 
@@ -193,6 +195,11 @@ impl Subject {
         let seconds = |of: &&Evaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
         let seconds = evaluations.iter().map(seconds).collect::<Option<Vec<f64>>>()?;
         (seconds.len() == self.models.len()).then(|| self.rate_at(&seconds))
+    }
+
+    /// What of a rate of one model is a device's.
+    fn of_a_device(&self, rate: f64) -> f64 {
+        rate / self.models[0].devices
     }
 
     fn own_rate(&self) -> f64 {
@@ -231,7 +238,7 @@ impl Subject {
             tokens_per_s_per_mm2: rate
                 .zip(area_mm2)
                 .filter(|(_, area)| single && *area > 1e-9)
-                .map(|(rate, area)| (rate - own) / area),
+                .map(|(rate, area)| self.of_a_device(rate - own) / area),
         })
     }
 
@@ -250,7 +257,7 @@ impl Subject {
         let evaluations: Vec<&Evaluation> = of_models.iter().map(|of| &of.evaluation).collect();
         let gained = self.rate(&evaluations)? - self.own_rate();
         let has = marginal.has / scale;
-        let worth = (self.models.len() == 1).then(|| gained / (has * (MORE - 1.0)));
+        let worth = (self.models.len() == 1).then(|| self.of_a_device(gained) / (has * (MORE - 1.0)));
         Some(Worth { resource, has, unit, change: gained / self.own_rate(), tokens_per_s_per_unit: worth })
     }
 }
@@ -360,7 +367,7 @@ fn steps(explained: &Explained) -> String {
     let mut header: Vec<String> = ["dimension", "from", "to", rate, "%"].map(str::to_owned).to_vec();
     header.extend(columns(explained));
     header.extend(["mm²", "W", "USD"].map(str::to_owned));
-    header.extend((!several).then(|| "tokens/s per mm²".to_owned()));
+    header.extend((!several).then(|| "more tokens/s per mm²".to_owned()));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
     let mut table = Table::new(header).keep(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill();
@@ -379,11 +386,14 @@ fn steps(explained: &Explained) -> String {
         let mut row = vec![step.dimension.clone(), step.from.clone(), step.to.clone(), rate, percent(step.change)];
         row.extend(explained.models.iter().map(|of| percent(of.steps.get(at).and_then(|step| step.change))));
         row.extend([signed(step.area_mm2, 1), signed(step.peak_power_w, 1), signed(step.cost_usd, 0)]);
-        row.extend((!several).then(|| signed(step.tokens_per_s_per_mm2, 1)));
+        row.extend((!several).then(|| signed(step.tokens_per_s_per_mm2, 3)));
         row.push(said);
         table.row(row);
     }
     let mut text = table.render();
+    if !several {
+        text.push_str("tokens/s are the cluster's, tokens/s per mm² those of a device per mm² of its dies.\n");
+    }
     if explained.steps.iter().any(|step| step.exceeds.contains(&OVER_POWER)) {
         text.push_str(&folded(
             "A chip over the power is so at its lowest clock too: what its line says is at the clock that it is designed for.",
@@ -398,7 +408,7 @@ fn worth(explained: &Explained) -> String {
     let mut header: Vec<String> = ["in every device", "has", "a tenth more gives %"].map(str::to_owned).to_vec();
     header.extend(columns(explained));
     let numbers = 2..header.len();
-    header.extend((!several).then(|| "worth, tokens/s".to_owned()));
+    header.extend((!several).then(|| "a device's tokens/s".to_owned()));
     let mut table = Table::new(header).spill();
     for column in numbers {
         table = table.align(column, Align::Right);
@@ -422,8 +432,14 @@ fn area(explained: &Explained) -> Option<String> {
     let per = best.tokens_per_s_per_mm2.filter(|per| *per > 0.0)?;
     let StepRow { dimension, from, to, exceeds, .. } = best;
     let beyond = if exceeds.is_empty() { "" } else { ", beyond the area that is allowed" };
+    let design = &explained.best;
+    let average = design.throughput_tokens_per_s.zip(design.devices_used).map_or_else(String::new, |(rate, devices)| {
+        format!("; on average its mm² give {} each", significant(rate / devices as f64 / design.area_mm2, 3))
+    });
     let per = significant(per, 3);
-    Some(folded(&format!("A mm² is worth {per} tokens/s where it is used best: {dimension} from {from} to {to}{beyond}.")))
+    Some(folded(&format!(
+        "A mm² more is worth {per} tokens/s of a device where it is used best: {dimension} from {from} to {to}{beyond}{average}."
+    )))
 }
 
 /// A reason's first part.

@@ -18,7 +18,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
-    Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token.\n\
+    Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar (a\n\
+    device's throughput over its own dies, power and cost), energy-per-token.\n\
     Writes pareto.svg and pareto.png into the directory. A design is on its run's front where no other evaluated design of the\n\
     run is as good in everything. Along the axes of its search (the default) that is the exact front of the space; along others\n\
     designs may be missing that the search had no reason to evaluate (a sweep evaluates all). Runs of search --robust have no front.\n\

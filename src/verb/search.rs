@@ -140,7 +140,8 @@ pub struct Asked {
     /// Sequences per step over the whole cluster, in place of the study's
     #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
     global_batch: Option<u32>,
-    /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token [default: throughput]
+    /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token; per-mm2, -watt and -dollar are a device's
+    /// throughput over its own dies, power and cost [default: throughput]
     #[arg(long, value_name = "NAME")]
     objective: Option<Named<Objective>>,
     /// Of objective per-dollar: years that the chips run, whose energy is paid as well [default: the study's, 0]

@@ -65,6 +65,15 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
         if outcome == "evaluated" {
             let (said, swept) = (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
             assert!((said / swept - 1.0).abs() < 1e-12, "{step}: {swept}");
+            // Of one of the eight devices, as the objective per-mm2 and `pareto` count.
+            let per = step["tokens_per_s_per_mm2"].as_f64();
+            let gained = difference("throughput_tokens_per_s").zip(difference("area_mm2")).filter(|(_, area)| *area > 1e-9);
+            let gained = gained.map(|(rate, area)| rate / 8.0 / area);
+            assert!(
+                per.zip(gained).is_none_or(|(per, gained)| (per - gained).abs() <= 1e-9 * gained.abs()),
+                "{per:?} {gained:?}"
+            );
+            assert_eq!(per.is_some(), gained.is_some(), "{step}");
             assert!(step["change"].as_f64().unwrap() <= 1e-12, "a neighbour within the limits is better than the best: {step}");
         }
     }
@@ -76,6 +85,8 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
     assert!(worth.iter().any(|of| of["resource"] == "bandwidth of ici"), "{worth:?}");
     let used = explained["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "area").unwrap();
     assert_eq!((used["uses"].to_string(), used["allowed"].as_f64()), (best["area_mm2"].clone(), Some(560.0)));
+    let text = coplace_in(dir.path(), &["explain", "whole"]).result();
+    assert!(text.contains("tokens/s per mm² those of a device per mm² of its dies."), "{text}");
     changed(dir.path(), &explained);
 }
 
@@ -125,7 +136,7 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     // More area is what twice the SMs need.
     let (more, text) = explained("area", &[]);
     assert_eq!((&more["limits"], more["exceeds"].to_string()), (&Value::from("over_area"), "[\"over_area\"]".to_owned()));
-    let named = "where it is used best: sms from 66 to 132, beyond the area that is allowed.\n";
+    let named = "where it is used best: sms from 66 to 132, beyond the area that is allowed; on average";
     assert!(text.contains(named) && !text.contains("over power"), "{text}");
     // At no clock do they take so little.
     let (more, text) = explained("power", &["--max-power", "220"]);
