@@ -119,7 +119,7 @@ pub struct Asked {
     /// Least rate at which a chip's HBM is read, in GB/s
     #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
     min_hbm_bandwidth: Option<f64>,
-    /// Longest step, in seconds
+    /// Longest step, in seconds; with --robust it holds at the bad end of the step's interval
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     max_step: Option<f64>,
     /// Process of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3

@@ -2,6 +2,7 @@
 
 use crate::support::{coplace_in, small_study};
 use serde_json::Value;
+use std::path::Path;
 
 /// The 90 % interval of a run's best design's step.
 fn step_interval(record: &Value) -> (f64, f64) {
@@ -13,6 +14,20 @@ fn step_interval(record: &Value) -> (f64, f64) {
 fn significant(value: f64) -> String {
     let digits = (3 - value.log10().floor() as i32).max(0);
     format!("{value:.0$}", digits as usize)
+}
+
+/// A limit on steps holds at the bad end: the best one's is its least that leaves a design.
+fn limited(dir: &Path, end: f64) {
+    let search = |most: f64, out: &str| {
+        let most = most.to_string();
+        coplace_in(dir, &["search", "llama2-7b", "small.toml", "--robust", "--max-step", &most, "--out", out, "--format", "json"])
+    };
+    let within = search(end * 1.000_001, "within").json();
+    assert!((step_interval(&within).1 / end - 1.0).abs() < 1e-9, "{within}");
+    let none = search(end * 0.999_999, "beyond").json();
+    assert_eq!((&none["best"], &none["certificate"]["proof"]), (&Value::Null, &"infeasible".into()));
+    let why = none["certificate"]["why"].as_str().unwrap();
+    assert!(why.contains("at the bad end of its interval, at most"), "{why}");
 }
 
 #[test]
@@ -67,6 +82,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
         let refused = search(more).refusal();
         assert!(refused.contains(why), "{refused}");
     }
+    limited(dir.path(), step_interval(&robust).1);
     let swept = coplace_in(dir.path(), &["sweep", "llama2-7b", "small.toml", "--robust", "--out", "s"]).refusal();
     assert!(swept.contains("--robust") && swept.contains("use search"), "{swept}");
 }

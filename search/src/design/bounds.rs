@@ -11,7 +11,7 @@ use sim::units::Seconds;
 use step::Fidelity;
 
 /// Rounding of a quotient that a product turns back: four times what a double's last bit is.
-const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
+pub(super) const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
 /// The same of logarithms and sums of them.
 const WIDE_SLACK: f64 = 1.0 + 1e-12;
 
@@ -293,19 +293,19 @@ impl DesignSearch<'_> {
             let mut known = vec![LotBounds::default(); measures.len()];
             measures = self.measures((&seen, &mut self.kernels(&seen)), Depth::Peaks, &mut known);
         }
-        let allowed = self.aim.max_step.map_or(f64::INFINITY, |most| most.0 * SLACK);
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {
             let prepared = self.prepared(model, id);
             let line = self.line(model, prepared, &seen);
+            let allowed = self.longest_step(model);
             let reached = line.reached(self.measure_reached(factor, &measures, model, cutoff));
             match evaluate(prepared, &seen.fast, reached.min(allowed)) {
                 Verdict::Feasible { value: seconds, evaluation, .. } => {
                     let plan = evaluation.outcome.as_deref().ok();
                     let energy = plan.map(|plan| plan.energy.0);
-                    let slow = self.aim.max_step.filter(|most| seconds > most.0);
-                    if let Some(most) = slow {
-                        found.push(rejected(Rejection::TooSlow(Seconds(seconds), most)));
+                    let counted = seconds * plan.map_or(1.0, |plan| self.bad_end(prepared, &seen.fast, plan));
+                    if let Some(most) = self.aim.max_step.filter(|most| counted > most.0) {
+                        found.push(rejected(self.too_slow(counted, most)));
                         return Verdict::Infeasible(found);
                     }
                     measures[model] = match (self.aim.objective, energy) {
@@ -314,7 +314,7 @@ impl DesignSearch<'_> {
                             let cost = seen.figures.cost_usd.unwrap_or_default();
                             self.aim.paid(cost, (seconds, energy), f64::from(prepared.devices()))
                         }
-                        _ => seconds * plan.map_or(1.0, |plan| self.bad_end(prepared, &seen.fast, plan)),
+                        _ => counted,
                     };
                     joules.extend(energy);
                     found.push(evaluation);
@@ -325,7 +325,7 @@ impl DesignSearch<'_> {
                 }
                 Verdict::Beaten(seconds) => {
                     let most = self.aim.max_step.unwrap_or_default();
-                    found.push(rejected(Rejection::TooSlow(Seconds(seconds), most)));
+                    found.push(rejected(self.too_slow(seconds * self.least_factor(model), most)));
                     return Verdict::Infeasible(found);
                 }
                 Verdict::Infeasible(evaluation) => {

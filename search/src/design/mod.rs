@@ -40,6 +40,8 @@ pub enum Rejection {
     TooLarge(Option<Box<(TrainingPlan, OverCapacity)>>),
     /// Every plan takes at least so long, which is longer than is allowed.
     TooSlow(Seconds, Seconds),
+    /// The fastest plan may take so long at least, at the bad end of its interval, which is longer than is allowed.
+    MayBeSlow(Seconds, Seconds),
     /// The chip has no price, and dollars are what is asked for.
     NoPrice,
     /// The chip cannot be simulated.
@@ -50,7 +52,7 @@ impl Rejection {
     /// Bytes that the nearest attempt lacks.
     fn lacking(&self) -> Bytes {
         match self {
-            Self::TooSlow(..) => Bytes::ZERO,
+            Self::TooSlow(..) | Self::MayBeSlow(..) => Bytes::ZERO,
             Self::TooLarge(Some(nearest)) => nearest.1.need.saturating_sub(nearest.1.have),
             _ => Bytes(u64::MAX),
         }
@@ -73,6 +75,11 @@ impl std::fmt::Display for Rejection {
             Self::TooSlow(bound, most) => {
                 write!(f, "no plan's step is below {:.4} s, at most {:.4} s are allowed", bound.0, most.0)
             }
+            Self::MayBeSlow(counted, most) => write!(
+                f,
+                "the fastest plan's step may take {:.4} s at the bad end of its interval, at most {:.4} s are allowed",
+                counted.0, most.0
+            ),
             Self::NoPrice => f.write_str("no wafer price is known for its node, or its die fits on no wafer"),
             Self::Unusable(why) => f.write_str(why),
         }
@@ -307,8 +314,10 @@ impl<'a> DesignSearch<'a> {
         // With less HBM no chip is faster than with the most: the first of each speak for all. Of bad ends each does for itself.
         let chips = if self.robust.is_some() { designs.len() + smaller.len() } else { designs.len() };
         designs.append(&mut smaller);
-        let best = best.map(|at| self.least_bad_end(&designs, &mut front, at));
-        let status = match (best.map(|b| &designs[b].outcome), answer.lower_bound) {
+        let best = self.least_bad_end(&designs, &mut front, best);
+        // Where no chip is within the limit on steps with its largest HBM, all are decided, or else there is a bound.
+        let lower_bound = answer.lower_bound.or(best.filter(|_| self.robust.is_some()).map(|_| f64::INFINITY));
+        let status = match (best.map(|b| &designs[b].outcome), lower_bound) {
             (Some(Outcome::Evaluated { value, .. }), Some(bound)) => {
                 let all = designs.iter().take(chips);
                 let least = all.map(|d| self.lower_bound(&d.outcome)).fold(bound, f64::min);
@@ -393,21 +402,27 @@ impl<'a> DesignSearch<'a> {
                     outcome @ Outcome::Evaluated { .. }
                         if front.contains(&id.point) || self.robust.is_some() && self.least_with_less(id, outcome) < best =>
                     {
-                        match self.evaluate(id, f64::INFINITY) {
-                            Verdict::Feasible { value, evaluation, .. } => Outcome::Evaluated { value, evaluation },
-                            Verdict::Infeasible(evaluation) => Outcome::Infeasible { evaluation },
-                            Verdict::Beaten(bound) => Outcome::Open { bound },
-                        }
+                        self.evaluated(id)
                     }
                     outcome @ Outcome::Evaluated { value, .. } => {
                         let by = self.dominator(largest, front, id.point, *value);
                         Outcome::Pruned { bound: self.least_with_less(id, outcome), by, shown: runner::Shown::Plans }
                     }
+                    Outcome::Infeasible { evaluation } if self.may_be_nearer(evaluation) => self.evaluated(id),
                     outcome => outcome.clone(),
                 };
                 DesignOutcome { id, outcome }
             })
             .collect()
+    }
+
+    /// A design by itself.
+    fn evaluated(&self, id: DesignId) -> Outcome<Vec<Evaluation>> {
+        match self.evaluate(id, f64::INFINITY) {
+            Verdict::Feasible { value, evaluation, .. } => Outcome::Evaluated { value, evaluation },
+            Verdict::Infeasible(evaluation) => Outcome::Infeasible { evaluation },
+            Verdict::Beaten(bound) => Outcome::Open { bound },
+        }
     }
 
     /// The front's chip that takes no more along any axis and is no worse than `chip`.

@@ -3,11 +3,13 @@
 //! Every design is under its fastest plan, as ever, and its step counts as long as it may take at the bad end of the plan's interval: a factor of one
 //! and more of the predicted time. No factor is below the least of the plans that there are, so that a bound on times, that many times, is one on bad ends.
 
-use super::{DesignOutcome, DesignSearch, Evaluation, value_of};
+use super::bounds::SLACK;
+use super::{DesignOutcome, DesignSearch, Evaluation, Rejection, value_of};
 use crate::planner::{Job, Prepared, RankedPlan};
 use crate::runner::Outcome;
 use crate::space::DesignId;
 use sim::hardware::Accelerator;
+use sim::units::Seconds;
 use std::fmt;
 
 /// How much longer than predicted steps may take.
@@ -36,6 +38,25 @@ impl DesignSearch<'_> {
         self.robust.map_or(1.0, |robust| robust.ends.factor(&prepared.job(chip), plan))
     }
 
+    /// A model's plans of longer predicted steps than this are outside the limit on steps, which holds for what steps count as.
+    pub(super) fn longest_step(&self, model: usize) -> f64 {
+        self.aim.max_step.map_or(f64::INFINITY, |most| most.0 / self.least_factor(model) * SLACK)
+    }
+
+    /// Why a design is outside the limit on steps: its step counts as so many seconds, or more.
+    pub(super) fn too_slow(&self, counted: f64, most: Seconds) -> Rejection {
+        match self.robust {
+            Some(_) => Rejection::MayBeSlow(Seconds(counted), most),
+            None => Rejection::TooSlow(Seconds(counted), most),
+        }
+    }
+
+    /// Whether a design with less HBM may be within the limit on steps though its chip with the most is not: under a slower plan whose bad end is nearer.
+    pub(super) fn may_be_nearer(&self, with_more: &[Evaluation]) -> bool {
+        let why = with_more.last().and_then(|of| of.outcome.as_ref().err());
+        self.robust.is_some() && matches!(why, Some(Rejection::MayBeSlow(..)))
+    }
+
     /// No value of a design is below this, whose chip was evaluated with more HBM: no step is shorter with less, though another plan's bad end may be nearer.
     pub(super) fn least_with_less(&self, id: DesignId, with_more: &Outcome<Vec<Evaluation>>) -> f64 {
         let least = self.lower_bound(with_more);
@@ -49,17 +70,17 @@ impl DesignSearch<'_> {
         least * evaluation.iter().enumerate().filter_map(part).fold(1.0, f64::min) * (1.0 - 1e-12)
     }
 
-    /// The position of the best design: of bad ends one with less HBM may be better than its chip with the most. It is then the front.
-    pub(super) fn least_bad_end(&self, designs: &[DesignOutcome], front: &mut Vec<usize>, at: usize) -> usize {
-        let chip = front[at];
+    /// The position of the best design, `at` on the front: of bad ends one with less HBM may be better than its chip with the most, or the only one within
+    /// the limit on steps. It is then the front.
+    pub(super) fn least_bad_end(&self, designs: &[DesignOutcome], front: &mut Vec<usize>, at: Option<usize>) -> Option<usize> {
+        let chip = at.map(|at| front[at]);
         if self.robust.is_none() {
             return chip;
         }
-        let better = |best: usize, other: usize| {
-            if value_of(&designs[other].outcome) < value_of(&designs[best].outcome) { other } else { best }
-        };
+        let value = |of: Option<usize>| of.map_or(f64::INFINITY, |of| value_of(&designs[of].outcome));
+        let better = |best, other| if value(Some(other)) < value(best) { Some(other) } else { best };
         let best = (0..designs.len()).fold(chip, better);
-        *front = vec![best];
+        *front = best.into_iter().collect();
         best
     }
 }
