@@ -4,8 +4,8 @@
 //! Both come from one carried table (`results/reference/residuals.csv`, made by `coplace validate --held-out`): the errors that the model makes on
 //! measured steps and peaks whose models, numbers of chips, chips or software were held out. The interval of a prediction is made of the errors of
 //! the rows most like it, held out as the case is: where its software or its like was measured, by models (by numbers of chips where it has more than any
-//! measured run, by chips where its chip was not measured under it); else those of software that was not fitted at all. So it is wide where the
-//! model has been wrong, and it is wider the less is like it.
+//! measured run, by chips where its chip was not measured under it); else those of software that was not fitted at all, each stack one guess, as good as
+//! its nearest row is near. So it is wide where the model has been wrong, and it is wider the less is like it.
 
 mod alone;
 mod coverage;
@@ -213,6 +213,29 @@ mod tests {
         };
         let unknown = Facts { stack: Kind { name: "ours".into(), kind: "of another kind".into() }, ..known.clone() };
         assert!(width(&unknown) > width(&known), "{} {}", width(&unknown), width(&known));
+    }
+
+    /// Under software that nobody measured, plans of every measured job that differ in their ZeRO stage alone have intervals of about one width, and not
+    /// six times as wide where the nearest rows happen to be of fewer stacks.
+    #[test]
+    fn intervals_of_plans_side_by_side_are_alike() {
+        let stages = ["zero-1", "zero-2", "zero-3"];
+        for quantity in [Quantity::StepTime, Quantity::Peak] {
+            for row in Residuals::carried().of(quantity).step_by(3) {
+                let mut facts =
+                    Facts { stack: Kind { name: "ours".into(), kind: "of another kind".into() }, ..row.facts.clone() };
+                facts.mechanisms.retain(|mechanism| !stages.contains(&mechanism.as_str()));
+                let width = |stage: Option<&&str>| {
+                    let mut facts = facts.clone();
+                    facts.mechanisms.extend(stage.map(|stage| (*stage).to_owned()));
+                    let Interval { low, high } = Residuals::carried().interval_of(quantity, &facts);
+                    high / low
+                };
+                let widths: Vec<f64> = std::iter::once(None).chain(stages.iter().map(Some)).map(width).collect();
+                let (least, most) = widths.iter().fold((f64::INFINITY, 0.0_f64), |(l, m), w| (l.min(*w), m.max(*w)));
+                assert!(most < 1.7 * least, "{facts:?}: {widths:?}");
+            }
+        }
     }
 
     #[test]
