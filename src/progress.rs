@@ -37,10 +37,37 @@ struct State {
     since: Instant,
     /// How far the phase is, in words; nothing where nobody knows.
     said: String,
-    /// How long it may still take, where that is known, and to what.
-    left: Option<(Duration, &'static str)>,
+    /// How long it may still take, where that is known.
+    left: Option<Left>,
     /// When the log has its next line.
     next: Duration,
+}
+
+/// How long something may still take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// So long, or so long at least.
+    least: Duration,
+    /// So long at most; nothing where it takes about the least.
+    most: Option<Duration>,
+    /// To what: `left`, `to the proof`.
+    to: &'static str,
+}
+
+impl Left {
+    /// About so long.
+    pub fn about(time: Duration, to: &'static str) -> Self {
+        Self { least: time, most: None, to }
+    }
+
+    fn words(self) -> String {
+        let said = |time: Duration| words(time.max(Duration::from_secs(1)));
+        let (least, most) = (said(self.least), self.most.map(said).filter(|most| *most != said(self.least)));
+        match most {
+            Some(most) => format!("{least} to {most} {}", self.to),
+            None => format!("about {least} {}", self.to),
+        }
+    }
 }
 
 impl State {
@@ -51,8 +78,7 @@ impl State {
     /// The times come first: what is longer than a screen loses its end.
     fn line(&self) -> String {
         let said = if self.said.is_empty() { String::new() } else { format!(": {}", self.said) };
-        let left =
-            self.left.map_or_else(String::new, |(left, to)| format!(", about {} {to}", words(left.max(Duration::from_secs(1)))));
+        let left = self.left.map_or_else(String::new, |left| format!(", {}", left.words()));
         format!("{} [{}{left}]{said}", self.phase, words(self.since.elapsed()))
     }
 }
@@ -92,7 +118,7 @@ impl Progress {
     }
 
     /// Says how far the phase is, and how long it may still take where that is known (`left`, `to the proof`).
-    pub fn say(&self, said: String, left: Option<(Duration, &'static str)>) {
+    pub fn say(&self, said: String, left: Option<Left>) {
         let mut state = self.state();
         (state.said, state.left) = (said, left);
     }
@@ -156,6 +182,9 @@ pub struct Pace {
 /// The time left is known where it comes out alike over the last half of the time and over the last quarter: at most this factor apart.
 const ALIKE: f64 = 2.0;
 
+/// So near its end what falls by halves is there: its last chips are looked at one by one.
+const CLOSED: f64 = 1e-3;
+
 impl Pace {
     /// To an end.
     pub fn to(end: f64) -> Self {
@@ -164,10 +193,26 @@ impl Pace {
 
     /// Takes the value now; how long it takes to the end at this pace, where that is known.
     pub fn left(&mut self, value: f64) -> Option<Duration> {
-        self.left_at(self.start.elapsed().as_secs_f64(), value)
+        self.left_at(self.start.elapsed().as_secs_f64(), value).map(|(_, most)| most)
     }
 
-    fn left_at(&mut self, now: f64, value: f64) -> Option<Duration> {
+    /// The same of what falls ever more slowly, as the gap of a search does, whose last part takes longest: at least as long as at this pace, at most as
+    /// long as if every halving took as long as the last one. Nothing before the first halving.
+    pub fn left_slowing(&mut self, value: f64, to: &'static str) -> Option<Left> {
+        self.slowing_at(self.start.elapsed().as_secs_f64(), value, to)
+    }
+
+    fn slowing_at(&mut self, now: f64, value: f64, to: &'static str) -> Option<Left> {
+        let (least, pace) = self.left_at(now, value)?;
+        let open = value - self.end;
+        let (then, _) = self.seen.iter().rfind(|(_, before)| before - self.end >= 2.0 * open)?;
+        let halvings = (open / CLOSED).log2().max(1.0);
+        let most = Duration::try_from_secs_f64((now - then) * halvings).ok()?;
+        Some(Left { least, most: Some(most.max(pace)), to })
+    }
+
+    /// At the pace of the last half of the time, and at that of the last quarter, the shorter first.
+    fn left_at(&mut self, now: f64, value: f64) -> Option<(Duration, Duration)> {
         self.seen.push((now, value));
         let over = |part: f64| {
             let at = self.seen.partition_point(|(then, _)| *then < now * (1.0 - part));
@@ -178,7 +223,8 @@ impl Pace {
         let (half, quarter) = (over(0.5)?, over(0.25)?);
         let (least, most) = (half.min(quarter), half.max(quarter));
         let known = now >= QUIET.as_secs_f64() && least > 0.0 && most <= ALIKE * least;
-        known.then(|| Duration::try_from_secs_f64(most).ok())?
+        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
+        known.then(|| seconds(least).zip(seconds(most)))?
     }
 }
 
@@ -194,7 +240,7 @@ mod tests {
             let now = f64::from(tenth) / 10.0;
             said = pace.left_at(now, value(now));
         }
-        said.map(|left| left.as_secs_f64())
+        said.map(|(_, left)| left.as_secs_f64())
     }
 
     #[test]
@@ -212,13 +258,36 @@ mod tests {
     }
 
     #[test]
+    fn what_falls_ever_more_slowly_takes_longer_than_at_its_pace() {
+        let left = |value: &dyn Fn(f64) -> f64, seconds: u32| {
+            let mut pace = Pace::to(0.0);
+            (1..=10 * seconds).map(f64::from).fold(None, |_, tenth| pace.slowing_at(tenth / 10.0, value(tenth / 10.0), "left"))
+        };
+        // Halved every ten seconds: from an eighth to a thousandth it takes seven halvings, at the pace of the last quarter twice one.
+        let said = left(&|now| 0.5_f64.powf(now / 10.0), 30).unwrap();
+        let most = said.most.unwrap().as_secs_f64();
+        assert!((most - 69.7).abs() < 1.5 && said.least.as_secs_f64() < 25.0, "{said:?}");
+        // The gaps of a search that was at 0.09 some 150 s later: 22 s, its pace said.
+        let gaps = [(0.0, 0.72), (15.0, 0.66), (30.0, 0.53), (70.0, 0.42), (90.0, 0.23), (110.0, 0.18), (115.0, 0.136)];
+        let gap = |now: f64| gaps.iter().rfind(|(from, _)| *from <= now).map_or(1.0, |(_, gap)| *gap);
+        let said = left(&gap, 116);
+        assert!(
+            said.is_some_and(|left| left.least.as_secs() < 60 && left.most.is_some_and(|most| most.as_secs() > 150)),
+            "{said:?}"
+        );
+        assert_eq!(left(&|now| 1.0 - now / 100.0, 40), None, "not yet halved");
+    }
+
+    #[test]
     fn a_line_names_the_phase_and_what_is_known() {
         let mut state = State::new("searching");
         assert_eq!(state.line(), "searching [0 s]");
-        (state.said, state.left) = ("3 evaluated".to_owned(), Some((Duration::from_secs(200), "left")));
+        (state.said, state.left) = ("3 evaluated".to_owned(), Some(Left::about(Duration::from_secs(200), "left")));
         assert_eq!(state.line(), "searching [0 s, about 3 min left]: 3 evaluated");
-        state.left = Some((Duration::ZERO, "to the proof"));
+        state.left = Some(Left::about(Duration::ZERO, "to the proof"));
         assert_eq!(state.line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
+        state.left = Some(Left { least: Duration::from_secs(22), most: Some(Duration::from_secs(241)), to: "to the proof" });
+        assert_eq!(state.line(), "searching [0 s, 22 s to 4 min to the proof]: 3 evaluated");
         assert_eq!([7_199, 7_200].map(|seconds| words(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
     }
 }

@@ -10,7 +10,7 @@ mod within;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::progress::{self, Pace};
+use crate::progress::{self, Left, Pace};
 use crate::verb::job::at_most;
 use crate::verb::slurm::InParts;
 use crate::verb::stop;
@@ -201,9 +201,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             let left = match gap {
                 Some(gap) if gap <= aim.gap => {
                     let open = 1.0 - now.decided as f64 / now.total as f64;
-                    deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| (left, "left"))
+                    deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| Left::about(left, "left"))
                 }
-                gap => gap.and_then(|gap| proving.left(gap)).map(|left| (left, "to the proof")),
+                gap => gap.and_then(|gap| proving.left_slowing(gap, "to the proof")),
             };
             progress.say(standing(now, gap, aim.objective, searched.scale()), left);
         };

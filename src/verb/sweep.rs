@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::progress::Progress;
+use crate::progress::{Left, Progress};
 use crate::verb::search::question::Question;
 use crate::verb::search::{Posed, described, files_of, prepare};
 use crate::verb::slurm::{self, Batch, InParts, State};
@@ -247,7 +247,7 @@ impl<'a> Ready<'a> {
             let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
             progress.say(
                 format!("{} of {} designs, {} per second", report::count(done), report::count(size), report::rate(rate)),
-                left.map(|left| (left, "left")),
+                left.map(|left| Left::about(left, "left")),
             );
             Ok(())
         })?;

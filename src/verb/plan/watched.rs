@@ -1,6 +1,6 @@
 //! What is said of a search over plans while it runs.
 
-use crate::progress::{Pace, Progress};
+use crate::progress::{Left, Pace, Progress};
 use search::planner::{PlanPart, PlanProgress};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -23,7 +23,7 @@ impl<'p> Teller<'p> {
             *part = Some((now.part, Pace::to(0.0)));
         }
         let open = 1.0 - now.done as f64 / now.all.max(1) as f64;
-        let left = part.as_mut().and_then(|(_, pace)| pace.left(open)).map(|left| (left, "to this part's end"));
+        let left = part.as_mut().and_then(|(_, pace)| pace.left(open)).map(|left| Left::about(left, "to this part's end"));
         self.progress.say(standing(now, self.start.elapsed().as_secs_f64()), left);
     }
 }
