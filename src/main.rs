@@ -3,12 +3,12 @@
 mod answer;
 mod failure;
 mod input;
+mod numbers;
 mod progress;
 mod verb;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     results::report::fit(columns());
-    let given: Vec<OsString> = std::env::args_os().collect();
+    let given = numbers::joined(std::env::args_os().collect());
     let arguments = match Arguments::try_parse_from(verb::search::again::completed(given.clone())) {
         Ok(arguments) => arguments,
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {

@@ -3,6 +3,7 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
+use crate::numbers::whole;
 use results::calculon::Ran;
 use results::report;
 use search::published::calculon::row;
@@ -37,8 +38,8 @@ pub struct Arguments {
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     stack_option: Vec<String>,
     /// Rows of the vocabulary: the application has none
-    #[arg(long, value_name = "ROWS", allow_negative_numbers = true, default_value_t = VOCABULARY)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "ROWS", default_value_t = VOCABULARY)]
+    #[arg(value_parser = whole::<u64>(1..=1 << 24))]
     vocabulary: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]

@@ -4,6 +4,8 @@ mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
+use crate::numbers::whole;
+use crate::verb::job::LONGEST;
 use results::answers::{self, Answer};
 use results::compared::compared;
 use results::page::Subject;
@@ -37,13 +39,13 @@ pub struct Arguments {
     #[arg(long, requires = "freedoms")]
     stack: Option<String>,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", requires = "freedoms")]
+    #[arg(long, value_name = "TOKENS", requires = "freedoms", value_parser = whole(1..=LONGEST))]
     sequence_length: Option<u64>,
     /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, where it gives them for the model]
     #[arg(long, value_name = "P,T,D", requires = "freedoms")]
     expert: Option<String>,
     /// Seed of Bayesian optimisation
-    #[arg(long, default_value_t = 0, requires = "freedoms")]
+    #[arg(long, default_value_t = 0, requires = "freedoms", value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Draw the comparison of freedoms into this directory (freedoms.svg and .png); made if need be
     #[arg(long, value_name = "DIR", requires = "freedoms")]

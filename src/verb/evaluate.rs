@@ -35,7 +35,7 @@ pub struct Arguments {
     #[command(flatten)]
     choices: PlanArguments,
     /// Data-parallel replicas: --devices is the product of the degrees; needs --pipeline and --tensor, one value each
-    #[arg(long, value_name = "D", allow_negative_numbers = true, requires_all = ["pipeline", "tensor"], value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = at_most(1 << 20))]
     data: Option<u32>,
     /// Show every kernel of the slowest stage's passes, before the summary
     #[arg(long)]

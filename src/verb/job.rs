@@ -8,7 +8,8 @@ pub(super) use precision::precision;
 
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
-use clap::{ValueEnum, builder::RangedU64ValueParser};
+use crate::numbers::whole;
+use clap::ValueEnum;
 use search::planner::{Job, PlanAnswer, PlanSpace, Splits};
 use sim::hardware::{Accelerator, Template};
 use sim::network::Fabric;
@@ -123,16 +124,16 @@ pub struct JobArguments {
     #[arg(long)]
     pub fabric: String,
     /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
     pub fast_domain: Option<u32>,
     /// Devices; all are used
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
     pub devices: u32,
     /// Sequences per step over the whole cluster
-    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
+    #[arg(long, value_name = "SEQUENCES", value_parser = at_most(1 << 24))]
     pub global_batch: u32,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "TOKENS", value_parser = whole(1..=LONGEST))]
     pub sequence_length: Option<u64>,
     /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on
     /// GPUs of 2022 and later (H100 to GB300, MI300, Gaudi), megatron otherwise]
@@ -144,14 +145,14 @@ pub struct JobArguments {
     pub stack_option: Vec<String>,
     /// Modules that predict further tokens, trained with the model: DeepSeek-V3's multi-token prediction (its run had 1), Megatron-LM's
     /// --mtp-num-layers [default: none, whatever `num_nextn_predict_layers` says]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
     /// Room of an expert for so many times its even share of the tokens: fuller experts drop tokens, emptier ones pad (Megatron-LM's
     /// --moe-expert-capacity-factor with --moe-pad-expert-input-to-capacity) [default: the model's; without one no token is dropped]
-    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    #[arg(long, value_name = "FACTOR")]
     pub capacity_factor: Option<f64>,
     /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
-    #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
     pub headroom_gib: f64,
     /// How attention is executed
     #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
@@ -216,7 +217,7 @@ pub struct PlanArguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<u8>(0..=3))]
     pub zero: Option<Vec<u8>>,
     /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b), tensors:offload(a)+device(b) with the
     /// operators' own names (`a*0.5`: a part of its tokens; with `+rest(recompute)` behind it the others run again); `best` for what is fastest in
@@ -230,12 +231,16 @@ pub struct PlanArguments {
     pub schedule: Option<Vec<ScheduleName>>,
 }
 
+/// The longest sequence that is taken, in tokens.
+pub const LONGEST: u64 = 1 << 24;
+/// The most modules that predict further tokens.
+pub const MOST_MTP: u64 = workloads::limits::MAX_FURTHER_TOKENS;
 /// Recomputation that is chosen for every stage.
 const BEST: &str = "best";
 
 /// A number from 1 to a limit.
-pub fn at_most(limit: u64) -> RangedU64ValueParser<u32> {
-    RangedU64ValueParser::new().range(1..=limit)
+pub fn at_most(limit: u32) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    whole(1..=limit)
 }
 
 /// What the words of a job name.

@@ -6,6 +6,7 @@ mod write;
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
+use crate::numbers::whole;
 use crate::progress::Progress;
 use crate::verb::job::{JobArguments, Loaded, PlanArguments, flag};
 use crate::verb::stop;
@@ -59,7 +60,7 @@ pub struct Arguments {
     #[command(flatten)]
     choices: PlanArguments,
     /// Plans to list, besides the fastest that the stack's framework can run where it is none of them [default: 10]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1000))]
     top: Option<u16>,
     /// List plans by the bad end of their step's 90 % interval: the plan that is fastest if the model is as wrong about each as it has been about
     /// measured runs like it
@@ -94,7 +95,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "emit")]
     memory: Option<PathBuf>,
     /// Stop after so many seconds with the best plans so far and what no plan is below (Ctrl-C does so at once; a second one ends the program)
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]

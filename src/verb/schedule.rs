@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure};
+use crate::numbers::whole;
 use serde::Serialize;
 use sim::schedule::{self, Instance, Limits, Memo, Pairing, Schedule, Stored};
 use sim::status::SolveStatus;
@@ -27,10 +28,10 @@ pub struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Begin no more search passes after this long and report the gap; the work is limited besides
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
     /// Search states to generate at most for each piece of an instance; about a million take a second, and up to 0.3 GB of memory
-    #[arg(long, value_name = "N", default_value_t = Limits::default().steps)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().steps, value_parser = whole(0..=u64::MAX))]
     steps: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]

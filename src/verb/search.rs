@@ -10,8 +10,9 @@ mod within;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::numbers::whole;
 use crate::progress::{self, Left, Pace};
-use crate::verb::job::at_most;
+use crate::verb::job::{LONGEST, MOST_MTP, at_most};
 use crate::verb::slurm::InParts;
 use crate::verb::stop;
 use asked::Named;
@@ -59,7 +60,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Seed of everything random; kept in the record (the exhaustive search draws nothing)
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -85,13 +86,13 @@ pub struct Posed {
     #[arg(long)]
     pub stack: Option<String>,
     /// GiB of every device's memory that plans leave free, besides what the stack takes
-    #[arg(long, value_name = "GIB", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
     pub headroom_gib: f64,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "TOKENS", value_parser = whole(1..=LONGEST))]
     pub sequence_length: Option<u64>,
     /// Modules that predict further tokens, trained with every model, as `plan --mtp-layers` has them [default: none]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
     #[command(flatten)]
     pub asked: Asked,
@@ -101,26 +102,26 @@ pub struct Posed {
 #[derive(clap::Args, Debug, Clone, PartialEq, Default)]
 pub struct Asked {
     /// Largest area of a chip's compute dies, in mm² of their node
-    #[arg(long, value_name = "MM2", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MM2")]
     max_area: Option<f64>,
     /// Largest power of a chip under its heavier sustained load, in W: a large matrix product, or a stream through HBM. A step that runs both at
     /// once may take more; the report says so
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "WATTS")]
     max_power: Option<f64>,
     /// Most that a chip may cost to make, in USD
-    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    #[arg(long, value_name = "USD")]
     max_cost: Option<f64>,
     /// Least HBM of a chip, in GiB
-    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    #[arg(long, value_name = "GIB")]
     min_hbm_gib: Option<f64>,
     /// Largest HBM of a chip, in GiB
-    #[arg(long, value_name = "GIB", allow_negative_numbers = true)]
+    #[arg(long, value_name = "GIB")]
     max_hbm_gib: Option<f64>,
     /// Least rate at which a chip's HBM is read, in GB/s
-    #[arg(long, value_name = "GB/S", allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB/S")]
     min_hbm_bandwidth: Option<f64>,
     /// Longest step, in seconds; with --robust it holds at the bad end of the step's interval
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS")]
     max_step: Option<f64>,
     /// Process of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3
     #[arg(long)]
@@ -132,38 +133,38 @@ pub struct Asked {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Devices in place of the study's
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
     devices: Option<u32>,
     /// Network between the devices in place of the study's: a built-in one (coplace list fabrics) or a fabric file (.toml)
     #[arg(long)]
     fabric: Option<String>,
     /// Sequences per step over the whole cluster, in place of the study's
-    #[arg(long, value_name = "SEQUENCES", allow_negative_numbers = true, value_parser = at_most(1 << 24))]
+    #[arg(long, value_name = "SEQUENCES", value_parser = at_most(1 << 24))]
     global_batch: Option<u32>,
     /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token; per-mm2, -watt and -dollar are a device's
     /// throughput over its own dies, power and cost [default: throughput]
     #[arg(long, value_name = "NAME")]
     objective: Option<Named<Objective>>,
     /// Of objective per-dollar: years that the chips run, whose energy is paid as well [default: the study's, 0]
-    #[arg(long, value_name = "YEARS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "YEARS")]
     years: Option<f64>,
     /// With --years: price of a kWh [default: the study's, 0.08, what industry in the United States paid on average in 2023 (EIA)]
-    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    #[arg(long, value_name = "USD")]
     kwh_price: Option<f64>,
     /// With --years: energy of the whole site over that of its machines [default: the study's, 1.1, Google's fleet in 2023]
-    #[arg(long, value_name = "RATIO", allow_negative_numbers = true)]
+    #[arg(long, value_name = "RATIO")]
     pue: Option<f64>,
     /// With --years: part of the time in which steps run, 0 to 1 [default: the study's, 0.9, effective training time of Llama 3]
-    #[arg(long, value_name = "PART", allow_negative_numbers = true)]
+    #[arg(long, value_name = "PART")]
     utilisation: Option<f64>,
     /// Of several models, the mean of their rates over the reference chip's that is best: geomean, mean [default: the study's, geomean]
     #[arg(long, value_name = "NAME")]
     over: Option<Named<Over>>,
     /// Stop after so many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the program)
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS")]
     pub time_limit: Option<f64>,
     /// Percent by which a design may be better than the best found: 0 proves the best
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "PERCENT")]
     pub within: Option<f64>,
     /// Against what the exact front is found: one or two, with a comma between, of area, power, cost, energy (of a step); or none [default: area of
     /// throughput, none of others]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Tasks of a job array: Slurm's MaxArraySize is 1001 where nobody changed it, which allows numbers up to 1000 (slurm.conf(5)).
-const MOST_TASKS: u64 = 1000;
+const MOST_TASKS: u32 = 1000;
 
 /// In which parts it is done.
 #[derive(clap::Args, Clone)]

@@ -3,8 +3,9 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
+use crate::numbers::whole;
 use crate::progress;
-use crate::verb::job::{AttentionKernel, OptimizerName, Products, at_most, precision};
+use crate::verb::job::{AttentionKernel, LONGEST, OptimizerName, Products, at_most, precision};
 use results::techniques::{self, Comparison};
 use results::{figure, report};
 use search::techniques::Setting;
@@ -56,7 +57,7 @@ pub struct Arguments {
     #[arg(long, value_name = "E", default_value_t = 1, value_parser = at_most(1 << 16))]
     expert: u32,
     /// ZeRO stage
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u8>(0..=3))]
     zero: u8,
     /// Sequences per micro-batch
     #[arg(long, value_name = "SEQUENCES", default_value_t = 1, value_parser = at_most(1 << 16))]
@@ -65,7 +66,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_most(1 << 16))]
     accumulate: u32,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "TOKENS", value_parser = whole(1..=LONGEST))]
     sequence_length: Option<u64>,
     /// What runs again besides: none, selective, full, MaxText's names, custom:offload(a)+device(b)
     #[arg(long, default_value = "none")]

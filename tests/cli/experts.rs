@@ -19,7 +19,7 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     let refused = call(&["--expert-tensor", "3"]).refusal();
     assert!(refused.contains("--expert-tensor: etp = 3: must be a divisor of the 16 ranks of a stage"), "{refused}");
     assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
-    assert!(call(&["--mtp-layers", "33"]).refusal().contains("must be at most 32"));
+    assert!(call(&["--mtp-layers", "33"]).refusal().contains("33 is not in 0..=32"));
     assert!(call(&["--capacity-factor", "0.5"]).refusal().contains("must be from 1 to 10.66"));
     let dense = "evaluate llama2-7b --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 8 --capacity-factor 1.5";
     assert!(coplace(&dense.split(' ').collect::<Vec<_>>()).refusal().contains("llama2-7b has no experts"));

@@ -37,6 +37,27 @@ fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
     assert_eq!(coplace(&["--version"]).result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
 }
 
+/// A negative number is a value like others: it is named with its option and the limit, lists of several as well.
+#[test]
+fn negative_numbers_are_refused_by_their_options() {
+    let job =
+        ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "8"];
+    for (option, value, limit) in [
+        ("--expert-tensor", "-1", "-1 is not in 1..=65536"),
+        ("--tensor", "-1,2", "-1 is not in 1..=65536"),
+        ("--zero", "-1", "-1 is not in 0..=3"),
+        ("--top", "-3", "-3 is not in 1..=1000"),
+        ("--sequence-length", "-4096", "-4096 is not in 1..=16777216"),
+        ("--headroom-gib", "-0.5", "must be at least 0"),
+        ("--time-limit", "-inf", "must be above 0"),
+    ] {
+        let said = coplace(&[&job[..], &[option, value]].concat()).refusal();
+        assert!(said.contains(option) && said.contains(limit) && !said.contains("-- -"), "{option} {value}: {said}");
+    }
+    let said = coplace(&["search", "llama2-7b", "--hbm-stacks", "-2"]).refusal();
+    assert!(said.contains("invalid value '-2' for '--hbm-stacks <N>': -2 is not in 1..=64"), "{said}");
+}
+
 #[test]
 fn a_wrong_call_is_refused_with_exit_code_2() {
     for call in [&["frobnicate"][..], &["place"], &["list", "cats"], &["search", "llama2-7b", "--seed", "x"], &[]] {
