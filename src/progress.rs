@@ -230,6 +230,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     /// What a pace says at the end of values at whole tenths of a second.
