@@ -5,7 +5,7 @@
 
 use super::arrangement::{Alike, Arrangement, DEVICE_KINDS, KINDS};
 use super::away::{ParameterCopies, PieceCopies};
-use super::chunk::{Chunk, exposed_gathers, launching};
+use super::chunk::{Chunk, launching};
 use super::contention::{Communication, Window};
 use super::network::Network;
 use super::profile::{PassProfile, PieceProfile, StepProfile};
@@ -15,7 +15,7 @@ use super::{SoftwareStack, StepTime};
 use sim::pipeline::{EndedPipeline, PassesTime, RowPipeline};
 use sim::units::Seconds;
 use std::borrow::Cow;
-use workloads::StagePolicies;
+use workloads::{Layout, StagePolicies};
 
 /// What a device exchanges once per step for the parameters that it holds, and their update.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +50,7 @@ impl PieceCopies {
         piece.backward.copies = piece.backward.copies.plus(self.passes[1]);
         piece.wait_for_copies(stack);
         if bounded {
-            piece.backward.weight += piece.backward.offload - before;
+            piece.bounded_but_for_copies(before);
         }
     }
 }
@@ -162,13 +162,35 @@ impl Assembly {
         exchanges: &Exchanges,
         sends: &Sends,
     ) -> Self {
+        Self::of_chunks(arrangement, stack, profile, (exchanges, sends), Chunk::beside)
+    }
+
+    /// Puts a plan together that splits the backward pass and whose passes are bounded by their schedules: no part of its timeline is longer than under
+    /// better ones ([`Chunk::at_least`]).
+    pub fn at_least(
+        arrangement: Arrangement,
+        stack: &SoftwareStack,
+        profile: &StepProfile,
+        exchanges: &Exchanges,
+        sends: &Sends,
+    ) -> Self {
+        Self::of_chunks(arrangement, stack, profile, (exchanges, sends), Chunk::at_least)
+    }
+
+    fn of_chunks(
+        arrangement: Arrangement,
+        stack: &SoftwareStack,
+        profile: &StepProfile,
+        (exchanges, sends): (&Exchanges, &Sends),
+        chunk: impl Fn(&SoftwareStack, &Layout, (u64, PieceProfile), (u64, (Communication, Communication))) -> Chunk,
+    ) -> Self {
         let profile = &exchanges.beside(profile, stack);
         let (pieces, units) = (arrangement.pieces(profile), arrangement.units(profile));
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.kinds() {
             let piece = beside(sends, stack, pieces[kind]);
-            let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
-            chunks[kind] = Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), piece), gathers);
+            let of = (arrangement.layers_in(kind), piece);
+            chunks[kind] = chunk(stack, &arrangement.layout, of, (units[kind], exchanges.units[kind]));
         }
         let sends = exposed_sends(&arrangement, stack, arrangement.kinds().iter().map(|&kind| &chunks[kind]), sends);
         Self { arrangement, chunks, staged: None, sends }
@@ -188,8 +210,8 @@ impl Assembly {
         let units = arrangement.units(profile);
         let chunk = |kind: usize, piece: PieceProfile| {
             let piece = beside(sends, stack, piece);
-            let gathers = exposed_gathers(stack, &piece, units[kind], exchanges.units[kind]);
-            Chunk::new(stack, &arrangement.layout, (arrangement.layers_in(kind), piece), gathers)
+            let of = (arrangement.layers_in(kind), piece);
+            Chunk::beside(stack, &arrangement.layout, of, (units[kind], exchanges.units[kind]))
         };
         let staged = Staged::new(&arrangement, profile, mixes, chunk);
         let sends = exposed_sends(&arrangement, stack, staged.chunks.iter(), sends);
@@ -321,9 +343,9 @@ impl Assembly {
         let mut windows = [Window::default(); 2];
         self.held(alike, |chunk, count| {
             let (f, r, b) = (&chunk.piece.forward, &chunk.piece.recompute, &chunk.piece.backward);
-            let forward = Window { time: chunk.forward, ports: f.ports, copies: f.copies.each_way() };
-            let (time, ports) = (chunk.recompute + chunk.backward, r.ports + b.ports);
-            let backward = Window { time, ports, copies: b.copies.each_way() };
+            let [time, time_back] = chunk.hides;
+            let forward = Window { time, ports: f.ports, copies: f.copies.each_way() };
+            let backward = Window { time: time_back, ports: r.ports + b.ports, copies: b.copies.each_way() };
             for (window, one) in windows.iter_mut().zip([forward, backward]) {
                 *window = *window + one * count;
             }

@@ -22,6 +22,8 @@ pub struct Chunk {
     /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-2 and -3).
     pub(super) data: Seconds,
     pub(super) host: Seconds,
+    /// For how long its forward pass, and its backward pass with what runs again, hide what the step exchanges once.
+    pub(super) hides: [Seconds; 2],
 }
 
 impl Chunk {
@@ -30,7 +32,7 @@ impl Chunk {
         stack: &SoftwareStack,
         layout: &Layout,
         (layers, piece): (u64, PieceProfile),
-        [gathers, scatters, apart_scatters]: [Seconds; 3],
+        ExposedGathers { forward: gathers, backward: scatters, apart: [scatters_inputs, scatters_weights] }: ExposedGathers,
     ) -> Self {
         let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
         let busy = [f.busy(), r.busy() + b.busy()];
@@ -40,8 +42,40 @@ impl Chunk {
         let (forward, backward) = (forward + exchange + gathers, backward + exchange + scatters);
         let host = waiting + exchange * 2.0;
         let [input, weight] = apart(stack, &piece);
-        let apart = [input - r.busy() + exchange + apart_scatters, weight];
-        Self { piece, layers, forward, recompute: r.busy(), backward: backward - r.busy(), apart, data: gathers + scatters, host }
+        let apart = [input - r.busy() + exchange + scatters_inputs, weight + scatters_weights];
+        let (recompute, data, hides) = (r.busy(), gathers + scatters, [forward, backward]);
+        Self { piece, layers, forward, recompute, backward: backward - recompute, apart, data, host, hides }
+    }
+
+    /// [`Self::new`] with what nothing hides of the `units` that are gathered and scattered in every micro-batch.
+    pub(super) fn beside(
+        stack: &SoftwareStack,
+        layout: &Layout,
+        (layers, piece): (u64, PieceProfile),
+        (units, exchange): (u64, (Communication, Communication)),
+    ) -> Self {
+        Self::new(stack, layout, (layers, piece), exposed_gathers(stack, &piece, units, exchange))
+    }
+
+    /// [`Self::beside`] of a piece whose passes are bounded by their schedules, for a schedule that splits the backward pass: each of its parts takes what
+    /// it does at least, whatever the other does, and communication is hidden as if all passes took what they do under the schedules that were found.
+    /// So no pass and no communication takes longer than under better schedules; closed forms know better what the parts take together.
+    pub(super) fn at_least(
+        stack: &SoftwareStack,
+        layout: &Layout,
+        (layers, piece): (u64, PieceProfile),
+        (units, exchange): (u64, (Communication, Communication)),
+    ) -> Self {
+        let longest = longest(stack, piece);
+        let exposed = exposed_gathers(stack, &longest, units, exchange);
+        let long = Self::new(stack, layout, (layers, longest), exposed);
+        let chunk = Self::new(stack, layout, (layers, piece), exposed);
+        let overhead = if layout.pipeline > 1 { stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO };
+        let [[_, input_host], [_, weight_host]] = apart_by(stack, &piece);
+        let (again, [inputs, weights]) = (piece.recompute.parts[0], piece.backward.parts);
+        let input = (again + inputs).max(input_host) - chunk.recompute;
+        let apart = [input + overhead + exposed.apart[0], weights.max(weight_host)];
+        Self { piece: longest, apart, hides: long.hides, ..chunk }
     }
 
     pub(super) fn busy(&self) -> Seconds {
@@ -64,16 +98,28 @@ impl Chunk {
     }
 }
 
-/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides, forward, backward, and backward in two that run apart. Gathering waits for nothing, so that
-/// what comes next is fetched beside this unit; scattering is the reduction of the unit before.
+/// What nothing hides of weights gathered and of gradients scattered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExposedGathers {
+    /// In the forward pass.
+    pub forward: Seconds,
+    /// In the backward pass in one go.
+    pub backward: Seconds,
+    /// Beside the gradients of inputs, and those of weights, where these run apart.
+    pub apart: [Seconds; 2],
+}
+
+/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides. Gathering waits for nothing, so that what comes next is
+/// fetched beside this unit; scattering is the reduction of the unit before. It is the gradients of inputs that wait for it, but where passes are
+/// bounded: longer gradients of weights may hide so much that the stack's share alone is sure to be waited for.
 pub fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
     units: u64,
     (gather, scatter): (Communication, Communication),
-) -> [Seconds; 3] {
+) -> ExposedGathers {
     if gather.time + scatter.time == Seconds::ZERO {
-        return [Seconds::ZERO; 3];
+        return ExposedGathers::default();
     }
     let n = units.max(1) as f64;
     let exposed = |scatter: Communication, all: Window| {
@@ -84,7 +130,10 @@ pub fn exposed_gathers(
     let [forward, backward] = windows(stack, piece);
     let [input, weight] = apart(stack, piece);
     let split = Window { time: input + weight, ..backward };
-    [exposed(Communication::default(), forward), exposed(scatter, backward), exposed(scatter, split)]
+    let all = exposed(scatter, split);
+    let inputs = if piece.bounded { exposed(scatter, Window { time: Seconds(f64::INFINITY), ..split }) } else { all };
+    let apart = [inputs, all - inputs];
+    ExposedGathers { forward: exposed(Communication::default(), forward), backward: exposed(scatter, backward), apart }
 }
 
 /// How much of a gathering and a scattering it saves that they run beside the same work: up to the smaller of their two fractions both share the window, beyond
@@ -107,6 +156,14 @@ pub fn windows(stack: &SoftwareStack, piece: &PieceProfile) -> [Window; 2] {
         Window { time: forward, ports: f.ports, copies: f.copies.each_way() },
         Window { time: backward, ports: r.ports + b.ports, copies: b.copies.each_way() },
     ]
+}
+
+/// A piece's passes as long as under the schedules that were found, or longer: of a backward pass in two that run apart, each may wait for its launches.
+fn longest(stack: &SoftwareStack, mut piece: PieceProfile) -> PieceProfile {
+    let [_, launching] = launching(stack, &piece);
+    piece.forward.device += piece.forward.unproven;
+    piece.backward.device += piece.recompute.unproven + piece.backward.unproven + launching;
+    piece
 }
 
 /// What a piece's forward pass keeps a device busy, and its backward pass with what runs again.
@@ -141,5 +198,7 @@ pub fn apart_by(stack: &SoftwareStack, piece: &PieceProfile) -> [[Seconds; 2]; 2
         + b.slower_launches;
     // Collectives that the pass in one go hides behind the gradients of weights have nothing to hide behind.
     let input = r.busy() + b.busy() - b.weight + b.beside_weights;
-    [[input, input_host], [b.weight, host(launch.host_backward_us, weights)]]
+    // While the host still launches the gradients of inputs, more of them may run: of what is put off so much less is sure to be.
+    let waiting = if piece.bounded { (input_host - input).max(Seconds::ZERO) } else { Seconds::ZERO };
+    [[input, input_host], [(b.weight - waiting).max(Seconds::ZERO), host(launch.host_backward_us, weights)]]
 }

@@ -110,8 +110,8 @@ impl<N: Network> Step<'_, N> {
     /// Weights gathered (ZeRO-3), and gradients scattered (ZeRO-2 and -3), in every micro-batch: the part that nothing hides, forward and
     /// backward. `units` are what is gathered at a time: layers and ends.
     pub fn sharded(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
-        let [forward, backward, _] = exposed_gathers(chip.stack(), piece, units, self.gathers(chip, piece, units));
-        (forward, backward)
+        let exposed = exposed_gathers(chip.stack(), piece, units, self.gathers(chip, piece, units));
+        (exposed.forward, exposed.backward)
     }
 
     /// What one of a piece's `units` exchanges in every micro-batch: ZeRO-3 gathers its weights, ZeRO-2 and -3 scatter its gradients, of which

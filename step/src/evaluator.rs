@@ -378,6 +378,25 @@ impl<'a> Evaluator<'a> {
         self.simulate_under(&StagePolicies::default(), shape, degrees, sends, (schedule, micro_batches))
     }
 
+    /// The step of a plan that splits the backward pass and whose shape is bounded by its passes' schedules: no less under better ones. Played, every
+    /// part of a pass takes what it does at least by itself, so that what a pass takes as a whole is better known to [`Self::time`].
+    ///
+    /// # Errors
+    /// As [`Self::simulate`].
+    pub fn simulate_least(
+        &self,
+        shape: &Shape,
+        degrees: &Degrees,
+        sends: &Sends,
+        schedule: Schedule,
+        micro_batches: u64,
+    ) -> Result<Seconds, StepError> {
+        let arrangement = degrees.under(schedule, micro_batches);
+        let assembly = Assembly::at_least(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
+        let (passes, leads) = passes(&assembly, self.fabric, self.stack, &degrees.exchanges)?;
+        Ok(passes + assembly.once(&arrangement, self.stack, &degrees.exchanges, &leads).total())
+    }
+
     /// [`Self::simulate`] of a plan whose stages have policies of their own: `shape` is [`Shape::mixed`] of them.
     ///
     /// # Errors
@@ -449,3 +468,7 @@ impl Degrees {
 #[cfg(test)]
 #[path = "evaluator_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "parts_tests.rs"]
+mod parts_tests;

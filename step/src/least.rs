@@ -88,8 +88,8 @@ impl Evaluator<'_> {
         let of = |layers: u64| {
             let (piece, units) = (profile.layer.times(layers), units * layers);
             let gathers = Step { fabric: self.fabric, plan, profile }.gathers(chip, &piece, units);
-            let [forward, backward, apart] = exposed_gathers(self.stack, &piece, units, gathers);
-            [forward, if plan.schedule.splits_backward() { apart } else { backward }]
+            let exposed = exposed_gathers(self.stack, &piece, units, gathers);
+            [exposed.forward, if plan.schedule.splits_backward() { exposed.apart[0] } else { exposed.backward }]
         };
         let (one, two) = (of(1), of(2));
         let each = [0, 1].map(|pass| two[pass] - one[pass]);

@@ -46,6 +46,9 @@ pub struct PassProfile {
     pub unproven: Seconds,
     /// The same of its gradients of inputs where they run apart.
     pub unproven_inputs: Seconds,
+    /// What gradients of inputs, or what runs again before them, and gradients of weights take at least, each whatever the other does. Known where
+    /// passes are bounded by their schedules.
+    pub parts: [Seconds; 2],
 }
 
 impl PassProfile {
@@ -73,6 +76,7 @@ impl PassProfile {
             energy: self.energy + other.energy,
             unproven: self.unproven + other.unproven,
             unproven_inputs: self.unproven_inputs + other.unproven_inputs,
+            parts: [0, 1].map(|part| self.parts[part] + other.parts[part]),
         }
     }
 
@@ -103,6 +107,7 @@ impl PassProfile {
             energy: self.energy * n,
             unproven: self.unproven * n,
             unproven_inputs: self.unproven_inputs * n,
+            parts: self.parts.map(|part| part * n),
         }
     }
 }
@@ -122,6 +127,9 @@ pub struct PieceProfile {
     pub expert_parameters: u64,
     /// Of all parameters besides, those that have no gradient, or a smaller one: ZeRO-3 gathers them too.
     pub frozen: u64,
+    /// Whether its passes are bounded: gradients of weights may then take less than is said, as much as those of inputs take more.
+    #[serde(skip)]
+    pub(super) bounded: bool,
 }
 
 impl PieceProfile {
@@ -132,17 +140,25 @@ impl PieceProfile {
             .all(|pass| pass.unproven + pass.unproven_inputs == Seconds::ZERO)
     }
 
+    /// A backward pass of which all is known but what waits for copies, which may be all put off: `before` of it is said already.
+    pub(super) fn bounded_but_for_copies(&mut self, before: Seconds) {
+        self.backward.weight += self.backward.offload - before;
+        self.bounded = true;
+    }
+
     /// A backward pass of which a bound is known, and one of the gradients of inputs: of the rest, what runs again and what waits for copies, one part
     /// may be more and another less, and all of it may be put off.
     pub(super) fn bounded_but_for_inputs(&mut self) {
         self.backward.weight += self.backward.offload + self.recompute.device;
         self.backward.device += std::mem::take(&mut self.recompute.device);
+        self.bounded = true;
     }
 
     /// The same where of the gradients of inputs nothing is known.
     pub(super) fn bounded_as_a_whole(&mut self) {
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.backward.weight = self.backward.busy();
+        self.bounded = true;
     }
 
     /// Lets its passes wait for what nothing hides of their copies: of these, as much as there is other work beside them, the stack's fraction is hidden.
@@ -166,6 +182,7 @@ impl PieceProfile {
             parameters: self.parameters.saturating_add(other.parameters),
             expert_parameters: self.expert_parameters.saturating_add(other.expert_parameters),
             frozen: self.frozen.saturating_add(other.frozen),
+            bounded: self.bounded || other.bounded,
         }
     }
 
@@ -189,6 +206,7 @@ impl PieceProfile {
             parameters: self.parameters.saturating_mul(count),
             expert_parameters: self.expert_parameters.saturating_mul(count),
             frozen: self.frozen.saturating_mul(count),
+            bounded: self.bounded,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
 
 use super::away::AwayPieces;
-use super::chip_times::{Cost, Fidelity};
+use super::chip_times::{Cost, Fidelity, collective_latency};
 use super::contention::{Communication, PortTimes, Window};
 use super::copied::{Copied, LinkTimes};
 use super::lowering::lowered;
@@ -85,13 +85,13 @@ impl PieceWork {
         };
         let (parameters, expert_parameters, frozen) = (self.parameters, self.expert_parameters, self.frozen);
         let [recompute, backward] = [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
-        let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen };
+        let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen, bounded: false };
         piece.forward.copies = LinkTimes::out_of_device(self.copy);
         piece.backward.copies = LinkTimes::into_device(self.copy);
         piece.wait_for_copies(chip.stack());
         match (&self.passes, chip.fidelity()) {
             (_, Fidelity::Exact) => {}
-            (PassesWork::Streamed(_), _) => piece.backward.weight += piece.backward.offload,
+            (PassesWork::Streamed(_), _) => piece.bounded_but_for_copies(Seconds::ZERO),
             (PassesWork::Scheduled(_), Fidelity::Scheduled) if piece.proven() => {}
             (PassesWork::Scheduled(_), Fidelity::Scheduled) => piece.bounded_but_for_inputs(),
             (PassesWork::Scheduled(_), _) => piece.bounded_as_a_whole(),
@@ -241,6 +241,15 @@ impl ScheduledWork {
         Ok(passes)
     }
 
+    /// What the collectives of the backward pass take one after the other.
+    fn collectives_alone(&self, network: &impl Network) -> Seconds {
+        let latency = |node: &KernelNode| match &node.kernel {
+            Kernel::Collective(collective) => collective_latency(network, collective),
+            _ => Seconds::ZERO,
+        };
+        self.backward.node_weights().map(latency).sum()
+    }
+
     fn scheduled(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<[PassProfile; 3], StepError> {
         let forward = match &self.forward {
             Ok(known) => *known,
@@ -253,6 +262,11 @@ impl ScheduledWork {
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
             once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
             once.unproven_inputs = inputs.unproven;
+            // Each as if the other took what it takes under the schedule that was found. Collectives that nothing hides are no gradients of weights.
+            let put_off = (once.busy() - inputs.busy() - inputs.unproven).max(Seconds::ZERO);
+            let computing =
+                if once.unproven > Seconds::ZERO { once.busy() - self.collectives_alone(network) } else { once.device };
+            once.parts = [inputs.busy(), put_off.min(computing).max(Seconds::ZERO)];
         }
         let Some(whole) = &self.whole else {
             return Ok([forward, PassProfile::default(), once]);
@@ -260,6 +274,7 @@ impl ScheduledWork {
         let whole = chip.scheduled_pass(whole, network, |_| false)?;
         let recompute = PassProfile {
             device: (whole.busy() - once.busy()).max(Seconds::ZERO),
+            parts: [(whole.busy() - once.busy() - once.unproven).max(Seconds::ZERO), Seconds::ZERO],
             launches: whole.launches.saturating_sub(once.launches),
             collective_ranks: whole.collective_ranks.saturating_sub(once.collective_ranks),
             ports: whole.ports - once.ports,

@@ -5,11 +5,23 @@ use super::search::Search;
 use super::{Job, PlanPart};
 use rayon::prelude::*;
 use sim::pipeline::Schedule;
+use sim::units::Seconds;
 use std::sync::Arc;
-use step::{ChipTimes, Fidelity, Lowered, Shape, StepError, TrainingPlan};
+use step::{ChipTimes, Degrees, Fidelity, Lowered, Sends, Shape, StepError, TrainingPlan};
 
 /// Plans simulated between two looks at the list.
 const ROUND: usize = 64;
+
+/// What the time of a plan is, of which the closed form is a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timing {
+    /// The closed form.
+    Closed,
+    /// That, or its schedule played with every part of a pass as short as it may be, whichever is longer.
+    Parts,
+    /// Its schedule played.
+    Played,
+}
 
 /// What gives plans their shapes, one plan after the other.
 struct Shapes<'l> {
@@ -87,26 +99,46 @@ impl Search<'_> {
         at
     }
 
-    /// Whether a schedule's closed form is what bounds it: its passes are bounded themselves, and played it may take longer than what they bound. Where
-    /// less of a pass is gradients of inputs and more may be put off, a played schedule may wait for inputs first and run what it has put off later;
-    /// and ZB-V's passes take the next that is ready.
-    pub(super) fn is_bounded(&self, shape: &Shape, schedule: Schedule) -> bool {
-        let bounded = match self.chip.fidelity() {
-            Fidelity::Exact => false,
-            Fidelity::Scheduled => !shape.proven(),
-            Fidelity::Peak | Fidelity::Buffered | Fidelity::Mapped => true,
-        };
-        bounded && schedule.splits_backward()
+    /// How a plan is timed whose closed form is a bound. Where less of a backward pass is gradients of inputs and more may be put off, a played schedule
+    /// may wait for inputs first and run what it has put off later.
+    pub(super) fn timing(&self, shape: &Shape, schedule: Schedule) -> Timing {
+        match self.chip.fidelity() {
+            _ if !schedule.splits_backward() => Timing::Played,
+            Fidelity::Exact => Timing::Played,
+            Fidelity::Scheduled if shape.proven() => Timing::Played,
+            Fidelity::Scheduled => Timing::Parts,
+            Fidelity::Peak | Fidelity::Buffered | Fidelity::Mapped => Timing::Closed,
+        }
+    }
+
+    /// The time of a plan whose closed form is no more than a bound.
+    ///
+    /// # Errors
+    /// A pipeline that the schedule cannot run.
+    pub(super) fn play(
+        &self,
+        shape: &Shape,
+        degrees: &Degrees,
+        sends: &Sends,
+        (schedule, micro_batches): (Schedule, u64),
+        closed: Seconds,
+    ) -> Result<Seconds, StepError> {
+        Ok(match self.timing(shape, schedule) {
+            Timing::Closed => closed,
+            Timing::Parts => closed.max(self.evaluator.simulate_least(shape, degrees, sends, schedule, micro_batches)?),
+            Timing::Played => self.evaluator.simulate(shape, degrees, sends, schedule, micro_batches)?,
+        })
     }
 
     fn simulate(&self, shapes: &mut Shapes<'_>, candidate: &Candidate) -> Result<f64, StepError> {
         let plan = self.plan(*candidate);
         let shape = shapes.of(self.job, candidate, &plan)?;
-        if self.is_bounded(&shape, plan.schedule) {
-            return Ok(candidate.time);
+        let closed = Seconds(candidate.time);
+        if self.timing(&shape, plan.schedule) == Timing::Closed {
+            return Ok(closed.0);
         }
         let degrees = self.divided(candidate.family)[candidate.division as usize].degrees.as_ref().map_err(Clone::clone)?;
         let sends = self.evaluator.sends(&shapes.chip, &shape, &plan);
-        Ok(self.evaluator.simulate(&shape, degrees, &sends, plan.schedule, plan.micro_batches())?.0)
+        Ok(self.play(&shape, degrees, &sends, (plan.schedule, plan.micro_batches()), closed)?.0)
     }
 }

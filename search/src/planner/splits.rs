@@ -21,6 +21,7 @@ use super::PlanPart;
 use super::found::{Candidate, Found};
 use super::loads::{Loads, Rest, least_share};
 use super::search::{SPARE, Search};
+use super::settle::Timing;
 use super::space::SPLIT_TOLERANCE;
 use rayon::prelude::*;
 use sim::pipeline::PassesTime;
@@ -326,9 +327,8 @@ impl Search<'_> {
         }
         match self.evaluator.time(&mut Recent::default(), shape, degrees, sends, plan.schedule, m) {
             PassesTime::Exact(time) => time.0,
-            PassesTime::AtLeast(time) if self.is_bounded(shape, plan.schedule) => time.0,
-            PassesTime::AtLeast(_) => {
-                self.evaluator.simulate(shape, degrees, sends, plan.schedule, m).map_or(f64::INFINITY, |time| time.0)
+            PassesTime::AtLeast(closed) => {
+                self.play(shape, degrees, sends, (plan.schedule, m), closed).map_or(f64::INFINITY, |time| time.0)
             }
         }
     }
@@ -377,7 +377,7 @@ impl Search<'_> {
             Reach::Near => loads.near(layers, plan, limit - overhead, &mut rest),
         };
         let mut trial = Trial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
-        let (mut open, mut lowest, mut tried): (Vec<(f64, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
+        let (mut open, mut lowest, mut tried): (Vec<(Seconds, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
         while let Some((bound, split)) = splits.next(&loads, plan, trial.least() - overhead, &rest) {
             if Some(split) == even {
                 continue;
@@ -396,7 +396,7 @@ impl Search<'_> {
             tried += 1;
             let bounds = |time: f64| bound + overhead <= time * (1.0 + ROUNDING);
             match trial.time(rest.shared, split.ends()) {
-                Some(PassesTime::AtLeast(time)) if self.is_bounded(shape, plan.schedule) => trial.take(time),
+                Some(PassesTime::AtLeast(time)) if self.timing(shape, plan.schedule) == Timing::Closed => trial.take(time),
                 Some(PassesTime::Exact(time)) => {
                     debug_assert!(bounds(time.0), "{split}: {bound} and {overhead} above {time}");
                     trial.take(time);
@@ -404,10 +404,10 @@ impl Search<'_> {
                 // What has the lowest bound so far is played at once, the others wait for it.
                 Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
                     lowest = at_least.0;
-                    let played = trial.play(rest.shared, split.ends());
+                    let played = trial.play(rest.shared, split.ends(), at_least);
                     debug_assert!(played.is_none_or(|time| bounds(time.0)), "{split}: {bound} and {overhead} above {played:?}");
                 }
-                Some(PassesTime::AtLeast(bound)) => open.push((bound.0, split.ends())),
+                Some(PassesTime::AtLeast(bound)) => open.push((bound, split.ends())),
                 None => {}
             }
         }
@@ -453,26 +453,26 @@ impl Trial<'_> {
     }
 
     /// Plays the schedule under splits that fit, in the order of their bounds, as long as these are of use.
-    fn play_in_order(&mut self, shared: &mut Shared<'_>, mut splits: Vec<(f64, Option<LayerEnds>)>) {
-        splits.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    fn play_in_order(&mut self, shared: &mut Shared<'_>, mut splits: Vec<(Seconds, Option<LayerEnds>)>) {
+        splits.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
         for (bound, ends) in splits {
-            if bound >= self.least() {
+            if bound.0 >= self.least() {
                 break;
             }
             if self.search.standing.stops() {
-                self.search.standing.leaves(bound);
+                self.search.standing.leaves(bound.0);
                 break;
             }
-            self.play(shared, ends);
+            self.play(shared, ends, bound);
         }
     }
 
-    /// Plays the schedule under a split that fits; its time.
-    fn play(&mut self, shared: &mut Shared<'_>, ends: Option<LayerEnds>) -> Option<Seconds> {
+    /// Plays the schedule under a split that fits, which takes no less than `closed`; its time.
+    fn play(&mut self, shared: &mut Shared<'_>, ends: Option<LayerEnds>, closed: Seconds) -> Option<Seconds> {
         self.plan.layout.ends = ends;
         let (schedule, m) = (self.plan.schedule, self.plan.micro_batches());
         let degrees = shared.degrees(self.search, self.shape, &self.plan, self.candidate.division, self.domain);
-        let played = |degrees| self.search.evaluator.simulate(self.shape, degrees, &self.sends, schedule, m).ok();
+        let played = |degrees| self.search.play(self.shape, degrees, &self.sends, (schedule, m), closed).ok();
         let time = degrees.and_then(played)?;
         self.take(time);
         Some(time)
