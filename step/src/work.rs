@@ -272,9 +272,11 @@ impl ScheduledWork {
             return Ok([forward, PassProfile::default(), once]);
         };
         let whole = chip.scheduled_pass(whole, network, |_| false)?;
+        let device = (whole.busy() - once.busy()).max(Seconds::ZERO);
+        let least = (device - once.unproven).max(Seconds::ZERO);
         let recompute = PassProfile {
-            device: (whole.busy() - once.busy()).max(Seconds::ZERO),
-            parts: [(whole.busy() - once.busy() - once.unproven).max(Seconds::ZERO), Seconds::ZERO],
+            device,
+            parts: [if chip.fidelity() >= Fidelity::Scheduled { least } else { Seconds::ZERO }, Seconds::ZERO],
             launches: whole.launches.saturating_sub(once.launches),
             collective_ranks: whole.collective_ranks.saturating_sub(once.collective_ranks),
             ports: whole.ports - once.ports,
