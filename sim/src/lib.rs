@@ -1,7 +1,6 @@
 //! coplace-sim simulates what it is told: kernels on an accelerator, their schedule on its cores, collectives on a fabric,
 //! and the pipeline of a training step. It never decides and never speaks of models.
 
-pub mod coordinate_search;
 pub mod cores;
 pub mod cost;
 pub mod costed;

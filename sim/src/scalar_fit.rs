@@ -1,21 +1,45 @@
 //! Scalars fitted to measurements from what is believed of them before: those that the measurements say nothing of stay where they usually are, and
 //! a handful of measurements moves those that they determine.
 //!
-//! A point has a coordinate per scalar, usually a logarithm. What is minimised is the sum over the rows of |ln(predicted / measured)| over
-//! `ERROR_SCALE`, plus half the square of every coordinate's distance from what is believed in units of the belief's spread: the most probable point
-//! where errors have a Laplace distribution (one row that the model does not understand does not carry the others away) and scalars a normal one.
+//! A point has a coordinate per scalar, usually a logarithm. What is minimised is minus the logarithm of the probability of the rows' errors, |ln(predicted
+//! / measured)|, plus half the square of every coordinate's distance from what is believed in units of the belief's spread: the most probable point where
+//! errors have a Laplace distribution (one row that the model does not understand does not carry the others away) and scalars a normal one. What errors
+//! scatter by is `ERROR_SCALE`, or what the rows say where that is more: where the model understands them badly they speak the less against what is
+//! believed.
 
-use crate::coordinate_search::coordinate_search;
+use ndarray::{Array1, Array2};
 
-/// What errors scatter by where the model is right: the median error of the built-in stacks on the data sets that they were fitted on is from 2 to
+/// What errors scatter by at least, where the model is right: the median error of the built-in stacks on the data sets that they were fitted on is from 2 to
 /// 9 % (`step/stacks/README.md`), and that of the built-in fabrics on collectives from 16 MiB on is of the same size.
 const ERROR_SCALE: f64 = 0.05;
 /// How much worse than the best the logarithm of the probability is at the ends of a 90 % range (half the chi-square of one degree of freedom).
 const RANGE_DROP: f64 = 1.353;
-/// The step of a coordinate, a logarithm, at which a fit ends: what is left moves no time by as much as models are wrong about it.
-const FINEST: f64 = 0.02;
-/// By how much longer steps are than those of a fit of fractions: times span a factor of a hundred.
-const STRIDE: f64 = 3.0;
+/// How far a coordinate, a logarithm, is moved to see what it changes: what lies nearer moves no time by as much as models are wrong about it.
+const NEAR: f64 = 0.05;
+/// Errors below which rows count alike: the weight of a row, the inverse of its error, is that of a row with this one.
+const LEAST_ERROR: f64 = 0.02;
+/// How far a coordinate moves in one step at most: as far as the errors' slopes may be taken to hold.
+const LONGEST: f64 = 1.0;
+/// The first damping of a step, as a part of the normal equations' diagonal; it falls by [`EASED`] with every step that succeeds and rises by
+/// [`DAMPED`] with every one that does not (Marquardt, 1963).
+const DAMPING: f64 = 1e-2;
+const EASED: f64 = 5.0;
+const DAMPED: f64 = 6.0;
+/// Steps that may fail one after the other before a fit ends.
+const FAILURES: usize = 6;
+/// A gain in the logarithm of the probability with which a fit ends: a hundredth of what bounds a 90 % range.
+const LEAST_GAIN: f64 = 0.0135;
+/// Steps of a descent at most.
+const STEPS: usize = 40;
+/// How far a coordinate is moved alone where no slope leads further, either way: times span a factor of a hundred, and a host that is hidden
+/// behind the device makes no difference until it takes much longer.
+const LEAPS: [f64; 4] = [2.0, 1.0, 0.5, 0.2];
+/// Rounds of descents and leaps at most.
+const ROUNDS: usize = 12;
+/// Steps of a descent from every start, before the best of them goes on.
+const FIRST_STEPS: usize = 6;
+/// Sweeps over the coordinates in which a step's equations are solved.
+const SWEEPS: usize = 200;
 /// Standard deviations on either side of the mean between which 90 % of a normal distribution lies.
 const NORMAL_90: f64 = 1.645;
 /// The least spread of what is believed: files that took their figures over from each other agree better than they know.
@@ -88,30 +112,132 @@ impl ScalarFit<'_> {
     }
 
     /// Moves the free coordinates from the middle of what is believed, or from another start if that explains the rows better: where a scalar makes
-    /// no difference until another has moved (the host's time, where devices take longer) no single step leads out.
+    /// no difference until another has moved (the host's time, where devices take longer) no slope leads out.
     fn search(&self, free: &[bool], errors: &mut Errors<'_>) -> Vec<f64> {
         let centres: Vec<f64> = self.beliefs.iter().map(|belief| belief.centre).collect();
         let start =
             |other: &Vec<f64>| (0..centres.len()).map(|i| if free[i] { self.limited(i, other[i]) } else { centres[i] }).collect();
         let mut starts: Vec<Vec<f64>> = self.starts.iter().map(start).collect();
         starts.push(centres.clone());
-        let mut cost = |point: &Vec<f64>| misfit(point, errors) + self.improbability(point);
-        let best = starts.into_iter().map(|point| (cost(&point), point)).min_by(|a, b| a.0.total_cmp(&b.0));
         let free: Vec<usize> = (0..free.len()).filter(|i| free[*i]).collect();
-        let neighbours = |point: &Vec<f64>, i: usize, step: f64| {
-            [step, -step].map(|by| {
+        let mut known: Vec<(f64, Vec<f64>)> = Vec::new();
+        for start in starts {
+            if known.iter().all(|(_, other)| *other != start) {
+                known.push((f64::INFINITY, start));
+            }
+        }
+        for (cost, point) in &mut known {
+            *point = self.descend(std::mem::take(point), (&free, FIRST_STEPS), errors);
+            *cost = self.cost(point, errors);
+        }
+        let mut point = known.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(centres, |(_, point)| point);
+        for _ in 0..ROUNDS {
+            point = self.descend(point, (&free, STEPS), errors);
+            if !self.leap(&mut point, &free, errors) {
+                break;
+            }
+        }
+        point
+    }
+
+    /// Moves one free coordinate after the other by leaps, where something is gained; whether it was.
+    fn leap(&self, point: &mut Vec<f64>, free: &[usize], errors: &mut Errors<'_>) -> bool {
+        let mut least = self.cost(point, errors);
+        let before = least;
+        for &i in free {
+            for by in LEAPS.into_iter().flat_map(|by| [by, -by]) {
                 let mut moved = point.clone();
-                moved[free[i]] = self.limited(free[i], moved[free[i]] + STRIDE * by);
-                (STRIDE * step > FINEST && moved[free[i]] != point[free[i]]).then_some(moved)
-            })
-        };
-        let objective = |point: &Vec<f64>| Ok::<f64, std::convert::Infallible>(cost(point));
-        let Ok(found) = coordinate_search(best.map_or(centres, |(_, point)| point), free.len(), neighbours, objective);
-        found.point
+                moved[i] = self.limited(i, point[i] + by);
+                let there = if moved[i] == point[i] { f64::INFINITY } else { self.cost(&moved, errors) };
+                if there < least {
+                    (*point, least) = (moved, there);
+                }
+            }
+        }
+        before - least >= LEAST_GAIN
+    }
+
+    /// Moves the free coordinates together, by the slopes of all rows' errors, until nothing is gained: least squares with every row weighed by the
+    /// inverse of its error, which is what the sum of absolute errors asks for at its least (Holland and Welsch, 1977). One coordinate at a time a
+    /// search ends where two make up for each other, as the host's time and the gap between kernels do.
+    fn descend(&self, mut point: Vec<f64>, (free, steps): (&[usize], usize), errors: &mut Errors<'_>) -> Vec<f64> {
+        let mut rows = errors(&point);
+        let mut cost = misfit(&rows) + self.improbability(&point);
+        let mut damping = DAMPING;
+        for _ in 0..steps {
+            let slopes = self.slopes(&point, &rows, free, errors);
+            let mut gain = 0.0;
+            for _ in 0..FAILURES {
+                let moved = self.step(&point, (&rows, &slopes), free, damping);
+                let there = errors(&moved);
+                let less = cost - misfit(&there) - self.improbability(&moved);
+                if less > 0.0 {
+                    (point, rows, gain) = (moved, there, less);
+                    cost -= less;
+                    damping /= EASED;
+                    break;
+                }
+                damping *= DAMPED;
+            }
+            if gain < LEAST_GAIN {
+                break;
+            }
+        }
+        point
+    }
+
+    /// By how much every row's error changes with each free coordinate: rows by coordinates.
+    fn slopes(&self, point: &[f64], rows: &[f64], free: &[usize], errors: &mut Errors<'_>) -> Array2<f64> {
+        let mut slopes = Array2::zeros((rows.len(), free.len()));
+        for (mut column, &i) in slopes.columns_mut().into_iter().zip(free) {
+            let mut moved = point.to_vec();
+            moved[i] = self.limited(i, point[i] + NEAR);
+            if moved[i] - point[i] < NEAR / 2.0 {
+                moved[i] = self.limited(i, point[i] - NEAR);
+            }
+            let by = moved[i] - point[i];
+            // One that cannot move changes nothing.
+            if by != 0.0 {
+                let slope = errors(&moved).iter().zip(rows).map(|(there, here)| (there - here) / by).collect::<Array1<f64>>();
+                column.assign(&slope);
+            }
+        }
+        slopes
+    }
+
+    /// The point to which the slopes lead within what can be, coordinate by coordinate (Gauss and Seidel, each limited).
+    fn step(&self, point: &[f64], (rows, slopes): (&[f64], &Array2<f64>), free: &[usize], damping: f64) -> Vec<f64> {
+        let scatter = scatter(rows);
+        let weights: Array1<f64> = rows.iter().map(|error| 1.0 / (error.abs().max(LEAST_ERROR) * scatter)).collect();
+        let mut weighed = slopes.clone();
+        weighed.rows_mut().into_iter().zip(&weights).for_each(|(mut row, weight)| row *= *weight);
+        let mut normal = weighed.t().dot(slopes);
+        let mut pull = weighed.t().dot(&Array1::from(rows.to_vec()));
+        for (at, &i) in free.iter().enumerate() {
+            let belief = &self.beliefs[i];
+            let sure = belief.spread.powi(-2);
+            normal[[at, at]] = (normal[[at, at]] + sure) * (1.0 + damping);
+            pull[at] += (point[i] - belief.centre) * sure;
+        }
+        let mut by = Array1::<f64>::zeros(free.len());
+        for _ in 0..SWEEPS {
+            for (at, &i) in free.iter().enumerate() {
+                let wanted = by[at] - (pull[at] + normal.row(at).dot(&by)) / normal[[at, at]];
+                by[at] = self.limited(i, point[i] + wanted.clamp(-LONGEST, LONGEST)) - point[i];
+            }
+        }
+        let mut moved = point.to_vec();
+        free.iter().zip(&by).for_each(|(&i, by)| moved[i] += by);
+        moved
     }
 
     fn limited(&self, i: usize, coordinate: f64) -> f64 {
         coordinate.max(self.beliefs[i].least).min(self.beliefs[i].most)
+    }
+
+    /// Minus the logarithm of a point's probability, without the constant.
+    fn cost(&self, point: &[f64], errors: &mut Errors<'_>) -> f64 {
+        misfit(&errors(point)) + self.improbability(point)
     }
 
     /// Minus the logarithm of a point's density, without the constant.
@@ -121,12 +247,12 @@ impl ScalarFit<'_> {
 
     /// How far a coordinate can move, the others fixed, before the rows alone speak against it.
     fn range(&self, point: &[f64], i: usize, errors: &mut Errors<'_>) -> Range {
-        let best = misfit(point, errors);
+        let best = misfit(&errors(point));
         let mut end = |direction: f64| {
             let mut at = |by: f64| {
                 let mut moved = point.to_vec();
                 moved[i] = self.limited(i, point[i] + direction * by);
-                (moved[i], misfit(&moved, errors) - best)
+                (moved[i], misfit(&errors(&moved)) - best)
             };
             let (mut inside, mut outside) = (0.0, 0.02);
             // What lies further than this no belief holds possible.
@@ -149,8 +275,20 @@ impl ScalarFit<'_> {
     }
 }
 
-fn misfit(point: &[f64], errors: &mut Errors<'_>) -> f64 {
-    errors(point).iter().map(|e| e.abs()).sum::<f64>() / ERROR_SCALE
+/// Minus the logarithm of the errors' probability, without the constant, what they scatter by being the most probable that is no less than
+/// [`ERROR_SCALE`].
+fn misfit(errors: &[f64]) -> f64 {
+    let (scatter, rows) = (scatter(errors), errors.len() as f64);
+    rows * (mean(errors) / scatter + (scatter / ERROR_SCALE).ln())
+}
+
+/// What errors scatter by: of a Laplace distribution, the mean of their amounts.
+fn scatter(errors: &[f64]) -> f64 {
+    mean(errors).max(ERROR_SCALE)
+}
+
+fn mean(errors: &[f64]) -> f64 {
+    errors.iter().map(|error| error.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
 /// How surely a coordinate is believed in that has these values elsewhere, each counted once.
@@ -195,8 +333,32 @@ mod tests {
     }
 
     #[test]
+    fn two_that_make_up_for_each_other_move_together() {
+        let beliefs = [Belief { spread: 3.0, ..belief(0.0) }; 2];
+        // The sum is known ten times as well as the difference, and one row in seven is wrong about both.
+        let mut errors = |p: &[f64]| {
+            let row = |i: usize| match i % 7 {
+                0 => 2.0,
+                1..4 => p[0] + p[1] - 1.0,
+                _ => (p[0] - p[1] - 4.0) / 10.0,
+            };
+            (0..70).map(row).collect()
+        };
+        let found = ScalarFit { beliefs: &beliefs, starts: &[] }.fit(&mut errors);
+        assert!((found[0] - 2.5).abs() < 0.02 && (found[1] + 1.5).abs() < 0.02, "{found:?}");
+    }
+
+    #[test]
+    fn a_coordinate_stays_within_what_can_be() {
+        let beliefs = [Belief { most: 0.5, ..belief(0.0) }, belief(0.0)];
+        let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
+        let found = fit.fit(&mut |p| (0..8).flat_map(|_| [p[0] + p[1] - 2.0, p[0] - 3.0]).collect());
+        assert!((found[0] - 0.5).abs() < 1e-9 && (found[1] - 1.5).abs() < 0.05, "{found:?}");
+    }
+
+    #[test]
     fn a_plateau_is_left_by_another_start() {
-        let beliefs = [belief(0.0)];
+        let beliefs = [Belief { spread: 3.0, ..belief(0.0) }];
         // Below 4 nothing changes, as where the host is faster than the device.
         let mut errors = |p: &[f64]| vec![p[0].max(4.0) - 5.0; 8];
         let stuck = ScalarFit { beliefs: &beliefs, starts: &[] }.fit(&mut errors);

@@ -49,6 +49,15 @@ const STEP_BYTES: f64 = 128.0;
 /// Bytes that a thread's load or store moves at once where the rows of a matrix allow it.
 const VECTOR_BYTES: u64 = 16;
 
+/// Bytes at whose multiples the matrices of a batch have to start for its products to run on tensor cores: one after another in rows of a head's
+/// numbers, those of 150 16-bit ones start at multiples of 4. cuBLAS asks for 16 (its library documentation, "Tensor Core Usage"), and has kernels
+/// that load less at once for single products.
+const BATCH_BYTES: f64 = 8.0;
+
+/// Part of the fp32 units' rate at which such products run instead. Fitted on what a sequence takes more in a layer of 96 heads of 150 numbers than
+/// in one of 64 heads of 224 (Megatron-DeepSpeed on A100, micro-batches of 1 to 8).
+const SCATTERED_ISSUE: f64 = 0.43;
+
 /// Starting the sum of the parts of a split: a second kernel, or a turn at the semaphore. Fitted: 2.2 us on A100, 2.8 on H100.
 const SPLIT_OVERHEAD: f64 = 2.5e-6;
 
@@ -223,11 +232,14 @@ pub(super) fn group(machine: &Machine, view: &View, library: &Library, c: &Contr
 fn fastest(machine: &Machine, view: &View, library: &Library, c: &Contraction, p: &Problem) -> Chosen {
     let core = machine.core_peak(c.operand);
     let vector = aligned(c.k, c.operand.bytes()).min(aligned(c.n, c.operand.bytes()));
+    let scattered = c.batch > 1 && vector * (VECTOR_BYTES as f64) < BATCH_BYTES;
+    let rate =
+        if scattered { SCATTERED_ISSUE * view.lanes / view.cores * machine.clock } else { core * library.scalars.issue_fraction };
     let frame = Frame {
         p,
         library,
         cores: view.cores,
-        mac: 1.0 / (core * library.scalars.issue_fraction),
+        mac: 1.0 / rate,
         load: 1.0 / (library.core_read * vector),
         power: p.batch * p.m * p.n * p.k / (core * view.cores * power_fraction(machine, c.operand)),
         missed: library.missed(view, p),

@@ -5,12 +5,10 @@ use crate::evidence::Scheme;
 use crate::validate::predict::Prepared;
 use crate::validate::{Options, ValidateError};
 use serde::Serialize;
+use sim::scalar_fit::LEFT_OUT;
 use std::path::Path;
 use step::SoftwareStack;
 use step::calibrate::{Fitted, MEMORY, Prior, Question, Scalar, TIME};
-
-/// Rows up to which each is left out by itself; of more, as many parts of them.
-const LEFT_OUT: usize = 24;
 
 /// A stack as some runs determine it.
 #[derive(Debug, Clone, PartialEq)]

@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use step::SoftwareStack;
 use step::calibrate::{MEMORY, Prior, Question, Scalar, TIME};
 
-/// Rows that a fit looks at: more do not move a dozen scalars.
-const FITTED_ROWS: usize = 40;
+/// Rows that a fit looks at: of more, as many evenly spread over the file.
+const FITTED_ROWS: usize = 60;
 /// The least rows that a stack is fitted to.
 const LEAST_ROWS: usize = 5;
 /// ln(predicted / measured) of a row that fitted scalars leave without a prediction.
