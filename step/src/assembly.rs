@@ -166,7 +166,7 @@ impl Assembly {
     }
 
     /// Puts a plan together that splits the backward pass and whose passes are bounded by their schedules: no part of its timeline is longer than under
-    /// better ones ([`Chunk::at_least`]).
+    /// better ones.
     pub fn at_least(
         arrangement: Arrangement,
         stack: &SoftwareStack,
