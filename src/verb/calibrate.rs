@@ -82,18 +82,20 @@ fn stem(out: &Path) -> String {
 
 /// Scalars before and after, with the ranges that the rows put them in.
 fn scalars<'a>(fitted: impl IntoIterator<Item = &'a FittedScalar>) -> String {
-    let mut table = Table::new(["scalar", "before", "after", "90 % range", ""]).align(4, Align::Left);
+    let mut table = Table::new(["scalar", "before", "after", "90 % range", "determined"])
+        .keep(&["after", "determined"])
+        .align(4, Align::Left);
     for scalar in fitted {
         table.row([
             scalar.key.clone(),
             number(scalar.before),
             number(scalar.after),
             format!("{} to {}", number(scalar.range.0), number(scalar.range.1)),
-            if scalar.determined { String::new() } else { "not determined by the rows, kept".to_owned() },
+            (if scalar.determined { "yes" } else { "no, kept" }).to_owned(),
         ]);
     }
     let mut text = table.render();
-    text.push_str("Ranges: what the rows allow with the other scalars as they are.\n");
+    text.push_str("Ranges: what the rows allow with the other scalars as they are. What the rows do not determine is kept.\n");
     text
 }
 

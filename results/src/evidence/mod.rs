@@ -245,11 +245,8 @@ mod tests {
         let large: Vec<&Coverage> = found.iter().filter(|c| c.scheme == Scheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Two hold more than nine of ten, since the stacks were fitted anew: BigScience's steps (all; its errors are smaller than those of what is like it) and
-        // nanotron's peaks (97 %).
-        assert!(large.iter().filter(|c| c.covered >= 0.955).count() <= 2, "{large:?}");
-        // Nine of ten are of use only where they are not everything.
-        assert!(large.iter().all(|c| c.width < 2.1), "{large:?}");
+        // Nine of ten are of use only where they are not all, nor everything.
+        assert!(large.iter().all(|c| c.covered < 0.96 && c.width < 1.4), "{large:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A software stack fitted to a user's own runs.
 
-use super::{LEAST_ROWS, Measured, Rows, Unit, measured};
+use super::{Folds, Job, LEAST_ROWS, Measured, Rows, Unit, measured};
 use crate::evidence::Scheme;
 use crate::validate::predict::Prepared;
 use crate::validate::{Options, ValidateError};
@@ -120,29 +120,23 @@ impl Unit<'_> {
         }
         let before = self.errors(&all, &self.stacks, prepared);
         let after = self.errors(&all, &fit.stacks, prepared);
-        let parts = all.len().min(LEFT_OUT);
-        let one_by_one: Vec<usize> = all.iter().map(|m| m % parts).collect();
+        let count = all.len().min(LEFT_OUT);
+        let parts = Folds { of: all.iter().map(|m| m % count).collect(), count };
         let models = self.folds(Scheme::Model);
         Part {
             quantity: self.quantity,
             rows: all.len(),
             before_pct: percent(&before),
             after_pct: percent(&after),
-            left_out_pct: self.left_out(&question, &one_by_one, parts, prepared),
-            by_model_pct: (models.count > 1).then(|| self.left_out(&question, &models.of, models.count, prepared)),
+            left_out_pct: self.left_out(&question, &parts, prepared),
+            by_model_pct: (models.count > 1).then(|| self.left_out(&question, &models, prepared)),
             scalars: fit.scalars.iter().map(FittedScalar::from).collect(),
         }
     }
 
     /// The mean absolute error in percent on folds that are left out in turn.
-    fn left_out(&self, question: &Question<'_>, of: &[usize], folds: usize, prepared: &mut Prepared) -> f64 {
-        let mut errors = Vec::new();
-        for fold in 0..folds {
-            let (inside, rest): (Vec<usize>, Vec<usize>) = (0..of.len()).partition(|m| of[*m] == fold);
-            let fit = question.fit(&mut |stacks| self.errors(&rest, stacks, prepared));
-            errors.extend(self.errors(&inside, &fit.stacks, prepared));
-        }
-        percent(&errors)
+    fn left_out(&self, question: &Question<'_>, folds: &Folds, prepared: &Prepared) -> f64 {
+        percent(&self.held_out(&Job::of(0, folds), question, (prepared, self.members.len())).concat())
     }
 }
 

@@ -115,7 +115,7 @@ pub fn residuals(path: &Path, options: &Options) -> Result<Vec<Residual>, Valida
         for stacks in units(&measured, options)? {
             let of_unit = |m: &&Measured| stacks.iter().any(|stack| stack.name == m.facts.stack.name);
             let unit = Unit { rows: &rows, quantity, members: measured.iter().filter(of_unit).collect(), stacks, scalars };
-            all.extend(unit.residuals(&mut prepared, options).map_err(|why| ValidateError::Stack { why: why.to_string() })?);
+            all.extend(unit.residuals(&mut prepared).map_err(|why| ValidateError::Stack { why: why.to_string() })?);
         }
     }
     Ok(all)
@@ -176,13 +176,20 @@ struct Job {
     rest: Vec<usize>,
 }
 
-/// The folds of a scheme that leave rows enough.
-fn jobs(scheme: usize, folds: &Folds) -> Vec<Job> {
-    let split = |fold: usize| {
-        let (inside, rest) = (0..folds.of.len()).partition(|m| folds.of[*m] == fold);
-        Job { scheme, inside, rest }
-    };
-    (0..folds.count).map(split).filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS).collect()
+impl Job {
+    /// The folds of a scheme.
+    fn of(scheme: usize, folds: &Folds) -> Vec<Self> {
+        let split = |fold: usize| {
+            let (inside, rest) = (0..folds.of.len()).partition(|m| folds.of[*m] == fold);
+            Self { scheme, inside, rest }
+        };
+        (0..folds.count).map(split).collect()
+    }
+
+    /// Those that leave rows enough.
+    fn with_rest(scheme: usize, folds: &Folds) -> Vec<Self> {
+        Self::of(scheme, folds).into_iter().filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS).collect()
+    }
 }
 
 /// The next of the jobs, with its place.
@@ -227,7 +234,7 @@ impl Unit<'_> {
         self.scalars.iter().filter(alike).copied().collect()
     }
 
-    fn residuals(&self, prepared: &mut Prepared, options: &Options) -> Result<Vec<Residual>, step::StackError> {
+    fn residuals(&self, prepared: &mut Prepared) -> Result<Vec<Residual>, step::StackError> {
         let all: Vec<usize> = (0..self.members.len()).collect();
         let scalars = self.shared();
         let names: Vec<&str> = self.stacks.iter().map(|stack| stack.name.as_str()).collect();
@@ -237,9 +244,9 @@ impl Unit<'_> {
         let unmet = self.errors(&all, &prior.applied(&scalars, &self.stacks), prepared);
         prepared.drive(&[]);
         let folds: Vec<Folds> = Scheme::FITTED.iter().map(|scheme| self.folds(*scheme)).collect();
-        let jobs: Vec<Job> = folds.iter().enumerate().flat_map(|(scheme, folds)| jobs(scheme, folds)).collect();
+        let jobs: Vec<Job> = folds.iter().enumerate().flat_map(|(scheme, folds)| Job::with_rest(scheme, folds)).collect();
         let mut held_out = vec![[None; 4]; all.len()];
-        for (job, errors) in jobs.iter().zip(self.held_out(&jobs, &question, options)) {
+        for (job, errors) in jobs.iter().zip(self.held_out(&jobs, &question, (prepared, FITTED_ROWS))) {
             for (m, error) in job.inside.iter().zip(errors) {
                 held_out[*m][job.scheme] = Some(-error);
             }
@@ -247,14 +254,14 @@ impl Unit<'_> {
         Ok(all.iter().map(|m| self.residual(*m, &folds, -in_sample[*m], held_out[*m], -unmet[*m])).collect())
     }
 
-    /// The errors of every fold under scalars fitted to the others, folds side by side on the machine's cores.
-    fn held_out(&self, jobs: &[Job], question: &Question<'_>, options: &Options) -> Vec<Vec<f64>> {
+    /// The errors of every fold under scalars fitted to the others, or to so many of them, folds side by side on the machine's cores.
+    fn held_out(&self, jobs: &[Job], question: &Question<'_>, (prepared, most): (&Prepared, usize)) -> Vec<Vec<f64>> {
         let next = AtomicUsize::new(0);
         let work = || {
-            let mut prepared = Prepared::new(options);
+            let mut prepared = prepared.afresh();
             let mut done = Vec::new();
             while let (at, Some(job)) = take(&next, jobs) {
-                let sample: Vec<usize> = job.rest.iter().step_by(job.rest.len().div_ceil(FITTED_ROWS)).copied().collect();
+                let sample: Vec<usize> = job.rest.iter().step_by(job.rest.len().div_ceil(most)).copied().collect();
                 let fit = question.fit(&mut |stacks| self.errors(&sample, stacks, &mut prepared));
                 done.push((at, self.errors(&job.inside, &fit.stacks, &mut prepared)));
             }

@@ -50,6 +50,11 @@ impl Prepared {
         Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
     }
 
+    /// Of the same files, nothing of them read yet; every row under the same stack, if that is taken.
+    pub(super) fn afresh(&self) -> Self {
+        Self { stacks: self.stacks.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), ..Self::default() }
+    }
+
     /// Takes every row to have run under this stack, whatever the row says.
     pub(super) fn force(&mut self, stack: &SoftwareStack) {
         self.stack = Some(stack.name.clone());
