@@ -93,13 +93,18 @@ impl ScalarFit<'_> {
         self.search(&vec![true; self.beliefs.len()], errors)
     }
 
-    /// The same, with the range in which the rows determine every coordinate; one that they do not determine keeps the middle of what is believed.
+    /// The same, with the range in which the rows determine every coordinate; one that they do not determine keeps the middle of what is believed. Ranges
+    /// are those about the point that is given back.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut Errors<'_>) -> (Vec<f64>, Vec<Range>) {
-        let point = self.fit(errors);
-        let ranges: Vec<Range> = (0..point.len()).map(|i| self.range(&point, i, errors)).collect();
+        let mut point = self.fit(errors);
+        let mut ranges: Vec<Range> = (0..point.len()).map(|i| self.range(&point, i, errors)).collect();
         let free: Vec<bool> = ranges.iter().map(|range| range.determined).collect();
-        let point = if free.iter().all(|free| *free) { point } else { self.search(&free, errors) };
+        if free.contains(&false) {
+            point = self.search(&free, errors);
+            let about = |(i, determined): (usize, &bool)| Range { determined: *determined, ..self.range(&point, i, errors) };
+            ranges = free.iter().enumerate().map(about).collect();
+        }
         (point, ranges)
     }
 

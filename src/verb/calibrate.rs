@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
     A file of kernels fits a chip, one of collectives a fabric, one of training runs or memory peaks a stack; the columns are those of\n\
     `coplace validate`.\n\
     Fabrics: five collectives of one chip whose column `fabric` names it are enough to start; links keep their nominal bandwidths. As of stacks,\n\
-    what the rows do not determine is kept, and said. JSON: {\"format\", \"fabric\", \"data\", \"rows\", \"others\", \"before_pct\", \"after_pct\", \"left_out_pct\",\n\
+    what the rows do not determine is kept, and said. JSON: {\"format\", \"fabric\", \"data\", \"rows\", \"others\", \"software\", \"before_pct\", \"after_pct\", \"left_out_pct\",\n\
     \"by_kind_pct\", \"scalars\": as of stacks}.\n\
     Stacks: five runs are enough to start. Scalars move from the stack's own values as far as the runs say; what they do not determine is\n\
     kept, and said. Errors on runs that are left out, one by one and by model, are printed beside. JSON: {\"format\", \"stack\", \"rows\", \"parts\": [{\"quantity\",\n\
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Measured kernels, collectives or runs (CSV, as for coplace validate)
     #[arg(value_name = "DATA.csv")]
     data: PathBuf,
-    /// Fit only these scalars, by key [default: all]
+    /// Fit only these scalars of a chip, by key [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     only: Vec<String>,
     /// Write the chip, the fabric or the stack with the fitted scalars; its name is the file's
@@ -91,7 +91,7 @@ fn scalars<'a>(fitted: impl IntoIterator<Item = &'a FittedScalar>) -> String {
             number(scalar.before),
             number(scalar.after),
             format!("{} to {}", number(scalar.range.0), number(scalar.range.1)),
-            (if scalar.determined { "yes" } else { "no, kept" }).to_owned(),
+            (if scalar.determined { "yes" } else { "kept" }).to_owned(),
         ]);
     }
     let mut text = table.render();

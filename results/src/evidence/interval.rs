@@ -54,17 +54,29 @@ impl Interval {
     pub fn around(&self, predicted: f64) -> [f64; 2] {
         [predicted * self.low, predicted * self.high]
     }
+
+    /// From the lower of two lower ends to the higher of the higher ones.
+    fn joined(self, other: Self) -> Self {
+        Self { low: self.low.min(other.low), high: self.high.max(other.high) }
+    }
+}
+
+fn apart(a: &Kind, b: &Kind, name: f64, kind: f64) -> f64 {
+    match (a.name == b.name, a.kind == b.kind) {
+        (true, _) => 0.0,
+        (false, true) => name,
+        (false, false) => name + kind,
+    }
+}
+
+fn distance_of_stacks(a: &Facts, b: &Facts) -> f64 {
+    apart(&a.stack, &b.stack, STACK, STACK_KIND)
 }
 
 /// How far two predictions are from resting on the same.
 fn distance(a: &Facts, b: &Facts) -> f64 {
-    let apart = |a: &Kind, b: &Kind, name: f64, kind: f64| match (a.name == b.name, a.kind == b.kind) {
-        (true, _) => 0.0,
-        (false, true) => name,
-        (false, false) => name + kind,
-    };
     let doublings = (f64::from(a.chips) / f64::from(b.chips)).log2().abs();
-    apart(&a.stack, &b.stack, STACK, STACK_KIND)
+    distance_of_stacks(a, b)
         + apart(&a.chip, &b.chip, CHIP, CHIP_KIND)
         + apart(&a.fabric, &b.fabric, 0.0, FABRIC_KIND)
         + MECHANISM * a.mechanisms.symmetric_difference(&b.mechanisms).count() as f64
@@ -90,9 +102,35 @@ impl Residuals {
         }
     }
 
-    /// The interval of a prediction, from the rows that `known` leaves.
+    /// The interval of a prediction, from the rows that `known` leaves: no narrower than it would be of what was measured nearest.
     pub(super) fn interval(&self, quantity: Quantity, facts: &Facts, known: impl Fn(&Row) -> bool) -> Interval {
-        self.interval_under(self.scheme(quantity, facts), quantity, facts, known)
+        let scheme = self.scheme(quantity, facts);
+        let own = self.interval_under(scheme, quantity, facts, &known);
+        let nearest = match scheme {
+            Scheme::Chip => self.on_measured_chips(quantity, facts),
+            Scheme::Nodes => self.on_measured_numbers(quantity, facts),
+            Scheme::Model | Scheme::Stack => Vec::new(),
+        };
+        nearest.iter().fold(own, |found, facts| found.joined(self.interval_under(Scheme::Model, quantity, facts, &known)))
+    }
+
+    /// The same on every cluster on which its software was measured, or its like, of those that are nearest.
+    fn on_measured_chips(&self, quantity: Quantity, facts: &Facts) -> Vec<Facts> {
+        let mut found: BTreeMap<(&str, &str), (f64, Facts)> = BTreeMap::new();
+        for row in self.of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
+            let like = Facts { chip: row.facts.chip.clone(), fabric: row.facts.fabric.clone(), ..facts.clone() };
+            let apart = distance(facts, &like) + distance_of_stacks(facts, &row.facts);
+            let at = found.entry((&row.facts.chip.name, &row.facts.fabric.name)).or_insert((apart, like));
+            at.0 = at.0.min(apart);
+        }
+        let least = found.values().fold(f64::INFINITY, |least, (apart, _)| least.min(*apart));
+        found.into_values().filter(|(apart, _)| *apart <= least).map(|(_, facts)| facts).collect()
+    }
+
+    /// The same on the most chips on which its software was measured, or its like.
+    fn on_measured_numbers(&self, quantity: Quantity, facts: &Facts) -> Vec<Facts> {
+        let like = self.of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
+        like.map(|row| row.facts.chips).max().map(|chips| Facts { chips, ..facts.clone() }).into_iter().collect()
     }
 
     /// The same with what is held out given.
@@ -103,15 +141,11 @@ impl Residuals {
         facts: &Facts,
         known: impl Fn(&Row) -> bool,
     ) -> Interval {
-        let weights = weights(scheme, &self.near(scheme, quantity, facts, known));
-        let errors = weights.iter().map(|(weight, row)| (*weight, row.error(scheme)));
-        let Some(Spread { mean, deviation }) = Spread::of(errors, tail(scheme)) else { return Interval::UNKNOWN };
-        let count = effective(scheme, &weights);
-        let freedom = (count - 1.0).max(LEAST_FREEDOM);
-        // The spread among so many, of one more beside the mean that they give.
-        let one_more = deviation * (count / freedom.min(count) * (1.0 + 1.0 / count)).sqrt();
-        let half = one_more * students(f64::midpoint(1.0, CONFIDENCE), freedom);
-        Interval { low: (mean - half).min(0.0).exp(), high: (mean + half).max(0.0).exp() }
+        let Some(next) = Next::of(scheme, &weights(scheme, &self.near(scheme, quantity, facts, known))) else {
+            return Interval::UNKNOWN;
+        };
+        let half = next.deviation * students(f64::midpoint(1.0, CONFIDENCE), next.freedom);
+        Interval { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
     }
 
     /// The rows most like a prediction, by their distance; of software that was never measured those of every stack.
@@ -125,12 +159,15 @@ impl Residuals {
     }
 
     /// How many times as long as a prediction another has to be for it to be the longer one with [`CONFIDENCE`], where both rest on the same software: what
-    /// errors the two share does not count. 1 where nothing is known.
+    /// errors the two share does not count, so that it is no more than between two whose errors have nothing in common. 1 where nothing is known.
     pub(super) fn lead(&self, quantity: Quantity, facts: &Facts, rivals: Rivals) -> f64 {
         let scheme = self.scheme(quantity, facts);
-        let near = self.near(scheme, quantity, facts, |_| true);
+        let weights = weights(scheme, &self.near(scheme, quantity, facts, |_| true));
+        let Some(next) = Next::of(scheme, &weights) else { return 1.0 };
+        // Either's own error may go either way.
+        let lead = |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * students(CONFIDENCE, freedom)).exp();
         let mut groups: BTreeMap<(&str, &str), Vec<(f64, &Row)>> = BTreeMap::new();
-        for (weight, row) in weights(scheme, &near) {
+        for (weight, row) in weights {
             let group = if rivals == Rivals::Plans { row.ranking.as_str() } else { "" };
             groups.entry((&row.facts.stack.name, group)).or_default().push((weight, row));
         }
@@ -149,8 +186,7 @@ impl Residuals {
             return 1.0;
         }
         let freedom = (effective(scheme, &kept) - 1.0).max(LEAST_FREEDOM);
-        // Either's own error may go either way.
-        ((2.0 * squares / sum).sqrt() * students(CONFIDENCE, freedom)).exp()
+        lead((squares / sum).sqrt(), freedom).min(lead(next.deviation, next.freedom))
     }
 }
 
@@ -161,6 +197,24 @@ pub(super) enum Rivals {
     Plans,
     /// Other designs and jobs under the same software.
     Designs,
+}
+
+/// What errors say of one more: its mean and standard deviation, and with how many degrees of freedom they are known.
+struct Next {
+    mean: f64,
+    deviation: f64,
+    freedom: f64,
+}
+
+impl Next {
+    fn of(scheme: Scheme, weights: &[(f64, &Row)]) -> Option<Self> {
+        let Spread { mean, deviation } =
+            Spread::of(weights.iter().map(|(weight, row)| (*weight, row.error(scheme))), tail(scheme))?;
+        let count = effective(scheme, weights);
+        let freedom = (count - 1.0).max(LEAST_FREEDOM);
+        // The spread among so many, of one more beside the mean that they give.
+        Some(Self { mean, deviation: deviation * (count / freedom.min(count) * (1.0 + 1.0 / count)).sqrt(), freedom })
+    }
 }
 
 /// Mean and standard deviation of weighed errors, the outermost ones, a part `tail` of the weight at either end, counted as the next (Winsor's; Tukey and McLaughlin, 1963).

@@ -59,7 +59,7 @@ const LEAST: usize = 3;
 /// One thing that a prediction rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ground {
-    /// What: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `mechanism`, `scale`.
+    /// What: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `execution` (the stack on the chip), `mechanism`, `scale`.
     pub what: &'static str,
     /// Its name; of the scale the number of chips.
     pub name: String,
@@ -128,7 +128,17 @@ impl Residuals {
             let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
             Ground { what: "cluster", name: pair(facts), grade: graded(&same, &related), near }
         };
-        let mut grounds = vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack)];
+        let execution = {
+            let pair = |f: &Facts| format!("{} on {}", f.stack.name, f.chip.name);
+            let same = |row: &table::Row| pair(&row.facts) == pair(facts);
+            let related =
+                |row: &table::Row| (&row.facts.stack.kind, &row.facts.chip.kind) == (&facts.stack.kind, &facts.chip.kind);
+            let name = |row: &table::Row| pair(&row.facts);
+            let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
+            Ground { what: "execution", name: pair(facts), grade: graded(&same, &related), near }
+        };
+        let mut grounds =
+            vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack), execution];
         grounds.extend(facts.mechanisms.iter().map(|mechanism| {
             let has = |row: &table::Row| row.facts.mechanisms.contains(mechanism);
             let same = |row: &table::Row| has(row) && row.facts.stack.name == facts.stack.name;
@@ -185,6 +195,12 @@ mod tests {
         assert_eq!(grade(&|f| f.chip = Kind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.mechanisms = ["telepathy".to_owned()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
+        // Either was measured, and never the one on the other.
+        let apart = Facts { stack: facts(Quantity::StepTime, "maxtext").stack, ..known.clone() };
+        let grounds = table.grounds(Quantity::StepTime, &apart);
+        let grade_of = |what: &str| grounds.iter().find(|ground| ground.what == what).unwrap().grade;
+        assert_eq!((grade_of("chip"), grade_of("stack")), (Grade::Measured, Grade::Measured));
+        assert!(grade_of("execution") > Grade::Measured, "{grounds:?}");
     }
 
     #[test]
@@ -213,6 +229,33 @@ mod tests {
         };
         let unknown = Facts { stack: Kind { name: "ours".into(), kind: "of another kind".into() }, ..known.clone() };
         assert!(width(&unknown) > width(&known), "{} {}", width(&unknown), width(&known));
+    }
+
+    /// What has an unknown chip of a measured one's kind, or more chips than any measured run, is no surer than what is known of its like.
+    #[test]
+    fn what_is_known_less_is_no_surer() {
+        let table = Residuals::carried();
+        for quantity in [Quantity::StepTime, Quantity::Peak] {
+            let mut seen = 0;
+            for row in table.of(quantity).step_by(5) {
+                let facts = &row.facts;
+                if table.of(quantity).filter(|other| other.facts.stack.name == facts.stack.name).count() < LEAST {
+                    continue;
+                }
+                let known = table.interval_under(Scheme::Model, quantity, facts, |_| true);
+                let unknown = Facts { chip: Kind { name: "of tomorrow".into(), ..facts.chip.clone() }, ..facts.clone() };
+                let larger = |chips| Facts { chips, ..facts.clone() };
+                let largest =
+                    table.of(quantity).filter(|other| other.facts.stack.kind == facts.stack.kind).map(|other| other.facts.chips);
+                let most = table.interval_under(Scheme::Model, quantity, &larger(largest.max().unwrap()), |_| true);
+                for (known, less) in [(known, unknown), (most, larger(1 << 20))] {
+                    let found = table.interval_of(quantity, &less);
+                    assert!(found.low <= known.low && found.high >= known.high, "{less:?}: {found:?} within {known:?}");
+                }
+                seen += 1;
+            }
+            assert!(seen > 60, "{quantity:?}: {seen}");
+        }
     }
 
     /// Under software that nobody measured, plans of every measured job that differ in their ZeRO stage alone have intervals of about one width, and not

@@ -131,6 +131,7 @@ fn rests(ground: &GroundRecord) -> Rests {
     };
     let (on, name) = match ground.what.as_str() {
         "stack" => ("software stack", ground.name.clone()),
+        "execution" => ("software stack on the chip", ground.name.clone()),
         "scale" => ("size of the cluster", format!("{} chips", ground.name)),
         "mechanism" => ("part of the plan", mechanism(&ground.name).to_owned()),
         other => (other, ground.name.clone()),

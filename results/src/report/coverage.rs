@@ -1,6 +1,6 @@
 //! How often intervals hold, as text.
 
-use super::{Align, Table, count};
+use super::{Align, Table, count, folded};
 use crate::evidence::Coverage;
 
 /// The coverage as text.
@@ -22,9 +22,7 @@ pub fn coverage(found: &[Coverage]) -> String {
         let numbers = [percent(c.covered), percent(c.width), count(c.groups as u64)];
         table.row(cells.into_iter().chain(numbers).chain(regret));
     }
-    format!(
-        "{}Intervals of 90 %: the row's fold is held out of the scalars and of the errors that its interval is made of. Width: of the predicted\n\
-         value. Regret: what choosing the plan that is predicted fastest costs over the fastest; robust: choosing by the interval's bad end.\n",
-        table.render()
-    )
+    let note = "Intervals of 90 %: the row's fold is held out of the scalars and of the errors that its interval is made of. Width: of the predicted \
+                value. Regret: what choosing the plan that is predicted fastest costs over the fastest; robust: choosing by the interval's bad end.";
+    table.render() + &folded(note)
 }

@@ -1,6 +1,6 @@
 //! Errors of a fit before, after, and on what was left out of it.
 
-use results::report::Table;
+use results::report::{Table, folded};
 
 /// A line of the table; errors in percent.
 pub struct Row {
@@ -27,5 +27,28 @@ pub fn table(first: &[&str], kinds: &str, rows: &[Row]) -> String {
         let by_kind = row.by_kind_pct.map_or_else(|| "-".to_owned(), percent);
         table.row(row.first.iter().cloned().chain(errors).chain([by_kind]).collect::<Vec<_>>());
     }
-    table.render()
+    let mut text = table.render();
+    for note in rows.iter().flat_map(notes) {
+        text.push_str(&folded(&note));
+    }
+    text
 }
+
+/// What the errors say against the fit.
+fn notes(row: &Row) -> Vec<String> {
+    let of = row.first.first().filter(|_| row.first.len() > 1).map_or_else(String::new, |of| format!("{of}: "));
+    let mut notes = Vec::new();
+    if row.left_out_pct > row.before_pct {
+        notes.push(format!(
+            "{of}rows that are left out are predicted worse ({:.1} %) than with the scalars as they were ({:.1} %): so few say too little, keep those.",
+            row.left_out_pct, row.before_pct
+        ));
+    }
+    if row.after_pct > FAR {
+        notes.push(format!("{of}no scalars come near these rows: check the columns and their units."));
+    }
+    notes
+}
+
+/// The mean error in percent above which it is not the scalars that are wrong: all rows are off by a factor of two in the mean.
+const FAR: f64 = 100.0;

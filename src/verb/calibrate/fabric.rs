@@ -4,7 +4,7 @@ use super::{Arguments, errors, scalars, stem};
 use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
-use results::report::count;
+use results::report::{count, folded};
 use results::validate::Options;
 use results::validate::held_out::{CalibratedFabric, FabricFit, calibrate_fabric};
 use serde::Serialize;
@@ -50,5 +50,10 @@ fn text(answer: &Answer) -> String {
     text.push_str(&errors::table(&["rows fitted"], "kinds of collectives", &[row]));
     text.push('\n');
     text.push_str(&scalars(&fit.scalars));
+    if let Some(software) = &fit.software {
+        text.push_str(&folded(&format!(
+            "Fitted, and written by --out, is the fabric under {software}: its figures for other software are not in it."
+        )));
+    }
     text
 }

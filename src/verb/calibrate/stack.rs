@@ -25,7 +25,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             "--only: picks a chip's scalars; of a stack all are fitted, and those that runs do not determine are kept",
         ));
     }
-    let base = SoftwareStack::load(&arguments.chip).or_input()?;
+    let base = SoftwareStack::load(&arguments.chip).map_err(|fault| {
+        failure::input(format!("{}: these are runs, which a software stack is fitted to: {fault}", arguments.data.display()))
+    })?;
     let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), stem);
     let Calibrated { stack, rows, parts } =
         progress::shown("fitting", || calibrate(&arguments.data, &base, &name, &Options::default())).or_input()?;

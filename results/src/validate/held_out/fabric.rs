@@ -54,6 +54,10 @@ pub struct FabricFit {
     pub rows: usize,
     /// Rows of other fabrics, or that cannot be predicted.
     pub others: usize,
+    /// The version or setting of the communication library that the rows ran under, where the fabric has figures of its own for it: the document is the
+    /// fabric under it, without what it says of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub software: Option<String>,
     /// Mean absolute error in percent with the scalars of the fabric as it was.
     pub before_pct: f64,
     /// With the fitted ones, on the rows that they were fitted on.
@@ -89,6 +93,8 @@ struct Unit<'a> {
     rows: &'a Rows,
     members: Vec<(usize, f64)>,
     document: FabricDocument,
+    /// The software that the document is for, of those that it had.
+    software: Option<String>,
     fields: Vec<Field>,
 }
 
@@ -182,9 +188,10 @@ impl<'a> Unit<'a> {
         let software = |algorithm: Option<&str>| document.software(algorithm.unwrap_or_default()).map(str::to_owned);
         let of_one_software = |at: &usize| software(rows.row(*at).cell("algo")) == software(Some(&algorithm));
         let same: Vec<usize> = (0..rows.records.len()).filter(named).filter(of_one_software).collect();
+        let own = software(Some(&algorithm));
         let document = document.under(&algorithm);
         let whole = document.fabric().map_err(|e| wrong(&e))?;
-        let mut unit = Self { rows, members: Vec::new(), fields: fields(&document), document };
+        let mut unit = Self { rows, members: Vec::new(), fields: fields(&document), document, software: own };
         for at in same {
             if let Ok(measured) = unit.measured(at, &chip, &whole, prepared) {
                 unit.members.push((at, measured));
@@ -293,6 +300,7 @@ impl<'a> Unit<'a> {
         let found = FabricFit {
             rows: all.len(),
             others: self.rows.records.len() - all.len(),
+            software: self.software.clone(),
             before_pct: percent(&before),
             after_pct: percent(&after),
             left_out_pct: percent(&self.left_out(&fit, &rows, prepared)),
