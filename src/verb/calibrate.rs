@@ -82,9 +82,8 @@ fn stem(out: &Path) -> String {
 
 /// Scalars before and after, with the ranges that the rows put them in.
 fn scalars<'a>(fitted: impl IntoIterator<Item = &'a FittedScalar>) -> String {
-    let mut table = Table::new(["scalar", "before", "after", "90 % range", "determined"])
-        .keep(&["after", "determined"])
-        .align(4, Align::Left);
+    let heads = ["scalar", "before", "after", "90 % range", "fitted"];
+    let mut table = Table::new(heads).keep(&["after", "90 % range", "fitted"]).align(4, Align::Left);
     for scalar in fitted {
         table.row([
             scalar.key.clone(),

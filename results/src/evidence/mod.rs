@@ -119,24 +119,17 @@ impl Residuals {
             let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
             Ground { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
-        let cluster = {
-            let pair = |f: &Facts| format!("{} on {}", f.chip.name, f.fabric.name);
-            let same = |row: &table::Row| pair(&row.facts) == pair(facts);
-            let related =
-                |row: &table::Row| (&row.facts.chip.kind, &row.facts.fabric.kind) == (&facts.chip.kind, &facts.fabric.kind);
-            let name = |row: &table::Row| pair(&row.facts);
-            let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
-            Ground { what: "cluster", name: pair(facts), grade: graded(&same, &related), near }
+        // Two things, either of which may have been measured without the other.
+        let pair = |what, of: fn(&Facts) -> [&Kind; 2]| {
+            let name = |facts: &Facts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
+            let same = |row: &table::Row| name(&row.facts) == name(facts);
+            let related = |row: &table::Row| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
+            let of_row = |row: &table::Row| name(&row.facts);
+            let near =
+                if rows.iter().any(|row| same(row)) { counted(&rows, same, of_row) } else { counted(&rows, related, of_row) };
+            Ground { what, name: name(facts), grade: graded(&same, &related), near }
         };
-        let execution = {
-            let pair = |f: &Facts| format!("{} on {}", f.stack.name, f.chip.name);
-            let same = |row: &table::Row| pair(&row.facts) == pair(facts);
-            let related =
-                |row: &table::Row| (&row.facts.stack.kind, &row.facts.chip.kind) == (&facts.stack.kind, &facts.chip.kind);
-            let name = |row: &table::Row| pair(&row.facts);
-            let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
-            Ground { what: "execution", name: pair(facts), grade: graded(&same, &related), near }
-        };
+        let (cluster, execution) = (pair("cluster", |f| [&f.chip, &f.fabric]), pair("execution", |f| [&f.stack, &f.chip]));
         let mut grounds =
             vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack), execution];
         grounds.extend(facts.mechanisms.iter().map(|mechanism| {
