@@ -7,6 +7,7 @@ mod book;
 mod enough;
 mod experts;
 mod explain;
+mod golden;
 mod help;
 mod hostile;
 mod init;

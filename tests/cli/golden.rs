@@ -1,0 +1,138 @@
+//! Golden answers: what about a hundred commands over all verbs answered, held while the program is rewritten.
+//!
+//! `tests/golden/answers/NAME.json` keeps one answer each, reduced to what must stay: numbers, booleans and one-word
+//! facts. A JSON answer may gain keys; it may lose none. Numbers are equal to one part in 10^12.
+//!
+//! - `COPLACE_GOLDEN=write cargo test --test cli golden` records the answers of today. Read `git diff tests/golden`
+//!   before you commit it.
+//! - `COPLACE_PROGRAM=PATH` asks another program than the one that cargo built, for instance an older one.
+
+mod commands;
+mod compact;
+mod reduced;
+
+use crate::support::repository;
+use commands::{COMMANDS, Command, Form};
+use reduced::{different, reduced_json, reduced_text};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+#[test]
+fn golden_answers_of_evaluate() {
+    hold("evaluate");
+}
+
+#[test]
+fn golden_answers_of_plan() {
+    hold("plan");
+}
+
+#[test]
+fn golden_answers_of_search() {
+    hold("search");
+}
+
+#[test]
+fn golden_answers_of_data() {
+    hold("data");
+}
+
+#[test]
+fn golden_answers_of_lists() {
+    hold("lists");
+}
+
+#[test]
+fn golden_answers_of_refusals() {
+    hold("refusals");
+}
+
+#[test]
+fn every_golden_answer_has_a_command_and_every_command_one_answer() {
+    let mut names: Vec<&str> = COMMANDS.iter().map(|command| command.name).collect();
+    names.sort_unstable();
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    assert!(names.len() >= 60, "{} commands", names.len());
+    let entries = std::fs::read_dir(repository("tests/golden/answers")).unwrap();
+    let mut files: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    let wanted: Vec<String> = names.iter().map(|name| format!("{name}.json")).collect();
+    assert_eq!(files, wanted);
+}
+
+/// Runs the commands of one group one after another in one directory and compares each answer with the recorded one.
+#[track_caller]
+fn hold(group: &str) {
+    let write = std::env::var_os("COPLACE_GOLDEN").is_some_and(|value| value == "write");
+    let directory = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    for command in COMMANDS.iter().filter(|command| command.group == group) {
+        let is = answer(command, directory.path());
+        let file = repository("tests/golden/answers").join(format!("{}.json", command.name));
+        if write {
+            std::fs::write(&file, compact::written(&is)).unwrap();
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let was: Value = serde_json::from_str(&text).unwrap();
+        let differences = different(&was, &is);
+        if !differences.is_empty() {
+            wrong.push(format!("{}: coplace {}\n  {}", command.name, command.line, differences.join("\n  ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The reduced answer of one command: its exit code, and what it printed or wrote.
+fn answer(command: &Command, directory: &Path) -> Value {
+    let place = directory.display().to_string();
+    let arguments: Vec<String> = command.line.split_whitespace().map(|word| word.replace("{T}", &place)).collect();
+    let output = run(&arguments);
+    let plain = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().replace(&place, "{T}");
+    let (printed, message) = (plain(&output.stdout), plain(&output.stderr));
+    let text = match command.file {
+        Some(file) => {
+            let written = std::fs::read_to_string(directory.join(file));
+            written.unwrap_or_else(|e| panic!("{file}: {e}; {message}"))
+        }
+        None => printed,
+    };
+    let reduced = match command.form {
+        Form::Json => reduced_json(&text, command.name),
+        Form::Refusal => json!({ "names": named(&message, command.line), "figures": reduced_text(&message) }),
+        Form::Figures => reduced_text(&text),
+        Form::Code => json!(text.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>()),
+        Form::Help => json!(flags(&text)),
+    };
+    json!({ "code": output.status.code(), "answer": reduced })
+}
+
+fn run(arguments: &[String]) -> Output {
+    let built = || assert_cmd::cargo::cargo_bin!("coplace").to_path_buf();
+    let program = std::env::var_os("COPLACE_PROGRAM").map_or_else(built, PathBuf::from);
+    let mut command = std::process::Command::new(program);
+    command.env("COPLACE_LOG", "warn").env("COLUMNS", "170").env("NO_COLOR", "1");
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().unwrap()
+}
+
+/// The words of a command line that a refusal repeats.
+fn named(message: &str, line: &str) -> Vec<String> {
+    let words = line.split_whitespace().filter(|word| word.len() > 2 && !word.contains("{T}"));
+    words.filter(|word| message.contains(word)).map(str::to_owned).collect()
+}
+
+/// Of a help text the flags, their defaults of one word, and the values that they take.
+fn flags(help: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in help.lines().map(str::trim) {
+        let long = line.split([' ', ',']).find(|word| word.starts_with("--") && line.starts_with('-'));
+        found.extend(long.map(str::to_owned));
+        let value = line.strip_prefix("- ").and_then(|rest| rest.split_once(':'));
+        found.extend(value.filter(|(name, _)| !name.contains(' ')).map(|(name, _)| format!("= {name}")));
+        let default = line.strip_prefix("[default: ").and_then(|rest| rest.strip_suffix(']'));
+        found.extend(default.filter(|value| !value.contains(' ')).map(|value| format!("default {value}")));
+        found.extend(line.strip_prefix("[possible values: ").map(str::to_owned));
+    }
+    found
+}
