@@ -11,8 +11,26 @@ const LEFT_OUT: [(&str, &[&str]); 4] = [
     (
         "prose",
         &[
-            "why", "note", "notes", "source", "sources", "formula", "description", "meaning", "assumed", "assumptions",
-            "not_modelled", "refused", "lacks", "change", "label", "tolerance", "cure", "limit", "freedom", "checked",
+            "why",
+            "note",
+            "notes",
+            "source",
+            "sources",
+            "formula",
+            "description",
+            "meaning",
+            "assumed",
+            "assumptions",
+            "not_modelled",
+            "refused",
+            "lacks",
+            "change",
+            "label",
+            "tolerance",
+            "cure",
+            "limit",
+            "freedom",
+            "checked",
         ],
     ),
 ];
@@ -24,8 +42,7 @@ const KEPT_PLAIN: usize = 16;
 /// The facts of a JSON answer, or of several behind one another.
 pub fn reduced_json(text: &str, name: &str) -> Value {
     let stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let mut values: Vec<Value> =
-        stream.map(|value| reduced(&value.unwrap_or_else(|e| panic!("{name}: {e}: {text}")))).collect();
+    let mut values: Vec<Value> = stream.map(|value| reduced(&value.unwrap_or_else(|e| panic!("{name}: {e}: {text}")))).collect();
     if values.len() == 1 { values.remove(0) } else { Value::Array(values) }
 }
 
